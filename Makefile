@@ -1,0 +1,68 @@
+# `make help` says what can be done here.
+
+SHELL := bash
+PYTHON ?= python3
+PREFIX ?= /usr/local
+DESTDIR ?=
+# More words for pytest: make test ARGS='-x tests/unit'
+ARGS ?=
+
+# Every command below runs this interpreter, which holds exactly what the lock file names.
+PY := .venv/bin/python
+READY := .venv/ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run demo test soak check bench format clean install uninstall
+
+help: ## list these targets
+	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
+
+setup: $(READY) ## create .venv from the lock file (every target below does so when it has to)
+
+$(READY): requirements-dev.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "$(PYTHON) was not found: qmd needs Python 3.11 or later; name it with PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "$(PYTHON) is too old: qmd needs Python 3.11 or later; name one with PYTHON=..." >&2; exit 1; }
+	@echo "setting up .venv with $$($(PYTHON) --version) ..."
+	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
+	@$(PY) -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements-dev.lock
+	@$(PY) -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation \
+	  --config-settings editable_mode=compat --editable .
+	@touch $@
+
+run: setup ## start one queue manager in the foreground, with its data in ./run
+	@test -e run/qmd.toml || $(PY) -m qmd init run
+	@exec $(PY) -m qmd --config run/qmd.toml serve
+
+demo: setup ## two queue managers, 22,000 messages, four kills: nothing lost, nothing twice
+	@$(PY) -m benchmarks.demo
+
+test: setup ## every test
+	@PYTHONASYNCIODEBUG=1 $(PY) -m pytest -q $(ARGS)
+
+soak: setup ## new seeds for the simulation until one fails
+	@while seed=$$RANDOM$$RANDOM; echo "SEED=$$seed"; do \
+	  SEED=$$seed $(PY) -m pytest -q -x tests/simulation || exit 1; done
+
+check: setup ## formatting, lint and types: what a change must pass
+	@$(PY) -m ruff format --check .
+	@$(PY) -m ruff check .
+	@$(PY) -m mypy --strict protocol storage qmd
+
+bench: setup ## the numbers that we promise, measured
+	@$(PY) -m benchmarks
+
+format: setup ## put the code into the one format
+	@$(PY) -m ruff format .
+	@$(PY) -m ruff check --fix .
+
+clean: ## remove what tools leave behind (not .venv, and not the data in ./run)
+	@rm -rf build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+install: setup ## install the service below PREFIX (and DESTDIR, for packagers)
+	@$(PY) deploy/install.py --prefix '$(PREFIX)' --destdir '$(DESTDIR)'
+
+uninstall: ## take the service away again; its configuration and its messages stay
+	@$(PYTHON) deploy/install.py --uninstall --prefix '$(PREFIX)' --destdir '$(DESTDIR)'

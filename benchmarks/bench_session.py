@@ -1,0 +1,119 @@
+"""What a session costs per message: `python -m benchmarks.bench_session`.
+
+Receiving is measured beside the parsing that it contains, in the batches that a socket delivers;
+the difference is the price of counting, acknowledging and telling.  Times are CPU microseconds
+per message, the best of several rounds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from protocol import PacketKind, packet_kind, parse_user_message
+from protocol.framing import PacketBuffer
+from qmd.core.session import MessageReceived, Session, SessionSettings
+from tests.unit.core.session_wire import OWN_ID, message, packets
+
+BATCH_MESSAGES = 64
+BATCHES = 400
+ROUNDS = 5
+BODY_BYTES = 1024
+
+RECEIVE_US_MAX = 1.0  # above the parsing
+SEND_US_MAX = 1.5
+
+
+def open_pair() -> tuple[Session, Session]:
+    """Two sessions that have shaken hands, with a window that never closes."""
+    settings = SessionSettings(window_size=0x7FFF)
+    sender = Session(initiator=True, own_id=OWN_ID, settings=settings, now=0.0)
+    receiver = Session(initiator=False, own_id=OWN_ID[::-1], settings=settings, now=0.0)
+    sender.start(0.0)
+    for _ in range(2):
+        receiver.receive(packets(sender), 0.0)
+        sender.receive(packets(receiver), 0.0)
+    return sender, receiver
+
+
+def best_us(measure: Callable[[], float]) -> float:
+    return min(measure() for _ in range(ROUNDS)) / (BATCHES * BATCH_MESSAGES) * 1e6
+
+
+def parse_only(batch: list[bytes]) -> float:
+    started = time.process_time()
+    for _ in range(BATCHES):
+        for packet in batch:
+            if packet_kind(packet) is PacketKind.USER_MESSAGE:
+                parse_user_message(packet)
+    return time.process_time() - started
+
+
+def receive(batch: list[bytes]) -> float:
+    _, receiver = open_pair()
+    started = time.process_time()
+    for _ in range(BATCHES):
+        receiver.receive(batch, 1.0)
+        receiver.data_to_send()
+    return time.process_time() - started
+
+
+def receive_and_store(batch: list[bytes]) -> float:
+    _, receiver = open_pair()
+    spent = 0.0
+    for _ in range(BATCHES):
+        events = receiver.receive(batch, 1.0)
+        numbers = [event.recoverable_number for event in events if type(event) is MessageReceived]
+        started = time.process_time()
+        receiver.mark_stored(numbers, 1.0)
+        receiver.data_to_send()
+        spent += time.process_time() - started
+    return spent
+
+
+def send(batch: list[bytes]) -> float:
+    """Sending, and taking the acknowledgments, which is not counted."""
+    sender, receiver = open_pair()
+    spent = 0.0
+    for _ in range(BATCHES):
+        started = time.process_time()
+        for packet in batch:
+            sender.send(packet, recoverable=True, token=packet, now=1.0)
+        data = sender.data_to_send()
+        spent += time.process_time() - started
+        events = receiver.receive(PacketBuffer().feed(data), 1.0)
+        receiver.mark_stored([event.recoverable_number for event in events], 1.0)
+        sender.receive(packets(receiver), 1.0)
+    return spent
+
+
+def take_acknowledgments(batch: list[bytes]) -> float:
+    sender, receiver = open_pair()
+    spent = 0.0
+    for _ in range(BATCHES):
+        for packet in batch:
+            sender.send(packet, recoverable=True, token=packet, now=1.0)
+        events = receiver.receive(PacketBuffer().feed(sender.data_to_send()), 1.0)
+        receiver.mark_stored([event.recoverable_number for event in events], 1.0)
+        acknowledgments = packets(receiver)
+        started = time.process_time()
+        sender.receive(acknowledgments, 1.0)
+        spent += time.process_time() - started
+    return spent
+
+
+def main() -> None:
+    transactional = message(kind="transactional", body_size=BODY_BYTES)
+    batch = [transactional] * BATCH_MESSAGES
+    parsing = best_us(lambda: parse_only(batch))
+    above = best_us(lambda: receive(batch)) - parsing
+    print(f"{len(transactional)} bytes a packet, {BATCH_MESSAGES} packets a batch; CPU us a message")
+    print(f"  parse alone               {parsing:6.2f}")
+    print(f"  receive, above the parse  {above:6.2f}   (promised: {RECEIVE_US_MAX})")
+    print(f"  mark_stored               {best_us(lambda: receive_and_store(batch)):6.2f}")
+    print(f"  send                      {best_us(lambda: send(batch)):6.2f}   (promised: {SEND_US_MAX})")
+    print(f"  take acknowledgments      {best_us(lambda: take_acknowledgments(batch)):6.2f}")
+
+
+if __name__ == "__main__":
+    main()

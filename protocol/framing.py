@@ -1,0 +1,138 @@
+"""Whole packets out of a TCP stream that arrives in any pieces (MS-MQMQ 2.2.19.1).
+
+The stream is packets and nothing else; each states its size in its first twelve bytes.  A size is
+believed only after version, signature and limits were checked, and memory grows with the bytes
+that have come, not with those that are announced: twelve bytes cannot make us reserve 4 MB.
+
+Made for asyncio.BufferedProtocol: the event loop writes into the buffer, and each packet is
+copied once, out of it.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from protocol.errors import MalformedPacket
+from protocol.headers import (
+    PACKET_BYTES_MAX,
+    PACKET_BYTES_MIN,
+    SESSION_HEADER_BYTES,
+    SIGNATURE,
+    VERSION,
+)
+
+BUFFER_BYTES = 256 * 1024  # about 200 packets of 1 KiB in one call of the event loop
+READ_BYTES_MIN = 64 * 1024  # what one read should at least have room for
+
+_HEAD = Struct("<BxHII")  # VersionNumber, Flags, Signature, PacketSize
+_HEAD_BYTES = 12
+_SIGNATURE_BYTES = SIGNATURE.to_bytes(4, "little")
+_INTERNAL_OR_SESSION = 0x18  # of BaseHeader.Flags: IN, SH
+_SESSION = 0x10
+
+
+class BrokenStream(MalformedPacket):
+    """Bytes that begin no packet; `packets` are the whole ones that came before them."""
+
+    def __init__(self, field: str, offset: int, rule: str, packets: list[bytes]) -> None:
+        super().__init__(field, offset, rule)
+        self.packets = packets
+
+
+class PacketBuffer:
+    """The bytes of one connection that are not yet a packet.
+
+    `packet_bytes_max` may be set anew at any time: before the handshake is over, no honest packet
+    is longer than 572 bytes.
+    """
+
+    def __init__(self, packet_bytes_max: int = PACKET_BYTES_MAX) -> None:
+        self.packet_bytes_max = packet_bytes_max
+        self._start = 0  # of the first packet that is not whole
+        self._end = 0  # of the bytes that have come
+        self._buffer = bytearray(BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+
+    def get_buffer(self, size_hint: int = -1) -> memoryview:
+        """Where the next bytes go; never empty."""
+        return self._view[self._end :]
+
+    def buffer_updated(self, count: int) -> list[bytes]:
+        """The packets that became whole with `count` more bytes, in order.
+
+        A packet is PacketSize bytes, and 16 more if a SessionHeader rides on a user message.
+        Raises BrokenStream, a MalformedPacket that has the packets before the fault.
+        """
+        buffer, view, start = self._buffer, self._view, self._start
+        end = self._end = self._end + count
+        smallest, largest = PACKET_BYTES_MIN, self.packet_bytes_max
+        packets: list[bytes] = []
+        needed = _HEAD_BYTES
+        while start + _HEAD_BYTES <= end:
+            version, flags, signature, needed = _HEAD.unpack_from(buffer, start)
+            if version != VERSION or signature != SIGNATURE or not smallest <= needed <= largest:
+                break
+            if flags & _INTERNAL_OR_SESSION == _SESSION:
+                needed += SESSION_HEADER_BYTES
+            stop = start + needed
+            if stop > end:
+                break
+            packets.append(bytes(view[start:stop]))
+            start = stop
+            needed = _HEAD_BYTES
+        self._start = start
+        self._check_head(packets)
+        self._make_room(needed)
+        return packets
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The packets that became whole with `data`; for callers without a buffered transport."""
+        packets: list[bytes] = []
+        rest = memoryview(data)
+        while rest:
+            room = self.get_buffer()
+            count = min(len(room), len(rest))
+            room[:count] = rest[:count]
+            rest = rest[count:]
+            try:
+                packets += self.buffer_updated(count)
+            except BrokenStream as broken:
+                broken.packets[:0] = packets
+                raise
+        return packets
+
+    def _check_head(self, packets: list[bytes]) -> None:
+        """Refuse what begins no packet, as soon as the bytes that show it are there."""
+        head = bytes(self._view[self._start : min(self._end, self._start + _HEAD_BYTES)])
+        if head and head[0] != VERSION:
+            raise BrokenStream("base.version", 0, "MUST be 0x10", packets)
+        if len(head) >= 8 and head[4:8] != _SIGNATURE_BYTES:
+            raise BrokenStream("base.signature", 4, "MUST be 0x524F494C", packets)
+        if len(head) == _HEAD_BYTES:
+            size = int.from_bytes(head[8:], "little")
+            if not PACKET_BYTES_MIN <= size <= self.packet_bytes_max:
+                rule = f"MUST be {PACKET_BYTES_MIN}..{self.packet_bytes_max} bytes"
+                raise BrokenStream("base.packet_size", 8, rule, packets)
+
+    def _make_room(self, needed: int) -> None:
+        """Have room for the next read, and in the end for the `needed` bytes of the packet."""
+        capacity, left = len(self._buffer), self._end - self._start
+        if capacity > BUFFER_BYTES and left <= BUFFER_BYTES - READ_BYTES_MIN:
+            self._replace(BUFFER_BYTES)  # the large packet is out
+        elif not left:
+            self._start = self._end = 0
+        elif capacity - self._end < min(READ_BYTES_MIN, self._start + needed - self._end):
+            if needed > capacity and left > capacity // 2:
+                self._replace(min(needed, 2 * capacity))
+            elif self._start:
+                self._view[:left] = self._view[self._start : self._end]
+                self._start, self._end = 0, left
+
+    def _replace(self, capacity: int) -> None:
+        """A buffer of another size, with the same bytes at its start."""
+        buffer = bytearray(capacity)
+        left = self._end - self._start
+        if left:
+            buffer[:left] = self._view[self._start : self._end]
+        self._buffer, self._view = buffer, memoryview(buffer)
+        self._start, self._end = 0, left

@@ -1,0 +1,123 @@
+"""The packets that set up a session and acknowledge what came over it (MS-MQQB 2.2.1 to 2.2.6)."""
+
+from __future__ import annotations
+
+from protocol.derive import Codec
+from protocol.flags import BaseFlags, InternalFlags, OperatingSystem
+from protocol.headers import INFINITE, SIGNATURE, VERSION, BaseHeader, SessionHeader
+from protocol.records import (
+    CONNECTION_PARAMETERS,
+    CONNECTION_PARAMETERS_BYTES,
+    ESTABLISH_CONNECTION,
+    ESTABLISH_CONNECTION_BYTES,
+    SESSION_ACK,
+    SESSION_ACK_BYTES,
+    ConnectionParameters,
+    EstablishConnection,
+    InternalHeader,
+    SessionAck,
+)
+
+# Real services fill the reserved byte and the padding of their answers so, and priority 3 is what
+# the examples of MS-MQQB 4.1 have: scanners know a queue manager by it.
+_FILL = 0x5A
+_PADDING = bytes([_FILL]) * 512
+_PRIORITY = 3
+
+_ESTABLISH = Codec(EstablishConnection)
+_PARAMETERS = Codec(ConnectionParameters)
+_SESSION_ACK = Codec(SessionAck)
+_SESSION = Codec(SessionHeader)
+
+
+def _base(packet_size: int, *, session_header: int = 0) -> BaseHeader:
+    flags = BaseFlags.of(priority=_PRIORITY, internal=1, session_header=session_header)
+    return BaseHeader(VERSION, _FILL, flags, SIGNATURE, packet_size, INFINITE)
+
+
+def _internal(packet_type: int, *, refused: bool = False) -> InternalHeader:
+    flags = InternalFlags.of(packet_type=packet_type, connection_refused=int(refused))
+    return InternalHeader(0, flags)
+
+
+def establish_connection(
+    *,
+    client: bytes,
+    server: bytes,
+    timestamp: int,
+    operating_system: OperatingSystem,
+    refused: bool = False,
+) -> EstablishConnection:
+    """A request, or the response to one.
+
+    `client` and `server` are GUIDs of the initiator and the acceptor, `timestamp` is in
+    milliseconds of the initiator's clock; a response repeats client and timestamp.
+    """
+    return EstablishConnection(
+        _base(ESTABLISH_CONNECTION_BYTES),
+        _internal(ESTABLISH_CONNECTION, refused=refused),
+        client,
+        server,
+        timestamp,
+        operating_system,
+        0,
+        _PADDING,
+    )
+
+
+def parse_establish_connection(packet: bytes) -> EstablishConnection:
+    """Read an EstablishConnection packet, request or response."""
+    return _ESTABLISH.parse(packet)
+
+
+def build_establish_connection(packet: EstablishConnection) -> bytes:
+    """The 572 bytes of an EstablishConnection packet."""
+    return _ESTABLISH.build(packet)
+
+
+def connection_parameters(
+    *, recoverable_ack_timeout_ms: int, ack_timeout_ms: int, window_size: int
+) -> ConnectionParameters:
+    """A request, or the response to one, which repeats both timeouts; the window in messages."""
+    return ConnectionParameters(
+        _base(CONNECTION_PARAMETERS_BYTES),
+        _internal(CONNECTION_PARAMETERS),
+        recoverable_ack_timeout_ms,
+        ack_timeout_ms,
+        0,
+        window_size,
+    )
+
+
+def parse_connection_parameters(packet: bytes) -> ConnectionParameters:
+    """Read a ConnectionParameters packet; values out of range are for the session to judge."""
+    return _PARAMETERS.parse(packet)
+
+
+def build_connection_parameters(packet: ConnectionParameters) -> bytes:
+    """The 32 bytes of a ConnectionParameters packet."""
+    return _PARAMETERS.build(packet)
+
+
+def parse_session_ack(packet: bytes) -> SessionHeader:
+    """The acknowledgment in a SessionAck packet."""
+    return _SESSION_ACK.parse(packet).session
+
+
+def build_session_ack(header: SessionHeader) -> bytes:
+    """The 36 bytes of a SessionAck packet."""
+    return _SESSION_ACK_HEAD + build_session_header(header)
+
+
+def build_session_header(header: SessionHeader) -> bytes:
+    """The 16 bytes of a SessionHeader."""
+    return _SESSION.build(header)
+
+
+_SESSION_ACK_HEAD = _SESSION_ACK.build(
+    SessionAck(
+        _base(SESSION_ACK_BYTES, session_header=1),
+        _internal(SESSION_ACK),
+        SessionHeader(0, 0, 0, 0, 0, 1, 0),
+    )
+)[:-16]

@@ -1,0 +1,134 @@
+"""Changes to a packet that is kept as bytes: in place, without reading it whole.
+
+A stored message is its packet without a SessionHeader.  When it is sent, its numbers and times
+are written into it, and an acknowledgment may ride on it.  The packets here have been parsed or
+built by us before; the offsets are checked against the bytes all the same.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from protocol.errors import MalformedPacket
+from protocol.headers import HOPS_MAX, SESSION_HEADER_BYTES, USER_FLAGS_OFFSET, SessionHeader
+from protocol.internal_packets import build_session_header
+
+SOURCE_OFFSET = 16
+SENT_TIME_OFFSET = 52
+MESSAGE_NUMBER_OFFSET = 56
+QUEUE_NAMES_OFFSET = 64
+SEQUENCE_ID_IN_TRANSACTION = 4  # bytes into the TransactionHeader
+CLASS_IN_PROPERTIES = 2  # bytes into the MessagePropertiesHeader
+
+_FLAGS_BYTE = 2
+_SESSION_HEADER_BIT = 0x10
+_HOPS_MASK = 0x1F
+
+_U16 = Struct("<H")
+_U32 = Struct("<I")
+_SEQUENCE = Struct("<QII")
+_SECURITY_SIZES = Struct("<xxHHHII")
+
+_NAME_BYTES = (0, 0, 4, 4, 4, 16, 20)  # by queue name type; 7 states its own size
+_DIRECT = 7
+
+
+def append_session_header(packet: bytes, header: SessionHeader) -> bytes:
+    """The packet of a user message with an acknowledgment riding on it."""
+    assert not packet[_FLAGS_BYTE] & _SESSION_HEADER_BIT, "one session header is enough"
+    flags = packet[_FLAGS_BYTE] | _SESSION_HEADER_BIT
+    return b"".join((packet[:2], bytes((flags,)), packet[3:], build_session_header(header)))
+
+
+def without_session_header(packet: bytes) -> bytes:
+    """The packet of a user message as it is stored; the same object if nothing rides on it."""
+    flags = packet[_FLAGS_BYTE]
+    if not flags & _SESSION_HEADER_BIT:
+        return packet
+    kept = packet[3:-SESSION_HEADER_BYTES]
+    return b"".join((packet[:2], bytes((flags & ~_SESSION_HEADER_BIT,)), kept))
+
+
+def patch_sent(
+    packet: bytearray,
+    *,
+    source_queue_manager: bytes | None = None,
+    sent_time: int | None = None,
+    message_number: int | None = None,
+) -> None:
+    """Write what a message gets when its queue manager takes it; None leaves what is there.
+
+    `source_queue_manager` is a GUID, `sent_time` in seconds since 1970 UTC.
+    """
+    _fits(packet, QUEUE_NAMES_OFFSET, "user")
+    if source_queue_manager is not None:
+        assert len(source_queue_manager) == 16, "a GUID has 16 bytes"
+        packet[SOURCE_OFFSET : SOURCE_OFFSET + 16] = source_queue_manager
+    if sent_time is not None:
+        _U32.pack_into(packet, SENT_TIME_OFFSET, sent_time)
+    if message_number is not None:
+        _U32.pack_into(packet, MESSAGE_NUMBER_OFFSET, message_number)
+
+
+def patch_sequence(
+    packet: bytearray, transaction_offset: int, sequence_id: int, number: int, previous: int
+) -> None:
+    """Write a message's place in its sequence; the offset is that of `transaction_offset`."""
+    at = transaction_offset + SEQUENCE_ID_IN_TRANSACTION
+    _SEQUENCE.pack_into(packet, at, sequence_id, number, previous)
+
+
+def patch_class(packet: bytes, message_class: int) -> bytes:
+    """The same packet with another message class."""
+    at = properties_offset(packet) + CLASS_IN_PROPERTIES
+    return b"".join((packet[:at], _U16.pack(message_class), packet[at + 2 :]))
+
+
+def patch_hops(packet: bytearray, hops: int) -> None:
+    """Write how many routing servers the message has passed."""
+    assert 0 <= hops <= HOPS_MAX, "more hops are refused before this"
+    _fits(packet, QUEUE_NAMES_OFFSET, "user")
+    packet[USER_FLAGS_OFFSET] = packet[USER_FLAGS_OFFSET] & ~_HOPS_MASK | hops
+
+
+def transaction_offset(packet: bytes | bytearray) -> int | None:
+    """Where the TransactionHeader of a user message starts; None if it has none."""
+    _fits(packet, QUEUE_NAMES_OFFSET, "user")
+    (flags,) = _U32.unpack_from(packet, USER_FLAGS_OFFSET)
+    if not flags >> 20 & 1:
+        return None
+    at = _user_header_end(packet, flags)
+    _fits(packet, at + 20, "transaction")
+    return at
+
+
+def properties_offset(packet: bytes | bytearray) -> int:
+    """Where the MessagePropertiesHeader of a user message starts."""
+    _fits(packet, QUEUE_NAMES_OFFSET, "user")
+    (flags,) = _U32.unpack_from(packet, USER_FLAGS_OFFSET)
+    at = _user_header_end(packet, flags)
+    if flags >> 20 & 1:
+        _fits(packet, at + 20, "transaction")
+        at += 36 if packet[at] & 1 else 20
+    if flags >> 19 & 1:
+        _fits(packet, at + 16, "security")
+        at += 16 + sum(size + 3 & -4 for size in _SECURITY_SIZES.unpack_from(packet, at))
+    _fits(packet, at + 56, "properties")
+    return at
+
+
+def _user_header_end(packet: bytes | bytearray, flags: int) -> int:
+    at = QUEUE_NAMES_OFFSET
+    for shift in (10, 13, 16):
+        kind = flags >> shift & 7
+        if kind == _DIRECT:
+            _fits(packet, at + 2, "user")
+            at = at + 2 + (packet[at] | packet[at + 1] << 8) + 3 & -4
+        else:
+            at += _NAME_BYTES[kind]
+    return at + 16 if flags >> 22 & 1 else at
+
+
+def _fits(packet: bytes | bytearray, end: int, header: str) -> None:
+    if end > len(packet):
+        raise MalformedPacket(header, end, "MUST NOT go beyond the packet")

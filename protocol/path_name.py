@@ -1,0 +1,217 @@
+r"""Path names of queues, and the rules of the parts that all names share.  [MS-MQMQ] 2.1.1
+
+    computer\queue   computer\private$\queue   computer\system$;queue   ...;subqueue
+
+A queue's name without its computer is a `LocalPath`; direct format names end in one too, so
+queue names, subqueues and suffixes are parsed and printed here and nowhere else.
+
+Keywords and names compare without regard to case.  Printing keeps the case of computers and
+queues and writes keywords in one way: `private$`, `SYSTEM$`, `;JOURNAL`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from protocol.errors import InvalidName
+
+COMPUTER_CHARACTERS_MAX = 256
+QUEUE_CHARACTERS_MAX = 124
+SUBQUEUE_CHARACTERS_MAX = 32
+
+_PRIVATE, _SYSTEM = "private$", "SYSTEM$"
+
+
+class Suffix(StrEnum):
+    """What may follow the semicolon of a name.  [MS-MQMQ] 2.2.11"""
+
+    JOURNAL = "JOURNAL"
+    DEADLETTER = "DEADLETTER"
+    DEADXACT = "DEADXACT"
+    XACTONLY = "XACTONLY"
+
+
+SYSTEM_QUEUES = (Suffix.JOURNAL, Suffix.DEADLETTER, Suffix.DEADXACT)
+# Never upper(): it would make an S of the long s, and so a keyword of what is none.
+_SUFFIXES = {suffix.lower(): suffix for suffix in Suffix}
+
+
+@dataclass(frozen=True, slots=True)
+class NameRule:
+    """How long a part of a name may be, and of which characters."""
+
+    characters_max: int
+    characters: frozenset[str]
+    description: str
+
+    def check(self, part: str, field: str, offset: int) -> str:
+        """Returns `part`; raises InvalidName at the first character that breaks the rule."""
+        if not part:
+            limit = f"1 to {self.characters_max} characters are required"
+            raise InvalidName(field, offset, f"found nothing; {limit}")
+        for index, character in enumerate(part[: self.characters_max]):
+            if character not in self.characters:
+                found = f"found {shown(character)}; allowed are {self.description}"
+                raise InvalidName(field, offset + index, found)
+        if len(part) > self.characters_max:
+            limit = f"at most {self.characters_max} are allowed"
+            raise InvalidName(
+                field, offset + self.characters_max, f"found {len(part)} characters; {limit}"
+            )
+        return part
+
+
+def _characters(first: int, last: int, *, without: str) -> frozenset[str]:
+    return frozenset(map(chr, range(first, last + 1))) - frozenset(without)
+
+
+_QUEUE_CHARACTERS = _characters(0x21, 0x7F, without='\\;+,"')
+_QUEUE_DESCRIPTION = 'ASCII characters from "!" to DEL except \\ ; + , and the double quote'
+QUEUE = NameRule(QUEUE_CHARACTERS_MAX, _QUEUE_CHARACTERS, _QUEUE_DESCRIPTION)
+SUBQUEUE = NameRule(SUBQUEUE_CHARACTERS_MAX, _QUEUE_CHARACTERS, _QUEUE_DESCRIPTION)
+# The grammar has any VCHAR here.  Those that separate the computer from what follows it, in a
+# path, a port, an URL, a suffix or a list, or that mark an IPv6 address, could not be read back.
+COMPUTER = NameRule(
+    COMPUTER_CHARACTERS_MAX,
+    _characters(0x21, 0x7E, without="\\/,;:[]"),
+    'ASCII characters from "!" to "~" except \\ / , ; : [ and ]',
+)
+
+
+class LocalPath(NamedTuple):
+    r"""A queue's name on its computer: `private$\orders`, `orders;retry`, `SYSTEM$;DEADXACT`.
+
+    A system queue has its name in `suffix`, and an empty `queue`; only a path name can have
+    system queues of other names, and these stand in `queue`.
+    """
+
+    queue: str = ""
+    private: bool = False
+    subqueue: str | None = None
+    system: bool = False
+    suffix: Suffix | None = None
+
+    def __str__(self) -> str:
+        prefix = f"{_SYSTEM};" if self.system else f"{_PRIVATE}\\" if self.private else ""
+        parts = (self.queue, self.subqueue, self.suffix)
+        return prefix + ";".join(part for part in parts if part)
+
+    @property
+    def key(self) -> str:
+        """Equal for the spellings of one queue."""
+        return str(self).lower()
+
+    @property
+    def read_only(self) -> bool:
+        """Journals and dead-letter queues; and subqueues, which only a move can fill."""
+        return self.system or self.suffix is not None or self.subqueue is not None
+
+
+def parse_local_path(
+    text: str, offset: int, field: str, *, separator: str = "\\", any_system_queue: bool = False
+) -> LocalPath:
+    r"""Parses `[private$\]queue[;JOURNAL|;subqueue]` or `SYSTEM$;name`.
+
+    `text` stands at character `offset` of the whole name, `field` is the name's kind;
+    `separator` stands behind `private$`.  Raises InvalidName.
+    """
+    head, semicolon, tail = text.partition(";")
+    if head.lower() == _SYSTEM.lower() and semicolon:
+        return _parse_system_queue(tail, offset + len(head) + 1, field, any_system_queue)
+    private = text[: len(_PRIVATE) + 1].lower() == _PRIVATE + separator
+    start = len(_PRIVATE) + 1 if private else 0
+    queue = QUEUE.check(head[start:], f"{field}.queue", offset + start)
+    if not private and queue.lower() in (_PRIVATE, _SYSTEM.lower()):
+        rule = f"found {queue} without a queue behind it; expected private$\\name or SYSTEM$;name"
+        raise InvalidName(f"{field}.queue", offset, rule)
+    if not semicolon:
+        return LocalPath(queue, private)
+    place = offset + len(head) + 1
+    suffix = _keyword(tail)
+    if suffix is Suffix.JOURNAL:
+        return LocalPath(queue, private, suffix=suffix)
+    if suffix is not None:
+        rule = (
+            f"found {suffix}; behind a queue only JOURNAL or a subqueue of another name may stand"
+        )
+        raise InvalidName(f"{field}.suffix", place, rule)
+    subqueue = SUBQUEUE.check(tail, f"{field}.subqueue", place)
+    return LocalPath(queue, private, subqueue)
+
+
+def _parse_system_queue(name: str, offset: int, field: str, any_system_queue: bool) -> LocalPath:
+    suffix = _keyword(name)
+    if suffix in SYSTEM_QUEUES:
+        return LocalPath(system=True, suffix=suffix)
+    if any_system_queue:
+        return LocalPath(QUEUE.check(name, f"{field}.queue", offset), system=True)
+    rule = f"found {shown(name)}; behind SYSTEM$ stands {' or '.join(SYSTEM_QUEUES)}"
+    raise InvalidName(f"{field}.suffix", offset, rule)
+
+
+def check_local_path(path: LocalPath, field: str, *, any_system_queue: bool = False) -> None:
+    """Raises InvalidName unless the path, printed, would be parsed as itself."""
+    if parse_local_path(str(path), 0, field, any_system_queue=any_system_queue) != path:
+        rule = f"{shown(str(path))} is how this would print, and that names another queue"
+        raise InvalidName(field, 0, rule)
+
+
+def parse_suffix(text: str, offset: int, field: str, *allowed: Suffix) -> Suffix | None:
+    """Parses what follows an identifier: nothing, or `;` and one of `allowed`."""
+    if not text:
+        return None
+    suffix = _keyword(text[1:])
+    if text[0] != ";" or suffix not in allowed:
+        rule = f"found {shown(text)}; only ;{' or ;'.join(allowed)} may follow"
+        raise InvalidName(f"{field}.suffix", offset, rule)
+    return suffix
+
+
+def shown(text: str) -> str:
+    """Text from anywhere, made safe and short for an error message."""
+    return ascii(text) if len(text) <= 40 else ascii(text[:37]) + "..."
+
+
+def _keyword(text: str) -> Suffix | None:
+    return _SUFFIXES.get(text.lower())
+
+
+@dataclass(frozen=True, slots=True)
+class PathName:
+    r"""`computer\queue` and its kin; `computer` may be ".", the local one."""
+
+    computer: str
+    queue: str = ""
+    private: bool = False
+    subqueue: str | None = None
+    system: bool = False
+    suffix: Suffix | None = None
+
+    def __post_init__(self) -> None:
+        COMPUTER.check(self.computer, "path.computer", 0)
+        check_local_path(self.local_path, "path", any_system_queue=True)
+
+    @property
+    def local_path(self) -> LocalPath:
+        return LocalPath(self.queue, self.private, self.subqueue, self.system, self.suffix)
+
+    @property
+    def key(self) -> str:
+        """Equal for the spellings of one queue."""
+        return str(self).lower()
+
+    def __str__(self) -> str:
+        return f"{self.computer}\\{self.local_path}"
+
+
+def parse_path_name(text: str) -> PathName:
+    """Raises InvalidName, its offset counting from the start of `text`."""
+    computer, backslash, rest = text.partition("\\")
+    COMPUTER.check(computer, "path.computer", 0)
+    if not backslash:
+        rule = "found the end; a path name is computer\\queue or computer\\private$\\queue"
+        raise InvalidName("path", len(text), rule)
+    path = parse_local_path(rest, len(computer) + 1, "path", any_system_queue=True)
+    return PathName(computer, *path)

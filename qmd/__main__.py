@@ -1,0 +1,7 @@
+"""`python -m qmd` is the command `qmd`."""
+
+import sys
+
+from qmd.cli import main
+
+sys.exit(main())

@@ -1,0 +1,51 @@
+"""The command line: `qmd`.  A command parses, calls one verb of the client, prints.
+
+Nothing heavy is imported before a command runs (see `program.py`): asking for
+help must not take longer than typing it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from qmd.cli.configuration import Configuration
+from qmd.cli.program import EXIT_CODES, Program
+
+COMMANDS = {
+    "init": "qmd.cli.serve:init",
+    "serve": "qmd.cli.serve:serve",
+    "status": "qmd.cli.status:status",
+    "send": "qmd.cli.send:send",
+    "receive": "qmd.cli.receive:receive",
+    "peek": "qmd.cli.peek:peek",
+    "queue": "qmd.cli.queue:queue",
+    "outgoing": "qmd.cli.outgoing:outgoing",
+    "sequence": "qmd.cli.sequence:sequence",
+    "session": "qmd.cli.session:session",
+    "name": "qmd.cli.name:name",
+}
+
+
+@click.group(cls=Program, commands_at=COMMANDS, epilog=EXIT_CODES)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="QMD_CONFIG",
+    help="The configuration of the queue manager to talk to, or to serve."
+    f"  [environment: QMD_CONFIG; default: {Configuration.DEFAULT}]",
+)
+@click.version_option(package_name="qmd", prog_name="qmd", message="%(prog)s %(version)s")
+@click.pass_context
+def main(context: click.Context, config: Path | None) -> None:
+    """A queue manager that speaks the Microsoft Message Queuing protocol.
+
+    A queue is named by any spelling: orders, orders@hostb, orders@10.0.0.5:1802,
+    'hostb\\private$\\orders', 'DIRECT=OS:hostb\\private$\\orders'.  The words
+    dead-letter, transactional-dead-letter and journal stand for the system queues.
+    """
+    if os.environ.get("NO_COLOR"):
+        context.color = False
+    context.obj = Configuration(config)

@@ -1,0 +1,55 @@
+"""Which queue manager a command is for, and how to ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from qmd.client import QueueManager
+    from qmd.config import Settings
+
+T = TypeVar("T")
+
+
+class Configuration:
+    """What `--config` and QMD_CONFIG name; nothing is read before it is needed."""
+
+    DEFAULT: ClassVar[Path] = Path("/etc/qmd/qmd.toml")
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path or self.DEFAULT
+        self._is_named = path is not None
+
+    def settings(self) -> Settings:
+        """Raises ConfigError."""
+        from qmd.config import ConfigError, load_settings
+
+        if not self._is_named and not self.path.exists():
+            raise ConfigError(
+                f"there is no {self.path}; name a configuration with --config or QMD_CONFIG,"
+                " or make one: qmd init FOLDER"
+            )
+        return load_settings(self.path)
+
+    def connect(self) -> QueueManager:
+        """A client of the daemon, to be used as a context manager.  Raises ConfigError."""
+        from qmd.client import connect
+
+        return connect(self.settings().control.socket)
+
+    def ask(self, verb: Callable[[QueueManager], Awaitable[T]]) -> T:
+        """Connect, do one thing, and return what it gave."""
+        import asyncio
+
+        async def run() -> T:
+            async with self.connect() as queue_manager:
+                return await verb(queue_manager)
+
+        return asyncio.run(run())
+
+
+pass_configuration = click.make_pass_decorator(Configuration)

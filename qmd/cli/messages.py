@@ -1,0 +1,159 @@
+"""What `receive` and `peek` share: which messages are wanted, and how they are printed."""
+
+from __future__ import annotations
+
+import functools
+import json
+import select
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qmd.cli.output import printable
+from qmd.cli.parameters import duration, json_option, queue_argument
+from qmd.cli.program import ExitCode, Failure
+
+if TYPE_CHECKING:
+    from qmd.client import Message
+
+BODY_CHARACTERS_MAX = 60  # of a body's beginning, in a table
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which messages, how long to wait for each, and in which form."""
+
+    count: int | None  # None: all that are there, or all that will come
+    follow: bool
+    timeout_s: float | None
+    as_json: bool
+    body_only: bool
+
+    def left(self, count: int, batch: int) -> int:
+        """How many to ask for next when `count` were printed; 0 is the end."""
+        return batch if self.count is None else min(batch, self.count - count)
+
+
+def reading_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Options that end up in one `wanted`."""
+
+    @queue_argument()
+    @click.option("--all", "all_", is_flag=True, help="All that are there now.")
+    @click.option("--count", type=click.IntRange(min=1), metavar="N", help="So many.")
+    @click.option("--follow", is_flag=True, help="All, and those that come later, until Ctrl-C.")
+    @click.option(
+        "--timeout",
+        type=duration,
+        help="How long to wait for each message, as 5s.  [default: not at all; --follow: for ever]",
+    )
+    @click.option("--body-only", is_flag=True, help="Print bodies as they are, nothing else.")
+    @json_option
+    @functools.wraps(command)
+    def with_wanted(
+        *arguments: Any,
+        all_: bool,
+        count: int | None,
+        follow: bool,
+        timeout: float | None,
+        body_only: bool,
+        as_json: bool,
+        **named: Any,
+    ) -> None:
+        if sum((all_, count is not None, follow)) > 1:
+            raise click.UsageError("--all, --count and --follow exclude each other")
+        if body_only and as_json:
+            raise click.UsageError("--body-only and --json exclude each other")
+        if timeout is None and not follow:
+            timeout = 0.0
+        wanted = Wanted(None if all_ or follow else count or 1, follow, timeout, as_json, body_only)
+        command(*arguments, wanted=wanted, **named)
+
+    return with_wanted
+
+
+def exit_for(wanted: Wanted, count: int, *, interrupted: bool) -> int:
+    if interrupted:
+        return ExitCode.INTERRUPTED
+    return ExitCode.NOTHING_THERE if count < (wanted.count or 0) else 0
+
+
+class Printer:
+    """Prints messages in batches; after each, everything has left this process."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        from qmd.cli.progress import Progress
+
+        self.count = 0
+        self._wanted = wanted
+        self._progress = Progress(
+            "reading", wanted.count, enabled=wanted.count != 1 and not sys.stdout.isatty()
+        )
+
+    def check_reader(self) -> None:
+        """Raises BrokenPipeError when nobody reads our output any more."""
+        try:
+            descriptor = sys.stdout.fileno()
+        except OSError:  # a stream in memory
+            return
+        poll = select.poll()
+        poll.register(descriptor, 0)
+        if any(events & select.POLLERR for _, events in poll.poll(0)):
+            raise BrokenPipeError(32, "nobody reads the output any more")
+
+    def print(self, messages: Sequence[Message]) -> None:
+        try:
+            for message in messages:
+                self._print(message)
+            sys.stdout.flush()
+        except BrokenPipeError as error:
+            raise Failure(
+                ExitCode.FAILED,
+                f"nobody read the last {len(messages)} messages; the reader of the output ended",
+            ) from error
+        self._progress.advance(len(messages))
+
+    def end(self) -> None:
+        self._progress.finish()
+
+    def _print(self, message: Message) -> None:
+        self.count += 1
+        if self._wanted.body_only:
+            sys.stdout.buffer.write(message.body)
+            if self._wanted.count != 1 or sys.stdout.isatty():
+                sys.stdout.buffer.write(b"\n")
+        elif self._wanted.as_json:
+            sys.stdout.write(json.dumps(message.to_json()) + "\n")
+        else:
+            self._print_row(message)
+
+    def _print_row(self, message: Message) -> None:
+        if self.count == 1:
+            heading = _row("LOOKUP ID", "SENT", "DELIVERY", "PRIORITY", "BYTES", "LABEL", "BODY")
+            click.secho(heading, bold=True)
+        body = message.body
+        text = printable(body[: 4 * BODY_CHARACTERS_MAX].decode("utf-8", "replace"))
+        click.echo(
+            _row(
+                str(message.lookup_id),
+                f"{message.sent_at:%Y-%m-%d %H:%M:%SZ}",
+                message.delivery,
+                str(message.priority),
+                str(len(body)),
+                printable(message.label) or "-",
+                text[:BODY_CHARACTERS_MAX] or "-",
+            )
+        )
+        if message.message_class != "normal":
+            click.echo(f"    {message.message_class}: {message.message_class_sentence}")
+        if message.reason:
+            click.echo(f"    here because: {printable(message.reason)}")
+
+
+def _row(lookup_id: str, sent: str, delivery: str, priority: str, size: str, *texts: str) -> str:
+    label, body = texts
+    return (
+        f"{lookup_id:>16}  {sent:20}  {delivery:13}  {priority:>8}  {size:>8}  {label:24}  {body}"
+    )

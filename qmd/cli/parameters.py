@@ -1,0 +1,85 @@
+"""What several commands take: queue names, durations, `--json`, `--yes`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from qmd.cli.program import ExitCode, Failure
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SYSTEM_QUEUES = {
+    "dead-letter": r"DIRECT=OS:.\SYSTEM$;DEADLETTER",
+    "transactional-dead-letter": r"DIRECT=OS:.\SYSTEM$;DEADXACT",
+    "journal": r"DIRECT=OS:.\SYSTEM$;JOURNAL",
+}
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON, one object a line, with stable names."
+)
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+def queue_argument(name: str = "queue") -> Callable[[F], F]:
+    """A queue in any spelling, or one of the words for system queues."""
+    return click.argument(name, callback=lambda _ctx, _param, value: _queue(value))
+
+
+def _queue(text: str) -> str:
+    return SYSTEM_QUEUES.get(text.lower(), text)
+
+
+def duration(text: str) -> float:
+    """The type of an option: `30s`, `5m`, `12h`, `4d`, `500ms`; seconds."""
+    from qmd.units import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no duration: it must be {error}") from error
+
+
+def whole_seconds(text: str) -> int:
+    """The same for what a packet carries: whole seconds, or `never`."""
+    from qmd.frames import INFINITE_S
+
+    if text == "never":
+        return INFINITE_S
+    seconds = duration(text)
+    if not seconds.is_integer():
+        raise click.BadParameter(f"{text!r} is not a whole number of seconds")
+    return int(seconds)
+
+
+def size(text: str) -> int:
+    """The type of an option: `500MB`, `64KiB`; bytes."""
+    from qmd.units import parse_size
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no size: it must be {error}") from error
+
+
+def number(text: str) -> int:
+    """The type of an option: a whole number of 32 bits, decimal or with 0x."""
+    try:
+        found = int(text, 0)
+    except ValueError:
+        found = -1
+    if not 0 <= found <= 0xFFFFFFFF:
+        raise click.BadParameter(f"{text!r} is no whole number from 0 to 0xFFFFFFFF")
+    return found
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something that cannot be undone.  Raises Failure or Abort without a yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Failure(ExitCode.USAGE, f"{question}; nobody is there to be asked; add --yes")
+    click.confirm(question, abort=True, err=True)

@@ -1,0 +1,59 @@
+"""`qmd peek`: look at messages and leave them where they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.messages import Wanted, exit_for, reading_options
+
+if TYPE_CHECKING:
+    from qmd.cli.messages import Printer
+
+BATCH_MESSAGES = 64
+
+
+@click.command()
+@reading_options
+@click.option(
+    "--start", type=click.IntRange(min=0), metavar="LOOKUP_ID", default=0, help="Where to begin."
+)
+@pass_configuration
+@click.pass_context
+def peek(
+    context: click.Context, configuration: Configuration, queue: str, wanted: Wanted, start: int
+) -> None:
+    """Look at messages without removing them.
+
+    The first message, unless --all, --count or --follow says more.  Exits with 6 when
+    fewer were there than were asked for.
+    """
+    import asyncio
+
+    from qmd.cli.messages import Printer
+
+    printer = Printer(wanted)
+    interrupted = asyncio.run(_peek(configuration, queue, wanted, printer, start))
+    context.exit(exit_for(wanted, printer.count, interrupted=interrupted))
+
+
+async def _peek(
+    configuration: Configuration, queue: str, wanted: Wanted, printer: Printer, start: int
+) -> bool:
+    """Returns whether it was interrupted."""
+    from qmd.cli.interrupt import Interrupt
+
+    with Interrupt() as interrupt:
+        async with configuration.connect() as qm:
+            while (limit := wanted.left(printer.count, BATCH_MESSAGES)) and not interrupt:
+                messages = await interrupt.unless(
+                    qm.peek(queue, start, limit, timeout_s=wanted.timeout_s)
+                )
+                if not messages:
+                    break
+                printer.print(messages)
+                start = messages[-1].lookup_id + 1
+        printer.end()
+        return bool(interrupt)

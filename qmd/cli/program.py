@@ -1,0 +1,120 @@
+"""How every command of `qmd` behaves: loaded late, failing in one line with an exit code."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import Any
+
+import click
+
+
+class ExitCode(IntEnum):
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    REFUSED = 4
+    UNREACHABLE = 5
+    NOTHING_THERE = 6
+    CONFIGURATION = 78  # EX_CONFIG of sysexits.h
+    INTERRUPTED = 130  # 128 and SIGINT, as shells have it
+
+
+EXIT_CODES = """\b
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 refused,
+5 daemon unreachable, 6 nothing there in time, 78 wrong configuration,
+130 interrupted.
+"""
+
+
+class Failure(click.ClickException):
+    """One line on standard error: what; why; what to do."""
+
+    def __init__(self, code: ExitCode, message: str) -> None:
+        super().__init__(message)
+        self.exit_code = code  # type: ignore[misc]  # by class in click, by case here
+
+    def show(self, file: Any = None) -> None:
+        color = False if os.environ.get("NO_COLOR") else None
+        one_line = " ".join(self.message.split())
+        click.secho("qmd: ", err=True, file=file, nl=False, fg="red", color=color)
+        click.echo(one_line, err=True, file=file)
+
+
+class Program(click.Group):
+    """The root: `commands_at` says for each command in which module it is found."""
+
+    def __init__(self, *args: Any, commands_at: Mapping[str, str], **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._commands_at = commands_at
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._commands_at)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._commands_at:
+            return None
+        module, _, name = self._commands_at[cmd_name].partition(":")
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def make_context(self, *args: Any, **named: Any) -> click.Context:
+        with reported():
+            return super().make_context(*args, **named)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with reported():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Whatever goes wrong inside becomes a Failure."""
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "qmd"
+        message = f"{error.format_message().rstrip('.')}; see '{command} --help'"
+        raise Failure(ExitCode.USAGE, message) from error
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        raise
+    except Exception as error:
+        failure = _explain(error)
+        if failure is None:
+            raise
+        raise failure from error
+
+
+def _explain(error: Exception) -> Failure | None:
+    """What `error` means to the person at the terminal; None for a fault of ours."""
+    from protocol.errors import InvalidName
+    from qmd.client import errors
+    from qmd.config import ConfigError
+
+    match error:
+        case ConfigError():
+            return Failure(ExitCode.CONFIGURATION, str(error))
+        case InvalidName():
+            return Failure(ExitCode.USAGE, f"no such name can be: {error}")
+        case errors.NoSuchQueue():
+            return Failure(ExitCode.NOT_FOUND, str(error))
+        case errors.BadName():
+            return Failure(ExitCode.USAGE, str(error))
+        case errors.QueueManagerError():
+            return Failure(ExitCode.REFUSED, str(error))
+        case errors.NotConnected() | errors.OutcomeUnknown():
+            return Failure(ExitCode.UNREACHABLE, str(error))
+        case errors.ClientError():
+            return Failure(ExitCode.FAILED, str(error))
+        case OSError() if error.errno != errno.EPIPE:
+            return Failure(ExitCode.FAILED, str(error))
+    return None

@@ -1,0 +1,128 @@
+"""`qmd queue`: the queues of this computer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.parameters import confirm, json_option, queue_argument, size, yes_option
+
+
+@click.group()
+def queue() -> None:
+    """Manage the queues of this computer."""
+
+
+@queue.command()
+@click.argument("name")
+@click.option(
+    "--transactional/--no-transactional",
+    default=False,
+    help="Takes transactional messages, and only those; for the queue's whole life.",
+)
+@click.option("--label", default="", help="A text for people.")
+@click.option("--journal", is_flag=True, help="Keep a copy of what is received.")
+@click.option("--quota", type=size, help="The most that its messages may take up, as 500MB.")
+@json_option
+@pass_configuration
+def create(
+    configuration: Configuration,
+    name: str,
+    transactional: bool,
+    label: str,
+    journal: bool,
+    quota: int | None,
+    as_json: bool,
+) -> None:
+    """Create the private queue NAME."""
+    from qmd.cli.output import print_json
+
+    made = configuration.ask(
+        lambda qm: qm.create_queue(
+            name, transactional=transactional, label=label, journal=journal, quota_bytes=quota
+        )
+    )
+    if as_json:
+        print_json(made)
+    else:
+        click.echo(made["format_name"])
+
+
+@queue.command("list")
+@click.option("--system", is_flag=True, help="System queues too.")
+@json_option
+@pass_configuration
+def list_(configuration: Configuration, system: bool, as_json: bool) -> None:
+    """List the queues."""
+    from qmd.cli.output import print_rows
+
+    queues = configuration.ask(lambda qm: qm.list_queues(system=system))
+    columns = [
+        ("NAME", "name"),
+        ("TRANSACTIONAL", "transactional"),
+        ("MESSAGES", "messages"),
+        ("BYTES", "bytes"),
+        ("JOURNAL", "journal"),
+        ("LABEL", "label"),
+    ]
+    print_rows(queues, columns, as_json=as_json, none="no queues; make one: qmd queue create NAME")
+
+
+@queue.command()
+@queue_argument("name")
+@json_option
+@pass_configuration
+def show(configuration: Configuration, name: str, as_json: bool) -> None:
+    """Show one queue."""
+    from qmd.cli.output import print_facts
+
+    facts = configuration.ask(lambda qm: qm.show_queue(name))
+    print_facts(facts, as_json=as_json)
+
+
+@queue.command()
+@queue_argument("name")
+@yes_option
+@json_option
+@pass_configuration
+def purge(configuration: Configuration, name: str, yes: bool, as_json: bool) -> None:
+    """Remove all messages of a queue.  Asks first, or needs --yes."""
+    if not yes:
+        found = _confirmed(configuration, "purge", name)
+        if not found["messages"]:
+            _gone("purged", found["name"], 0, as_json=as_json)
+            return
+    messages = configuration.ask(lambda qm: qm.purge_queue(name))
+    _gone("purged", name, messages, as_json=as_json)
+
+
+@queue.command()
+@queue_argument("name")
+@yes_option
+@json_option
+@pass_configuration
+def delete(configuration: Configuration, name: str, yes: bool, as_json: bool) -> None:
+    """Delete a queue.  While it has messages, asks first, or needs --yes."""
+    if not yes:
+        _confirmed(configuration, "delete", name)
+    messages = configuration.ask(lambda qm: qm.delete_queue(name))
+    _gone("deleted", name, messages, as_json=as_json)
+
+
+def _confirmed(configuration: Configuration, act: str, name: str) -> dict[str, Any]:
+    """The queue, after somebody agreed to lose its messages; without messages nobody is asked."""
+    found = configuration.ask(lambda qm: qm.show_queue(name))
+    if messages := found["messages"]:
+        confirm(f"{act} {found['name']} with {messages} messages?", yes=False)
+    return found
+
+
+def _gone(what: str, name: str, messages: int, *, as_json: bool) -> None:
+    from qmd.cli.output import print_json, printable
+
+    if as_json:
+        print_json({"name": name, what: True, "messages": messages})
+    else:
+        click.echo(f"{what} {printable(name)}: {messages} messages")

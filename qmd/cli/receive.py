@@ -1,0 +1,64 @@
+"""`qmd receive`: take messages out of a queue and print them.
+
+A batch is taken, then removed, then printed; what was taken and not removed goes
+back.  Ctrl-C waits for the batch in hand, so nothing is removed and not printed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.messages import Wanted, exit_for, reading_options
+
+if TYPE_CHECKING:
+    from qmd.cli.messages import Printer
+
+BATCH_MESSAGES = 64
+
+
+@click.command()
+@reading_options
+@pass_configuration
+@click.pass_context
+def receive(
+    context: click.Context, configuration: Configuration, queue: str, wanted: Wanted
+) -> None:
+    """Receive messages: remove and print them.
+
+    One message, unless --all, --count or --follow says more.  Exits with 6 when fewer
+    came than were asked for.
+    """
+    import asyncio
+
+    from qmd.cli.messages import Printer
+
+    printer = Printer(wanted)
+    interrupted = asyncio.run(_receive(configuration, queue, wanted, printer))
+    context.exit(exit_for(wanted, printer.count, interrupted=interrupted))
+
+
+async def _receive(
+    configuration: Configuration, queue: str, wanted: Wanted, printer: Printer
+) -> bool:
+    """Returns whether it was interrupted."""
+    from qmd.cli.interrupt import Interrupt
+    from qmd.client import NotTaken
+
+    with Interrupt() as interrupt:
+        async with configuration.connect() as qm:
+            while (limit := wanted.left(printer.count, BATCH_MESSAGES)) and not interrupt:
+                taken = await interrupt.unless(qm.take(queue, limit, timeout_s=wanted.timeout_s))
+                if not taken:
+                    break
+                async with taken:
+                    printer.check_reader()
+                    try:
+                        await taken.remove()
+                    except NotTaken:
+                        continue  # the connection was lost: they are in the queue again
+                printer.print(taken.messages)
+        printer.end()
+        return bool(interrupt)

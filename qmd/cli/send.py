@@ -1,0 +1,235 @@
+"""`qmd send`: one message, the same one many times, or one for each line."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import click
+
+from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.parameters import json_option, number, whole_seconds
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from qmd.client import Properties
+
+ACKNOWLEDGE = ("full-reach-queue", "full-receive", "nack-reach-queue", "nack-receive")
+
+
+@click.command()
+@click.argument("destination")
+@click.argument("body", required=False)
+@click.option("--body-base64", metavar="BASE64", help="The body, as base64.")
+@click.option(
+    "--file",
+    metavar="FILE",
+    type=click.File("rb"),
+    help="A file with the body; - is standard input.",
+)
+@click.option(
+    "--each-line",
+    is_flag=True,
+    help="One message for each line of the file (or of standard input), without its newline.",
+)
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Send so many; {n} in the label and in BODY is the number of each, from 1.",
+)
+@click.option("--label", default="", help="At most 249 characters.")
+@click.option("--express", "delivery", flag_value="express", help="Kept in memory only.")
+@click.option("--recoverable", "delivery", flag_value="recoverable", help="Kept on disk.")
+@click.option(
+    "--transactional",
+    "delivery",
+    flag_value="transactional",
+    help="Exactly once and in order, each in a transaction of its own."
+    "  [default: by the kind of a queue of ours, else --recoverable]",
+)
+@click.option("--priority", type=click.IntRange(0, 7), metavar="0..7", default=3, show_default=True)
+@click.option(
+    "--time-to-reach-queue",
+    type=whole_seconds,
+    metavar="DURATION",
+    help="How long it may be on its way, as 30s, 5m, 4d, never.  [default: 4d]",
+)
+@click.option(
+    "--time-to-be-received",
+    type=whole_seconds,
+    metavar="DURATION",
+    help="How long until somebody must have received it.  [default: never]",
+)
+@click.option(
+    "--dead-letter/--no-dead-letter",
+    default=True,
+    help="Keep it in a dead-letter queue when it cannot be delivered.  [default: yes]",
+)
+@click.option("--journal", is_flag=True, help="Keep a copy in the journal when it was delivered.")
+@click.option("--body-type", type=number, default="0", help="VT_ code of the body, as 8 or 0x8.")
+@click.option("--correlation-id", default="", help="The id of the message that this is about.")
+@click.option("--application-tag", type=number, default="0", help="A number for the receiver.")
+@click.option("--response-queue", default="", help="Where answers shall go.")
+@click.option("--admin-queue", default="", help="Where acknowledgment messages shall go.")
+@click.option("--acknowledge", type=click.Choice(ACKNOWLEDGE), help="Which ones are wanted.")
+@json_option
+@pass_configuration
+def send(
+    configuration: Configuration,
+    /,
+    destination: str,
+    body: str | None,
+    body_base64: str | None,
+    file: IO[bytes] | None,
+    each_line: bool,
+    count: int | None,
+    delivery: str | None,
+    acknowledge: str | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Send messages.
+
+    Prints the id of each once it is safe on disk (--express: in memory).  The body is
+    BODY (as UTF-8), or comes from one of the options; without any it is empty.  With
+    --json: {"id": ..., "destination": ...}, the destination in its canonical spelling.
+    """
+    if each_line and file is None:
+        file = sys.stdin.buffer
+    if sum(one is not None for one in (body, body_base64, file)) > 1:
+        raise click.UsageError("give BODY, --body-base64 or --file, one of them only")
+    if each_line and count:
+        raise click.UsageError("--each-line and --count exclude each other")
+    if acknowledge and not given["admin_queue"]:
+        raise click.UsageError("--acknowledge needs --admin-queue")
+
+    import asyncio
+
+    properties = _properties(delivery, acknowledge, given)
+    if each_line:
+        assert file is not None
+        messages = _one_for_each_line(file, properties)
+    else:
+        messages = _repeated(_content(body, body_base64, file), count, properties)
+    only_one = not each_line and count is None
+    report = _Report(destination, None if each_line else count or 1, as_json=as_json)
+    asyncio.run(_send(configuration, destination, messages, report, only_one=only_one))
+
+
+async def _send(
+    configuration: Configuration,
+    destination: str,
+    messages: AsyncIterator[tuple[str | bytes, Properties]],
+    report: _Report,
+    *,
+    only_one: bool,
+) -> None:
+    from protocol.format_name import parse_destination
+
+    async with configuration.connect() as qm:
+        report.canonical = str(parse_destination(destination, local_host=qm.name))
+        if only_one:
+            async for body, properties in messages:
+                report.sent(await qm.send(destination, body, **properties))
+            report.end()
+            return
+        unconfirmed: deque[asyncio.Future[str]] = deque()
+        try:
+            async with qm.sender(destination) as sender:
+                async for body, properties in messages:
+                    unconfirmed.append(await sender.send(body, **properties))
+                    _report_confirmed(unconfirmed, report)
+        finally:  # also of those before a refusal or Ctrl-C
+            _report_confirmed(unconfirmed, report)
+            report.end()
+
+
+def _report_confirmed(unconfirmed: deque[asyncio.Future[str]], report: _Report) -> None:
+    while unconfirmed and unconfirmed[0].done():
+        future = unconfirmed.popleft()
+        if not future.cancelled() and future.exception() is None:
+            report.sent(future.result())
+
+
+class _Report:
+    """Prints ids as they are confirmed; to a person, one line about all of them."""
+
+    def __init__(self, destination: str, expected: int | None, *, as_json: bool) -> None:
+        from qmd.cli.progress import Progress
+
+        self.canonical = destination
+        self._as_json = as_json
+        self._for_a_person = sys.stdout.isatty() and not as_json
+        self._first = self._last = ""
+        self._count = 0
+        self._progress = Progress("sending", expected, enabled=expected != 1)
+
+    def sent(self, message_id: str) -> None:
+        self._count += 1
+        self._first, self._last = self._first or message_id, message_id
+        self._progress.advance()
+        if self._as_json:
+            from qmd.cli.output import print_json
+
+            print_json({"id": message_id, "destination": self.canonical})
+        elif not self._for_a_person:
+            click.echo(message_id)
+
+    def end(self) -> None:
+        self._progress.finish()
+        if self._for_a_person and self._count == 1:
+            click.echo(f"sent {self._first} to {self.canonical}")
+        elif self._for_a_person:
+            numbers = f", {self._first} to {self._last}" if self._count else ""
+            click.echo(f"sent {self._count} messages to {self.canonical}{numbers}")
+
+
+def _properties(delivery: str | None, acknowledge: str | None, given: dict[str, Any]) -> Properties:
+    """Options, which click has checked one by one, as the client has them."""
+    from qmd.client import Acknowledge
+
+    for duration in ("time_to_reach_queue", "time_to_be_received"):
+        given[f"{duration}_s"] = given.pop(duration)
+    if acknowledge:
+        given["acknowledge"] = Acknowledge[acknowledge.upper().replace("-", "_")]
+    given["delivery"] = delivery or "automatic"
+    return cast("Properties", given)
+
+
+def _content(body: str | None, body_base64: str | None, file: IO[bytes] | None) -> str | bytes:
+    import base64
+    import binascii
+
+    if file is not None:
+        return file.read()
+    if body_base64 is None:
+        return body or ""
+    try:
+        return base64.b64decode(body_base64, validate=True)
+    except binascii.Error as error:
+        raise click.UsageError(f"--body-base64 is not base64 ({error})") from error
+
+
+async def _repeated(
+    body: str | bytes, count: int | None, properties: Properties
+) -> AsyncIterator[tuple[str | bytes, Properties]]:
+    if count is None:
+        yield body, properties
+        return
+    label = properties["label"]
+    for index in range(1, count + 1):
+        properties["label"] = label.replace("{n}", str(index))
+        yield body.replace("{n}", str(index)) if isinstance(body, str) else body, properties
+
+
+async def _one_for_each_line(
+    stream: IO[bytes], properties: Properties
+) -> AsyncIterator[tuple[str | bytes, Properties]]:
+    from qmd.cli.lines import lines
+
+    async for line in lines(stream):
+        yield line, properties

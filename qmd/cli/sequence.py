@@ -1,0 +1,31 @@
+"""`qmd sequence`: the transactional streams, end to end."""
+
+from __future__ import annotations
+
+import click
+
+from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.parameters import json_option
+
+
+@click.group()
+def sequence() -> None:
+    """Look at transactional sequences."""
+
+
+@sequence.command("list")
+@json_option
+@pass_configuration
+def list_(configuration: Configuration, as_json: bool) -> None:
+    """List the sequences in both directions, and how far each has got."""
+    from qmd.cli.output import print_rows
+
+    sequences = configuration.ask(lambda qm: qm.list_sequences())
+    columns = [
+        ("DIRECTION", "direction"),
+        ("PEER", "peer"),
+        ("QUEUE", "queue"),
+        ("SEQUENCE", "id"),
+        ("NUMBER", "number"),
+    ]
+    print_rows(sequences, columns, as_json=as_json, none="no sequences")

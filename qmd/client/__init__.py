@@ -1,0 +1,61 @@
+"""The client library: what applications, the command line and pipelines use.
+
+    from qmd.client import connect
+
+`queue_manager.py` has the verbs and is the first file to read; `blocking.py` the
+same without `await`; `errors.py` draws what can go wrong.
+"""
+
+from qmd.client.errors import (
+    AccessDenied,
+    BadName,
+    BadRequest,
+    ClientError,
+    DiskFull,
+    NoSuchQueue,
+    NotConnected,
+    NotHandedOver,
+    NotTaken,
+    OutcomeUnknown,
+    OverQuota,
+    QueueExists,
+    QueueManagerError,
+    ReadOnly,
+    Stopping,
+    TooLarge,
+    WrongDelivery,
+)
+from qmd.client.message import Message, SequencePosition
+from qmd.client.new_message import Acknowledge, Properties, new_message
+from qmd.client.queue_manager import QueueManager, connect
+from qmd.client.receiver import Taken
+from qmd.client.sender import Sender
+
+__all__ = [
+    "AccessDenied",
+    "Acknowledge",
+    "BadName",
+    "BadRequest",
+    "ClientError",
+    "DiskFull",
+    "Message",
+    "NoSuchQueue",
+    "NotConnected",
+    "NotHandedOver",
+    "NotTaken",
+    "OutcomeUnknown",
+    "OverQuota",
+    "Properties",
+    "QueueExists",
+    "QueueManager",
+    "QueueManagerError",
+    "ReadOnly",
+    "Sender",
+    "SequencePosition",
+    "Stopping",
+    "Taken",
+    "TooLarge",
+    "WrongDelivery",
+    "connect",
+    "new_message",
+]

@@ -1,0 +1,149 @@
+"""One connection to the control socket: requests out, replies back, many under way.
+
+Requests made in one pass of the event loop leave in one write.  A reply finds
+its request by number, so it may overtake others.  When the connection breaks,
+every request under way fails with NotConnected; whether it had been done is for
+`Caller` to find out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from qmd import frames
+from qmd.client.errors import NotConnected, TooLarge, refusal
+
+RESTART_ADVICE = "see whether the daemon runs (qmd serve)"
+
+
+class Connection(asyncio.Protocol):
+    """Made by `open_connection`; lives until the other end or `close` ends it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._loop = asyncio.get_running_loop()
+        self._buffer = frames.FrameBuffer()
+        self._under_way: dict[int, asyncio.Future[Any]] = {}
+        self._last_number = 0
+        self._to_write: list[bytes] = []
+        self._write_is_due = False
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._closed = self._loop.create_future()
+        self.is_lost = False
+
+    def ask(self, verb: Callable[..., frames.Request], *arguments: object) -> asyncio.Future[Any]:
+        """Make a request and return the future of its result.
+
+        `arguments` are the fields of `verb` after its number.  Raises NotConnected
+        or TooLarge at once, when nothing was sent; the future raises a
+        QueueManagerError, or NotConnected when the connection was lost meanwhile.
+        """
+        if self.is_lost:
+            raise NotConnected(f"the connection to {self._path} was lost", RESTART_ADVICE)
+        self._last_number += 1
+        data = frames.frame(verb(self._last_number, *arguments))
+        if len(data) > frames.FRAME_BYTES_MAX:
+            raise TooLarge(
+                f"the request has {len(data)} bytes; {frames.FRAME_BYTES_MAX} are allowed",
+                "make several requests of it",
+            )
+        future = self._under_way[self._last_number] = self._loop.create_future()
+        self._to_write.append(data)
+        if not self._write_is_due:
+            self._write_is_due = True
+            self._loop.call_soon(self._write)
+        return future
+
+    async def has_room(self) -> None:
+        """Wait until the socket takes more: a sender must not outrun it without limit."""
+        await self._may_write.wait()
+
+    async def close(self) -> None:
+        """End the connection; what was taken and not settled goes back to its queue."""
+        self._transport.abort()
+        await asyncio.shield(self._closed)
+
+    # -- called by the event loop ------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def pause_writing(self) -> None:
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        self._may_write.set()
+        self._write()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for inside in self._buffer.feed(data):
+                self._settle(frames.decode_reply(inside))
+        except (frames.FrameError, msgspec.MsgspecError) as fault:
+            self._lose(f"{self._path} answered something that is no reply: {fault}")
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        why = f" ({exc})" if exc else ""
+        self._lose(f"the connection to {self._path} was lost{why}")
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    # ----------------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        if not self._may_write.is_set():
+            return  # `resume_writing` comes back here
+        self._write_is_due = False
+        if self._to_write and not self.is_lost:
+            data = b"".join(self._to_write)
+            self._to_write.clear()
+            self._transport.write(data)
+
+    def _settle(self, reply: frames.Reply) -> None:
+        future = self._under_way.pop(reply.number, None)
+        if future is None or future.done():
+            return  # whoever asked does not wait any more
+        if isinstance(reply, frames.Done):
+            future.set_result(reply.result)
+        else:
+            future.set_exception(refusal(reply))
+
+    def _lose(self, text: str) -> None:
+        if self.is_lost:
+            return
+        self.is_lost = True
+        self._to_write.clear()
+        self._may_write.set()
+        under_way, self._under_way = self._under_way, {}
+        for future in under_way.values():
+            if not future.done():
+                future.set_exception(NotConnected(text, RESTART_ADVICE))
+
+
+async def open_connection(path: Path) -> Connection:
+    """Connect to the control socket at `path`.  Raises NotConnected."""
+    loop = asyncio.get_running_loop()
+    try:
+        _, connection = await loop.create_unix_connection(lambda: Connection(path), str(path))
+    except FileNotFoundError:
+        raise NotConnected(
+            f"there is no control socket at {path}",
+            "start the daemon (qmd serve), or name its configuration (--config, QMD_CONFIG)",
+        ) from None
+    except PermissionError:
+        raise NotConnected(
+            f"the control socket {path} may not be used by this user",
+            "join the group that owns it, or ask whoever runs the daemon",
+        ) from None
+    except OSError as error:
+        raise NotConnected(
+            f"nobody answers at {path} ({error.strerror or error})", RESTART_ADVICE
+        ) from error
+    return connection

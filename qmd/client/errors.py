@@ -1,0 +1,147 @@
+"""What can go wrong between an application and the queue manager.
+
+    ClientError
+    ├── QueueManagerError    the queue manager refused; nothing of the request was done
+    │   ├── BadRequest  BadName  NoSuchQueue  QueueExists  WrongDelivery
+    │   ├── AccessDenied  OverQuota  TooLarge  DiskFull  ReadOnly
+    │   └── NotTaken  Stopping
+    ├── NotConnected         nobody answers; nothing of the request was done
+    ├── OutcomeUnknown       the connection broke while a change was under way
+    └── NotHandedOver        closed while received messages were still waiting to be read
+
+Every text says what happened and why; `remedy`, where there is one, what to do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qmd import frames
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from qmd.client.message import Message
+
+
+class ClientError(Exception):
+    """The root; `str()` is the text and the remedy in one line."""
+
+    def __init__(self, text: str, remedy: str = "") -> None:
+        super().__init__(text, remedy)
+        self.text = text
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        if not self.remedy:
+            return self.text
+        return f"{self.text.rstrip('.')}; {self.remedy}"
+
+
+class QueueManagerError(ClientError):
+    """A refusal.  `code` is one of those that `qmd.frames.Refused` lists."""
+
+    code = "refused"
+
+    def __init__(self, text: str, remedy: str = "", *, code: str = "") -> None:
+        super().__init__(text, remedy)
+        if code:
+            self.code = code
+
+
+class BadRequest(QueueManagerError):
+    code = "bad_request"
+
+
+class BadName(QueueManagerError):
+    code = "bad_name"
+
+
+class NoSuchQueue(QueueManagerError):
+    code = "no_such_queue"
+
+
+class QueueExists(QueueManagerError):
+    code = "queue_exists"
+
+
+class WrongDelivery(QueueManagerError):
+    """A transactional message for a queue that is not, or the other way round."""
+
+    code = "wrong_delivery"
+
+
+class AccessDenied(QueueManagerError):
+    code = "access_denied"
+
+
+class OverQuota(QueueManagerError):
+    code = "over_quota"
+
+
+class TooLarge(QueueManagerError):
+    code = "too_large"
+
+
+class DiskFull(QueueManagerError):
+    code = "disk_full"
+
+
+class ReadOnly(QueueManagerError):
+    code = "read_only"
+
+
+class NotTaken(QueueManagerError):
+    """A message to be settled is not (or no longer) taken by this connection."""
+
+    code = "not_taken"
+
+
+class Stopping(QueueManagerError):
+    """The daemon is about to end; the next one will answer."""
+
+    code = "stopping"
+
+
+class NotConnected(ClientError):
+    """Nobody answers at the control socket.  The request was not done."""
+
+
+class OutcomeUnknown(ClientError):
+    """The connection broke while a change was under way: it was done, or it was not.
+
+    `safe_to_retry`: doing it again does no harm even if it was done before.
+    `token`: where the request had one, `QueueManager.outcome(token)` tells later.
+    `messages`: of a removal, those that are the application's own if it was done.
+    """
+
+    def __init__(self, text: str, *, safe_to_retry: bool, token: bytes = b"") -> None:
+        super().__init__(
+            text,
+            "it can safely be repeated"
+            if safe_to_retry
+            else "ask for its outcome, or look into the queue, before repeating it",
+        )
+        self.safe_to_retry = safe_to_retry
+        self.token = token
+        self.messages: Sequence[Message] = ()
+
+
+class NotHandedOver(ClientError):
+    """`messages` were removed from their queue, but the application never read them."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        super().__init__(
+            f"{len(messages)} received messages were not read before the connection was closed",
+            "they are in the `messages` of this error; read to the end, or use smaller batches",
+        )
+        self.messages = messages
+
+
+_BY_CODE = {kind.code: kind for kind in QueueManagerError.__subclasses__()}
+
+
+def refusal(reply: frames.Refused) -> QueueManagerError:
+    """The error that `reply` stands for; an unknown code is a plain QueueManagerError."""
+    kind = _BY_CODE.get(reply.code, QueueManagerError)
+    return kind(reply.text, reply.remedy, code=reply.code)

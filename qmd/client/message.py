@@ -1,0 +1,288 @@
+"""A message that a queue manager holds or held: its packet, read only when it is asked for."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from qmd import frames
+
+if TYPE_CHECKING:
+    from protocol import UserMessage
+
+
+class SequencePosition(NamedTuple):
+    """Where a transactional message stands in its stream.  [MS-MQMQ] 2.2.20.5
+
+    `id` is the 64-bit TxSequenceID as one number, `previous` the number of the
+    message before it, 0 for the first.
+    """
+
+    id: int
+    number: int
+    previous: int
+
+
+class Message:
+    """Properties are read from the packet on first use; a message is never changed."""
+
+    __slots__ = ("_parsed", "stored")
+
+    def __init__(self, stored: frames.StoredMessage) -> None:
+        self.stored = stored
+        self._parsed: UserMessage | None = None
+
+    def __repr__(self) -> str:
+        return f"<Message {self.id} {self.label!r}, {len(self.body)} bytes>"
+
+    # -- what it is --------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """The source queue manager's GUID, a backslash, and the number it gave."""
+        from protocol.identifiers import message_id_text
+
+        user = self.packet.user
+        return message_id_text(user.source_queue_manager, user.message_number)
+
+    @property
+    def lookup_id(self) -> int:
+        """Its place in the queue: a message nearer to the front has a lower one."""
+        return self.stored.lookup_id
+
+    @property
+    def label(self) -> str:
+        return self.packet.properties.label.decode("utf-16-le", "replace").rstrip("\0")
+
+    @property
+    def body(self) -> bytes:
+        return self.packet.properties.body
+
+    @property
+    def body_type(self) -> int:
+        """A VT_ code of [MS-MQMQ] 2.2.12; 0 when the sender said nothing."""
+        return self.packet.properties.body_type
+
+    @property
+    def extension(self) -> bytes:
+        return self.packet.properties.extension
+
+    @property
+    def application_tag(self) -> int:
+        return self.packet.properties.application_tag
+
+    @property
+    def correlation_id(self) -> str | None:
+        """The id of the message that this one is about, or None."""
+        from protocol.identifiers import correlation_text
+
+        raw = self.packet.properties.correlation_id
+        return correlation_text(raw) if any(raw) else None
+
+    @property
+    def message_class(self) -> str:
+        """ "normal", or which acknowledgment it is, as "nack_bad_destination_queue"."""
+        from protocol.message_class import MessageClass
+
+        return MessageClass.name_of(self.packet.properties.message_class)
+
+    @property
+    def message_class_sentence(self) -> str:
+        """The same for a person."""
+        from protocol.message_class import MessageClass
+
+        return MessageClass.describe(self.packet.properties.message_class)
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is in a dead-letter queue."""
+        return self.stored.reason
+
+    # -- how it travels ----------------------------------------------------------------------
+
+    @property
+    def priority(self) -> int:
+        return self.packet.base.flags.priority
+
+    @property
+    def delivery(self) -> str:
+        """ "express", "recoverable" or "transactional"."""
+        if self.transactional:
+            return "transactional"
+        return "recoverable" if self.packet.user.flags.delivery else "express"
+
+    @property
+    def transactional(self) -> bool:
+        return self.packet.transaction is not None
+
+    @property
+    def sequence(self) -> SequencePosition | None:
+        header = self.packet.transaction
+        if header is None:
+            return None
+        return SequencePosition(header.sequence_id, header.sequence_number, header.previous_number)
+
+    @property
+    def hops(self) -> int:
+        """How many routing queue managers it passed."""
+        return self.packet.user.flags.hops
+
+    @property
+    def journal(self) -> bool:
+        """Its source was asked to keep a copy once it is delivered."""
+        return bool(self.packet.user.flags.positive_journal)
+
+    @property
+    def dead_letter(self) -> bool:
+        """Its source was asked to keep a copy if it cannot be delivered."""
+        return bool(self.packet.user.flags.negative_journal)
+
+    @property
+    def acknowledge(self) -> list[str]:
+        """Which acknowledgment messages its admin queue gets."""
+        flags = self.packet.properties.flags
+        return [name for bit, name in enumerate(_ACKNOWLEDGE) if flags >> bit & 1]
+
+    # -- when --------------------------------------------------------------------------------
+
+    @property
+    def sent_at(self) -> datetime:
+        return datetime.fromtimestamp(self.packet.user.sent_time, UTC)
+
+    @property
+    def arrived_at(self) -> datetime:
+        return datetime.fromtimestamp(self.stored.arrived_at_ms / 1000, UTC)
+
+    @property
+    def time_to_reach_queue(self) -> int | None:
+        """Seconds from `sent_at`; None is without end."""
+        return _finite(self.packet.base.time_to_reach_queue)
+
+    @property
+    def time_to_be_received(self) -> int | None:
+        """Seconds from `sent_at`; None is without end."""
+        return _finite(self.packet.user.time_to_be_received)
+
+    # -- from where, to where ----------------------------------------------------------------
+
+    @property
+    def source(self) -> str:
+        """The GUID of the queue manager that sent it."""
+        from protocol.identifiers import guid_text
+
+        return guid_text(self.packet.user.source_queue_manager)
+
+    @property
+    def sender_id(self) -> bytes:
+        """Who sent it, as the security header says; empty when it does not."""
+        header = self.packet.security
+        return b"" if header is None else header.sender_id
+
+    @property
+    def destination(self) -> str | None:
+        user = self.packet.user
+        return self._queue(user.flags.destination_type, user.destination_queue)
+
+    @property
+    def admin_queue(self) -> str | None:
+        user = self.packet.user
+        return self._queue(user.flags.admin_type, user.admin_queue)
+
+    @property
+    def response_queue(self) -> str | None:
+        user = self.packet.user
+        if user.flags.response_type == 1:  # the same as the admin queue
+            return self.admin_queue
+        return self._queue(user.flags.response_type, user.response_queue)
+
+    # -- what happened to it -----------------------------------------------------------------
+
+    @property
+    def abort_count(self) -> int:
+        """How often a transaction that had received it was aborted."""
+        return self.stored.abort_count
+
+    @property
+    def move_count(self) -> int:
+        return self.stored.move_count
+
+    # ----------------------------------------------------------------------------------------
+
+    @property
+    def packet(self) -> UserMessage:
+        """All of its headers, as they came over the wire.  Raises MalformedPacket."""
+        if self._parsed is None:
+            from protocol import parse_user_message
+
+            self._parsed = parse_user_message(self.stored.packet)
+        return self._parsed
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, for `json.dumps`: names that stay, times in ISO 8601 UTC, bytes in base64."""
+        sequence = self.sequence
+        return {
+            "id": self.id,
+            "lookup_id": self.lookup_id,
+            "label": self.label,
+            "body_base64": _base64(self.body),
+            "body_type": self.body_type,
+            "class": self.message_class,
+            "priority": self.priority,
+            "delivery": self.delivery,
+            "transactional": self.transactional,
+            "sent_at": _iso(self.sent_at, "seconds"),
+            "arrived_at": _iso(self.arrived_at, "milliseconds"),
+            "source": self.source,
+            "destination": self.destination,
+            "correlation_id": self.correlation_id,
+            "sequence": None if sequence is None else sequence._asdict(),
+            "reason": self.reason,
+            "application_tag": self.application_tag,
+            "extension_base64": _base64(self.extension),
+            "response_queue": self.response_queue,
+            "admin_queue": self.admin_queue,
+            "acknowledge": self.acknowledge,
+            "time_to_reach_queue": self.time_to_reach_queue,
+            "time_to_be_received": self.time_to_be_received,
+            "journal": self.journal,
+            "dead_letter": self.dead_letter,
+            "abort_count": self.abort_count,
+            "move_count": self.move_count,
+            "hops": self.hops,
+            "sender_id_base64": _base64(self.sender_id) or None,
+        }
+
+    def _queue(self, kind: int, value: Any) -> str | None:
+        """A queue name in a UserHeader, as a format name.  [MS-MQMQ] 2.2.19.2"""
+        from protocol.format_name import PrivateName, PublicName, parse_wire_name
+
+        user = self.packet.user
+        match kind:
+            case 7:
+                return str(parse_wire_name(value.name))
+            case 6:
+                return str(PrivateName(value.queue_manager, value.number))
+            case 5:
+                return str(PublicName(value))
+            case 3:
+                return str(PrivateName(user.queue_manager_address, value))
+            case 2:
+                return str(PrivateName(user.source_queue_manager, value))
+        # 0 is none.  4 is private on the computer of an admin queue that only a directory knows.
+        return None
+
+
+_ACKNOWLEDGE = ("positive_arrival", "positive_receive", "negative_arrival", "negative_receive")
+
+
+def _finite(seconds: int) -> int | None:
+    return None if seconds == frames.INFINITE_S else seconds
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _iso(moment: datetime, precision: str) -> str:
+    return moment.replace(tzinfo=None).isoformat(timespec=precision) + "Z"

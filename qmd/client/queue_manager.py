@@ -1,0 +1,255 @@
+"""The queue manager, as an application on the same computer sees it.
+
+    async with connect("/run/qmd/control.sock") as qm:
+        await qm.send("orders@hostb", b"10 screws", label="order 17")
+        message = await qm.receive("replies", timeout_s=30)
+
+A queue is named by any spelling: `orders`, `orders@hostb`, a path name, a format
+name.  Whatever changes something returns after the change is on disk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, Unpack
+
+from qmd import frames
+from qmd.client.caller import Caller
+from qmd.client.errors import NotHandedOver
+from qmd.client.message import Message
+from qmd.client.new_message import Properties, new_message
+from qmd.client.receiver import Receiver, Taken
+from qmd.client.sender import WINDOW_MESSAGES, Sender
+
+RECONNECT_S = 30.0
+RECEIVE_BATCH_MESSAGES = 64
+PEEK_BATCH_MESSAGES = 256
+
+Facts = dict[str, Any]  # what the queue manager tells about a queue, a session, itself
+
+
+def connect(path: str | os.PathLike[str], *, reconnect_s: float = RECONNECT_S) -> QueueManager:
+    """A client of the daemon whose control socket is `path`: `async with connect(...) as qm`.
+
+    When the connection is lost it comes back by itself; `reconnect_s` is how long
+    that is tried before NotConnected (or OutcomeUnknown) is raised.
+    """
+    return QueueManager(Path(path), reconnect_s=reconnect_s)
+
+
+class QueueManager:
+    """Made by `connect`.  May be used by any number of tasks at once.
+
+    Every method can raise NotConnected and a QueueManagerError; those that change
+    something, OutcomeUnknown too.
+    """
+
+    def __init__(self, path: Path, *, reconnect_s: float) -> None:
+        self._caller = Caller(path, reconnect_s=reconnect_s)
+        self._receiver = Receiver(self._caller)
+
+    async def __aenter__(self) -> QueueManager:
+        await self._caller.open()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        try:
+            await self._receiver.settle()
+        finally:
+            await self._caller.close()
+        if kind is None and self.unread:
+            raise NotHandedOver(self.unread)
+
+    @property
+    def name(self) -> str:
+        """The computer's name in the canonical names of its queues."""
+        return self._caller.name
+
+    @property
+    def id(self) -> str:
+        """The queue manager's GUID."""
+        return self._caller.queue_manager
+
+    # -- sending -----------------------------------------------------------------------------
+
+    async def send(
+        self,
+        destination: str,
+        body: bytes | str = b"",
+        *,
+        retry: bool = True,
+        token: bytes = b"",
+        **properties: Unpack[Properties],
+    ) -> str:
+        """Send one message; returns its id once it is on disk (express: once it is taken).
+
+        `retry`: when the connection is lost, find out whether it was done, and do it if
+        not.  `token`, 16 random bytes of the caller's own, gives the same across a
+        restart of the application: `outcome(token)` is the list of ids, or None.
+        """
+        ids = await self.send_many(
+            [new_message(destination, body, **properties)], retry=retry, token=token
+        )
+        return ids[0]
+
+    async def send_many(
+        self, messages: Sequence[frames.NewMessage], *, retry: bool = True, token: bytes = b""
+    ) -> list[str]:
+        """Send all of the messages (see `new_message`) or none, in this order."""
+        if retry and not token:
+            token = os.urandom(16)
+        if token:
+            ids: list[str] = await self._caller.change_once(
+                frames.Send, list(messages), token=token
+            )
+        else:
+            ids = await self._caller.change(frames.Send, list(messages), safe_to_retry=False)
+        return ids
+
+    def sender(self, destination: str, *, window: int = WINDOW_MESSAGES) -> Sender:
+        """For many messages to one destination: `async with qm.sender("orders") as sender`.
+
+        At most `window` messages are unconfirmed at a time.
+        """
+        return Sender(self._caller, destination, window)
+
+    async def outcome(self, token: bytes) -> Any:
+        """What the request that carried `token` returned, or None when it was not done."""
+        return await self._caller.outcome(token)
+
+    # -- receiving ---------------------------------------------------------------------------
+
+    async def receive(self, queue: str, *, timeout_s: float | None = 0.0) -> Message | None:
+        """Receive the first message; None when none came within `timeout_s` (None: for ever).
+
+        It is removed from the queue, for good and on disk, when this returns.
+        """
+        messages = await self._receiver.receive(queue, 1, timeout_s)
+        return messages[0] if messages else None
+
+    async def receive_many(
+        self, queue: str, limit: int, *, timeout_s: float | None = 0.0
+    ) -> list[Message]:
+        """Receive what is there, at most `limit` messages; waits only for the first."""
+        return await self._receiver.receive(queue, limit, timeout_s)
+
+    def receive_each(
+        self,
+        queue: str,
+        *,
+        timeout_s: float | None = None,
+        batch: int = RECEIVE_BATCH_MESSAGES,
+        prefetch: bool = True,
+    ) -> AsyncIterator[Message]:
+        """Receive one message after the other, until none came for `timeout_s`.
+
+        They are removed in batches, and the next batch is taken ahead (`prefetch`).
+        When the iteration is left early, the rest of the batch is kept for the next
+        receive from this queue by the same name; closing with such a rest raises
+        NotHandedOver, which has them.
+        """
+        return self._receiver.receive_each(queue, timeout_s, batch, prefetch)
+
+    @property
+    def unread(self) -> list[Message]:
+        """Messages that were removed from their queue and not handed over yet."""
+        return self._receiver.unread()
+
+    async def take(self, queue: str, limit: int = 1, *, timeout_s: float | None = 0.0) -> Taken:
+        """Take messages without removing them: `remove` them when the work is done.
+
+        Nobody else sees them until then.  They go back to their place with `give_back`,
+        and when the connection ends: the same messages may then be taken again.
+        """
+        return await self._receiver.take(queue, limit, timeout_s)
+
+    # -- looking -----------------------------------------------------------------------------
+
+    async def peek(
+        self, queue: str, start: int = 0, limit: int = 1, *, timeout_s: float | None = 0.0
+    ) -> list[Message]:
+        """Look at messages in order, from lookup id `start` on; waits only for the first."""
+        wait_s = frames.FOREVER if timeout_s is None else timeout_s
+        result = await self._caller.ask(frames.Peek, queue, start, limit, wait_s)
+        return [Message(stored) for stored in frames.stored_messages(result)]
+
+    async def peek_each(self, queue: str, start: int = 0) -> AsyncIterator[Message]:
+        """Look at all messages of a queue, from lookup id `start` on."""
+        while messages := await self.peek(queue, start, PEEK_BATCH_MESSAGES):
+            for message in messages:
+                yield message
+            start = messages[-1].lookup_id + 1
+
+    # -- queues ------------------------------------------------------------------------------
+
+    async def create_queue(
+        self,
+        name: str,
+        *,
+        transactional: bool = False,
+        label: str = "",
+        journal: bool = False,
+        quota_bytes: int | None = None,
+    ) -> Facts:
+        r"""Create a private queue (`private$\orders` or `orders`); `transactional` is for life."""
+        return await self._change(
+            frames.CreateQueue, name, transactional, label, journal, quota_bytes
+        )
+
+    async def delete_queue(self, name: str) -> int:
+        """Delete a queue; returns how many messages went with it."""
+        return int((await self._change(frames.DeleteQueue, name))["messages"])
+
+    async def purge_queue(self, name: str) -> int:
+        """Remove all messages of a queue; returns how many there were."""
+        return int((await self._change(frames.PurgeQueue, name))["messages"])
+
+    async def list_queues(self, *, system: bool = False) -> list[Facts]:
+        return await self._list(frames.ListQueues, system)
+
+    async def show_queue(self, name: str) -> Facts:
+        return await self._show(frames.ShowQueue, name)
+
+    # -- what is on its way ------------------------------------------------------------------
+
+    async def list_outgoing(self) -> list[Facts]:
+        return await self._list(frames.ListOutgoing)
+
+    async def show_outgoing(self, destination: str) -> Facts:
+        return await self._show(frames.ShowOutgoing, destination)
+
+    async def pause_outgoing(self, destination: str) -> None:
+        await self._change(frames.PauseOutgoing, destination)
+
+    async def resume_outgoing(self, destination: str) -> None:
+        await self._change(frames.ResumeOutgoing, destination)
+
+    async def kick_outgoing(self, destination: str) -> None:
+        """Connect now, and send everything unacknowledged again."""
+        await self._change(frames.KickOutgoing, destination)
+
+    async def list_sequences(self) -> list[Facts]:
+        return await self._list(frames.ListSequences)
+
+    async def list_sessions(self) -> list[Facts]:
+        return await self._list(frames.ListSessions)
+
+    async def status(self) -> Facts:
+        return await self._show(frames.Status)
+
+    # ----------------------------------------------------------------------------------------
+
+    async def _list(self, verb: type[frames.Request], *arguments: object) -> list[Facts]:
+        facts: list[Facts] = await self._caller.ask(verb, *arguments)
+        return facts
+
+    async def _show(self, verb: type[frames.Request], *arguments: object) -> Facts:
+        facts: Facts = await self._caller.ask(verb, *arguments)
+        return facts
+
+    async def _change(self, verb: type[frames.Request], *arguments: object) -> Facts:
+        """A change that does no harm when it is done twice."""
+        facts: Facts = await self._caller.change(verb, *arguments, safe_to_retry=True)
+        return facts

@@ -1,0 +1,217 @@
+"""Receiving: take, remove for good, hand over — in this order.
+
+A message that was taken is still on the daemon's disk and returns to its place
+when the connection ends.  It is handed to the application only once its removal
+is durable.  When the connection breaks in between, the removal's token tells
+which of the two it was.  So a daemon that is killed neither loses nor doubles
+what `receive` gives; an application that is killed loses at most what it had
+received and not used (use `take` where that must not be).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Any
+
+from qmd import frames
+from qmd.client.caller import Caller
+from qmd.client.connection import Connection
+from qmd.client.errors import (
+    ClientError,
+    NotConnected,
+    NotTaken,
+    OutcomeUnknown,
+    QueueManagerError,
+    Stopping,
+)
+from qmd.client.message import Message
+
+
+class Taken:
+    """Messages that nobody else sees until they are settled.
+
+    As a context manager it gives back, at its end, what was not removed.
+    """
+
+    def __init__(
+        self, caller: Caller, connection: Connection, queue: str, messages: list[Message]
+    ) -> None:
+        self.queue = queue
+        self.messages: Sequence[Message] = messages
+        self._caller = caller
+        self._connection = connection
+        self._is_settled = not messages
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    async def remove(self) -> None:
+        """Remove all of them for good.
+
+        Raises NotTaken when they went back to their queue because the connection was
+        lost; another QueueManagerError when the queue manager refused, and they went
+        back as well; and OutcomeUnknown when nobody answers any more.
+        """
+        assert not self._is_settled, "these messages were settled before"
+        token = os.urandom(16)
+        try:
+            await self._connection.ask(frames.Remove, self.queue, self._lookup_ids, token)
+        except NotConnected as lost:
+            self._is_settled = True
+            if not await self._was_removed(token):
+                raise NotTaken(
+                    f"{len(self)} messages went back to {self.queue}: {lost.text}",
+                    "take them again",
+                ) from lost
+        except QueueManagerError:
+            await self.give_back()
+            raise
+        self._is_settled = True
+
+    async def give_back(self) -> None:
+        """Put those that were not removed back to their old place."""
+        if self._is_settled:
+            return
+        self._is_settled = True
+        if not self._connection.is_lost:
+            answer = self._connection.ask(frames.GiveBack, self.queue, self._lookup_ids)
+            # A connection that ends gives them back as well.
+            with contextlib.suppress(NotConnected, QueueManagerError):
+                await answer
+
+    async def _was_removed(self, token: bytes) -> bool:
+        try:
+            return await self._caller.outcome(token) is not None
+        except OutcomeUnknown as failure:
+            failure.messages = self.messages
+            raise
+
+    async def __aenter__(self) -> Taken:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.give_back()
+
+    @property
+    def _lookup_ids(self) -> list[int]:
+        return [message.lookup_id for message in self.messages]
+
+
+class Receiver:
+    """What one client receives, from any number of queues."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        # Removed for good and not yet handed over, by queue: the rest of a batch whose
+        # iteration was left early, and what came for a caller that was cancelled.
+        self._ready: defaultdict[str, deque[Message]] = defaultdict(deque)
+        self._background: set[asyncio.Task[Any]] = set()
+
+    async def take(self, queue: str, limit: int, timeout_s: float | None) -> Taken:
+        now = asyncio.get_running_loop().time
+        deadline = None if timeout_s is None else now() + timeout_s
+        patience = self._caller.patience()
+        while True:
+            connection = await self._caller.connection()
+            wait_s = frames.FOREVER if deadline is None else max(0.0, deadline - now())
+            try:
+                answer = connection.ask(frames.Take, queue, limit, wait_s)
+                stored = frames.stored_messages(await asyncio.shield(answer))
+            except asyncio.CancelledError:
+                # Nobody is here any more to settle what the answer may bring.
+                answer.add_done_callback(partial(_give_back, connection, queue))
+                raise
+            except (NotConnected, Stopping) as failure:
+                await patience.wait(failure)
+            else:
+                return Taken(self._caller, connection, queue, [Message(each) for each in stored])
+
+    async def receive(self, queue: str, limit: int, timeout_s: float | None) -> list[Message]:
+        ready = self._ready[queue]
+        now = asyncio.get_running_loop().time
+        deadline = None if timeout_s is None else now() + timeout_s
+        patience = self._caller.patience()
+        while not ready:
+            left_s = None if deadline is None else max(0.0, deadline - now())
+            taken = await self.take(queue, limit, left_s)
+            if not taken:
+                break
+            if failure := await self._remove(taken):
+                await patience.wait(failure)
+        return [ready.popleft() for _ in range(min(limit, len(ready)))]
+
+    async def receive_each(
+        self, queue: str, timeout_s: float | None, batch: int, prefetch: bool
+    ) -> AsyncIterator[Message]:
+        ready = self._ready[queue]
+        patience = self._caller.patience()
+        ahead: asyncio.Task[Taken] | None = None  # the next batch, taken in advance
+        try:
+            while True:
+                while ready:
+                    yield ready.popleft()
+                taken = await ahead if ahead is not None else None
+                ahead = None
+                if not taken:
+                    taken = await self.take(queue, batch, timeout_s)
+                if not taken:
+                    return
+                if prefetch:
+                    ahead = asyncio.create_task(self.take(queue, batch, timeout_s=0.0))
+                if failure := await self._remove(taken):
+                    # They are first in the queue again: the batch after them must not overtake.
+                    await self._abandon(ahead)
+                    ahead = None
+                    await patience.wait(failure)
+        finally:
+            await self._abandon(ahead)
+
+    def unread(self) -> list[Message]:
+        """What was removed from a queue and not handed over yet."""
+        return [message for ready in self._ready.values() for message in ready]
+
+    async def settle(self) -> None:
+        """Wait for what still goes on after a caller was cancelled."""
+        while self._background:
+            await asyncio.wait(self._background)
+
+    async def _remove(self, taken: Taken) -> ClientError | None:
+        """Remove them and make them ready; or return why they are in their queue again.
+
+        A caller that is cancelled meanwhile stops waiting, but the removal goes on.
+        """
+        work = asyncio.create_task(self._remove_and_keep(taken))
+        self._background.add(work)
+        work.add_done_callback(self._background.discard)
+        return await asyncio.shield(work)
+
+    async def _remove_and_keep(self, taken: Taken) -> ClientError | None:
+        try:
+            await taken.remove()
+        except (NotTaken, Stopping) as failure:
+            return failure
+        self._ready[taken.queue].extend(taken.messages)
+        return None
+
+    async def _abandon(self, ahead: asyncio.Task[Taken] | None) -> None:
+        if ahead is None:
+            return
+        ahead.cancel()
+        await asyncio.wait([ahead])
+        if not ahead.cancelled() and ahead.exception() is None:
+            await ahead.result().give_back()
+
+
+def _give_back(connection: Connection, queue: str, answer: asyncio.Future[Any]) -> None:
+    """The answer to a `Take` that nobody waits for any more."""
+    if answer.cancelled() or answer.exception() is not None or connection.is_lost:
+        return
+    if stored := frames.stored_messages(answer.result()):
+        lookup_ids = [each.lookup_id for each in stored]
+        done = connection.ask(frames.GiveBack, queue, lookup_ids)
+        done.add_done_callback(asyncio.Future.exception)  # as good as given back if it fails

@@ -1,0 +1,183 @@
+"""Sending many messages: they travel in batches, several under way, confirmed in order.
+
+    send() ──► waiting ──► one Send request ──► confirmed
+               at most `window` messages in all ─┘
+
+A message leaves at once while nothing is under way; under load the next batch
+gathers while earlier ones are on their way to the disk.  Each batch waits for the
+one before it to be settled before it is confirmed, and, when the connection was
+lost, before it is sent again: so the order stays, whatever breaks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from typing import NamedTuple, Unpack
+
+from qmd import frames
+from qmd.client.caller import Caller
+from qmd.client.connection import Connection
+from qmd.client.errors import NotConnected, Stopping
+from qmd.client.new_message import Properties, new_message
+
+BATCH_MESSAGES_MAX = 128
+BATCH_BYTES_MAX = 4 * 1024 * 1024  # a larger message is a batch of its own
+WINDOW_MESSAGES = 1024
+WINDOW_BYTES_MAX = 32 * 1024 * 1024
+
+
+class _Unsent(NamedTuple):
+    message: frames.NewMessage
+    size: int  # bytes of body and extension
+    confirmed: asyncio.Future[str]
+
+
+class Sender:
+    """Made by `QueueManager.sender`; a context manager, whose end waits for all.
+
+    A refusal concerns all messages of its batch and ends the sender: what waits
+    behind is not sent, and `send` and the end of the context raise the same error.
+    Where the context is left with an error, too, what waits is not sent.
+    """
+
+    def __init__(self, caller: Caller, destination: str, window: int) -> None:
+        self._caller = caller
+        self._destination = destination
+        self._window = window
+        self._loop = asyncio.get_running_loop()
+        self._connection: Connection | None = None  # it carries all batches under way
+        self._waiting: deque[_Unsent] = deque()
+        self._unconfirmed = 0
+        self._unconfirmed_bytes = 0
+        self._room = asyncio.Event()
+        self._batches_under_way = 0
+        self._last_batch: asyncio.Task[None] | None = None
+        self._flush_is_due = False
+        self._failure: Exception | None = None
+
+    async def send(
+        self, body: bytes | str = b"", **properties: Unpack[Properties]
+    ) -> asyncio.Future[str]:
+        """Hand over one message; the future gives its id once it is on disk.
+
+        Waits while too many are unconfirmed.  The future need not be awaited: the end
+        of the context raises what went wrong.
+        """
+        message = new_message(self._destination, body, **properties)
+        size = len(message.body) + len(message.extension)
+        while self._failure is None and self._is_full():
+            self._room.clear()
+            await self._room.wait()
+        if self._failure is not None:
+            raise self._failure
+        unsent = _Unsent(message, size, self._loop.create_future())
+        self._waiting.append(unsent)
+        self._unconfirmed += 1
+        self._unconfirmed_bytes += size
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self._flush)
+        return unsent.confirmed
+
+    async def flush(self) -> None:
+        """Wait until everything handed over so far is confirmed.  Raises what went wrong."""
+        self._flush()
+        while self._batches_under_way:
+            assert self._last_batch is not None
+            await asyncio.wait([self._last_batch])
+        if self._failure is not None:
+            raise self._failure
+
+    async def __aenter__(self) -> Sender:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is None:
+            await self.flush()
+            return
+        waiting, self._waiting = self._waiting, deque()
+        for unsent in waiting:
+            unsent.confirmed.cancel()
+        if self._last_batch is not None:
+            await asyncio.wait([self._last_batch])
+
+    # ----------------------------------------------------------------------------------------
+
+    def _is_full(self) -> bool:
+        return self._unconfirmed >= self._window or self._unconfirmed_bytes >= WINDOW_BYTES_MAX
+
+    def _flush(self) -> None:
+        """Start the batches whose time has come."""
+        self._flush_is_due = False
+        if self._batches_under_way == 0:
+            self._connection = self._caller.live_connection
+        elif self._connection is None or self._connection.is_lost:
+            return  # what was under way is settled first: nothing may overtake it
+        while self._waiting and (
+            self._batches_under_way == 0 or len(self._waiting) >= BATCH_MESSAGES_MAX
+        ):
+            self._batches_under_way += 1
+            self._last_batch = self._loop.create_task(
+                self._deliver(self._next_batch(), self._connection, self._last_batch)
+            )
+
+    def _next_batch(self) -> list[_Unsent]:
+        batch: list[_Unsent] = []
+        size = 0
+        while self._waiting and len(batch) < BATCH_MESSAGES_MAX:
+            size += self._waiting[0].size
+            if batch and size > BATCH_BYTES_MAX:
+                break
+            batch.append(self._waiting.popleft())
+        return batch
+
+    async def _deliver(
+        self,
+        batch: list[_Unsent],
+        connection: Connection | None,
+        before: asyncio.Task[None] | None,
+    ) -> None:
+        messages = [unsent.message for unsent in batch]
+        token = os.urandom(16)
+        ids: list[str] | None = None
+        try:
+            try:
+                if connection is not None:
+                    ids = await connection.ask(frames.Send, messages, token)
+            except (NotConnected, Stopping):
+                pass  # done or not: it is asked for below
+            finally:
+                if before is not None:
+                    await asyncio.wait([before])
+            if ids is None and self._failure is None:
+                ids = await self._caller.change_again(frames.Send, messages, token=token)
+            elif ids is None:
+                ids = await self._caller.outcome(token)  # behind a failure it is not sent again
+        except Exception as failure:  # whatever it is, everyone who waits has to hear of it
+            self._fail(failure)
+        self._settle(batch, ids)
+        self._batches_under_way -= 1
+        self._flush()
+
+    def _settle(self, batch: list[_Unsent], ids: list[str] | None) -> None:
+        """Tell those who wait: the ids, or the failure where there are none."""
+        for index, (_, size, confirmed) in enumerate(batch):
+            self._unconfirmed -= 1
+            self._unconfirmed_bytes -= size
+            if confirmed.done():
+                continue  # its caller was cancelled
+            if ids is not None:
+                confirmed.set_result(ids[index])
+            else:
+                assert self._failure is not None
+                confirmed.set_exception(self._failure)
+                confirmed.exception()  # it is raised by `flush` too: no warning is due
+        self._room.set()
+
+    def _fail(self, failure: Exception) -> None:
+        if self._failure is None:
+            self._failure = failure
+        waiting, self._waiting = self._waiting, deque()
+        self._settle(list(waiting), None)

@@ -1,0 +1,254 @@
+"""A new message becomes a packet.  [MS-MQMQ] 2.2.20
+
+The packet is built once, when the message is taken over, and kept as it is: on
+disk, in an outgoing queue, on the wire.  Only what a later transmission changes
+(the previous sequence number, the session header) is patched into a copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from protocol import (
+    BaseFlags,
+    BaseHeader,
+    DirectQueueName,
+    MessagePropertiesHeader,
+    PrivateQueueName,
+    PropertyFlags,
+    TransactionFlags,
+    TransactionHeader,
+    UserFlags,
+    UserHeader,
+    UserMessage,
+    build_user_message,
+)
+from protocol.format_name import DirectName, FormatName, PrivateName, PublicName
+from protocol.identifiers import NULL_GUID
+from qmd.frames import AUTOMATIC, EXPRESS, INFINITE_S, TRANSACTIONAL, NewMessage
+from qmd.refusal import Refusal
+
+LABEL_CHARACTERS_MAX = 249  # [MS-MQMQ] 2.2.19.3: 0xFA characters with the null
+PACKET_BYTES_MAX = 0x0040_0000  # [MS-MQMQ] 2.2.19.1 PacketSize
+TIME_TO_REACH_QUEUE_DEFAULT_S = 345_600  # 4 days, [MS-MQDMPR] 3.1.1.12
+PRIORITY_MAX = 7
+TRANSACTION_INDEX_MASK = 0xFFFFF  # 20 bits, [MS-MQMQ] 2.2.20.5
+
+_SIGNATURE = 0x524F494C  # "LIOR", [MS-MQMQ] 2.2.19.1
+_VERSION = 0x10
+# The forms of queue names in UserHeader, [MS-MQMQ] 2.2.19.2
+_PRIVATE, _PUBLIC, _PRIVATE_ELSEWHERE, _DIRECT = 3, 5, 6, 7
+_PROPERTIES = 1 << 21
+_TRANSACTION = 1 << 20
+_NEGATIVE_JOURNAL, _POSITIVE_JOURNAL = 1 << 8, 1 << 9
+# What Windows writes into unsigned, unencrypted messages.
+_HASH_SHA1, _CIPHER_RC4 = 0x8004, 0x6801
+_NO_CORRELATION = bytes(20)
+_FIXED_BYTES = 16 + 48 + 56  # BaseHeader, UserHeader, MessagePropertiesHeader
+_TRANSACTION_BYTES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAddress:
+    """A queue's name as a packet carries it: its type, its value, and the manager's GUID."""
+
+    type: int
+    value: Any
+    queue_manager: bytes
+    size: int  # of the value, with its padding
+
+
+NO_ADDRESS = QueueAddress(0, None, NULL_GUID, 0)
+
+
+def queue_address(name: FormatName) -> QueueAddress:
+    """How a packet names `name` as its destination.  Raises Refusal for other kinds."""
+    if isinstance(name, DirectName):
+        wire = name.wire_bytes()
+        return QueueAddress(
+            _DIRECT, DirectQueueName(len(wire), wire), NULL_GUID, 2 + len(wire) + 3 & ~3
+        )
+    if isinstance(name, PrivateName):
+        return QueueAddress(_PRIVATE, name.number, name.queue_manager, 4)
+    if isinstance(name, PublicName):
+        return QueueAddress(_PUBLIC, name.queue, NULL_GUID, 16)
+    raise Refusal(
+        "bad_name",
+        f"{name} is no single queue that a message can be addressed to",
+        "Use a direct name, for example DIRECT=OS:host\\private$\\orders.",
+    )
+
+
+def reply_address(name: FormatName) -> QueueAddress:
+    """How a packet names `name` as its administration or response queue."""
+    if isinstance(name, PrivateName):
+        value = PrivateQueueName(name.queue_manager, name.number)
+        return QueueAddress(_PRIVATE_ELSEWHERE, value, NULL_GUID, 20)
+    return queue_address(name)
+
+
+def check(new: NewMessage) -> None:
+    """Raises Refusal for a value that no packet can carry."""
+    if len(new.label) > LABEL_CHARACTERS_MAX or (
+        not new.label.isascii() and len(new.label.encode("utf-16-le")) > 2 * LABEL_CHARACTERS_MAX
+    ):
+        raise Refusal(
+            "bad_request",
+            f"the label has {len(new.label.encode('utf-16-le')) // 2} characters (UTF-16);"
+            f" {LABEL_CHARACTERS_MAX} are allowed",
+            "Shorten the label, or put the text into the body.",
+        )
+    if "\0" in new.label:
+        raise Refusal("bad_request", "the label contains a null character", "Leave it out.")
+    if new.correlation_id and len(new.correlation_id) != 20:
+        raise Refusal(
+            "bad_request",
+            f"the correlation id has {len(new.correlation_id)} bytes; it must have 20",
+            "Give a message id, or 20 bytes in hexadecimal.",
+        )
+    if not 0 <= new.priority <= PRIORITY_MAX:
+        raise Refusal(
+            "bad_request",
+            f"priority {new.priority} is not between 0 and {PRIORITY_MAX}",
+            "7 is the highest, 3 the usual one.",
+        )
+    if not 0 <= new.delivery <= AUTOMATIC:
+        raise Refusal("bad_request", f"there is no delivery {new.delivery}", "It is 0 to 3.")
+    for value, what in (
+        (new.time_to_reach_queue_s, "time-to-reach-queue"),
+        (new.time_to_be_received_s, "time-to-be-received"),
+        (new.body_type, "body type"),
+        (new.application_tag, "application tag"),
+    ):
+        if value is not None and not 0 <= value <= 0xFFFFFFFF:
+            raise Refusal(
+                "bad_request",
+                f"a {what} of {value} does not fit: it must be between 0 and {0xFFFFFFFF}",
+            )
+    if not 0 <= new.acknowledge <= 0x0F:
+        raise Refusal(
+            "bad_request",
+            f"{new.acknowledge} is no combination of the four acknowledgments that can be asked for",
+        )
+
+
+def packet_size(
+    new: NewMessage,
+    destination: QueueAddress,
+    admin: QueueAddress,
+    response: QueueAddress,
+    delivery: int,
+) -> int:
+    """The bytes of the packet that `compose` will make.  Raises Refusal when it is too large."""
+    # For a label outside ASCII this is an upper bound.
+    label = 0 if not new.label else 4 * len(new.label) + 2
+    if new.label and new.label.isascii():
+        label = 2 * len(new.label) + 2
+    size = (
+        _FIXED_BYTES
+        + destination.size
+        + admin.size
+        + response.size
+        + (_TRANSACTION_BYTES if delivery == TRANSACTIONAL else 0)
+        + (label + len(new.extension) + len(new.body) + 3 & ~3)
+    )
+    if size > PACKET_BYTES_MAX:
+        raise Refusal(
+            "too_large",
+            f"the message makes a packet of {size} bytes; {PACKET_BYTES_MAX} are allowed",
+            "Send the body in parts, or a reference to it.",
+        )
+    return size
+
+
+def compose(
+    new: NewMessage,
+    *,
+    source: bytes,
+    destination: QueueAddress,
+    admin: QueueAddress,
+    response: QueueAddress,
+    message_number: int,
+    sent_time_s: int,
+    delivery: int,
+    position: tuple[int, int, int] | None,
+    time_to_reach_queue_s: int = TIME_TO_REACH_QUEUE_DEFAULT_S,
+) -> bytes:
+    """The packet of `new`, which `check` has let through, without a session header.
+
+    `position` is (sequence id, number, transaction index) of a transactional message.
+    """
+    label = b"" if not new.label else new.label.encode("utf-16-le") + b"\0\0"
+    transactional = delivery == TRANSACTIONAL
+    priority = 0 if transactional else new.priority
+    flags = (
+        _PROPERTIES
+        | (0 if delivery == EXPRESS else 1 << 5)
+        | destination.type << 10
+        | admin.type << 13
+        | response.type << 16
+        | (_NEGATIVE_JOURNAL if new.dead_letter else 0)
+        | (_POSITIVE_JOURNAL if new.journal else 0)
+        | (_TRANSACTION if transactional else 0)
+    )
+    transaction = None
+    if position is not None:
+        sequence_id, number, index = position
+        first_and_last = 0b1100
+        transaction = TransactionHeader(
+            TransactionFlags(first_and_last | (index & TRANSACTION_INDEX_MASK) << 4),
+            sequence_id,
+            number,
+            max(number - 1, 0),
+            None,
+        )
+    return build_user_message(
+        UserMessage(
+            BaseHeader(
+                _VERSION,
+                0,
+                BaseFlags(priority),
+                _SIGNATURE,
+                0,
+                time_to_reach_queue_s
+                if new.time_to_reach_queue_s is None
+                else new.time_to_reach_queue_s,
+            ),
+            UserHeader(
+                source,
+                destination.queue_manager,
+                INFINITE_S if new.time_to_be_received_s is None else new.time_to_be_received_s,
+                sent_time_s & 0xFFFFFFFF,
+                message_number,
+                UserFlags(flags),
+                destination.value,
+                admin.value,
+                response.value,
+                None,
+            ),
+            transaction,
+            None,
+            MessagePropertiesHeader(
+                PropertyFlags(new.acknowledge),
+                len(label) // 2,
+                0,
+                new.correlation_id or _NO_CORRELATION,
+                new.body_type,
+                new.application_tag,
+                len(new.body),
+                len(new.body),
+                0,
+                _HASH_SHA1,
+                _CIPHER_RC4,
+                len(new.extension),
+                label,
+                new.extension,
+                new.body,
+            ),
+            None,
+            None,
+            None,
+            None,
+        )
+    )

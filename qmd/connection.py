@@ -1,0 +1,213 @@
+"""One TCP connection to a peer: bytes to the session, the session's bytes to the socket.
+
+The session decides; this moves bytes, keeps one timer, and tells the queue
+manager what happened.  Output is collected and written once per turn of the
+event loop, so that acknowledgments and messages which belong together leave in
+one piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, cast
+
+from protocol import MalformedPacket
+from protocol.framing import PacketBuffer
+from qmd.core.session import Acknowledged, Closed, Event, MessageReceived, Opened, Session
+
+if TYPE_CHECKING:
+    from qmd.incoming import IncomingStream
+    from qmd.link import Link
+    from qmd.manager import QueueManager
+
+# Output waiting in the transport above which nothing more is handed to the session.
+WRITE_BYTES_HIGH = 1024 * 1024
+WRITE_BYTES_LOW = 256 * 1024
+
+
+class PeerConnection(asyncio.BufferedProtocol):
+    """A session over a socket; `link` is ours when we dialled, None when the peer did."""
+
+    def __init__(self, manager: QueueManager, link: Link | None) -> None:
+        self._manager = manager
+        self._loop = asyncio.get_running_loop()
+        self._buffer = PacketBuffer()
+        self._timer: asyncio.TimerHandle | None = None
+        self._flush_due = False
+        self._writing_paused = False
+        self._reading_paused = False
+        self._transport: asyncio.Transport | None = None
+        self._closed = False
+        self.session: Session | None = None
+        self.link = link
+        self.links: dict[Link, None] = {}  # whose queues send over this session
+        self.host = ""
+        self.port = 0
+        self.handshake_done = False
+        self.opened_at = self._loop.time()
+        self.bytes_received = 0
+        self.bytes_sent = 0
+        self.owed_order_acks: dict[IncomingStream, None] = {}
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self.host, self.port = str(peer[0]), int(peer[1])
+        self._transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH, low=WRITE_BYTES_LOW)
+        self.session = self._manager.peers.admit(self)
+        if self.session is None:
+            self._closed = True
+            self._transport.abort()
+            return
+        if self.link is not None:
+            self.session.start(self._loop.time())
+        self._flush()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._closed or self.session is None:
+            return
+        self.bytes_received += nbytes
+        now = self._loop.time()
+        try:
+            packets = self._buffer.buffer_updated(nbytes)
+        except MalformedPacket as error:
+            self._handle(self.session.close(f"bytes that are no packet: {error}", now), now)
+            self.flush_soon()
+            return
+        if packets:
+            self._handle(self.session.receive(packets, now), now)
+            self.flush_soon()
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self._manager.peers.pump(self)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._closed or self.session is None:
+            return
+        reason = f"the connection was lost: {exc}" if exc else "the peer closed the connection"
+        now = self._loop.time()
+        self._handle(self.session.close(reason, now), now)
+
+    # What the queue manager calls.
+
+    @property
+    def room(self) -> int:
+        """How many messages may be sent now."""
+        if self._closed or self._writing_paused or self.session is None:
+            return 0
+        return self.session.room()
+
+    @property
+    def is_open(self) -> bool:
+        return not self._closed and self.session is not None and self.session.remote_id is not None
+
+    def mark_stored(self, numbers: list[int]) -> None:
+        """Recoverable messages of this session are durable, or durably refused."""
+        if not self._closed and self.session is not None:
+            self.session.mark_stored(numbers, self._loop.time())
+            self.flush_soon()
+
+    def flush_soon(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def pause_reading(self) -> None:
+        """Take nothing more in until the disk has caught up."""
+        if not self._reading_paused and self._transport is not None and not self._closed:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._reading_paused and self._transport is not None and not self._closed:
+            self._reading_paused = False
+            self._transport.resume_reading()
+
+    def close(self, reason: str) -> None:
+        """End the session; what was not acknowledged is sent again on the next one."""
+        if not self._closed and self.session is not None:
+            now = self._loop.time()
+            self._handle(self.session.close(reason, now), now)
+
+    # Within.
+
+    def _handle(self, events: list[Event], now: float) -> None:
+        received: list[MessageReceived] = []
+        for event in events:
+            kind = type(event)
+            if kind is MessageReceived:
+                received.append(cast(MessageReceived, event))
+                continue
+            if received:
+                self._manager.incoming.receive(self, received, now)
+                received = []
+            if kind is Acknowledged:
+                self._manager.peers.acknowledged(self, cast(Acknowledged, event).tokens)
+            elif kind is Opened:
+                self._manager.peers.opened(self)
+            elif kind is Closed:
+                self._end(cast(Closed, event).reason)
+        if received:
+            self._manager.incoming.receive(self, received, now)
+
+    def _end(self, reason: str) -> None:
+        if self._closed:
+            return
+        self._write()
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            # close() writes what is buffered first: a refusal has to arrive.
+            self._transport.close()
+        self._manager.peers.closed(self, reason)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._closed or self.session is None:
+            return
+        self._manager.incoming.send_owed_order_acks(self)
+        self._manager.peers.pump(self)
+        self._write()
+        self._arm(self._loop.time())
+
+    def _write(self) -> None:
+        assert self.session is not None
+        data = self.session.data_to_send()
+        if data and self._transport is not None and not self._transport.is_closing():
+            self.bytes_sent += len(data)
+            self._transport.write(data)
+
+    def _arm(self, now: float) -> None:
+        """One timer: it may ring early, when the session's plans have moved on, never late."""
+        assert self.session is not None
+        wake_at = self.session.next_timer()
+        if wake_at is None:
+            return
+        if self._timer is not None:
+            if self._timer.when() <= wake_at:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(wake_at, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        if self._closed or self.session is None:
+            return
+        now = self._loop.time()
+        self._handle(self.session.handle_timer(now), now)
+        with contextlib.suppress(RuntimeError):
+            self._flush()

@@ -1,0 +1,359 @@
+"""The control socket: what the command line and applications ask, answered.
+
+Requests are pipelined, answers leave in batches, one write for each turn of the
+event loop.  A request that changes something is answered by a callback of its
+commit; see `qmd/frames.py` for the frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import grp
+import os
+import socket
+import stat
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+import structlog
+
+from qmd import frames, overview
+from qmd.frames import Done, FrameBuffer, FrameError, Refused
+from qmd.local_queue import Reader
+from qmd.refusal import Refusal
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+
+log = structlog.get_logger()
+
+WRITE_BYTES_HIGH = 4 * 1024 * 1024
+LIMIT_MAX = 4096  # messages in one answer
+CLIENTS_MAX = 1024
+
+
+class ControlServer:
+    """Listens on the Unix socket; one `ControlConnection` for each client."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+        self._server: asyncio.Server | None = None
+        self.connections: dict[ControlConnection, None] = {}
+
+    async def start(self, path: Path, mode: int, group: str) -> None:
+        """Raises OSError, or LookupError for a group that does not exist."""
+        _remove_stale_socket(path)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            # Nobody may connect before mode and group are what they shall be.
+            before = os.umask(0o177)
+            try:
+                listener.bind(str(path))
+            finally:
+                os.umask(before)
+            if group:
+                os.chown(path, -1, grp.getgrnam(group).gr_gid)
+            path.chmod(mode)
+            self._server = await asyncio.get_running_loop().create_unix_server(
+                self._connected, sock=listener
+            )
+        except BaseException:
+            listener.close()
+            raise
+
+    async def stop(self, path: Path) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.close()
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+
+    def _connected(self) -> ControlConnection:
+        return ControlConnection(self._manager, self)
+
+
+class ControlConnection(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, manager: QueueManager, server: ControlServer) -> None:
+        self._manager = manager
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._buffer = FrameBuffer()
+        self._reader = Reader()
+        self._output: list[bytes] = []
+        self._flush_due = False
+        self._reading_paused = False
+        self._writing_paused = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if len(self._server.connections) >= CLIENTS_MAX:
+            log.warning("too_many_clients", limit=CLIENTS_MAX)
+            self._transport.abort()
+            return
+        self._server.connections[self] = None
+        self._transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.connections.pop(self, None)
+        self._transport = None
+        for task in self._tasks:
+            task.cancel()
+        self._manager.leave(self._reader)
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+        self._regulate()
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self._regulate()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            received = self._buffer.feed(data)
+        except FrameError as error:
+            self._output.append(frames.frame(Refused(0, "bad_request", str(error))))
+            self._flush()
+            self.close()
+            return
+        for frame in received:
+            try:
+                request = frames.decode_request(frame)
+            except msgspec.DecodeError as error:
+                number = frames.request_number(frame)
+                self._answer(
+                    Refused(number, "bad_request", f"the request is not understood: {error}")
+                )
+                continue
+            self._handle(request)
+        self._regulate()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    # Within.
+
+    def _handle(self, request: frames.AnyRequest) -> None:
+        try:
+            _HANDLERS[type(request)](self, request)
+        except Refusal as refusal:
+            self._refuse(request.number, refusal)
+
+    def _refuse(self, number: int, refusal: Refusal) -> None:
+        self._answer(Refused(number, refusal.code, refusal.text, refusal.remedy))
+
+    def _answer(self, reply: frames.Reply) -> None:
+        self._output.append(frames.frame(reply))
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _done(self, number: int, result: object = None) -> None:
+        self._answer(Done(number, result))
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._transport is not None and self._output:
+            self._transport.write(b"".join(self._output))
+        self._output.clear()
+
+    def _regulate(self) -> None:
+        """Read no further while the client does not, or while the disk is behind."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        behind = self._manager.storage.congested
+        if (self._writing_paused or behind) != self._reading_paused:
+            self._reading_paused = not self._reading_paused
+            if self._reading_paused:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+        if behind:
+            self._manager.storage.batch.when_durable(self._regulate)
+
+    def _later(self, number: int, work: Coroutine[Any, Any, object]) -> None:
+        """For the verbs that have to wait themselves."""
+        task = self._loop.create_task(self._finish(number, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _finish(self, number: int, work: Coroutine[Any, Any, object]) -> None:
+        try:
+            self._done(number, await work)
+        except Refusal as refusal:
+            self._refuse(number, refusal)
+
+    # The verbs, in the order of `qmd/frames.py`.
+
+    def _hello(self, request: frames.Hello) -> None:
+        if request.version != frames.VERSION:
+            raise Refusal(
+                "bad_request",
+                f"the client speaks version {request.version} of the control protocol, this queue"
+                f" manager version {frames.VERSION}",
+                "Use client and daemon of the same release.",
+            )
+        self._done(request.number, overview.hello(self._manager))
+
+    def _send(self, request: frames.Send) -> None:
+        self._manager.send(request.messages, request.token, partial(self._done, request.number))
+
+    def _take(self, request: frames.Take) -> None:
+        queue = self._manager.find_queue(request.queue)
+        self._manager.take(
+            self._reader,
+            queue,
+            _limit(request.limit),
+            request.wait_s,
+            partial(self._done, request.number),
+        )
+
+    def _remove(self, request: frames.Remove) -> None:
+        queue = self._manager.find_queue(request.queue)
+        self._manager.remove(
+            self._reader,
+            queue,
+            request.lookup_ids,
+            request.token,
+            partial(self._done, request.number),
+        )
+
+    def _give_back(self, request: frames.GiveBack) -> None:
+        queue = self._manager.find_queue(request.queue)
+        self._done(
+            request.number,
+            self._manager.give_back(self._reader, queue, request.lookup_ids),
+        )
+
+    def _peek(self, request: frames.Peek) -> None:
+        queue = self._manager.find_queue(request.queue)
+        self._later(
+            request.number,
+            self._manager.peek(queue, request.start, _limit(request.limit), request.wait_s),
+        )
+
+    def _outcome(self, request: frames.Outcome) -> None:
+        self._later(request.number, self._manager.outcome(request.token))
+
+    def _create_queue(self, request: frames.CreateQueue) -> None:
+        self._later(request.number, self._create(request))
+
+    async def _create(self, request: frames.CreateQueue) -> object:
+        queue = await self._manager.create_queue(
+            request.name,
+            transactional=request.transactional,
+            label=request.label,
+            journal=request.journal,
+            quota_bytes=request.quota_bytes,
+        )
+        return overview.queue(queue)
+
+    def _delete_queue(self, request: frames.DeleteQueue) -> None:
+        queue = self._manager.find_queue(request.name)
+        self._later(request.number, _counted(self._manager.delete_queue(queue)))
+
+    def _purge_queue(self, request: frames.PurgeQueue) -> None:
+        queue = self._manager.find_queue(request.name)
+        self._later(request.number, _counted(self._manager.purge_queue(queue)))
+
+    def _list_queues(self, request: frames.ListQueues) -> None:
+        self._done(
+            request.number,
+            [
+                overview.queue(queue)
+                for queue in self._manager.queues.values()
+                if request.system or not queue.is_system
+            ],
+        )
+
+    def _show_queue(self, request: frames.ShowQueue) -> None:
+        self._done(request.number, overview.queue(self._manager.find_queue(request.name)))
+
+    def _list_outgoing(self, request: frames.ListOutgoing) -> None:
+        self._done(
+            request.number,
+            [
+                overview.outgoing_queue(self._manager, queue)
+                for queue in self._manager.outgoing.queues
+            ],
+        )
+
+    def _show_outgoing(self, request: frames.ShowOutgoing) -> None:
+        queue = self._manager.find_outgoing(request.destination)
+        self._done(request.number, overview.outgoing_details(self._manager, queue))
+
+    def _pause_outgoing(self, request: frames.PauseOutgoing) -> None:
+        self._later(request.number, self._set_paused(request.destination, paused=True))
+
+    def _resume_outgoing(self, request: frames.ResumeOutgoing) -> None:
+        self._later(request.number, self._set_paused(request.destination, paused=False))
+
+    async def _set_paused(self, destination: str, *, paused: bool) -> object:
+        queue = self._manager.find_outgoing(destination)
+        await self._manager.outgoing.set_paused(queue, paused)
+        return overview.outgoing_queue(self._manager, queue)
+
+    def _kick_outgoing(self, request: frames.KickOutgoing) -> None:
+        queue = self._manager.find_outgoing(request.destination)
+        self._manager.outgoing.kick(queue)
+        self._done(request.number, overview.outgoing_queue(self._manager, queue))
+
+    def _list_sequences(self, request: frames.ListSequences) -> None:
+        self._done(request.number, overview.sequences(self._manager))
+
+    def _list_sessions(self, request: frames.ListSessions) -> None:
+        self._done(request.number, overview.sessions(self._manager))
+
+    def _status(self, request: frames.Status) -> None:
+        self._done(request.number, overview.status(self._manager))
+
+
+_HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
+    frames.Hello: ControlConnection._hello,
+    frames.Send: ControlConnection._send,
+    frames.Take: ControlConnection._take,
+    frames.Remove: ControlConnection._remove,
+    frames.GiveBack: ControlConnection._give_back,
+    frames.Peek: ControlConnection._peek,
+    frames.Outcome: ControlConnection._outcome,
+    frames.CreateQueue: ControlConnection._create_queue,
+    frames.DeleteQueue: ControlConnection._delete_queue,
+    frames.PurgeQueue: ControlConnection._purge_queue,
+    frames.ListQueues: ControlConnection._list_queues,
+    frames.ShowQueue: ControlConnection._show_queue,
+    frames.ListOutgoing: ControlConnection._list_outgoing,
+    frames.ShowOutgoing: ControlConnection._show_outgoing,
+    frames.PauseOutgoing: ControlConnection._pause_outgoing,
+    frames.ResumeOutgoing: ControlConnection._resume_outgoing,
+    frames.KickOutgoing: ControlConnection._kick_outgoing,
+    frames.ListSequences: ControlConnection._list_sequences,
+    frames.ListSessions: ControlConnection._list_sessions,
+    frames.Status: ControlConnection._status,
+}
+
+
+async def _counted(work: Coroutine[Any, Any, int]) -> dict[str, int]:
+    return {"messages": await work}
+
+
+def _limit(limit: int) -> int:
+    if limit < 1:
+        raise Refusal("bad_request", f"{limit} messages cannot be asked for", "Ask for 1 or more.")
+    return min(limit, LIMIT_MAX)
+
+
+def _remove_stale_socket(path: Path) -> None:
+    """A daemon that was killed leaves its socket; the lock on the data folder says it is gone."""
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISSOCK(path.stat().st_mode):
+            path.unlink()

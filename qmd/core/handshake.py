@@ -1,0 +1,221 @@
+"""Before a session is open: who is there, and what both agree on.  [MS-MQQB] 3.1.5.2.3 - 3.1.5.4
+
+initiator  ── EstablishConnection ──►  acceptor      who am I, whom do I want
+           ◄─ EstablishConnection ──                 who is here; or refused
+           ── ConnectionParameters ─►                two time-outs, my window
+           ◄─ ConnectionParameters ──                the same time-outs, my window
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from protocol import (
+    ConnectionParameters,
+    OperatingSystem,
+    PacketKind,
+    build_connection_parameters,
+    build_establish_connection,
+    connection_parameters,
+    establish_connection,
+    parse_connection_parameters,
+    parse_establish_connection,
+)
+from protocol.identifiers import NULL_GUID
+from qmd.core.session_events import SessionOver, SessionSettings, SessionState
+
+ROUND_TRIPS = 8  # that the acknowledgment of stored messages may wait, [MS-MQQB] 3.1.5.3.2
+# What the fields may hold, [MS-MQQB] 2.2.2.1.
+RECOVERABLE_ACK_MS_MIN, RECOVERABLE_ACK_MS_MAX = 500, 120_000
+ACK_TIMEOUT_MS_MIN, ACK_TIMEOUT_MS_MAX = 20_000, 120_000
+
+_OPERATING_SYSTEM = 0x10  # OperatingSystem.RE, [MS-MQQB] 2.2.3.1
+
+
+class Timeouts(NamedTuple):
+    """What both sides go by.  [MS-MQQB] 2.2.2.1
+
+    A peer that leaves us without acknowledgments for (a multiple of) `ack_s` is given up; that of
+    stored messages may wait for `recoverable_ack_s`.
+    """
+
+    ack_s: float
+    recoverable_ack_s: float
+
+
+class Handshake:
+    """Finished when `receive` returns OPEN: the other attributes are valid then.
+
+    What is to be sent goes to `output`.
+    """
+
+    def __init__(
+        self,
+        *,
+        own_id: bytes,
+        settings: SessionSettings,
+        expected_remote: bytes | None,
+        refuse: bool,
+        after_ping: bool,
+        output: list[bytes],
+    ) -> None:
+        self.peer_id = NULL_GUID
+        self.peer_window = 1
+        self.timeouts = _proposal(settings, 0.0)
+        self._own_id = own_id
+        self._settings = settings
+        self._expected_remote = expected_remote
+        self._refuse = refuse
+        self._after_ping = after_ping
+        self._output = output
+        self._started_at = 0.0
+
+    def start(self, now: float) -> SessionState:
+        """An initiator's first packet.  [MS-MQQB] 3.1.5.2.3"""
+        self._started_at = now
+        self._send_establish_connection(
+            client=self._own_id,
+            server=NULL_GUID if self._expected_remote is None else self._expected_remote,
+            timestamp_ms=int(now * 1000) & 0xFFFFFFFF,
+            no_ping=not self._after_ping,
+        )
+        return SessionState.WAITING_ECR
+
+    def receive(
+        self, state: SessionState, kind: PacketKind, packet: bytes, own_window: int, now: float
+    ) -> SessionState:
+        """Take the peer's next packet; returns the new state.
+
+        Raises SessionOver if there is to be no session, and ProtocolError.
+        """
+        step = _STEPS.get((state, kind))
+        if step is None:
+            raise SessionOver(f"the peer sent {_TEXT[kind]} while the session was {state.value}")
+        return step(self, packet, own_window, now)
+
+    def _take_connection_request(self, packet: bytes, own_window: int, now: float) -> SessionState:
+        """[MS-MQQB] 3.1.5.3.1"""
+        request = parse_establish_connection(packet)
+        if request.internal.flags.connection_refused:
+            raise SessionOver("the peer asked for a session and refused it at once")
+        foreign = request.server not in (self._own_id, NULL_GUID)
+        refused = foreign or self._refuse
+        self._send_establish_connection(
+            client=request.client,
+            server=self._own_id,
+            timestamp_ms=request.timestamp,
+            no_ping=bool(request.operating_system.no_ping),
+            refused=refused,
+        )
+        if foreign:
+            raise SessionOver("refused: the peer asked for another queue manager")
+        if refused:
+            raise SessionOver("refused: too many sessions")
+        self.peer_id = request.client
+        return SessionState.WAITING_CP
+
+    def _take_connection_response(self, packet: bytes, own_window: int, now: float) -> SessionState:
+        """[MS-MQQB] 3.1.5.3.2"""
+        response = parse_establish_connection(packet)
+        if response.internal.flags.connection_refused:
+            raise SessionOver("the peer refused the session")
+        if response.client != self._own_id:
+            raise SessionOver("the peer answered a connection request that is not ours")
+        if self._expected_remote not in (None, response.server):
+            raise SessionOver("another queue manager than the expected one answered")
+        self.peer_id = response.server
+        # By our own clock: the time stamp that the peer repeats is only said to be ours.
+        self.timeouts = _proposal(self._settings, now - self._started_at)
+        recoverable_ack_ms, ack_ms = _in_range(
+            round(self.timeouts.recoverable_ack_s * 1000), round(self.timeouts.ack_s * 1000)
+        )
+        self._send_parameters(recoverable_ack_ms, ack_ms, own_window)
+        return SessionState.WAITING_CPR
+
+    def _take_parameters_request(self, packet: bytes, own_window: int, now: float) -> SessionState:
+        """[MS-MQQB] 3.1.5.4.1: the time-outs are echoed as they came, and used within range."""
+        request = self._take_parameters(packet)
+        recoverable_ack_ms, ack_ms = _in_range(request.recoverable_ack_timeout, request.ack_timeout)
+        self.timeouts = Timeouts(ack_ms / 1000, recoverable_ack_ms / 1000)
+        self._send_parameters(request.recoverable_ack_timeout, request.ack_timeout, own_window)
+        return SessionState.OPEN
+
+    def _take_parameters_response(self, packet: bytes, own_window: int, now: float) -> SessionState:
+        """[MS-MQQB] 3.1.5.4.2"""
+        self._take_parameters(packet)
+        return SessionState.OPEN
+
+    def _take_parameters(self, packet: bytes) -> ConnectionParameters:
+        parameters = parse_connection_parameters(packet)
+        if parameters.internal.flags.connection_refused:
+            raise SessionOver("the peer refused the session")
+        self.peer_window = parameters.window_size
+        return parameters
+
+    def _send_establish_connection(
+        self,
+        *,
+        client: bytes,
+        server: bytes,
+        timestamp_ms: int,
+        no_ping: bool,
+        refused: bool = False,
+    ) -> None:
+        system = OperatingSystem.of(constant=_OPERATING_SYSTEM, no_ping=no_ping, server=1)
+        packet = establish_connection(
+            client=client,
+            server=server,
+            timestamp=timestamp_ms,
+            operating_system=system,
+            refused=refused,
+        )
+        self._output.append(build_establish_connection(packet))
+
+    def _send_parameters(
+        self, recoverable_ack_timeout_ms: int, ack_timeout_ms: int, window_size: int
+    ) -> None:
+        packet = connection_parameters(
+            recoverable_ack_timeout_ms=recoverable_ack_timeout_ms,
+            ack_timeout_ms=ack_timeout_ms,
+            window_size=window_size,
+        )
+        self._output.append(build_connection_parameters(packet))
+
+
+# What is allowed when; anything else ends the session.  [MS-MQQB] 3.1.5.3, 3.1.5.4
+_STEPS: dict[
+    tuple[SessionState, PacketKind], Callable[[Handshake, bytes, int, float], SessionState]
+] = {
+    (SessionState.WAITING_EC, PacketKind.ESTABLISH_CONNECTION): Handshake._take_connection_request,
+    (
+        SessionState.WAITING_ECR,
+        PacketKind.ESTABLISH_CONNECTION,
+    ): Handshake._take_connection_response,
+    (SessionState.WAITING_CP, PacketKind.CONNECTION_PARAMETERS): Handshake._take_parameters_request,
+    (
+        SessionState.WAITING_CPR,
+        PacketKind.CONNECTION_PARAMETERS,
+    ): Handshake._take_parameters_response,
+}
+
+_TEXT = {
+    PacketKind.ESTABLISH_CONNECTION: "a connection request or response",
+    PacketKind.CONNECTION_PARAMETERS: "connection parameters",
+    PacketKind.SESSION_ACK: "a session acknowledgment",
+    PacketKind.USER_MESSAGE: "a user message",
+}
+
+
+def _proposal(settings: SessionSettings, round_trip_s: float) -> Timeouts:
+    recoverable_ack_s = ROUND_TRIPS * round_trip_s
+    recoverable_ack_s = max(recoverable_ack_s, settings.recoverable_ack_min_s)
+    recoverable_ack_s = min(recoverable_ack_s, settings.recoverable_ack_max_s)
+    return Timeouts(settings.ack_timeout_s, recoverable_ack_s)
+
+
+def _in_range(recoverable_ack_ms: int, ack_ms: int) -> tuple[int, int]:
+    return (
+        min(max(recoverable_ack_ms, RECOVERABLE_ACK_MS_MIN), RECOVERABLE_ACK_MS_MAX),
+        min(max(ack_ms, ACK_TIMEOUT_MS_MIN), ACK_TIMEOUT_MS_MAX),
+    )

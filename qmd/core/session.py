@@ -1,0 +1,389 @@
+"""One session with another queue manager: handshake, counts, window, session acks.  [MS-MQQB] 3.1
+
+A session lives and dies with its TCP connection, and nothing that must survive may depend on it:
+what the peer has not acknowledged is sent again on the next one.
+
+    acceptor   WAITING_EC ──► WAITING_CP ───┐
+                                            ├──► OPEN ──► CLOSED
+    initiator  NEW ──► WAITING_ECR ──► WAITING_CPR ──┘
+
+Whole packets go in (`receive`) and events come out; messages go in (`send`) and bytes come out
+(`data_to_send`).  Nothing is acknowledged as stored before `mark_stored` was called for it.
+Whatever is forbidden ends this session, with a reason for people, and never raises.
+
+The two halves are `window.SendWindow` and `session_acks.SessionAcks`.  Order acks and all that
+outlives the session are not decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+
+from protocol import (
+    MessageKind,
+    PacketKind,
+    SessionHeader,
+    UserFlags,
+    append_session_header,
+    build_session_ack,
+    classify,
+    packet_kind,
+    parse_session_ack,
+    parse_user_message,
+    without_session_header,
+)
+from protocol.errors import ProtocolError
+from qmd.core.handshake import Handshake
+from qmd.core.session_acks import FLAGS_MAX, SessionAcks
+from qmd.core.session_events import (
+    NEVER,
+    Acknowledged,
+    Closed,
+    Event,
+    MessageReceived,
+    Opened,
+    SessionOver,
+    SessionSettings,
+    SessionState,
+)
+from qmd.core.window import Released, SendWindow
+
+__all__ = [
+    "Acknowledged",
+    "Closed",
+    "Event",
+    "MessageReceived",
+    "Opened",
+    "Session",
+    "SessionSettings",
+    "SessionState",
+]
+
+PAUSED_WINDOW_SIZE = 1  # [MS-MQQB] 3.1.7.13
+
+# Looked up once: the receive loop asks for every packet.
+_OPEN = SessionState.OPEN
+_USER_MESSAGE, _SESSION_ACK = PacketKind.USER_MESSAGE, PacketKind.SESSION_ACK
+_DELIVERY = UserFlags.of(delivery=3)  # all bits of DM
+
+
+class Session:
+    """One end of one connection.  Times are in seconds of a monotonic clock.
+
+    `expected_remote` is the GUID that must answer an initiator (None: anybody, for direct names),
+    `after_ping` says that a ping came before.  An acceptor made with `refuse` answers that it has
+    no room.  After every call ask `data_to_send` and `next_timer`; after events, `room` again.
+    """
+
+    def __init__(
+        self,
+        *,
+        initiator: bool,
+        own_id: bytes,
+        settings: SessionSettings,
+        now: float,
+        expected_remote: bytes | None = None,
+        refuse: bool = False,
+        after_ping: bool = False,
+    ) -> None:
+        self.state = SessionState.NEW if initiator else SessionState.WAITING_EC
+        self.remote_id: bytes | None = None  # once the session is open
+        self.closed_reason: str | None = None
+        self.opened_at: float | None = None
+        self.last_active: float | None = None  # when a user message was last sent or received
+        self.peer_window = 1  # what the peer announced last, at least 1
+        self.own_window = settings.window_size  # what we announce
+        self.outgoing = SendWindow(1)
+        self.incoming = SessionAcks()
+        self._settings = settings
+        self._output: list[bytes] = []
+        self._handshake = Handshake(
+            own_id=own_id,
+            settings=settings,
+            expected_remote=expected_remote,
+            refuse=refuse,
+            after_ping=after_ping,
+            output=self._output,
+        )
+        self._timeouts = self._handshake.timeouts
+        self._unacknowledged_max = 1  # received messages, before an acknowledgment must leave
+        self._active = False  # [MS-MQQB] 3.1.1.3.1 SessionActive
+        self._heard = False  # ReceivedAck: any packet came since the ack wait timer expired
+        self._initialization_due = now + settings.initialization_timeout_s
+        self._cleanup_due = NEVER
+        self._ack_wait_due = NEVER
+        self._regrowth_due = NEVER
+
+    # What `session list` shows.
+
+    @property
+    def sent_count(self) -> int:
+        return self.outgoing.sent_count
+
+    @property
+    def received_count(self) -> int:
+        return self.incoming.received_count
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages sent whose receipt the peer has not acknowledged."""
+        return self.outgoing.unacknowledged
+
+    # In the order of use.
+
+    def start(self, now: float) -> None:
+        """Send the connection request.  [MS-MQQB] 3.1.5.2.3"""
+        assert self.state is SessionState.NEW, "only an initiator starts, and once"
+        self._initialization_due = now + self._settings.initialization_timeout_s
+        self.state = self._handshake.start(now)
+
+    def receive(self, packets: list[bytes], now: float) -> list[Event]:
+        """Take whole packets, in the order of their arrival, from `PacketBuffer`."""
+        events: list[Event] = []
+        if self.state is SessionState.CLOSED:
+            return events
+        self._heard = True
+        released: list[Released] = []
+        received_before = self.incoming.received_count
+        recoverable_before = self.incoming.recoverable_received_count
+        over: Exception | None = None
+        try:
+            for packet in packets:
+                kind = packet_kind(packet)
+                if kind is _USER_MESSAGE and self.state is _OPEN:
+                    self._take_message(packet, events, released, now)
+                elif kind is _SESSION_ACK and self.state is _OPEN:
+                    self._take_session_header(parse_session_ack(packet), released, now)
+                else:
+                    self._take_handshake(kind, packet, events, now)
+        except (ProtocolError, SessionOver) as caught:
+            over = caught
+        if released:
+            released.sort(key=itemgetter(0))
+            if tokens := [token for _, token in released if token is not None]:
+                events.append(Acknowledged(tokens))
+        if over is not None:
+            reason = f"malformed packet: {over}" if isinstance(over, ProtocolError) else str(over)
+            return events + self.close(reason, now, whole=False)
+        if self.incoming.received_count != received_before:
+            self._active = True
+            self.last_active = now
+        if self.incoming.unacknowledged:
+            recoverable = self.incoming.recoverable_received_count != recoverable_before
+            self._owe_acks(now, recoverable=recoverable)
+        return events
+
+    def room(self) -> int:
+        """How many messages may be sent now: the window of both sides, less what is under way."""
+        return self.outgoing.room() if self.state is _OPEN else 0
+
+    def send(self, packet: bytes, *, recoverable: bool, token: object, now: float) -> None:
+        """Send a user message; there must be room.
+
+        `token` comes back in an Acknowledged event, unless it is None.  The packet has no
+        SessionHeader yet; it gets one if an acknowledgment is almost due.  [MS-MQQB] 3.1.7.11
+        """
+        assert self.room() > 0, "ask for room first"
+        if now > self.incoming.piggyback_after:
+            packet = self._send_with_ack(packet, token, recoverable=recoverable)
+        else:
+            self.outgoing.add(token, recoverable=recoverable)
+        self._output.append(packet)
+        self._active = True
+        self.last_active = now
+        if self._ack_wait_due == NEVER:
+            self._ack_wait_due = now + self._ack_wait_s
+
+    def mark_stored(self, recoverable_numbers: Sequence[int], now: float) -> None:
+        """These messages are durable, or durably refused: they may be acknowledged from here on.
+
+        The numbers are those of MessageReceived, in any order.  What is stored while a message
+        before it is not has to wait for that one.
+        """
+        if self.state is SessionState.CLOSED:
+            return
+        incoming = self.incoming
+        incoming.mark_stored(recoverable_numbers)
+        stored = incoming.stored_unacknowledged
+        if stored >= (1 if self._settings.ack_at_once else FLAGS_MAX):
+            self._acknowledge()
+        elif stored:
+            incoming.acknowledge_within(self._timeouts.recoverable_ack_s, now)
+
+    def data_to_send(self) -> bytes:
+        """What is to be written to the connection, each byte once; also after the session ended."""
+        data = b"".join(self._output)
+        self._output.clear()
+        return data
+
+    def next_timer(self) -> float | None:
+        """When `handle_timer` is to be called, if ever.  It may be late, and is harmless early."""
+        due = min(
+            self._initialization_due,
+            self._cleanup_due,
+            self._ack_wait_due,
+            self._regrowth_due,
+            self.incoming.due,
+        )
+        return None if due == NEVER else due
+
+    def handle_timer(self, now: float) -> list[Event]:
+        """[MS-MQQB] 3.1.6.2, 3.1.6.3, 3.1.6.4, 3.1.6.6; [MS-MQMQ] <15>"""
+        settings = self._settings
+        if now >= self._initialization_due:
+            reason = f"no session after {settings.initialization_timeout_s:g} s: {self.state.value}"
+            return self.close(reason, now, whole=False)
+        if now >= self._ack_wait_due:
+            if not self._heard:
+                reason = f"acknowledgments are missing and nothing came for {self._ack_wait_s:g} s"
+                return self.close(reason, now, whole=False)
+            self._heard = False
+            self._ack_wait_due = now + self._ack_wait_s
+        if now >= self._cleanup_due:
+            if not self._active:
+                return self.close(f"idle for {settings.cleanup_timeout_s:g} s", now)
+            self._active = False
+            self._cleanup_due = now + settings.cleanup_timeout_s
+        if now >= self._regrowth_due:
+            self._grow_window(now)
+        if now >= self.incoming.due:
+            self._acknowledge()
+        return []
+
+    def pause(self, now: float) -> None:
+        """Ask the peer to send one message at a time.  [MS-MQQB] 3.1.7.13"""
+        if self.state is SessionState.CLOSED:
+            return
+        self._regrowth_due = NEVER
+        self._announce(PAUSED_WINDOW_SIZE)
+        self._active = False
+
+    def resume(self, now: float) -> None:
+        """Let the window grow again, doubling, to its normal size.  [MS-MQMQ] <15>"""
+        paused = self.own_window < self._settings.window_size and self._regrowth_due == NEVER
+        if paused and self.state is not SessionState.CLOSED:
+            self._active = True
+            self._grow_window(now)
+
+    def close(self, reason: str, now: float, *, whole: bool = True) -> list[Event]:
+        """End the session; `reason` is for people, `whole` as in Closed.
+
+        The caller closes the connection: nothing else tells the peer.  [MS-MQQB] 3.1.5.9
+        """
+        if self.state is SessionState.CLOSED:
+            return []
+        self.state = SessionState.CLOSED
+        self.closed_reason = reason
+        self._initialization_due = self._cleanup_due = self._ack_wait_due = NEVER
+        self._regrowth_due = self.incoming.due = self.incoming.piggyback_after = NEVER
+        return [Closed(reason, whole)]
+
+    # Receiving.
+
+    def _take_message(
+        self, packet: bytes, events: list[Event], released: list[Released], now: float
+    ) -> None:
+        message = parse_user_message(packet)
+        number = self.incoming.count(recoverable=message.user.flags & _DELIVERY != 0)
+        header = message.session
+        if header is None:
+            events.append(MessageReceived(message, packet, number))
+            return
+        # The message is delivered even if its header ends the session.  [MS-MQMQ] 2.2.20.4
+        events.append(MessageReceived(message, without_session_header(packet), number))
+        self._take_session_header(header, released, now)
+
+    def _take_session_header(
+        self, header: SessionHeader, released: list[Released], now: float
+    ) -> None:
+        """[MS-MQQB] 3.1.5.5"""
+        released += self.outgoing.acknowledge(header)
+        self._ack_wait_due = now + self._ack_wait_s if self.outgoing.outstanding else NEVER
+        if header.window_size != self.peer_window:
+            self._set_windows(self.own_window, header.window_size)
+        self.incoming.check_counts(header)
+
+    def _take_handshake(
+        self, kind: PacketKind, packet: bytes, events: list[Event], now: float
+    ) -> None:
+        """[MS-MQQB] 3.1.5.3, 3.1.5.4; anything that is not allowed now ends the session."""
+        agreed = self._handshake
+        self.state = agreed.receive(self.state, kind, packet, self.own_window, now)
+        if self.state is not _OPEN:
+            if self.state is SessionState.WAITING_CP:  # [MS-MQQB] 3.1.2.1
+                self._initialization_due = now + self._settings.initialization_timeout_s
+            return
+        self._timeouts = agreed.timeouts
+        self.remote_id = agreed.peer_id
+        self.opened_at = now
+        self._initialization_due = NEVER
+        self._cleanup_due = now + self._settings.cleanup_timeout_s
+        self._set_windows(self.own_window, agreed.peer_window)
+        events.append(Opened(agreed.peer_id))
+
+    # Acknowledging and windows.
+
+    def _owe_acks(self, now: float, *, recoverable: bool) -> None:
+        """Something is received and not acknowledged: do it now, or by a timer."""
+        if self.incoming.unacknowledged >= self._unacknowledged_max:
+            self._acknowledge()
+            return
+        delay_s = self._timeouts.ack_s / 2  # [MS-MQQB] 3.1.5.8.2
+        if recoverable:  # 3.1.5.8.7
+            delay_s = min(delay_s, self._timeouts.recoverable_ack_s)
+        self.incoming.acknowledge_within(delay_s, now)
+
+    def _acknowledge(self) -> None:
+        """Send SessionAcks until the peer knows all that is received and stored."""
+        self._output.append(build_session_ack(self._session_header()))
+        while self.incoming.pending:
+            self._output.append(build_session_ack(self._session_header()))
+
+    def _send_with_ack(self, packet: bytes, token: object, *, recoverable: bool) -> bytes:
+        """Count the message, and give it a SessionHeader if it may have one."""
+        message = parse_user_message(packet)
+        kind = classify(message, message.user.queue_manager_address)
+        if kind is not MessageKind.ORDINARY:
+            # Order and final acks are known by having no flag at all.  [MS-MQQB] 3.1.5.1.1
+            self._acknowledge()
+            self.outgoing.add(token, recoverable=recoverable)
+            return packet
+        self.outgoing.add(token, recoverable=recoverable)
+        return append_session_header(packet, self._session_header())
+
+    def _session_header(self) -> SessionHeader:
+        """All that is to be acknowledged, up to 32 stored messages of it."""
+        received, first_stored, flags = self.incoming.take()
+        return SessionHeader(
+            received,
+            first_stored,
+            flags,
+            self.outgoing.sent_count & 0xFFFF,
+            self.outgoing.recoverable_sent_count & 0xFFFF,
+            self.own_window,
+            0,
+        )
+
+    def _set_windows(self, own: int, peer: int) -> None:
+        """[MS-MQQB] 3.1.1.6.1, 3.1.7.1: each side keeps to the smaller of the two windows."""
+        self.own_window = own
+        self.peer_window = max(peer, 1)
+        self.outgoing.size = min(self._settings.window_size, self.peer_window)
+        # At half of what the peer may send it gets its window back; and at 32, 3.1.5.8.7.
+        self._unacknowledged_max = max(1, min(min(own, self.peer_window) // 2, FLAGS_MAX))
+
+    def _announce(self, own_window: int) -> None:
+        self._set_windows(own_window, self.peer_window)
+        if self.state is _OPEN:
+            self._acknowledge()
+
+    def _grow_window(self, now: float) -> None:
+        normal = self._settings.window_size
+        grown = min(2 * self.own_window, normal)
+        self._regrowth_due = now + self._settings.window_regrowth_s if grown < normal else NEVER
+        self._announce(grown)
+
+    @property
+    def _ack_wait_s(self) -> float:
+        return self._settings.ack_wait_factor * self._timeouts.ack_s

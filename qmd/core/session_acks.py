@@ -1,0 +1,122 @@
+"""The receiving side of a session: what we have to acknowledge, and by when.  [MS-MQQB] 3.1.5.8.7
+
+    received ──► stored (the disk says so) ──► acknowledged as stored
+        └──────► acknowledged as received: only opens the peer's window
+
+A recoverable message is acknowledged as stored only after `mark_stored`, and only when all
+recoverable ones before it are stored too: the peer forgets everything up to the number that an
+acknowledgment begins with (3.1.5.5.3).  Inside, numbers count from 1 and never wrap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from protocol import SessionHeader
+from qmd.core.session_events import NEVER, SessionOver
+
+FLAGS_MAX = 32  # recoverable messages that one acknowledgment can name, [MS-MQMQ] 2.2.20.4
+PIGGYBACK_AFTER = 0.75  # of the timer's duration, [MS-MQQB] 3.1.7.11
+
+
+class SessionAcks:
+    """Finished when `pending` is False: the peer was told of all that is received and stored.
+
+    `due` is when the Session Ack Send Timer expires (3.1.2.5), `piggyback_after` when a message
+    that is sent should carry the acknowledgment.  A session counts from zero; the counts are
+    parameters so that tests can begin where 16 bits end.
+    """
+
+    __slots__ = (
+        "_stored_early",
+        "acknowledged_count",
+        "due",
+        "piggyback_after",
+        "received_count",
+        "recoverable_received_count",
+        "stored_acknowledged_count",
+        "stored_count",
+    )
+
+    def __init__(self, *, received_count: int = 0, recoverable_received_count: int = 0) -> None:
+        self.received_count = received_count
+        self.recoverable_received_count = recoverable_received_count
+        self.acknowledged_count = received_count
+        self.stored_count = recoverable_received_count  # these and all before are on disk
+        self.stored_acknowledged_count = recoverable_received_count
+        self._stored_early: set[int] = set()  # on disk, but one before them is not
+        self.due = NEVER
+        self.piggyback_after = NEVER
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages whose receipt the peer does not know of."""
+        return self.received_count - self.acknowledged_count
+
+    @property
+    def stored_unacknowledged(self) -> int:
+        """Recoverable messages that are stored, which the peer does not know."""
+        return self.stored_count - self.stored_acknowledged_count
+
+    @property
+    def pending(self) -> bool:
+        return (
+            self.received_count != self.acknowledged_count
+            or self.stored_count != self.stored_acknowledged_count
+        )
+
+    def count(self, *, recoverable: bool) -> int:
+        """Count a message that arrived; returns its recoverable number, 0 if it is express."""
+        self.received_count += 1
+        if not recoverable:
+            return 0
+        self.recoverable_received_count += 1
+        return self.recoverable_received_count
+
+    def check_counts(self, header: SessionHeader) -> None:
+        """Raise SessionOver unless the peer has sent what we have received.  3.1.5.5.5"""
+        if (
+            header.sent_number != self.received_count & 0xFFFF
+            or header.recoverable_sent_number != self.recoverable_received_count & 0xFFFF
+        ):
+            raise SessionOver(
+                f"the counts do not match: the peer has sent {header.sent_number} messages"
+                f" ({header.recoverable_sent_number} recoverable),"
+                f" {self.received_count & 0xFFFF} were received"
+                f" ({self.recoverable_received_count & 0xFFFF} recoverable)"
+            )
+
+    def mark_stored(self, numbers: Iterable[int]) -> None:
+        """The disk holds these recoverable messages, or the decision to refuse them."""
+        stored, early = self.stored_count, self._stored_early
+        for number in numbers:
+            assert 0 < number <= self.recoverable_received_count, "only what was received"
+            if number == stored + 1:
+                stored = number
+                while early and stored + 1 in early:
+                    stored += 1
+                    early.remove(stored)
+            elif number > stored:
+                early.add(number)
+        self.stored_count = stored
+
+    def acknowledge_within(self, delay_s: float, now: float) -> None:
+        """Start the timer, or let it expire earlier."""
+        if now + delay_s < self.due:
+            self.due = now + delay_s
+            self.piggyback_after = now + PIGGYBACK_AFTER * delay_s
+
+    def take(self) -> tuple[int, int, int]:
+        """The next acknowledgment: AckSequenceNumber, RecoverableMsgAckSeqNumber and its flags.
+
+        It counts as sent; the timer stops when nothing is left to acknowledge.
+        """
+        self.acknowledged_count = self.received_count
+        number = flags = 0
+        if stored := min(self.stored_unacknowledged, FLAGS_MAX):
+            number = self.stored_acknowledged_count + 1
+            flags = (1 << stored) - 1
+            self.stored_acknowledged_count += stored
+        if not self.pending:
+            self.due = self.piggyback_after = NEVER
+        return self.received_count & 0xFFFF, number & 0xFFFF, flags

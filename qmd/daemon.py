@@ -1,0 +1,220 @@
+"""The daemon: start in order, stop in reverse, and a reason for either.
+
+Exit codes:  0 stopped as asked;  1 the storage failed, start again;
+             78 configuration or surroundings that starting again does not mend
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import socket
+import sys
+from functools import partial
+from typing import Any
+
+import structlog
+import uvloop
+
+from protocol.errors import ProtocolError
+from protocol.identifiers import guid_text
+from protocol.ping import parse_ping, ping_response
+from qmd import __version__
+from qmd.connection import PeerConnection
+from qmd.control import ControlServer
+from qmd.environment import Environment
+from qmd.log import set_up_logging
+from qmd.manager import QueueManager
+from qmd.reaper import Reaper
+from qmd.service_manager import ServiceManager
+from qmd.settings import Settings
+from storage.errors import CannotStart, StorageError
+
+log = structlog.get_logger()
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_CONFIGURATION = 78  # EX_CONFIG of sysexits.h
+
+STOP_TIMEOUT_S = 4.0
+BACKLOG = 512
+# A commit's thread and the event loop share the interpreter: with the usual 5 ms either may keep
+# the other waiting for as long as a whole commit takes.
+SWITCH_INTERVAL_S = 0.0005
+
+
+class CannotServe(Exception):
+    """Something about this host keeps the daemon from serving; the text says what to do."""
+
+
+def main(settings: Settings) -> int:
+    """Serve until told to stop.  Returns the exit code."""
+    set_up_logging(settings.log.level, settings.log.format)
+    # A core dump would hold what messages say.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.umask(0o077)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(serve(settings, Environment(), ServiceManager(os.environ)))
+    except (CannotServe, CannotStart) as error:
+        log.critical("start_failed", reason=str(error))
+        return EXIT_CONFIGURATION
+    except StorageError as error:
+        log.critical(
+            "storage_failed",
+            reason=str(error),
+            remedy="Nothing that was acknowledged is lost. Start the daemon again when the disk is"
+            " in order.",
+        )
+        return EXIT_FAILED
+
+
+async def serve(settings: Settings, environment: Environment, service: ServiceManager) -> int:
+    """Open, serve, stop.  Raises CannotServe, CannotStart, StorageError."""
+    _check_user(settings)
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    name = settings.queue_manager.name or socket.gethostname().partition(".")[0]
+    manager = await QueueManager.open(settings, environment, name)
+    control = ControlServer(manager)
+    servers: list[asyncio.Server] = []
+    ping: asyncio.DatagramTransport | None = None
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        servers = await _listen(manager, settings, service)
+        if settings.listen.ping:
+            ping = await _answer_pings(manager, settings)
+        await _open_control(control, settings)
+        tasks = [loop.create_task(Reaper(manager).run())]
+        if service.watchdog_s is not None:
+            tasks.append(loop.create_task(_feed_watchdog(service, service.watchdog_s)))
+        manager.outgoing.start()
+        log.info(
+            "started",
+            name=name,
+            queue_manager=guid_text(manager.id),
+            release=__version__,
+            listen=[f"{host}:{port}" for host, port in manager.listening],
+            control=str(settings.control.socket),
+        )
+        service.tell("READY=1", f"STATUS=Serving {len(manager.queues)} queues as {name}")
+        await _until_stopped(stop, manager, tasks)
+    finally:
+        service.tell("STOPPING=1")
+        for server in servers:
+            server.close()
+        if ping is not None:
+            ping.close()
+        for task in tasks:
+            task.cancel()
+        await control.stop(settings.control.socket)
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await manager.stop()
+    log.info("stopped", name=name)
+    return EXIT_OK
+
+
+async def _until_stopped(
+    stop: asyncio.Event, manager: QueueManager, tasks: list[asyncio.Task[None]]
+) -> None:
+    """Return when asked to stop; raise what keeps the daemon from going on."""
+    stopped = asyncio.create_task(stop.wait())
+    ends: list[asyncio.Future[Any]] = [stopped, manager.storage.failed, *tasks]
+    try:
+        done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for finished in done:
+            if finished is not stopped:
+                finished.result()  # raises: neither the storage nor a task ends by itself
+    finally:
+        stopped.cancel()
+
+
+def _check_user(settings: Settings) -> None:
+    if os.geteuid() == 0 and not settings.queue_manager.run_as_root:
+        raise CannotServe(
+            "the daemon does not run as root, because it needs no right of root's: run it as a"
+            " user of its own, or set run_as_root = true in the section [queue_manager]"
+        )
+
+
+async def _listen(
+    manager: QueueManager, settings: Settings, service: ServiceManager
+) -> list[asyncio.Server]:
+    factory = partial(PeerConnection, manager, None)
+    host, port = settings.listen.address, settings.listen.port
+    given = service.sockets()
+    servers: list[asyncio.Server] = []
+    try:
+        if given:
+            for listener in given:
+                servers.append(await manager.loop.create_server(factory, sock=listener))
+        else:
+            servers.append(await manager.loop.create_server(factory, host, port, backlog=BACKLOG))
+    except OSError as error:
+        raise CannotServe(
+            f"cannot listen at {host} port {port}: {error.strerror or error}; is another daemon"
+            " running there? See address and port in the section [listen]"
+        ) from error
+    for server in servers:
+        for listener in server.sockets:
+            address = listener.getsockname()
+            manager.listening.append((str(address[0]), int(address[1])))
+    return servers
+
+
+async def _open_control(control: ControlServer, settings: Settings) -> None:
+    chosen = settings.control
+    try:
+        await control.start(chosen.socket, chosen.mode, chosen.group)
+    except (OSError, LookupError) as error:
+        raise CannotServe(
+            f"the control socket {chosen.socket} cannot be opened: {error}; see the section"
+            " [control]"
+        ) from error
+
+
+async def _feed_watchdog(service: ServiceManager, period_s: float) -> None:
+    while True:
+        service.tell("WATCHDOG=1")
+        await asyncio.sleep(period_s / 3)
+
+
+async def _answer_pings(manager: QueueManager, settings: Settings) -> asyncio.DatagramTransport:
+    """[MS-MQQB] 3.1.5.10: off by default since Windows Vista."""
+    transport, _ = await manager.loop.create_datagram_endpoint(
+        partial(_PingProtocol, manager),
+        local_addr=(settings.listen.address, settings.listen.ping_port),
+    )
+    return transport
+
+
+class _PingProtocol(asyncio.DatagramProtocol):
+    """One datagram in, at most one out."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+        self._transport: asyncio.DatagramTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.DatagramTransport)
+        self._transport = transport
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        assert self._transport is not None
+        if not self._manager.peers.is_allowed(addr[0]):
+            return
+        try:
+            request = parse_ping(data)
+        except ProtocolError:
+            return
+        answer = ping_response(
+            request,
+            queue_manager=self._manager.id,
+            refused=not self._manager.peers.has_room_for(addr[0]),
+        )
+        self._transport.sendto(answer, addr)

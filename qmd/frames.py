@@ -1,0 +1,326 @@
+"""What the control socket speaks: length-prefixed MessagePack frames, pipelined.
+
+    frame = u32 little-endian length of the rest | one MessagePack array
+
+A request is an array that begins with its verb and the caller's number for it;
+the reply repeats the number.  Replies may come in another order than the
+requests, so a caller may have many requests under way.  A request that changes
+something is answered only after the change is on disk.
+
+Both ends check every frame against the types below; a frame that does not fit
+is answered with an error and the connection stays, one whose length is over
+`FRAME_BYTES_MAX` ends it.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+
+VERSION = 1
+FRAME_BYTES_MAX = 64 * 1024 * 1024  # a batch of messages; one body is at most 4 MB
+_LENGTH = struct.Struct("<I")
+
+# The `delivery` of a new message.  The first two are also the wire's values.
+EXPRESS = 0
+RECOVERABLE = 1
+TRANSACTIONAL = 2
+AUTOMATIC = 3  # by the kind of the queue where it is ours; recoverable where it is not
+
+# `wait_s` of a request: how long it may wait for a message.
+NO_WAIT = 0.0
+FOREVER = -1.0
+
+INFINITE_S = 0xFFFFFFFF  # a time-to-reach-queue or time-to-be-received without an end
+
+
+class NewMessage(msgspec.Struct, array_like=True, frozen=True):
+    """A message as an application hands it over.  Times are in whole seconds."""
+
+    destination: str
+    body: bytes
+    label: str = ""
+    delivery: int = AUTOMATIC
+    priority: int = 3
+    time_to_reach_queue_s: int | None = None
+    time_to_be_received_s: int | None = None
+    dead_letter: bool = True
+    journal: bool = False
+    body_type: int = 0
+    correlation_id: bytes = b""
+    application_tag: int = 0
+    extension: bytes = b""
+    response_queue: str = ""
+    admin_queue: str = ""
+    acknowledge: int = 0  # the bits of MessagePropertiesHeader.Flags
+
+
+class StoredMessage(msgspec.Struct, array_like=True, frozen=True):
+    """A message as a queue gives it: the packet, and what is known beside it."""
+
+    lookup_id: int
+    arrived_at_ms: int
+    packet: bytes
+    reason: str | None = None
+    abort_count: int = 0
+    move_count: int = 0
+
+
+class Request(msgspec.Struct, array_like=True, frozen=True):
+    number: int
+
+
+class Hello(Request, tag="hello", frozen=True):
+    """-> {version, queue_manager, name}"""
+
+    version: int = VERSION
+
+
+class Send(Request, tag="send", frozen=True):
+    """Store all of the messages or none, in this order.  -> [message id as text, ...]
+
+    With a token the request can be asked about later (`Outcome`), so that one
+    whose answer was lost is not done twice.
+    """
+
+    messages: list[NewMessage]
+    token: bytes = b""
+
+
+class Take(Request, tag="take", frozen=True):
+    """Take up to `limit` messages; nobody else sees them until they are settled.
+
+    -> [StoredMessage, ...], empty when the time ran out.  They go back to their
+    old place when this connection ends, or with `GiveBack`.
+    """
+
+    queue: str
+    limit: int = 1
+    wait_s: float = NO_WAIT
+
+
+class Remove(Request, tag="remove", frozen=True):
+    """Remove messages that this connection took, for good.  -> their number"""
+
+    queue: str
+    lookup_ids: list[int]
+    token: bytes = b""
+
+
+class GiveBack(Request, tag="give_back", frozen=True):
+    """Put messages that this connection took back to their old place.  -> their number"""
+
+    queue: str
+    lookup_ids: list[int]
+
+
+class Peek(Request, tag="peek", frozen=True):
+    """Look at messages from lookup id `start` on, in order.  -> [StoredMessage, ...]"""
+
+    queue: str
+    start: int = 0
+    limit: int = 1
+    wait_s: float = NO_WAIT
+
+
+class Outcome(Request, tag="outcome", frozen=True):
+    """What became of an earlier request.  -> its answer, or None: it was not done"""
+
+    token: bytes
+
+
+class CreateQueue(Request, tag="create_queue", frozen=True):
+    """-> the queue, as `ShowQueue` gives it"""
+
+    name: str
+    transactional: bool = False
+    label: str = ""
+    journal: bool = False
+    quota_bytes: int | None = None
+
+
+class DeleteQueue(Request, tag="delete_queue", frozen=True):
+    """-> {messages}: how many went with it"""
+
+    name: str
+
+
+class PurgeQueue(Request, tag="purge_queue", frozen=True):
+    """-> {messages}"""
+
+    name: str
+
+
+class ListQueues(Request, tag="list_queues", frozen=True):
+    """-> [queue, ...]; system queues too when asked for"""
+
+    system: bool = False
+
+
+class ShowQueue(Request, tag="show_queue", frozen=True):
+    """-> {name, format_name, label, transactional, journal, quota_bytes, messages, bytes, readers, ...}"""
+
+    name: str
+
+
+class ListOutgoing(Request, tag="list_outgoing", frozen=True):
+    """-> [outgoing queue, ...]: {destination, address, state, messages, bytes, unacknowledged, ...}"""
+
+
+class ShowOutgoing(Request, tag="show_outgoing", frozen=True):
+    """-> one outgoing queue with its sequence and the history of its connection"""
+
+    destination: str
+
+
+class PauseOutgoing(Request, tag="pause_outgoing", frozen=True):
+    destination: str
+
+
+class ResumeOutgoing(Request, tag="resume_outgoing", frozen=True):
+    destination: str
+
+
+class KickOutgoing(Request, tag="kick_outgoing", frozen=True):
+    """Connect now, and send everything unacknowledged again."""
+
+    destination: str
+
+
+class ListSequences(Request, tag="list_sequences", frozen=True):
+    """-> [{direction, peer or destination, queue, id, number, ...}, ...]"""
+
+
+class ListSessions(Request, tag="list_sessions", frozen=True):
+    """-> [{peer, address, role, state, sent, received, ...}, ...]"""
+
+
+class Status(Request, tag="status", frozen=True):
+    """-> {name, queue_manager, version, uptime_s, listen, queues, messages, ...}"""
+
+
+AnyRequest = (
+    Hello
+    | Send
+    | Take
+    | Remove
+    | GiveBack
+    | Peek
+    | Outcome
+    | CreateQueue
+    | DeleteQueue
+    | PurgeQueue
+    | ListQueues
+    | ShowQueue
+    | ListOutgoing
+    | ShowOutgoing
+    | PauseOutgoing
+    | ResumeOutgoing
+    | KickOutgoing
+    | ListSequences
+    | ListSessions
+    | Status
+)
+
+
+class Done(msgspec.Struct, array_like=True, frozen=True, tag="done"):
+    """The answer to request `number`; what `result` is, its verb's class says."""
+
+    number: int
+    result: Any = None
+
+
+class Refused(msgspec.Struct, array_like=True, frozen=True, tag="refused"):
+    """Request `number` was not done.  `code` is for programs, the rest for people.
+
+    Codes: bad_request, bad_name, no_such_queue, queue_exists, wrong_delivery,
+    access_denied, over_quota, too_large, disk_full, not_taken, stopping, read_only.
+    """
+
+    number: int
+    code: str
+    text: str
+    remedy: str = ""
+
+
+Reply = Done | Refused
+
+_encoder = msgspec.msgpack.Encoder()
+_requests: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(AnyRequest)
+_replies: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Reply)
+
+
+class FrameError(Exception):
+    """The bytes cannot be a frame: the connection has to end."""
+
+
+def frame(value: msgspec.Struct) -> bytes:
+    """A request or reply as a frame, length and all."""
+    data = _encoder.encode(value)
+    return _LENGTH.pack(len(data)) + data
+
+
+def decode_request(data: bytes | memoryview) -> AnyRequest:
+    """Raises msgspec.ValidationError or msgspec.DecodeError with the place of the fault."""
+    request: AnyRequest = _requests.decode(data)
+    return request
+
+
+def decode_reply(data: bytes | memoryview) -> Reply:
+    """Raises msgspec.ValidationError or msgspec.DecodeError with the place of the fault."""
+    reply: Reply = _replies.decode(data)
+    return reply
+
+
+def stored_messages(result: Any) -> list[StoredMessage]:
+    """The result of `Take` or `Peek`, as the messages they are."""
+    return msgspec.convert(result, list[StoredMessage])
+
+
+def request_number(data: bytes | memoryview) -> int:
+    """The number of a request that could not be decoded, or 0: to answer it all the same."""
+    try:
+        value = msgspec.msgpack.decode(data)
+    except msgspec.DecodeError:
+        return 0
+    if isinstance(value, list) and len(value) > 1 and isinstance(value[1], int):
+        return value[1]
+    return 0
+
+
+class FrameBuffer:
+    """Bytes in pieces in, the insides of whole frames out."""
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._rest = bytearray()
+        self._wanted = 0  # below this many bytes `_rest` holds no whole frame
+
+    def feed(self, data: bytes) -> list[memoryview]:
+        """The frames that are whole now.  Raises FrameError for a length over the limit."""
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._wanted:
+                return []
+            data = bytes(self._rest)
+            self._rest.clear()
+        view, end, start = memoryview(data), len(data), 0
+        frames: list[memoryview] = []
+        while start + 4 <= end:
+            (length,) = _LENGTH.unpack_from(data, start)
+            if length > self._frame_bytes_max:
+                raise FrameError(
+                    f"a frame of {length} bytes was announced; at most"
+                    f" {self._frame_bytes_max} are accepted"
+                )
+            if start + 4 + length > end:
+                self._wanted = 4 + length
+                break
+            frames.append(view[start + 4 : start + 4 + length])
+            start += 4 + length
+        else:
+            self._wanted = 4
+        self._rest += data[start:]
+        return frames

@@ -1,0 +1,461 @@
+"""What arrives from peers: accepted, refused, or known already.  [MS-MQQB] 3.1.5.8
+
+The order of the steps is that of chapter 3.1.5.8 as `docs/protocol-notes.md`
+reads it.  Whatever becomes of a message, its number is acknowledged only when
+the disk holds the decision:
+
+    decide ──► rows into the open batch ──► (commit) ──► acknowledge, wake readers
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from protocol import (
+    ORDER_QUEUE_NUMBER,
+    DirectQueueName,
+    MessageKind,
+    PrivateQueueName,
+    UserMessage,
+    classify,
+    final_ack_body,
+    order_ack_body,
+    order_queue_name,
+    patch_class,
+)
+from protocol.errors import ProtocolError
+from protocol.identifiers import NULL_GUID, guid_text, message_id_text
+from protocol.message_class import MessageClass
+from qmd.core.acknowledgment import order_ack_packet
+from qmd.core.fate import consequences, reason_text
+from qmd.core.sequence import IncomingSequence, OrderAckSettings
+from qmd.core.session import MessageReceived
+from qmd.core.stored_packet import reach_deadline_s, receive_deadline_s
+from qmd.frames import StoredMessage
+from storage.keys import LOOKUP_BITS
+
+if TYPE_CHECKING:
+    from qmd.connection import PeerConnection
+    from qmd.local_queue import LocalQueue
+    from qmd.manager import QueueManager
+
+log = structlog.get_logger()
+
+WIRE_NAMES_MAX = 10_000  # destinations as peers spell them, remembered with their queue
+POSITIVE_ARRIVAL = 0x01  # MessagePropertiesHeader.Flags.PA
+
+_PRIVATE = 3
+_EXPRESS_BITS = 0x60
+
+
+class IncomingStream:
+    """A transactional sequence from one source to one of our queues."""
+
+    __slots__ = ("by_direct_name", "id", "queue", "return_path", "sequence", "source")
+
+    def __init__(
+        self, id: int, source: bytes, queue: LocalQueue, sequence: IncomingSequence
+    ) -> None:
+        self.id = id
+        self.source = source
+        self.queue = queue
+        self.sequence = sequence
+        self.return_path: PeerConnection | None = None  # where its last message came from
+        self.by_direct_name = True  # so order acks have one as well, [MS-MQQB] 3.1.7.17
+
+
+class Incoming:
+    """Takes over what peers send."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+        delivery = manager.settings.delivery
+        self._history_max = delivery.message_id_history_entries
+        self._history_age_s = delivery.message_id_history_age_s
+        self._history: OrderedDict[tuple[bytes, int], float] = OrderedDict()
+        self._queues_by_wire_name: dict[bytes, LocalQueue | None] = {}
+        self._streams: dict[tuple[bytes, int], IncomingStream] = {}
+        self._next_stream_id = 1
+        self._waiting_for_disk: dict[PeerConnection, None] = {}
+        self.sequence_settings = OrderAckSettings(
+            timeout_s=delivery.order_ack_timeout_s,
+            delay_max_s=delivery.order_ack_delay_max_s,
+            at_once=delivery.acknowledge_at_once,
+        )
+        self.received_count = 0
+        self.duplicate_count = 0
+        self.rejected_count = 0
+        self.refused_count = 0
+
+    @property
+    def streams(self) -> list[IncomingStream]:
+        return list(self._streams.values())
+
+    # Start-up.
+
+    def restore_stream(
+        self, id: int, source: bytes, queue: LocalQueue, sequence_id: int, number: int
+    ) -> None:
+        sequence = IncomingSequence(sequence_id, number, settings=self.sequence_settings)
+        stream = IncomingStream(id, source, queue, sequence)
+        self._streams[source, queue.id] = stream
+        self._next_stream_id = max(self._next_stream_id, id + 1)
+
+    def reserve_stream_id(self, id: int) -> None:
+        """A stream to a queue that is no more: its row stays, and so does its id."""
+        self._next_stream_id = max(self._next_stream_id, id + 1)
+
+    def restore_history(self, source: bytes, number: int, at_s: float) -> None:
+        self._history[source, number] = at_s
+
+    def queues_changed(self) -> None:
+        """A queue came or went: what names stand for has to be found out anew."""
+        self._queues_by_wire_name.clear()
+
+    def forget_queue(self, queue: LocalQueue) -> None:
+        for key in [key for key in self._streams if key[1] == queue.id]:
+            del self._streams[key]
+
+    # The hot path.
+
+    def receive(
+        self, connection: PeerConnection, messages: list[MessageReceived], now: float
+    ) -> None:
+        """Messages of one session, in the order of their arrival."""
+        manager = self._manager
+        storage = manager.storage
+        batch = storage.batch
+        wall = manager.environment.time()
+        wall_s, wall_ms = int(wall), int(wall * 1000)
+        own_id, by_wire_name = manager.id, self._queues_by_wire_name
+        decided: list[int] = []  # recoverable numbers of this session
+        arrivals: dict[LocalQueue, list[StoredMessage]] = {}
+        accepted: dict[IncomingStream, tuple[int, int]] = {}
+        self.received_count += len(messages)
+
+        for message, packet, recoverable_number in messages:
+            if recoverable_number:
+                decided.append(recoverable_number)
+            user = message.user
+            message_class = message.properties.message_class
+            if message_class and (kind := classify(message, own_id)) is not MessageKind.ORDINARY:
+                self._internal(connection, kind, message, now)
+                continue
+
+            transaction = message.transaction
+            source, flags = user.source_queue_manager, user.flags
+            if transaction is None and self._is_duplicate(source, user.message_number, now):
+                self.duplicate_count += 1
+                continue
+            deadline = reach_deadline_s(packet)
+            if deadline is not None and wall_s > deadline:
+                self._refuse(
+                    connection, message, packet, MessageClass.NACK_REACH_QUEUE_TIMEOUT, wall_ms
+                )
+                continue
+
+            destination = user.destination_queue
+            if type(destination) is DirectQueueName:
+                try:
+                    queue = by_wire_name[destination.name]
+                except KeyError:
+                    queue = self._find_direct(destination.name)
+            else:
+                queue = self._find(message)
+            if queue is None or queue.is_read_only:
+                self._refuse(
+                    connection, message, packet, MessageClass.NACK_BAD_DESTINATION_QUEUE, wall_ms
+                )
+                continue
+            size = len(packet)
+            if transaction is not None:
+                if not queue.transactional:
+                    self._refuse(
+                        connection,
+                        message,
+                        packet,
+                        MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE,
+                        wall_ms,
+                        queue,
+                    )
+                    continue
+            elif queue.transactional:
+                self._refuse(
+                    connection,
+                    message,
+                    packet,
+                    MessageClass.NACK_NOT_TRANSACTIONAL_MESSAGE,
+                    wall_ms,
+                    queue,
+                )
+                continue
+            if (full := manager.is_full(size)) is not None:
+                # The sender keeps what is not acknowledged: [MS-MQQB] 3.1.5.8.8.
+                manager.log_limited("session_closed_for_lack_of_room", "room", reason=full)
+                if recoverable_number:
+                    decided.pop()
+                self._finish(connection, decided, arrivals, accepted, wall_s)
+                connection.close(f"no room for messages: {full}")
+                return
+            has_room = queue.has_room(size)
+            if transaction is not None:
+                stream = self._streams.get((source, queue.id)) or self._new_stream(source, queue)
+                stream.return_path = connection
+                stream.by_direct_name = type(destination) is DirectQueueName
+                sequence = stream.sequence
+                position = (
+                    transaction.sequence_id,
+                    transaction.sequence_number,
+                    transaction.previous_number,
+                )
+                if (has_room or not sequence.is_next(*position)) and not sequence.offer(
+                    *position, now
+                ):
+                    self.rejected_count += 1
+                    self.arm_order_ack(stream)
+                    continue
+            if not has_room:
+                self._refuse(
+                    connection,
+                    message,
+                    packet,
+                    MessageClass.NACK_QUEUE_EXCEED_QUOTA,
+                    wall_ms,
+                    queue,
+                )
+                continue
+            if transaction is not None:
+                accepted[stream] = (transaction.sequence_id, transaction.sequence_number)
+                level = 7
+            else:
+                level = 7 - (message.base.flags & 7)
+
+            lookup_id = manager.next_lookup_id(level)
+            stored = StoredMessage(lookup_id, wall_ms, packet)
+            queue.messages += 1
+            queue.grow(size)
+            if flags & _EXPRESS_BITS:
+                batch.insert_message(
+                    queue.id << LOOKUP_BITS | lookup_id, packet, wall_ms, receive_deadline_s(packet)
+                )
+                if transaction is None:
+                    self._remember(source, user.message_number, now)
+                    batch.remember_message_id(source, user.message_number, wall_s)
+                queue_arrivals = arrivals.get(queue)
+                if queue_arrivals is None:
+                    arrivals[queue] = [stored]
+                else:
+                    queue_arrivals.append(stored)
+            else:
+                self._remember(source, user.message_number, now)
+                queue.express_arrived(stored)
+                manager.serve(queue)
+            if message.properties.flags & POSITIVE_ARRIVAL:
+                manager.outgoing.acknowledge_to_application(
+                    message, MessageClass.ACK_REACH_QUEUE, batch
+                )
+        self._finish(connection, decided, arrivals, accepted, wall_s)
+
+    def _finish(
+        self,
+        connection: PeerConnection,
+        decided: list[int],
+        arrivals: dict[LocalQueue, list[StoredMessage]],
+        accepted: dict[IncomingStream, tuple[int, int]],
+        wall_s: int,
+    ) -> None:
+        """Hand over to the disk; acknowledge and deliver when it has spoken."""
+        if not (decided or arrivals or accepted):
+            return
+        storage = self._manager.storage
+        batch = storage.batch
+        for stream, (sequence_id, number) in accepted.items():
+            batch.set_incoming_sequence(stream.id, sequence_id, number, wall_s)
+        batch.when_durable(partial(self._durable, connection, decided, arrivals, accepted))
+        if storage.congested:
+            connection.pause_reading()
+            self._waiting_for_disk[connection] = None
+
+    def _durable(
+        self,
+        connection: PeerConnection,
+        decided: list[int],
+        arrivals: dict[LocalQueue, list[StoredMessage]],
+        accepted: dict[IncomingStream, tuple[int, int]],
+    ) -> None:
+        """The commit has returned: now, and only now, is anything acknowledged."""
+        manager = self._manager
+        now = manager.loop.time()
+        if decided:
+            connection.mark_stored(decided)
+        for stream, (sequence_id, number) in accepted.items():
+            if stream.sequence.mark_durable(sequence_id, number, now):
+                self._owe_order_ack(stream)
+            else:
+                self.arm_order_ack(stream)
+        for queue, messages in arrivals.items():
+            queue.arrived(messages)
+            manager.serve(queue)
+        if self._waiting_for_disk and not manager.storage.congested:
+            waiting, self._waiting_for_disk = self._waiting_for_disk, {}
+            for paused in waiting:
+                paused.resume_reading()
+
+    # Order acks.
+
+    def _owe_order_ack(self, stream: IncomingStream) -> None:
+        connection = stream.return_path
+        if connection is None or not connection.is_open:
+            connection = self._manager.peers.connection_to(stream.source)
+        if connection is None:
+            return  # the sender sends again, and is answered then
+        connection.owed_order_acks[stream] = None
+        connection.flush_soon()
+
+    def send_owed_order_acks(self, connection: PeerConnection) -> None:
+        """As many as the window lets through; only the newest position of a stream counts."""
+        owed = connection.owed_order_acks
+        while owed and connection.room > 0:
+            stream = next(iter(owed))
+            del owed[stream]
+            assert connection.session is not None
+            connection.session.send(
+                order_ack_packet(
+                    stream.sequence.durable,
+                    destination=order_queue_name(connection.host)
+                    if stream.by_direct_name
+                    else PrivateQueueName(stream.source, ORDER_QUEUE_NUMBER),
+                    own_id=self._manager.id,
+                    message_number=self._manager.message_numbers.next() & 0xFFFFFFFF,
+                    sent_time=int(self._manager.environment.time()),
+                ),
+                recoverable=True,
+                token=None,
+                now=self._manager.loop.time(),
+            )
+
+    def arm_order_ack(self, stream: IncomingStream) -> None:
+        wake_at = stream.sequence.next_timer()
+        if wake_at is not None:
+            self._manager.timers.at(wake_at, stream, self._order_ack_due)
+
+    def _order_ack_due(self, stream: IncomingStream) -> None:
+        if stream.sequence.handle_timer(self._manager.loop.time()):
+            self._owe_order_ack(stream)
+        self.arm_order_ack(stream)
+
+    # The rarer turns.
+
+    def _internal(
+        self, connection: PeerConnection, kind: MessageKind, message: UserMessage, now: float
+    ) -> None:
+        """An order ack or final ack for what we have sent."""
+        outgoing = self._manager.outgoing
+        try:
+            if kind is MessageKind.ORDER_ACK:
+                outgoing.order_acknowledged(connection, message, order_ack_body(message), now)
+            else:
+                outgoing.final_acknowledged(connection, message, final_ack_body(message), now)
+        except ProtocolError as error:
+            self._manager.log_limited(
+                "acknowledgment_not_understood", connection.host, reason=str(error)
+            )
+
+    def _is_duplicate(self, source: bytes, number: int, now: float) -> bool:
+        """[MS-MQQB] 3.1.5.8.1; a duplicate keeps its entry young."""
+        key = (source, number)
+        if key not in self._history:
+            return False
+        self._history[key] = now
+        self._history.move_to_end(key)
+        return True
+
+    def _remember(self, source: bytes, number: int, now: float) -> None:
+        history = self._history
+        history[source, number] = now
+        if len(history) > self._history_max:
+            history.popitem(last=False)
+
+    def forget_old(self, now: float) -> None:
+        """[MS-MQQB] 3.1.6.7: entries that are old enough are dropped."""
+        history = self._history
+        while history and next(iter(history.values())) < now - self._history_age_s:
+            history.popitem(last=False)
+
+    def _find_direct(self, wire_name: bytes) -> LocalQueue | None:
+        queue = self._manager.queue_by_wire_name(wire_name)
+        if len(self._queues_by_wire_name) >= WIRE_NAMES_MAX:
+            self._queues_by_wire_name.clear()
+        self._queues_by_wire_name[wire_name] = queue
+        return queue
+
+    def _find(self, message: UserMessage) -> LocalQueue | None:
+        """A destination that is no direct name: a private queue's number here, or nothing."""
+        user = message.user
+        if user.queue_manager_address not in (NULL_GUID, self._manager.id):
+            return None
+        if user.flags >> 10 & 7 == _PRIVATE and isinstance(user.destination_queue, int):
+            return self._manager.queues_by_id.get(user.destination_queue)
+        return None
+
+    def _new_stream(self, source: bytes, queue: LocalQueue) -> IncomingStream:
+        stream = IncomingStream(
+            self._next_stream_id, source, queue, IncomingSequence(settings=self.sequence_settings)
+        )
+        self._next_stream_id += 1
+        self._streams[source, queue.id] = stream
+        self._manager.storage.batch.add_incoming_sequence(
+            stream.id, source, queue.id, int(self._manager.environment.time())
+        )
+        return stream
+
+    def _refuse(
+        self,
+        connection: PeerConnection,
+        message: UserMessage,
+        packet: bytes,
+        message_class: MessageClass,
+        wall_ms: int,
+        queue: LocalQueue | None = None,
+    ) -> None:
+        """The message ends here; its sender and our dead-letter queue are told why."""
+        manager = self._manager
+        source, number = message.user.source_queue_manager, message.user.message_number
+        self.refused_count += 1
+        result = consequences(
+            message,
+            message_class,
+            at_source=False,
+            insecure_nacks=manager.settings.delivery.insecure_nacks,
+        )
+        target = queue.format_name if queue is not None else manager.describe(message)
+        reason = reason_text(message_class, queue=target)
+        batch = manager.storage.batch
+        # A refusal is final: the same message again is kept no second time.
+        known = (source, number) in self._history
+        if not known:
+            self._remember(source, number, manager.loop.time())
+            batch.remember_message_id(source, number, wall_ms // 1000)
+        if result.dead_letter is not None and not known:
+            manager.dead_letter(
+                patch_class(packet, message_class),
+                f"{reason} It came from {guid_text(source)} at {connection.host}.",
+                wall_ms,
+            )
+        if result.acknowledgment is not None:
+            manager.outgoing.acknowledge_to_application(message, result.acknowledgment, batch)
+        if result.final_ack is not None:
+            manager.outgoing.send_final_ack(
+                message, result.final_ack, batch, address=connection.host
+            )
+        manager.log_limited(
+            "message_refused",
+            connection.host,
+            message_id=message_id_text(source, number),
+            address=connection.host,
+            reason=reason,
+        )

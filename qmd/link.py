@@ -1,0 +1,175 @@
+"""The way to one remote queue manager: its sessions, and when to try again.
+
+A link is named by an address that we dial (`host:port`), or by a queue
+manager's GUID when all we can do is to wait until a session with it exists.
+All outgoing queues of one address share its one session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from qmd.core.retry import QueueState, Retry
+
+if TYPE_CHECKING:
+    from qmd.connection import PeerConnection
+    from qmd.manager import QueueManager
+    from qmd.outgoing_queue import OutgoingQueue
+
+PUMP_MESSAGES_MAX = 64  # of one queue before the next one of the same address has its turn
+
+
+class Link:
+    """All that is on its way to one remote queue manager."""
+
+    def __init__(
+        self, manager: QueueManager, *, address: tuple[str, int] | None, guid: bytes | None
+    ) -> None:
+        assert (address is None) != (guid is None)
+        settings = manager.settings.delivery
+        self._manager = manager
+        self._dialling: asyncio.Task[None] | None = None
+        self._retry_timer: asyncio.TimerHandle | None = None
+        self.address = address
+        self.guid = guid
+        self.remote_id = guid
+        self.queues: list[OutgoingQueue] = []
+        self.connection: PeerConnection | None = None  # with an open session
+        self.attempt: PeerConnection | None = None  # dialled, the handshake is under way
+        self.retry = Retry(first_s=settings.retry_first_s, max_s=settings.retry_max_s)
+
+    @property
+    def name(self) -> str:
+        if self.address is not None:
+            host, port = self.address
+            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        from protocol.identifiers import guid_text
+
+        assert self.guid is not None
+        return guid_text(self.guid)
+
+    def state(self, queue: OutgoingQueue) -> QueueState:
+        if queue.paused:
+            return QueueState.PAUSED
+        if self.connection is not None:
+            return QueueState.CONNECTED
+        return QueueState.WAITING if queue.messages else QueueState.INACTIVE
+
+    def wake(self) -> None:
+        """Something is there to be sent."""
+        if self.connection is not None:
+            self.connection.flush_soon()
+        else:
+            self.connect()
+
+    def connect(self) -> None:
+        """Dial, unless that is under way or it is too early."""
+        if (
+            self.address is None
+            or self._dialling is not None
+            or self._manager.stopping
+            or self.attempt is not None
+            or self.connection is not None
+        ):
+            return
+        loop = self._manager.loop
+        wait_s = self.retry.next_attempt - loop.time()
+        if wait_s > 0:
+            if self._retry_timer is None:
+                self._retry_timer = loop.call_later(wait_s, self._retry_now)
+            return
+        self._dialling = loop.create_task(self._dial())
+
+    def kick(self) -> None:
+        """Try at once, whatever the back-off says."""
+        self.retry.kick(self._manager.loop.time())
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+            self._retry_timer = None
+        self.connect()
+
+    def opened(self, connection: PeerConnection) -> None:
+        """A session is there: whatever is in doubt goes again, from the first message on."""
+        if self.attempt is connection:
+            self.attempt = None
+        self.connection = connection
+        connection.links[self] = None
+        assert connection.session is not None
+        self.remote_id = connection.session.remote_id
+        self.retry.succeeded(self._manager.loop.time())
+        for queue in self.queues:
+            queue.new_pass(transactional_only=False)
+        self.wake()
+
+    def closed(self, connection: PeerConnection, reason: str) -> None:
+        """The session, or the attempt at one, is over."""
+        if self.attempt is connection:
+            self.attempt = None
+        if self.connection is connection:
+            self.connection = None
+            for queue in self.queues:
+                queue.new_pass(transactional_only=False)
+        self.retry.failed(self._manager.loop.time(), reason)
+        if self.has_work:
+            self.connect()
+
+    def stop(self) -> None:
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+            self._retry_timer = None
+        if self._dialling is not None:
+            self._dialling.cancel()
+
+    @property
+    def has_work(self) -> bool:
+        return any(queue.messages and not queue.paused for queue in self.queues)
+
+    def pump(self) -> None:
+        """Give the session as much as its window takes, each queue in its turn."""
+        connection = self.connection
+        if connection is None or connection.session is None:
+            return
+        manager, queues = self._manager, self.queues
+        now, wall_s = manager.loop.time(), int(manager.environment.time())
+        idle = 0
+        while idle < len(queues) and (room := connection.room) > 0:
+            queue = queues[0]
+            if len(queues) > 1:
+                queues.append(queues.pop(0))
+            sent = 0
+            if not queue.paused:
+                sent = queue.transmit(connection.session, min(room, PUMP_MESSAGES_MAX), now, wall_s)
+                if sent:
+                    manager.outgoing.transmitted_count += sent
+                    manager.outgoing.arm_resend(queue)
+                if queue.expired:
+                    manager.outgoing.expire(queue)
+                if queue.window.wants_refill or queue.window.needs_refill:
+                    manager.outgoing.refill(queue)
+            idle = 0 if sent else idle + 1
+
+    def _retry_now(self) -> None:
+        self._retry_timer = None
+        if self.has_work:
+            self.connect()
+
+    async def _dial(self) -> None:
+        from qmd.connection import PeerConnection
+
+        assert self.address is not None
+        host, port = self.address
+        manager = self._manager
+        try:
+            async with asyncio.timeout(manager.settings.delivery.connect_timeout_s):
+                await manager.loop.create_connection(
+                    lambda: PeerConnection(manager, self), host, port
+                )
+        except (OSError, TimeoutError) as error:
+            reason = str(error) or type(error).__name__
+            self.retry.failed(manager.loop.time(), reason)
+            manager.log_limited("peer_unreachable", self.name, address=self.name, error=reason)
+        finally:
+            self._dialling = None
+        if self.attempt is None and self.connection is None and self.has_work:
+            self.connect()  # no handshake is under way: plan the next attempt

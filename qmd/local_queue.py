@@ -1,0 +1,182 @@
+"""A queue of this computer, as the running queue manager sees it.
+
+The disk holds the messages; here is the bounded window on them, who has taken
+which one, and who waits.  A message is in one of three states:
+
+    ready ──take──► taken ──remove──► (commit) ──► gone
+      ▲               │
+      └──put back─────┘
+
+A taken message is still on disk.  A daemon that dies has therefore put back
+everything that was taken and not removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from qmd.compose import QueueAddress
+from qmd.core.ready import ReadyWindow
+from qmd.core.stored_packet import receive_deadline_s
+from qmd.frames import StoredMessage
+from qmd.usage import Measured, Usage
+
+WINDOW_ENTRIES_MAX = 4096
+WINDOW_BYTES_MAX = 8 * 1024 * 1024
+TAKE_BYTES_MAX = 8 * 1024 * 1024  # of bodies in one answer; one message always fits
+
+
+@dataclass(slots=True, eq=False)
+class Reader:
+    """One connection that takes messages."""
+
+    taken: dict[LocalQueue, set[int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """A request for messages that has not been answered yet."""
+
+    reader: Reader
+    limit: int
+    wait: bool  # False: answer as soon as it is known what is there
+    answer: Callable[[list[StoredMessage]], None]
+
+
+class LocalQueue(Measured):
+    """One queue; `key` is its casefolded name, by which it is found."""
+
+    def __init__(
+        self,
+        *,
+        id: int,
+        name: str,
+        key: str,
+        label: str,
+        transactional: bool,
+        journal: bool,
+        quota_bytes: int | None,
+        is_system: bool,
+        created_at_s: int,
+        address: QueueAddress,
+        usage: Usage,
+        messages: int = 0,
+        size: int = 0,
+    ) -> None:
+        super().__init__(usage, size)
+        self.id = id
+        self.name = name
+        self.key = key
+        self.label = label
+        self.transactional = transactional
+        self.journal = journal
+        self.quota_bytes = quota_bytes
+        self.is_system = is_system
+        self.created_at_s = created_at_s
+        self.messages = messages  # ready and taken, stored and express
+        self.address = address  # as packets that are sent from here name it
+        self.deleted = False
+        self.window: ReadyWindow[StoredMessage] = ReadyWindow(
+            entries_max=WINDOW_ENTRIES_MAX, bytes_max=WINDOW_BYTES_MAX
+        )
+        if messages:
+            self.window.clear_to_disk(0)
+        self.express: dict[int, StoredMessage] = {}  # all of them: they are nowhere else
+        self.taken: dict[int, StoredMessage] = {}
+        self.expired: list[StoredMessage] = []  # found by `take`, not yet dealt with
+        self.waiters: deque[Waiter] = deque()
+        self.watchers: list[asyncio.Future[None]] = []  # told when something arrives
+
+    @property
+    def is_read_only(self) -> bool:
+        """Journals and dead-letter queues: nobody can send to them."""
+        return self.is_system
+
+    @property
+    def format_name(self) -> str:
+        return f"DIRECT=OS:.\\{self.name}"
+
+    def has_room(self, size: int) -> bool:
+        return self.quota_bytes is None or self.bytes + size <= self.quota_bytes
+
+    def arrived(self, messages: Iterable[StoredMessage]) -> None:
+        """Messages are durable: readers may have them."""
+        add = self.window.add
+        for message in messages:
+            add(message.lookup_id, message, len(message.packet), stored=True)
+
+    def express_arrived(self, message: StoredMessage) -> None:
+        """A message that lives here, and nowhere else."""
+        self.express[message.lookup_id] = message
+        self.window.add(message.lookup_id, message, len(message.packet), stored=False)
+
+    def take(self, reader: Reader, limit: int, wall_s: int) -> list[StoredMessage]:
+        """Up to `limit` ready messages, in order; what is on disk only is not among them.
+
+        Those whose time is over are put aside into `expired`.
+        """
+        window, taken = self.window, self.taken
+        messages: list[StoredMessage] = []
+        size = 0
+        while len(messages) < limit:
+            entry = window.peek()
+            if entry is None or (messages and size + len(entry[1].packet) > TAKE_BYTES_MAX):
+                break
+            window.pop()
+            lookup_id, message = entry
+            deadline = receive_deadline_s(message.packet)
+            if deadline is not None and wall_s > deadline and not self.is_system:
+                self.expired.append(message)
+                continue
+            messages.append(message)
+            size += len(message.packet)
+            taken[lookup_id] = message
+        if messages:
+            mine = reader.taken.setdefault(self, set())
+            mine.update(message.lookup_id for message in messages)
+        return messages
+
+    def expire_express(self, wall_s: int) -> None:
+        """Put express messages whose time is over aside; nobody but us knows of them."""
+        for lookup_id, message in self.express.items():
+            deadline = receive_deadline_s(message.packet)
+            if deadline is not None and wall_s > deadline and lookup_id not in self.taken:
+                self.expired.append(message)
+
+    def hold(self, reader: Reader, lookup_id: int) -> bool:
+        """Take a message that is to be ended, wherever it is; False when somebody has it."""
+        if lookup_id in self.taken:
+            return False
+        message = self.express.get(lookup_id)
+        if message is not None:
+            self.window.take(lookup_id)
+        else:
+            self.window.hold(lookup_id)
+            message = StoredMessage(lookup_id, 0, b"")  # its size is known from the disk
+        self.taken[lookup_id] = message
+        reader.taken.setdefault(self, set()).add(lookup_id)
+        return True
+
+    def forget(self, lookup_ids: Iterable[int]) -> None:
+        """Taken messages are gone for good: their removal is durable."""
+        for lookup_id in lookup_ids:
+            message = self.taken.pop(lookup_id)
+            self.express.pop(lookup_id, None)
+            self.window.remove(lookup_id)
+            self.messages -= 1
+            self.shrink(len(message.packet))
+
+    def put_back(self, reader: Reader, lookup_ids: Iterable[int]) -> int:
+        """Messages return to their old place.  Returns how many did."""
+        mine = reader.taken.get(self, set())
+        count = 0
+        for lookup_id in lookup_ids:
+            mine.discard(lookup_id)
+            message = self.taken.pop(lookup_id, None)
+            if message is not None:
+                self.window.put_back(lookup_id, message, len(message.packet))
+                count += 1
+        return count

@@ -1,0 +1,556 @@
+"""All outgoing queues: from "to be sent" to "acknowledged by the peer" or "dead".
+
+A message leaves the disk here in one of three ways, each in one commit with
+what it leads to: the peer's acknowledgment releases it, its time runs out, or
+the peer refuses it for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from protocol import (
+    ORDER_QUEUE_NUMBER,
+    DirectQueueName,
+    FinalAckBody,
+    OrderAckBody,
+    PrivateQueueName,
+    UserMessage,
+    parse_user_message,
+    patch_class,
+)
+from protocol.direct_name import parse_wire_name
+from protocol.format_name import DirectName, FormatName, PrivateName, PublicName, parse_format_name
+from protocol.identifiers import guid_text, sequence_id
+from protocol.message_class import MessageClass
+from qmd.compose import queue_address
+from qmd.core.acknowledgment import build_acknowledgment, final_ack_packet, order_queue_of
+from qmd.core.fate import reason_text
+from qmd.core.sequence import ImpossibleOrderAck, OutgoingSequence
+from qmd.core.stored_packet import (
+    is_express,
+    message_identity,
+    reach_deadline_s,
+    wants_dead_letter,
+    wants_journal,
+)
+from qmd.frames import StoredMessage
+from qmd.outgoing_queue import TRANSACTIONAL_FIRST, InFlight, OutgoingQueue
+from qmd.refusal import Refusal
+from storage import messages as message_rows
+from storage import outgoing as outgoing_rows
+from storage.batch import Batch
+from storage.keys import LOOKUP_BITS, LOOKUP_MASK, QUEUE_ID_MAX
+from storage.outgoing import OutgoingRow
+from storage.pages import Totals
+
+if TYPE_CHECKING:
+    from qmd.connection import PeerConnection
+    from qmd.link import Link
+    from qmd.manager import QueueManager
+
+log = structlog.get_logger()
+
+PORT = 1801  # [MS-MQQB] 2.1.1
+REFILL_ROWS = 512
+REFILL_BYTES = 4 * 1024 * 1024
+NEGATIVE_ARRIVAL = 0x04  # MessagePropertiesHeader.Flags.NA
+
+
+class Outgoing:
+    """The outgoing queues by their destination."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+        self._queues: dict[str, OutgoingQueue] = {}
+        self._by_sequence_timestamp: dict[int, OutgoingQueue] = {}
+        self._next_id = 1
+        self._last_timestamp = 0
+        self._link_by_sender: dict[bytes, Link] = {}
+        self.transmitted_count = 0
+        self.released_count = 0
+        self.dead_count = 0
+
+    @property
+    def queues(self) -> list[OutgoingQueue]:
+        return list(self._queues.values())
+
+    def find(self, key: str) -> OutgoingQueue | None:
+        return self._queues.get(key)
+
+    # Start-up.
+
+    def restore(
+        self, row: outgoing_rows.OutgoingQueueRow, messages: int, size: int, transactional: int
+    ) -> None:
+        """An outgoing queue as the disk has it; all of it counts as sent once."""
+        name = parse_format_name(row.destination)
+        sequence = OutgoingSequence(
+            row.sequence_id,
+            row.base,
+            row.next_number,
+            transactional,
+            resend_intervals_s=self._manager.settings.delivery.resend_s,
+        )
+        queue = OutgoingQueue(
+            id=row.id,
+            destination=row.destination,
+            key=name.key,
+            address=queue_address(name),
+            link=self._link(name),
+            sequence=sequence,
+            paused=row.paused,
+            others=messages - transactional,
+            usage=self._manager.usage,
+            size=size,
+        )
+        self._adopt(queue)
+
+    def start(self) -> None:
+        """Begin to deliver what the last run left."""
+        for queue in self._queues.values():
+            if queue.messages:
+                queue.link.wake()
+
+    # Sending.
+
+    def queue_for(self, name: DirectName | PrivateName) -> OutgoingQueue:
+        """The outgoing queue for a destination, made when it is the first message."""
+        key = name.key
+        queue = self._queues.get(key)
+        if queue is not None:
+            return queue
+        manager = self._manager
+        if self._next_id > QUEUE_ID_MAX:
+            raise Refusal(
+                "too_many_destinations",
+                f"there are {QUEUE_ID_MAX} outgoing queues; no further destination can be added",
+            )
+        timestamp = max(int(manager.environment.time()), self._last_timestamp + 1)
+        queue = OutgoingQueue(
+            id=self._next_id,
+            destination=str(name),
+            key=key,
+            address=queue_address(name),
+            link=self._link(name),
+            usage=manager.usage,
+            sequence=OutgoingSequence(
+                sequence_id(timestamp, 1), resend_intervals_s=manager.settings.delivery.resend_s
+            ),
+        )
+        self._adopt(queue)
+        if queue.link.connection is not None:
+            queue.new_pass(transactional_only=False)
+        manager.storage.batch.add_outgoing_queue(
+            outgoing_rows.OutgoingQueueRow(
+                queue.id,
+                queue.destination,
+                queue.link.name,
+                False,
+                queue.sequence.sequence_id,
+                queue.sequence.base,
+                queue.sequence.next_number,
+                int(manager.environment.time()),
+            )
+        )
+        return queue
+
+    def append(self, queue: OutgoingQueue, key: int, packet: bytes, batch: Batch) -> None:
+        """Rows for a message that is to be sent; `appended` follows when they are durable."""
+        queue.grow(len(packet))
+        if key < TRANSACTIONAL_FIRST:
+            queue.others += 1
+            if is_express(packet):
+                queue.express[key] = packet
+                return
+        batch.insert_outgoing(queue.id << LOOKUP_BITS | key, packet, reach_deadline_s(packet))
+
+    def appended(self, queue: OutgoingQueue, messages: list[tuple[int, bytes]]) -> None:
+        """These messages are durable (or express): they may be sent."""
+        add = queue.window.add
+        for key, packet in messages:
+            add(key, packet, len(packet), stored=not is_express(packet))
+        queue.link.wake()
+
+    def save(self, queue: OutgoingQueue, batch: Batch) -> None:
+        """Keep where its sequence stands, in the same commit as the messages."""
+        sequence = queue.sequence
+        batch.set_outgoing_sequence(
+            queue.id, sequence.sequence_id, sequence.base, sequence.next_number
+        )
+
+    def refill(self, queue: OutgoingQueue) -> None:
+        """Read on where the window ends."""
+        start = queue.window.begin_refill()
+        self._manager.storage.batch.read_after(
+            lambda db: outgoing_rows.page(db, queue.id, start, REFILL_ROWS, REFILL_BYTES),
+            partial(self._refilled, queue),
+        )
+
+    def _refilled(self, queue: OutgoingQueue, rows: list[OutgoingRow]) -> None:
+        entries = [(row.key & LOOKUP_MASK, row.packet, len(row.packet)) for row in rows]
+        size = sum(entry[2] for entry in entries)
+        queue.window.refill(entries, complete=len(entries) < REFILL_ROWS and size < REFILL_BYTES)
+        queue.link.wake()
+
+    # Acknowledged.
+
+    def session_acknowledged(self, tokens: list[tuple[OutgoingQueue, int]]) -> None:
+        """[MS-MQQB] 3.1.5.5.2 - .4: what is not transactional is finished."""
+        keys: list[int] = []
+        gone: list[tuple[OutgoingQueue, int]] = []
+        batch = self._manager.storage.batch
+        for queue, key in tokens:
+            packet = queue.in_flight.pop(key, None)
+            if packet is not None:
+                queue.others -= 1
+                queue.shrink(len(packet))
+                keys.append(queue.id << LOOKUP_BITS | key)
+                gone.append((queue, key))
+            else:
+                packet = queue.forget_express(key)
+                if packet is None:
+                    continue  # it expired, and went its way, while it was in flight
+            self.released_count += 1
+            if wants_journal(packet):
+                self._manager.journal(packet)
+        if keys:
+            batch.delete_outgoing(keys)
+            batch.when_durable(partial(self._gone, gone))
+
+    def _gone(self, messages: list[tuple[OutgoingQueue, int]]) -> None:
+        for queue, key in messages:
+            queue.window.remove(key)
+
+    def order_acknowledged(
+        self, connection: PeerConnection, message: UserMessage, body: OrderAckBody, now: float
+    ) -> None:
+        """[MS-MQQB] 3.1.5.6: the destination holds everything up to this number."""
+        queue = self._by_sequence_timestamp.get(body.sequence_id >> 32)
+        if queue is None or not self._speaks_for(connection, message, queue):
+            self._manager.log_limited(
+                "order_ack_for_nothing", connection.host, address=connection.host
+            )
+            return
+        try:
+            released = queue.sequence.acknowledge(body.sequence_id, body.sequence_number, now)
+        except ImpossibleOrderAck as error:
+            self._manager.log_limited(
+                "impossible_order_ack", connection.host, address=connection.host, reason=str(error)
+            )
+            return
+        self.arm_resend(queue)
+        if released is None:
+            return
+        batch = self._manager.storage.batch
+        first = queue.id << LOOKUP_BITS | TRANSACTIONAL_FIRST
+        last = first + queue.sequence.base + released
+        done = queue.forget_transmitted(released)
+        if done is not None:
+            batch.delete_outgoing_range(first, last)
+            batch.when_durable(partial(self._released, queue, done))
+        else:
+            # An ack for an earlier pass: how many rows it releases, only the disk knows.
+            counted = batch.run(lambda db: outgoing_rows.release(db, first, last))
+            counted.add_done_callback(partial(self._released_rows, queue))
+
+    def _released(self, queue: OutgoingQueue, messages: list[InFlight]) -> None:
+        """They are off the disk."""
+        remove = queue.window.remove
+        size = 0
+        for message in messages:
+            remove(message.key)
+            size += message.size
+        queue.shrink(size)
+        self._count_released(queue, len(messages))
+
+    def _count_released(self, queue: OutgoingQueue, count: int) -> None:
+        self.released_count += count
+        queue.sequence.released(count)
+        queue.link.wake()
+
+    def _released_rows(self, queue: OutgoingQueue, done: asyncio.Future[Totals]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            return  # the storage failed, and the daemon stops
+        queue.shrink(done.result().bytes)
+        self._count_released(queue, done.result().messages)
+
+    def final_acknowledged(
+        self, connection: PeerConnection, message: UserMessage, body: FinalAckBody, now: float
+    ) -> None:
+        """[MS-MQQB] 3.1.5.7: the destination has refused a message for good."""
+        message_class = message.properties.message_class
+        queue = self._by_sequence_timestamp.get(body.sequence_id >> 32)
+        if (
+            queue is None
+            or body.source_queue_manager != self._manager.id
+            or body.sequence_id != queue.sequence.sequence_id
+            or not message_class & 0x8000
+            or not self._speaks_for(connection, message, queue)
+        ):
+            return
+        key = TRANSACTIONAL_FIRST | (queue.sequence.base + body.sequence_number)
+        reason = (
+            f"{reason_text(message_class, queue=queue.destination)}"
+            f" Refused by {guid_text(message.user.source_queue_manager)} at {connection.host}."
+        )
+        self.kill(queue, [key], message_class, reason, number_is=body.message_number)
+
+    def _speaks_for(
+        self, connection: PeerConnection, message: UserMessage, queue: OutgoingQueue
+    ) -> bool:
+        """Only the queue manager that a queue leads to may release its messages."""
+        expected = queue.link.remote_id
+        assert connection.session is not None
+        return expected is None or expected in (
+            connection.session.remote_id,
+            message.user.source_queue_manager,
+        )
+
+    # Dead.
+
+    def expire(self, queue: OutgoingQueue) -> None:
+        """What `transmit` found to be over goes to the dead-letter queue."""
+        keys, queue.expired = queue.expired, []
+        self.kill(
+            queue,
+            keys,
+            MessageClass.NACK_REACH_QUEUE_TIMEOUT,
+            reason_text(MessageClass.NACK_REACH_QUEUE_TIMEOUT, queue=queue.destination),
+        )
+
+    def kill(
+        self,
+        queue: OutgoingQueue,
+        keys: list[int],
+        message_class: int,
+        reason: str,
+        *,
+        number_is: int | None = None,
+    ) -> None:
+        """Messages end undelivered: off this queue, with their reason, in one commit."""
+        manager = self._manager
+        batch = manager.storage.batch
+        wall_ms = int(manager.environment.time() * 1000)
+        stored: list[tuple[int, int]] = []  # row key, and the place it would get when dead
+        for key in keys:
+            packet = queue.forget_express(key)
+            if packet is None:
+                queue.window.remove(key)
+                queue.removing += 1
+                stored.append((queue.id << LOOKUP_BITS | key, manager.next_lookup_id(7)))
+            elif wants_dead_letter(packet):
+                manager.dead_letter(patch_class(packet, message_class), reason, wall_ms)
+        if not stored:
+            return
+
+        def bury(db: sqlite3.Connection) -> list[tuple[int, bytes, int]]:
+            """(row key, packet, its new place) of those that were still there."""
+            buried = []
+            for row_key, lookup_id in stored:
+                row = outgoing_rows.find(db, row_key)
+                if row is None:
+                    continue
+                if number_is is not None and message_identity(row.packet)[1] != number_is:
+                    continue
+                buried.append((row_key, row.packet, lookup_id))
+            outgoing_rows.delete(db, [row_key for row_key, _, _ in buried])
+            message_rows.insert(
+                db,
+                [
+                    (
+                        manager.dead_letter_queue(packet).id << LOOKUP_BITS | lookup_id,
+                        wall_ms,
+                        None,
+                        reason,
+                        patch_class(packet, message_class),
+                    )
+                    for _, packet, lookup_id in buried
+                    if wants_dead_letter(packet)
+                ],
+            )
+            return buried
+
+        done = batch.run(bury)
+        done.add_done_callback(
+            partial(self._buried, queue, message_class, reason, wall_ms, len(stored))
+        )
+
+    def _buried(
+        self,
+        queue: OutgoingQueue,
+        message_class: int,
+        reason: str,
+        wall_ms: int,
+        removing: int,
+        done: asyncio.Future[list[tuple[int, bytes, int]]],
+    ) -> None:
+        queue.removing -= removing
+        if done.cancelled() or done.exception() is not None:
+            return  # the storage failed, and the daemon stops
+        manager = self._manager
+        for row_key, packet, lookup_id in done.result():
+            key = row_key & LOOKUP_MASK
+            queue.shrink(len(packet))
+            if key >= TRANSACTIONAL_FIRST:
+                number = queue.number_of(key)
+                queue.forget_number(number)
+                if queue.sequence.remove(number):
+                    queue.sequence.hasten(manager.loop.time())
+                    self.arm_resend(queue)
+            else:
+                queue.in_flight.pop(key, None)
+                queue.others -= 1
+            self.dead_count += 1
+            if wants_dead_letter(packet):
+                dead_letters = manager.dead_letter_queue(packet)
+                dead_letters.messages += 1
+                dead_letters.grow(len(packet))
+                dead_letters.arrived(
+                    [StoredMessage(lookup_id, wall_ms, patch_class(packet, message_class), reason)]
+                )
+                manager.serve(dead_letters)
+            if message_class == MessageClass.NACK_REACH_QUEUE_TIMEOUT:
+                original = parse_user_message(packet)
+                if original.properties.flags & NEGATIVE_ARRIVAL:
+                    self.acknowledge_to_application(original, message_class, manager.storage.batch)
+        if done.result():
+            log.info(
+                "messages_died",
+                destination=queue.destination,
+                count=len(done.result()),
+                reason=reason,
+            )
+        queue.link.wake()
+
+    def expire_express(self, wall_s: int) -> None:
+        """Express messages that waited too long; the reaper sees only the disk."""
+        for queue in self._queues.values():
+            over = [
+                key
+                for key, packet in queue.express.items()
+                if (deadline := reach_deadline_s(packet)) is not None and wall_s > deadline
+            ]
+            if over:
+                queue.expired += over
+                self.expire(queue)
+
+    # Resending.
+
+    def arm_resend(self, queue: OutgoingQueue) -> None:
+        wake_at = queue.sequence.next_timer()
+        if wake_at is not None:
+            self._manager.timers.at(wake_at, queue, self._resend_due)
+
+    def _resend_due(self, queue: OutgoingQueue) -> None:
+        """[MS-MQQB] 3.1.6.5: everything unacknowledged goes again, in order."""
+        if queue.sequence.handle_timer(self._manager.loop.time()):
+            if queue.link.connection is not None:
+                log.info(
+                    "resending",
+                    destination=queue.destination,
+                    messages=queue.sequence.outstanding,
+                )
+                queue.new_pass(transactional_only=True)
+            queue.link.wake()
+        self.arm_resend(queue)
+
+    # Acknowledgments that we send.
+
+    def acknowledge_to_application(
+        self, original: UserMessage, message_class: int, batch: Batch
+    ) -> None:
+        """An administration acknowledgment, to where the original asks for it.
+
+        [MS-MQQB] 3.1.7.15; nothing is sent when it names no administration queue.
+        """
+        manager = self._manager
+        built = build_acknowledgment(
+            original,
+            message_class,
+            own_id=manager.id,
+            message_number=manager.message_numbers.next() & 0xFFFFFFFF,
+            sent_time=int(manager.environment.time()),
+        )
+        if built is not None:
+            destination, packet = built
+            name: FormatName
+            if isinstance(destination, DirectQueueName):
+                name = parse_wire_name(destination.name)
+            elif isinstance(destination, PrivateQueueName):
+                name = PrivateName(destination.queue_manager, destination.number)
+            else:
+                name = PublicName(destination)
+            manager.send_packet(name, packet, batch)
+
+    def send_final_ack(
+        self, original: UserMessage, message_class: int, batch: Batch, *, address: str | None
+    ) -> None:
+        """[MS-MQQB] 3.1.7.17: tell the source what became of a transactional message.
+
+        `address` is where the message came from, when that is known.
+        """
+        manager = self._manager
+        source = original.user.source_queue_manager
+        packet = final_ack_packet(
+            original,
+            message_class,
+            destination=order_queue_of(
+                source,
+                address or "",
+                by_direct_name=address is not None
+                and isinstance(original.user.destination_queue, DirectQueueName),
+            ),
+            own_id=manager.id,
+            message_number=manager.message_numbers.next() & 0xFFFFFFFF,
+            sent_time=int(manager.environment.time()),
+        )
+        # Whatever address the packet bears, it goes over a session with its source.
+        manager.send_packet(PrivateName(source, ORDER_QUEUE_NUMBER), packet, batch)
+
+    # What operators do.
+
+    async def set_paused(self, queue: OutgoingQueue, paused: bool) -> None:
+        """Keep the queue's messages here, or let them go again; survives a restart."""
+        await self._manager.storage.batch.run(
+            partial(outgoing_rows.set_paused, outgoing_id=queue.id, paused=paused)
+        )
+        queue.paused = paused
+        log.info("outgoing_paused" if paused else "outgoing_resumed", destination=queue.destination)
+        queue.link.wake()
+
+    def kick(self, queue: OutgoingQueue) -> None:
+        """Connect now, or, where there is a session, send everything unacknowledged again."""
+        if queue.link.connection is None:
+            queue.link.kick()
+        else:
+            queue.new_pass(transactional_only=True)
+            queue.link.wake()
+
+    # Within.
+
+    def _adopt(self, queue: OutgoingQueue) -> None:
+        self._queues[queue.key] = queue
+        queue.link.queues.append(queue)
+        timestamp = queue.sequence.sequence_id >> 32
+        self._by_sequence_timestamp[timestamp] = queue
+        self._last_timestamp = max(self._last_timestamp, timestamp)
+        self._next_id = max(self._next_id, queue.id + 1)
+
+    def _link(self, name: FormatName) -> Link:
+        peers = self._manager.peers
+        if isinstance(name, DirectName) and name.transport in ("TCP", "OS"):
+            return peers.link_to_address(name.host, name.port or PORT)
+        if isinstance(name, PrivateName):
+            return peers.link_to_queue_manager(name.queue_manager)
+        raise Refusal(
+            "bad_name",
+            f"{name} cannot be reached: only direct names over TCP or OS, and private queues of"
+            " a queue manager that has a session with this one",
+            "Use DIRECT=TCP:address\\queue or DIRECT=OS:host\\queue.",
+        )

@@ -1,0 +1,188 @@
+"""An outgoing queue: what waits for one remote destination, or is not acknowledged yet.
+
+The disk holds every recoverable and transactional message until the peer's
+acknowledgment releases it; here is the bounded window on them and what is in
+flight.  One pass walks the stored messages in order and hands them to a
+session; a new session, or the resend timer, begins a new pass at the first
+message that is still there.
+
+Keys order the queue: by priority, then age; transactional messages come last
+and in the order of their sequence, at `base + number` of their level.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from protocol import patch_sequence, transaction_offset
+from qmd.compose import QueueAddress
+from qmd.core.ready import ReadyWindow
+from qmd.core.sequence import OutgoingSequence
+from qmd.core.session import Session
+from qmd.core.stored_packet import is_express, reach_deadline_s
+from qmd.usage import Measured, Usage
+from storage.keys import ARRIVAL_BITS, OUTGOING_TRANSACTIONAL_LEVEL
+
+if TYPE_CHECKING:
+    from qmd.link import Link
+
+WINDOW_ENTRIES_MAX = 4096
+WINDOW_BYTES_MAX = 8 * 1024 * 1024
+IN_FLIGHT_ENTRIES_MAX = 4096  # transactional messages sent and not order-acknowledged
+
+TRANSACTIONAL_FIRST = OUTGOING_TRANSACTIONAL_LEVEL << ARRIVAL_BITS
+
+
+class InFlight(NamedTuple):
+    """A transactional message that was sent in this pass."""
+
+    number: int
+    key: int
+    size: int
+
+
+class OutgoingQueue(Measured):
+    """Everything for one destination; `key` is the destination's casefolded format name."""
+
+    def __init__(
+        self,
+        *,
+        id: int,
+        destination: str,
+        key: str,
+        address: QueueAddress,
+        link: Link,
+        sequence: OutgoingSequence,
+        paused: bool = False,
+        usage: Usage,
+        others: int = 0,
+        size: int = 0,
+    ) -> None:
+        super().__init__(usage, size)
+        self.id = id
+        self.destination = destination
+        self.key = key
+        self.address = address
+        self.link = link
+        self.sequence = sequence
+        self.paused = paused
+        self.others = others  # express and recoverable messages that are here
+        self.removing = 0  # transmission of what follows waits for this many removals
+        self.window: ReadyWindow[bytes] = ReadyWindow(
+            entries_max=WINDOW_ENTRIES_MAX, bytes_max=WINDOW_BYTES_MAX
+        )
+        if self.messages:
+            self.window.clear_to_disk(0)
+        self.express: dict[int, bytes] = {}  # all of them: they are nowhere else
+        self.in_flight: dict[int, bytes] = {}  # recoverable, on the session, by key
+        self.transmitted: deque[InFlight] = deque()
+        self.resent_count = 0
+        self.expired: list[int] = []  # keys found expired on the way out
+
+    @property
+    def messages(self) -> int:
+        return self.others + self.sequence.outstanding
+
+    def next_key(self) -> tuple[int, int]:
+        """The number for the next transactional message, and the key of its row."""
+        number = self.sequence.append()
+        return number, TRANSACTIONAL_FIRST | (self.sequence.base + number)
+
+    def number_of(self, key: int) -> int:
+        """The sequence number of the transactional message at `key`."""
+        return (key ^ TRANSACTIONAL_FIRST) - self.sequence.base
+
+    def transmit(self, session: Session, room: int, now: float, wall_s: int) -> int:
+        """Hand up to `room` messages to the session; returns how many went."""
+        window, sequence = self.window, self.sequence
+        sent = 0
+        while sent < room:
+            entry = window.peek()
+            if entry is None:
+                break
+            key, packet = entry
+            deadline = reach_deadline_s(packet)
+            if deadline is not None and wall_s > deadline:
+                window.pop()
+                self.expired.append(key)
+                if key >= TRANSACTIONAL_FIRST:
+                    break  # what follows is linked around it, once it is gone from the disk
+                continue
+            if key >= TRANSACTIONAL_FIRST:
+                if self.removing or len(self.transmitted) >= IN_FLIGHT_ENTRIES_MAX:
+                    break
+                window.pop()
+                number = self.number_of(key)
+                if number <= sequence.acknowledged:
+                    window.remove(key)  # an order ack came after it was read, and its row goes
+                    continue
+                self.transmitted.append(InFlight(number, key, len(packet)))
+                previous = sequence.transmit(number, now)
+                if previous != number - 1:
+                    packet = self._linked(packet, number, previous)
+                session.send(packet, recoverable=True, token=None, now=now)
+            else:
+                window.pop()
+                if is_express(packet):
+                    session.send(packet, recoverable=False, token=(self, key), now=now)
+                else:
+                    self.in_flight[key] = packet
+                    session.send(packet, recoverable=True, token=(self, key), now=now)
+            sent += 1
+        return sent
+
+    def new_pass(self, *, transactional_only: bool) -> None:
+        """Send again, in order, whatever is still there.
+
+        With `transactional_only` the session is alive and keeps what else is in
+        flight on it; otherwise the session is gone, and all of it goes again.
+        """
+        self.sequence.restart()
+        self.resent_count += len(self.transmitted)
+        self.transmitted.clear()
+        if transactional_only:
+            self.window.clear_to_disk(TRANSACTIONAL_FIRST)
+            return
+        self.resent_count += len(self.in_flight)
+        self.in_flight.clear()
+        self.window.clear_to_disk(0)
+        for key, packet in self.express.items():
+            self.window.put_back(key, packet, len(packet))
+
+    def forget_transmitted(self, number: int) -> list[InFlight] | None:
+        """Messages up to `number` were acknowledged in order; those that it releases.
+
+        None when this pass has not come that far: then only the disk knows.
+        """
+        transmitted = self.transmitted
+        if not transmitted or transmitted[-1].number < number:
+            transmitted.clear()
+            return None
+        done = []
+        while transmitted and transmitted[0].number <= number:
+            done.append(transmitted.popleft())
+        return done
+
+    def forget_number(self, number: int) -> None:
+        """A message was removed from the middle: it is not in flight any more."""
+        for entry in self.transmitted:
+            if entry.number == number:
+                self.transmitted.remove(entry)
+                return
+
+    def forget_express(self, key: int) -> bytes | None:
+        """Drop an express message; None when `key` is none."""
+        packet = self.express.pop(key, None)
+        if packet is not None:
+            self.window.remove(key)
+            self.others -= 1
+            self.shrink(len(packet))
+        return packet
+
+    def _linked(self, packet: bytes, number: int, previous: int) -> bytes:
+        copy = bytearray(packet)
+        offset = transaction_offset(packet)
+        assert offset is not None, "a row of the transactional level has a transaction header"
+        patch_sequence(copy, offset, self.sequence.sequence_id, number, previous)
+        return bytes(copy)

@@ -1,0 +1,194 @@
+"""What operators get to see: the state of the queue manager as plain values for JSON."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import qmd
+from protocol.identifiers import guid_text, sequence_parts
+from qmd import frames
+from qmd.local_queue import LocalQueue
+from qmd.outgoing_queue import OutgoingQueue
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+
+Value = dict[str, Any]
+
+
+def hello(manager: QueueManager) -> Value:
+    return {
+        "version": frames.VERSION,
+        "release": qmd.__version__,
+        "queue_manager": guid_text(manager.id),
+        "name": manager.name,
+    }
+
+
+def status(manager: QueueManager) -> Value:
+    """The queue manager at a glance."""
+    storage = manager.storage
+    return {
+        "name": manager.name,
+        "queue_manager": guid_text(manager.id),
+        "release": qmd.__version__,
+        "uptime_s": round(manager.loop.time() - manager.started_at, 1),
+        "listen": [f"{host}:{port}" for host, port in manager.listening],
+        "queues": sum(not queue.is_system for queue in manager.queues.values()),
+        "messages": sum(queue.messages for queue in manager.queues.values() if not queue.is_system),
+        "dead_letters": sum(
+            queue.messages
+            for queue in manager.queues.values()
+            if queue.key in ("system$;deadletter", "system$;deadxact")
+        ),
+        "outgoing_messages": sum(queue.messages for queue in manager.outgoing.queues),
+        "bytes": manager.usage.bytes,
+        "quota_bytes": manager.settings.quotas.computer_bytes,
+        "disk_full": storage.full,
+        "sessions": len(manager.peers.connections),
+        "sent": manager.sent_count,
+        "transmitted": manager.outgoing.transmitted_count,
+        "resent": sum(queue.resent_count for queue in manager.outgoing.queues),
+        "received": manager.incoming.received_count,
+        "duplicates_refused": manager.incoming.duplicate_count + manager.incoming.rejected_count,
+        "refused": manager.incoming.refused_count,
+    }
+
+
+def queue(queue: LocalQueue) -> Value:
+    return {
+        "name": queue.name,
+        "format_name": queue.format_name,
+        "label": queue.label,
+        "transactional": queue.transactional,
+        "journal": queue.journal,
+        "system": queue.is_system,
+        "messages": queue.messages,
+        "bytes": queue.bytes,
+        "quota_bytes": queue.quota_bytes,
+        "taken": len(queue.taken),
+        "readers_waiting": len(queue.waiters),
+        "created_at": _time(queue.created_at_s),
+        "number": queue.id,
+    }
+
+
+def outgoing_queue(manager: QueueManager, queue: OutgoingQueue) -> Value:
+    sequence = queue.sequence
+    return {
+        "destination": queue.destination,
+        "address": queue.link.name,
+        "state": queue.link.state(queue).value,
+        "messages": queue.messages,
+        "bytes": queue.bytes,
+        "unacknowledged": len(queue.transmitted) + len(queue.in_flight),
+        "resent": queue.resent_count,
+        "next_number": sequence.next_number,
+        "acknowledged_number": sequence.acknowledged,
+        "explanation": _explanation(manager, queue),
+    }
+
+
+def outgoing_details(manager: QueueManager, queue: OutgoingQueue) -> Value:
+    sequence, now = queue.sequence, manager.loop.time()
+    timestamp, ordinal = sequence_parts(sequence.sequence_id)
+    remote = queue.link.remote_id
+    return outgoing_queue(manager, queue) | {
+        "queue_manager": None if remote is None else guid_text(remote),
+        "sequence": {
+            "id": sequence.sequence_id,
+            "timestamp": timestamp,
+            "ordinal": ordinal,
+            "outstanding": sequence.outstanding,
+            "first_unacknowledged": sequence.in_flight[0] if sequence.in_flight else None,
+            "last_unacknowledged": sequence.in_flight[-1] if sequence.in_flight else None,
+            "order_acks": sequence.ack_count,
+            "last_order_ack_ago_s": _ago(now, sequence.last_ack_at),
+            "resends": sequence.resend_count,
+            "resend_in_s": _until(now, sequence.next_timer()),
+        },
+        "connection_history": [
+            {"ago_s": _ago(now, attempt.at), "result": attempt.result}
+            for attempt in reversed(queue.link.retry.history)
+        ],
+    }
+
+
+def sequences(manager: QueueManager) -> list[Value]:
+    """The transactional sequences, in both directions."""
+    now = manager.loop.time()
+    incoming = [
+        {
+            "direction": "incoming",
+            "peer": guid_text(stream.source),
+            "queue": stream.queue.name,
+            "id": stream.sequence.durable_id,
+            "number": stream.sequence.durable_number,
+            "rejected": stream.sequence.rejects,
+            "last_seen_ago_s": _ago(now, stream.sequence.last_seen),
+        }
+        for stream in manager.incoming.streams
+    ]
+    outgoing = [
+        {
+            "direction": "outgoing",
+            "peer": None if queue.link.remote_id is None else guid_text(queue.link.remote_id),
+            "queue": queue.destination,
+            "id": queue.sequence.sequence_id,
+            "number": queue.sequence.next_number - 1,
+            "acknowledged": queue.sequence.acknowledged,
+            "outstanding": queue.sequence.outstanding,
+        }
+        for queue in manager.outgoing.queues
+        if queue.sequence.next_number > 1 or queue.sequence.base
+    ]
+    return incoming + outgoing
+
+
+def sessions(manager: QueueManager) -> list[Value]:
+    now = manager.loop.time()
+    return [
+        {
+            "peer": None if session.remote_id is None else guid_text(session.remote_id),
+            "address": f"{connection.host}:{connection.port}",
+            "dialled": connection.link is not None,
+            "state": session.state.value,
+            "sent": session.sent_count,
+            "received": session.received_count,
+            "unacknowledged": session.unacknowledged,
+            "peer_window": session.peer_window,
+            "bytes_sent": connection.bytes_sent,
+            "bytes_received": connection.bytes_received,
+            "age_s": _ago(now, connection.opened_at),
+        }
+        for connection in manager.peers.connections
+        if (session := connection.session) is not None
+    ]
+
+
+def _explanation(manager: QueueManager, queue: OutgoingQueue) -> str:
+    """What the queue waits for, as a sentence."""
+    link = queue.link
+    text = link.state(queue).description
+    if queue.paused:
+        return f"{text} Resume it: qmd outgoing resume '{queue.destination}'."
+    if link.connection is None and queue.messages:
+        wait_s = max(0.0, link.retry.next_attempt - manager.loop.time())
+        if link.address is None:
+            return f"{text} That queue manager has to connect to this one: its address is unknown."
+        last = link.retry.history[-1].result if link.retry.history else "not tried yet"
+        return f"{text} Last attempt: {last}. Next attempt in {wait_s:.0f} s."
+    return text
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _ago(now: float, then: float | None) -> float | None:
+    return None if then is None else round(now - then, 1)
+
+
+def _until(now: float, then: float | None) -> float | None:
+    return None if then is None else round(max(0.0, then - now), 1)

@@ -1,0 +1,184 @@
+"""All sessions and links: who may connect, which session leads to whom."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from typing import TYPE_CHECKING, cast
+
+import structlog
+
+from protocol.identifiers import guid_text
+from qmd.core.session import Session, SessionSettings
+from qmd.link import Link
+
+if TYPE_CHECKING:
+    from qmd.connection import PeerConnection
+    from qmd.manager import QueueManager
+    from qmd.outgoing_queue import OutgoingQueue
+
+log = structlog.get_logger()
+
+
+class Peers:
+    """The queue managers that we talk with."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+        self._links_by_address: dict[tuple[str, int], Link] = {}
+        self._links_by_guid: dict[bytes, Link] = {}
+        self._by_guid: dict[bytes, list[PeerConnection]] = {}
+        self._per_host: Counter[str] = Counter()
+        self._handshakes = 0
+        self.connections: dict[PeerConnection, None] = {}
+        delivery = manager.settings.delivery
+        self._session_settings = SessionSettings(
+            window_size=delivery.window_size,
+            ack_timeout_s=delivery.ack_timeout_s,
+            recoverable_ack_min_s=delivery.recoverable_ack_timeout_min_s,
+            initialization_timeout_s=manager.settings.peers.handshake_timeout_s,
+            cleanup_timeout_s=delivery.idle_close_s,
+            ack_at_once=delivery.acknowledge_at_once,
+        )
+
+    @property
+    def links(self) -> list[Link]:
+        return [*self._links_by_address.values(), *self._links_by_guid.values()]
+
+    def link_to_address(self, host: str, port: int) -> Link:
+        address = (host.casefold(), port)
+        link = self._links_by_address.get(address)
+        if link is None:
+            link = self._links_by_address[address] = Link(self._manager, address=address, guid=None)
+        return link
+
+    def link_to_queue_manager(self, guid: bytes) -> Link:
+        """The link over whatever session with that queue manager there is, or will be."""
+        link = self._links_by_guid.get(guid)
+        if link is None:
+            link = self._links_by_guid[guid] = Link(self._manager, address=None, guid=guid)
+            connection = self.connection_to(guid)
+            if connection is not None:
+                link.opened(connection)
+        return link
+
+    def connection_to(self, guid: bytes) -> PeerConnection | None:
+        """A live session with that queue manager, if there is one."""
+        connections = self._by_guid.get(guid)
+        return connections[-1] if connections else None
+
+    # What a connection tells.
+
+    def admit(self, connection: PeerConnection) -> Session | None:
+        """The session for a new connection; None when it must not have one."""
+        manager, limits = self._manager, self._manager.settings.peers
+        host, dialled = connection.host, connection.link is not None
+        refuse = False
+        if not dialled:
+            if not self.is_allowed(host):
+                manager.log_limited("peer_not_allowed", host, address=host)
+                return None
+            if self._handshakes >= limits.handshakes_max or (
+                self._per_host[host] >= 2 * limits.sessions_per_peer_max
+            ):
+                manager.log_limited("too_many_connections", host, address=host)
+                return None
+            refuse = not self.has_room_for(host)
+            if refuse:
+                manager.log_limited("session_refused", host, address=host, reason="limit reached")
+        self.connections[connection] = None
+        self._per_host[host] += 1
+        self._handshakes += 1
+        if connection.link is not None:
+            connection.link.attempt = connection
+        return Session(
+            initiator=dialled,
+            own_id=manager.id,
+            settings=self._session_settings,
+            now=manager.loop.time(),
+            refuse=refuse,
+        )
+
+    def opened(self, connection: PeerConnection) -> None:
+        assert connection.session is not None
+        guid = connection.session.remote_id
+        assert guid is not None
+        self._handshakes -= 1
+        connection.handshake_done = True
+        self._by_guid.setdefault(guid, []).append(connection)
+        log.info(
+            "session_opened",
+            peer=guid_text(guid),
+            address=connection.host,
+            dialled=connection.link is not None,
+        )
+        if connection.link is not None:
+            connection.link.opened(connection)
+        waiting = self._links_by_guid.get(guid)
+        if waiting is not None and waiting.connection is None:
+            waiting.opened(connection)
+        if connection.link is None:
+            # Who can reach us is probably reachable again as well.
+            for link in self._links_by_address.values():
+                if link.remote_id == guid and link.connection is None and link.has_work:
+                    link.kick()
+
+    def closed(self, connection: PeerConnection, reason: str) -> None:
+        if connection not in self.connections:
+            return
+        del self.connections[connection]
+        self._per_host[connection.host] -= 1
+        if not self._per_host[connection.host]:
+            del self._per_host[connection.host]
+        if not connection.handshake_done:
+            self._handshakes -= 1
+        assert connection.session is not None
+        guid = connection.session.remote_id
+        if guid is not None and connection.handshake_done:
+            remaining = self._by_guid[guid]
+            remaining.remove(connection)
+            if not remaining:
+                del self._by_guid[guid]
+        self._manager.log_limited(
+            "session_closed", connection.host, address=connection.host, reason=reason
+        )
+        links = dict.fromkeys(connection.links)
+        if connection.link is not None:
+            links[connection.link] = None
+        for link in links:
+            link.closed(connection, reason)
+            if link.guid is not None and (other := self.connection_to(link.guid)) is not None:
+                link.opened(other)
+
+    def acknowledged(self, connection: PeerConnection, tokens: list[object]) -> None:
+        """The peer has these messages: what is not transactional is finished."""
+        # What `OutgoingQueue.transmit` gave the session.
+        given = cast("list[tuple[OutgoingQueue, int]]", tokens)
+        self._manager.outgoing.session_acknowledged(given)
+
+    def has_room_for(self, host: str) -> bool:
+        """Whether another session with that address is within the limits."""
+        limits = self._manager.settings.peers
+        return (
+            len(self.connections) < limits.sessions_max
+            and self._per_host[host] < limits.sessions_per_peer_max
+        )
+
+    def pump(self, connection: PeerConnection) -> None:
+        for link in connection.links:
+            link.pump()
+
+    def stop(self) -> None:
+        for link in self.links:
+            link.stop()
+        for connection in list(self.connections):
+            connection.close("this queue manager stops")
+
+    def is_allowed(self, host: str) -> bool:
+        try:
+            address = ipaddress.ip_address(host.partition("%")[0])
+        except ValueError:
+            return False
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return any(address in network for network in self._manager.settings.peers.allow)

@@ -1,0 +1,53 @@
+"""What systemd is told, and gives: readiness, status, watchdog, sockets.  See sd_notify(3).
+
+Nothing happens where the environment says nothing of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Mapping
+
+LISTEN_FDS_START = 3
+
+
+class ServiceManager:
+    """The service manager that started us, if one did."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._address = environment.get("NOTIFY_SOCKET", "")
+        self._environment = environment
+
+    @property
+    def watchdog_s(self) -> float | None:
+        """How often it wants to hear from us; None when it does not."""
+        with contextlib.suppress(ValueError):
+            pid = self._environment.get("WATCHDOG_PID")
+            if pid is None or int(pid) == os.getpid():
+                period_us = int(self._environment.get("WATCHDOG_USEC", "0"))
+                return period_us / 1_000_000 if period_us > 0 else None
+        return None
+
+    def tell(self, *lines: str) -> None:
+        """Send `READY=1` and the like; a service manager that does not listen is no fault of ours."""
+        if not self._address:
+            return
+        address = self._address
+        if address.startswith("@"):
+            address = "\0" + address[1:]
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender,
+        ):
+            sender.connect(address)
+            sender.sendall("\n".join(lines).encode())
+
+    def sockets(self) -> list[socket.socket]:
+        """Listening sockets that were opened for us (socket activation), TCP ones."""
+        with contextlib.suppress(ValueError):
+            if int(self._environment.get("LISTEN_PID", "0")) == os.getpid():
+                count = int(self._environment.get("LISTEN_FDS", "0"))
+                return [socket.socket(fileno=LISTEN_FDS_START + index) for index in range(count)]
+        return []

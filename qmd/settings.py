@@ -1,0 +1,270 @@
+# ruff: noqa: RUF009 (setting() is dataclasses.field with more to say)
+"""Every setting of the queue manager: key, default, what is allowed, what it means.
+
+The one declaration from which the loader, the file that `qmd init` writes and the manual are
+made.  An attribute is named as its key in the file, with the unit behind it: `ack_timeout`
+is `ack_timeout_s`, seconds; `computer` is `computer_bytes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from qmd.setting_kinds import (
+    Address,
+    Choice,
+    ComputerName,
+    ComputerNames,
+    Duration,
+    Durations,
+    Flag,
+    Kind,
+    Location,
+    Mode,
+    Network,
+    Networks,
+    Size,
+    Text,
+    Whole,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One key of one section, as the file has it."""
+
+    section: str
+    key: str
+    attribute: str
+    kind: Kind[object]
+    default: object
+    meaning: str
+
+
+def setting(kind: Kind[T], default: object, meaning: str) -> T:
+    """A field of a section; `default` is what would stand in the file."""
+    return field(default=kind.parse(default), metadata={"setting": (kind, default, meaning)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueManagerSettings:
+    """What this queue manager is called, and where it keeps everything."""
+
+    name: str = setting(
+        ComputerName(),
+        "",
+        "The computer's name, as others write it in DIRECT=OS:name\\queue. Empty: the host name.",
+    )
+    aliases: tuple[str, ...] = setting(
+        ComputerNames(), [], "Other names of this computer that stand for it in format names."
+    )
+    data: Path = setting(
+        Location(), "data", "The folder of the messages, the identity and the queues."
+    )
+    run_as_root: bool = setting(
+        Flag(), False, "Whether the daemon may run as root. It needs no right of root's."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenSettings:
+    """Where other queue managers reach this one."""
+
+    address: str = setting(
+        Address(), "127.0.0.1", "The address to listen on. The default lets nobody in from outside."
+    )
+    port: int = setting(
+        Whole(0, 65535), 1801, "The TCP port; others expect 1801. 0: any free one, for tests."
+    )
+    ping: bool = setting(Flag(), False, "Whether to answer the protocol's ping, over UDP.")
+    ping_port: int = setting(
+        Whole(0, 65535), 3527, "The UDP port for it; others expect 3527. 0: any free one."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeersSettings:
+    """Which other queue managers may connect, and how much of us they may occupy."""
+
+    allow: tuple[Network, ...] = setting(
+        Networks(),
+        ["127.0.0.0/8", "::1/128"],
+        "Connections from elsewhere are closed before a byte is read.",
+    )
+    sessions_max: int = setting(Whole(1, 65535), 1000, "Sessions at once, from all peers.")
+    sessions_per_peer_max: int = setting(
+        Whole(1, 65535), 200, "Sessions at once from one address; at most sessions_max."
+    )
+    handshakes_max: int = setting(
+        Whole(1, 65535), 256, "Connections at once that have not finished the handshake."
+    )
+    handshake_timeout_s: float = setting(
+        Duration("10ms", "10m"), "60s", "How long the handshake may take, [MS-MQQB] 3.1.2.1."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlSettings:
+    """The Unix socket that the command line and applications use."""
+
+    socket: Path = setting(Location(), "qmd.sock", "The socket; at most 107 bytes with its folder.")
+    mode: int = setting(Mode(), "0660", "Who may use it: its owner and its group.")
+    group: str = setting(Text(), "", "The group that owns it. Empty: the daemon's own group.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotasSettings:
+    """How much may be kept. A full queue refuses messages; it never drops what it has."""
+
+    computer_bytes: int = setting(
+        Size("1MB", "1000TB"), "8GB", "All messages of this queue manager together."
+    )
+    queue_bytes: int = setting(
+        Size("1kB", "1000TB"), "4GB", "One queue, when it is created without a quota."
+    )
+    journal_bytes: int = setting(Size("1kB", "1000TB"), "1GB", "One journal queue, likewise.")
+    message_bytes_max: int = setting(
+        Size("1kB", "4MiB"),
+        "4MiB",
+        "One message's body. A packet of 4 MiB has to hold the headers too.",
+    )
+    express_bytes: int = setting(
+        Size("1MB", "1TB"), "256MB", "Memory for express messages, which are never on disk."
+    )
+    disk_reserve_bytes: int = setting(
+        Size("1MB", "1TB"), "64MB", "Kept free on the disk, so that a full one can be drained."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliverySettings:
+    """Timers and windows of the sessions and transactional sequences."""
+
+    time_to_reach_queue_s: float = setting(
+        Duration("1s", "49710d"),
+        "4d",
+        "How long a message may travel when its sender says nothing.",
+    )
+    window_size: int = setting(
+        Whole(1, 32767), 64, "Messages that a peer may send before we acknowledge one."
+    )
+    ack_timeout_s: float = setting(
+        Duration("10ms", "120s"),
+        "20s",
+        "How long we wait for a session ack. The specification allows 20s to 120s.",
+    )
+    recoverable_ack_timeout_min_s: float = setting(
+        Duration("1ms", "120s"),
+        "500ms",
+        "The least delay of session acks of recoverable messages that we announce; the "
+        "specification allows 500ms to 120s.",
+    )
+    acknowledge_at_once: bool = setting(
+        Flag(), True, "Whether our acknowledgments leave with the commit that they speak of."
+    )
+    order_ack_timeout_s: float = setting(
+        Duration("1ms", "60s"),
+        "500ms",
+        "How long an order ack waits for more messages when it does not leave at once.",
+    )
+    order_ack_delay_max_s: float = setting(
+        Duration("1ms", "10m"), "10s", "How long a busy sequence may postpone its order ack."
+    )
+    resend_s: tuple[float, ...] = setting(
+        Durations(Duration("10ms", "7d"), 32),
+        ["30s", "30s", "30s", "5m", "5m", "5m", "30m", "30m", "30m", "6h"],
+        "When unacknowledged transactional messages are sent again; the last one repeats.",
+    )
+    connect_timeout_s: float = setting(
+        Duration("10ms", "10m"), "10s", "How long connecting to a peer may take."
+    )
+    retry_first_s: float = setting(
+        Duration("1ms", "1h"), "500ms", "The pause after the first failed connection; it doubles."
+    )
+    retry_max_s: float = setting(Duration("1ms", "1d"), "30s", "The longest such pause.")
+    idle_close_s: float = setting(
+        Duration("10ms", "1d"), "300s", "A session without messages for so long is closed."
+    )
+    message_id_history_entries: int = setting(
+        Whole(1, 1_000_000), 10_000, "Messages remembered to notice duplicates of plain messages."
+    )
+    message_id_history_age_s: float = setting(
+        Duration("1s", "7d"), "30m", "How long each is remembered."
+    )
+    insecure_nacks: bool = setting(
+        Flag(),
+        False,
+        "Whether refusals that tell about our queues and keys are sent, [MS-MQQB] 3.1.1.3.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageSettings:
+    """The database; there is seldom a reason to change these."""
+
+    commit_rows_max: int = setting(Whole(1, 100_000), 2048, "Rows that one commit may write.")
+    checkpoint_pages: int = setting(
+        Whole(100, 1_000_000), 4000, "Pages of 8 KiB in the write-ahead log before a checkpoint."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """What is written to standard error."""
+
+    level: str = setting(
+        Choice(("debug", "info", "warning", "error")), "info", "The least important level written."
+    )
+    format: str = setting(
+        Choice(("auto", "console", "json")),
+        "auto",
+        'Auto: "console" on a terminal, "json" (one object a line) otherwise.',
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The whole configuration."""
+
+    queue_manager: QueueManagerSettings = field(default_factory=QueueManagerSettings)
+    listen: ListenSettings = field(default_factory=ListenSettings)
+    peers: PeersSettings = field(default_factory=PeersSettings)
+    control: ControlSettings = field(default_factory=ControlSettings)
+    quotas: QuotasSettings = field(default_factory=QuotasSettings)
+    delivery: DeliverySettings = field(default_factory=DeliverySettings)
+    storage: StorageSettings = field(default_factory=StorageSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "queue_manager": QueueManagerSettings,
+    "listen": ListenSettings,
+    "peers": PeersSettings,
+    "control": ControlSettings,
+    "quotas": QuotasSettings,
+    "delivery": DeliverySettings,
+    "storage": StorageSettings,
+    "log": LogSettings,
+}
+
+
+def settings_of(section: str) -> dict[str, Setting]:
+    """The keys of one section, in the order of declaration."""
+    found = (_setting(section, item) for item in fields(SECTIONS[section]))
+    return {item.key: item for item in found}
+
+
+def all_settings() -> Iterator[Setting]:
+    for section in SECTIONS:
+        yield from settings_of(section).values()
+
+
+def _setting(section: str, item: Field[Any]) -> Setting:
+    kind, default, meaning = item.metadata["setting"]
+    key = item.name.removesuffix(kind.attribute_suffix)
+    return Setting(section, key, item.name, kind, default, meaning)

@@ -1,0 +1,280 @@
+"""What goes to disk together: the acts that gather while the last batch is being committed.
+
+The hot acts are rows, each kind written by one `executemany`.  Rare acts are units: plain functions
+of the connection, each under a savepoint, so that one that fails leaves the others alone.  They are
+written in this order, whatever the order of the calls:
+
+    new rows ─► deletions ─► sequences, history, outcomes ─► units ─► COMMIT ─► reads
+
+and their callers hear of it in this order, back in the event loop: futures of units, callbacks of
+`when_durable` in the order given, callbacks of `read_after`.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from storage import history, messages, outcomes, outgoing, sequences
+from storage.connection import Work
+from storage.errors import StorageError
+from storage.sequences import encode_sequence_id
+
+T = TypeVar("T")
+
+#: Failures that lie in the unit.  After any other (disk, memory, lock, damage) SQLite may have
+#: rolled back the whole transaction, and with it what other callers wrote.
+_UNITS_OWN_ERRORS = frozenset(
+    {
+        sqlite3.SQLITE_ERROR,
+        sqlite3.SQLITE_CONSTRAINT,
+        sqlite3.SQLITE_MISMATCH,
+        sqlite3.SQLITE_MISUSE,
+        sqlite3.SQLITE_RANGE,
+        sqlite3.SQLITE_TOOBIG,
+    }
+)
+
+
+class Batch:
+    """Open for acts until the writer takes it.  Nothing in it is promised before it is durable.
+
+    A packet must not be changed any more once it was given.
+    """
+
+    def __init__(self, on_first_act: Callable[[], None], history_entries_max: int) -> None:
+        #: How much there is to write: rows, deletions and units; bytes of packets.
+        self.rows = 0
+        self.bytes = 0
+        self.is_empty = True
+        self._on_first_act = on_first_act
+        self._history_entries_max = history_entries_max
+        self._messages: list[messages.NewMessage] = []
+        self._outgoing: list[outgoing.NewOutgoing] = []
+        self._message_deletions: list[int] = []
+        self._outgoing_deletions: list[int] = []
+        self._outgoing_ranges: list[tuple[int, int]] = []
+        self._new_sequences: list[sequences.NewSequence] = []
+        self._new_outgoing_queues: list[outgoing.OutgoingQueueRow] = []
+        # The last state within a batch is the one that counts.
+        self._incoming_states: dict[int, sequences.SequenceState] = {}
+        self._outgoing_states: dict[int, outgoing.SequenceState] = {}
+        self._history: list[tuple[bytes, int, int]] = []
+        self._outcomes: list[tuple[bytes, bytes, int]] = []
+        self._units: list[_Unit[Any]] = []
+        self._callbacks: list[Callable[[], None]] = []
+        self._reads: list[_Read[Any]] = []
+
+    # Hot acts.
+
+    def insert_message(
+        self,
+        key: int,
+        packet: bytes,
+        arrived_at_ms: int,
+        expires_at_s: int | None = None,
+        reason: str | None = None,
+    ) -> None:
+        self._messages.append((key, arrived_at_ms, expires_at_s, reason, packet))
+        self.bytes += len(packet)
+        self._count(1)
+
+    def delete_messages(self, keys: Sequence[int]) -> None:
+        """A key that is not there is no error."""
+        self._message_deletions += keys
+        self._count(len(keys))
+
+    def insert_outgoing(self, key: int, packet: bytes, expires_at_s: int | None = None) -> None:
+        self._outgoing.append((key, expires_at_s, packet))
+        self.bytes += len(packet)
+        self._count(1)
+
+    def delete_outgoing(self, keys: Sequence[int]) -> None:
+        """A key that is not there is no error."""
+        self._outgoing_deletions += keys
+        self._count(len(keys))
+
+    def delete_outgoing_range(self, first_key: int, last_key: int) -> None:
+        """Both ends are included."""
+        self._outgoing_ranges.append((first_key, last_key))
+        self._count(1)
+
+    def add_incoming_sequence(
+        self, incoming_id: int, source: bytes, queue_id: int, at_s: int
+    ) -> None:
+        """A stream that begins.  The caller chooses the id: one above all that there are.
+
+        So the first message's state can be set at once, in the same batch.
+        """
+        self._new_sequences.append((incoming_id, source, queue_id, at_s))
+        self._count(1)
+
+    def add_outgoing_queue(self, row: outgoing.OutgoingQueueRow) -> None:
+        """A destination that is new.  The caller chooses the id: one above all that there are.
+
+        So its first messages and their sequence can be set at once, in the same batch.
+        """
+        self._new_outgoing_queues.append(row)
+        self._count(1)
+
+    def set_incoming_sequence(
+        self, incoming_id: int, sequence_id: int, number: int, at_s: int
+    ) -> None:
+        self._incoming_states[incoming_id] = (
+            encode_sequence_id(sequence_id),
+            number,
+            at_s,
+            incoming_id,
+        )
+        self._count(1)
+
+    def set_outgoing_sequence(
+        self, outgoing_id: int, sequence_id: int, base: int, next_number: int
+    ) -> None:
+        self._outgoing_states[outgoing_id] = (
+            encode_sequence_id(sequence_id),
+            base,
+            next_number,
+            outgoing_id,
+        )
+        self._count(1)
+
+    def remember_message_id(self, source: bytes, number: int, at_s: int) -> None:
+        self._history.append((source, number, at_s))
+        self._count(1)
+
+    def record_outcome(self, token: bytes, result: bytes, at_s: int) -> None:
+        self._outcomes.append((token, result, at_s))
+        self._count(1)
+
+    # Rare acts, and who wants to hear of the commit.
+
+    def run(self, unit: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+        """What `unit` returned, once that is durable; or its exception, and nothing of it is done.
+
+        It runs on the writer's thread, after the rows of the batch.  It may run twice (a full disk
+        makes the batch begin again), so it must not keep anything outside the connection.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._units.append(_Unit(unit, future))
+        self._count(1)
+        return future
+
+    def when_durable(self, callback: Callable[[], None]) -> None:
+        """An exception of the callback is a bug, and stops the storage."""
+        self._callbacks.append(callback)
+        self._count(0)
+
+    def read_after(
+        self, read: Callable[[sqlite3.Connection], T], callback: Callable[[T], None]
+    ) -> None:
+        """Look at the database as this batch leaves it: nothing else is written before `read`."""
+        self._reads.append(_Read(read, callback))
+        self._count(0)
+
+    # For the writer.
+
+    def write(self, db: sqlite3.Connection) -> None:
+        """Everything up to the COMMIT, on the writer's thread."""
+        db.execute("BEGIN IMMEDIATE")
+        if self._messages:
+            messages.insert(db, self._messages)
+        if self._outgoing:
+            outgoing.insert(db, self._outgoing)
+        if self._message_deletions:
+            messages.delete(db, self._message_deletions)
+        if self._outgoing_deletions:
+            outgoing.delete(db, self._outgoing_deletions)
+        if self._outgoing_ranges:
+            outgoing.delete_ranges(db, self._outgoing_ranges)
+        if self._new_outgoing_queues:
+            outgoing.add_queues(db, self._new_outgoing_queues)
+        if self._new_sequences:
+            sequences.add(db, self._new_sequences)
+        if self._incoming_states:
+            sequences.set_states(db, list(self._incoming_states.values()))
+        if self._outgoing_states:
+            outgoing.set_sequences(db, list(self._outgoing_states.values()))
+        if self._history:
+            history.remember(db, self._history, self._history_entries_max)
+        if self._outcomes:
+            outcomes.record(db, self._outcomes)
+        for unit in self._units:
+            unit.write(db)
+        db.execute("COMMIT")
+
+    def read(self, db: sqlite3.Connection) -> None:
+        """What `read_after` asked for, on the writer's thread."""
+        for read in self._reads:
+            read.run(db)
+
+    def report(self) -> None:
+        """Tell everybody, in the event loop.  Only after `write` has returned."""
+        for unit in self._units:
+            unit.settle()
+        for callback in self._callbacks:
+            callback()
+        for read in self._reads:
+            read.report()
+
+    def fail(self, error: StorageError) -> None:
+        """Nothing of this batch was stored, as far as anybody knows."""
+        for unit in self._units:
+            unit.fail(error)
+
+    def _count(self, rows: int) -> None:
+        self.rows += rows
+        if self.is_empty:
+            self.is_empty = False
+            self._on_first_act()
+
+
+class _Unit(Generic[T]):
+    def __init__(self, work: Work[T], future: asyncio.Future[T]) -> None:
+        self._work = work
+        self._future = future
+        self._failure: Exception | None = None
+        self._result: T
+
+    def write(self, db: sqlite3.Connection) -> None:
+        self._failure = None
+        db.execute("SAVEPOINT unit")
+        try:
+            self._result = self._work(db)
+        except Exception as failure:
+            if isinstance(failure, sqlite3.Error) and not _is_units_own(failure):
+                raise
+            self._failure = failure
+            db.execute("ROLLBACK TO unit")
+        db.execute("RELEASE unit")
+
+    def settle(self) -> None:
+        if self._future.done():  # the caller was cancelled
+            return
+        if self._failure is None:
+            self._future.set_result(self._result)
+        else:
+            self._future.set_exception(self._failure)
+
+    def fail(self, error: StorageError) -> None:
+        if not self._future.done():
+            self._future.set_exception(error)
+
+
+class _Read(Generic[T]):
+    def __init__(self, work: Work[T], callback: Callable[[T], None]) -> None:
+        self._work = work
+        self._callback = callback
+        self._result: T
+
+    def run(self, db: sqlite3.Connection) -> None:
+        self._result = self._work(db)
+
+    def report(self) -> None:
+        self._callback(self._result)
+
+
+def _is_units_own(failure: sqlite3.Error) -> bool:
+    """The module's own errors, such as a wrong number of parameters, have no code."""
+    code = getattr(failure, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)
+    return code & 0xFF in _UNITS_OWN_ERRORS

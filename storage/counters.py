@@ -1,0 +1,27 @@
+"""Table `counter`: numbers that are never given twice, not even after a crash.
+
+Reserve a block, wait until that is durable, then give its numbers from memory.  A crash loses the
+rest of a block, which only leaves a gap.
+"""
+
+import sqlite3
+
+
+def reserve(db: sqlite3.Connection, name: str, count: int) -> int:
+    """The first of `count` numbers that are the caller's from now on; the very first is 1."""
+    (value,) = db.execute(
+        "INSERT INTO counter (name, value) VALUES (:name, 1 + :count)"
+        " ON CONFLICT (name) DO UPDATE SET value = value + :count RETURNING value",
+        {"name": name, "count": count},
+    ).fetchone()
+    return int(value) - count
+
+
+def following(db: sqlite3.Connection, name: str) -> int:
+    """The number that `reserve` would begin with."""
+    row = db.execute("SELECT value FROM counter WHERE name = ?", (name,)).fetchone()
+    return 1 if row is None else int(row[0])
+
+
+def set_following(db: sqlite3.Connection, name: str, value: int) -> None:
+    db.execute("INSERT OR REPLACE INTO counter (name, value) VALUES (?, ?)", (name, value))

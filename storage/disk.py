@@ -1,0 +1,90 @@
+"""The storage's own dealings with the file system, in one object.
+
+SQLite does the rest.  A simulated disk replaces both: this object, and the function that connects
+to the database.
+"""
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+from storage.errors import FolderInUse
+from storage.recovery import rewrite_log, sync_folder
+
+CHUNK_BYTES = 1024 * 1024
+
+
+class Disk:
+    """The real one.  Every method may raise OSError."""
+
+    def make_folder(self, folder: Path) -> None:
+        """Nobody else may read messages: mode 0700.  An existing folder keeps its mode."""
+        missing = [path for path in (folder, *folder.parents) if not path.exists()]
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in missing:
+            sync_folder(path.parent)
+
+    def lock(self, folder: Path) -> int:
+        """Keep other daemons out until `unlock`, or until this process ends, however it does.
+
+        Raises FolderInUse.
+        """
+        file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(file, 32, 0).decode("ascii", "replace").strip()
+            os.close(file)
+            raise FolderInUse(f"{folder} is in use by process {holder or 'unknown'}") from None
+        os.ftruncate(file, 0)
+        # Only for the message above: on a full disk it may fail.
+        with contextlib.suppress(OSError):
+            os.pwrite(file, f"{os.getpid()}\n".encode("ascii"), 0)
+        return file
+
+    def unlock(self, lock: int) -> None:
+        """The file stays: a name that is removed could be locked by two."""
+        os.close(lock)
+
+    def rewrite_log(self, path: Path) -> int:
+        """Make what the log holds durable, whatever happened before: recovery.py."""
+        return rewrite_log(path)
+
+    def file_bytes(self, path: Path) -> int:
+        """0 when there is no such file."""
+        try:
+            return path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def free_bytes(self, folder: Path) -> int:
+        """What an ordinary user may still write."""
+        found = os.statvfs(folder)
+        return found.f_bavail * found.f_frsize
+
+    def reserve(self, path: Path, size_bytes: int) -> None:
+        """Take up `size_bytes` of the disk for the file.  Leaves no part of it on failure."""
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._allocate(file, size_bytes)
+            os.ftruncate(file, size_bytes)
+            os.fsync(file)
+        except OSError:
+            path.unlink()
+            raise
+        finally:
+            os.close(file)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        sync_folder(path.parent)
+
+    def _allocate(self, file: int, size_bytes: int) -> None:
+        with contextlib.suppress(OSError):
+            os.posix_fallocate(file, 0, size_bytes)
+            return
+        # Some file systems cannot allocate without writing; on a full one this fails as well.
+        zeros = bytes(CHUNK_BYTES)
+        for offset in range(0, size_bytes, CHUNK_BYTES):
+            os.pwrite(file, zeros[: size_bytes - offset], offset)

@@ -1,0 +1,68 @@
+"""What can go wrong in the storage, and whose business it is.
+
+Exception
+├── StorageError              the daemon stops: nobody knows any more what the disk holds
+│   └── CannotStart           nothing was touched yet; the message says what to do
+│       ├── FolderInUse       another daemon has the data folder
+│       ├── ForeignDatabase   `queues.db` is not ours
+│       ├── NewerSchema       a newer qmd wrote it
+│       ├── DatabaseDamaged   SQLite's own check found faults
+│       └── RecoveryFailed    the write-ahead log could not be made durable again
+└── StoredError               the daemon goes on: the request is refused, the caller is told
+    ├── NoSuchQueue
+    ├── QueueExists
+    ├── SystemQueue           a queue that belongs to the queue manager cannot be deleted
+    └── TooManyQueues         all queue ids are taken
+"""
+
+
+class StorageError(Exception):
+    """Storing failed.  What was not reported durable before may be lost: stop, start again."""
+
+
+class CannotStart(StorageError):
+    """The storage cannot be opened; what is on disk was left as it is."""
+
+
+class FolderInUse(CannotStart):
+    pass
+
+
+class ForeignDatabase(CannotStart):
+    pass
+
+
+class NewerSchema(CannotStart):
+    pass
+
+
+class DatabaseDamaged(CannotStart):
+    pass
+
+
+class RecoveryFailed(CannotStart):
+    pass
+
+
+class StoredError(Exception):
+    """A request does not fit what is stored; nothing of it was done."""
+
+
+class NoSuchQueue(StoredError):
+    def __init__(self, queue: str | int) -> None:
+        super().__init__(f"there is no queue {queue!r}")
+
+
+class QueueExists(StoredError):
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"there is a queue {queue!r} already")
+
+
+class SystemQueue(StoredError):
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"{queue!r} belongs to the queue manager")
+
+
+class TooManyQueues(StoredError):
+    def __init__(self, queues_max: int) -> None:
+        super().__init__(f"no queue id is free: at most {queues_max} queues")

@@ -1,0 +1,136 @@
+"""Table `message`: what lies in our queues, in the order of receiving.  Keys: keys.py."""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from storage import pages
+from storage.keys import queue_range
+from storage.pages import PAGE_BYTES_MAX, PAGE_ROWS_MAX, Totals, key_list
+
+
+class MessageRow(NamedTuple):
+    key: int
+    arrived_at_ms: int
+    expires_at_s: int | None
+    reason: str | None
+    abort_count: int
+    move_count: int
+    last_move_at_ms: int | None
+    packet: bytes
+
+
+#: Key, arrival in ms, expiry in s, reason, packet.
+NewMessage = tuple[int, int, int | None, str | None, bytes]
+
+COLUMNS = ", ".join(MessageRow._fields)
+
+
+def insert(db: sqlite3.Connection, rows: Iterable[NewMessage]) -> None:
+    db.executemany(
+        "INSERT INTO message (key, arrived_at_ms, expires_at_s, reason, packet)"
+        " VALUES (?, ?, ?, ?, ?)",
+        rows,
+    )
+
+
+def delete(db: sqlite3.Connection, keys: Sequence[int]) -> None:
+    """One statement for all: SQLite sorts the keys and passes over the table once."""
+    db.execute(
+        "DELETE FROM message WHERE key IN (SELECT value FROM json_each(?))", (key_list(keys),)
+    )
+
+
+def find(db: sqlite3.Connection, key: int) -> MessageRow | None:
+    row = db.execute(f"SELECT {COLUMNS} FROM message WHERE key = ?", (key,)).fetchone()
+    return None if row is None else MessageRow._make(row)
+
+
+def page(
+    db: sqlite3.Connection,
+    queue_id: int,
+    from_lookup: int = 0,
+    rows_max: int = PAGE_ROWS_MAX,
+    bytes_max: int = PAGE_BYTES_MAX,
+) -> list[MessageRow]:
+    """The next messages from `from_lookup` on, itself included, in the order of receiving.
+
+    Stops after `rows_max` rows, or with the row that brings the packets to `bytes_max`.  The page
+    after it begins at `lookup_id_of(rows[-1].key) + 1`; an empty page is the end.
+    """
+    cursor = db.execute(
+        f"SELECT {COLUMNS} FROM message WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?",
+        (*queue_range(queue_id, from_lookup), rows_max),
+    )
+    return pages.take(cursor, MessageRow._make, bytes_max)
+
+
+def totals(db: sqlite3.Connection, queue_id: int) -> Totals:
+    return pages.totals_between(db, "message", *queue_range(queue_id))
+
+
+def totals_by_queue(db: sqlite3.Connection) -> dict[int, Totals]:
+    """For all queues that hold something; meant for the start, when nothing is known yet."""
+    return pages.totals_by_queue(db, "message")
+
+
+def move(db: sqlite3.Connection, key: int, new_key: int, at_ms: int) -> bool:
+    """To another queue or place; False when there is no such message."""
+    moved = db.execute(
+        "UPDATE message SET key = ?, move_count = move_count + 1, last_move_at_ms = ?"
+        " WHERE key = ?",
+        (new_key, at_ms, key),
+    )
+    return moved.rowcount == 1
+
+
+def count_aborts(db: sqlite3.Connection, keys: Sequence[int]) -> None:
+    """The transaction that received these messages was rolled back; they are in place again."""
+    db.execute(
+        "UPDATE message SET abort_count = abort_count + 1"
+        " WHERE key IN (SELECT value FROM json_each(?))",
+        (key_list(keys),),
+    )
+
+
+def purge(db: sqlite3.Connection, queue_id: int, rows_max: int) -> Totals:
+    """Delete the first messages of the queue, at most `rows_max`; what was deleted.
+
+    Everybody waits for the writer: empty a long queue in several units of some thousand rows.
+    """
+    first, last = queue_range(queue_id)
+    beyond = db.execute(
+        "SELECT key FROM message WHERE key BETWEEN ? AND ? ORDER BY key LIMIT 1 OFFSET ?",
+        (first, last, rows_max),
+    ).fetchone()
+    return _delete_range(db, first, last if beyond is None else beyond[0] - 1)
+
+
+def delete_all(db: sqlite3.Connection, queue_id: int) -> Totals:
+    return _delete_range(db, *queue_range(queue_id))
+
+
+def _delete_range(db: sqlite3.Connection, first: int, last: int) -> Totals:
+    deleted = pages.totals_between(db, "message", first, last)
+    db.execute("DELETE FROM message WHERE key BETWEEN ? AND ?", (first, last))
+    return deleted
+
+
+def keys(db: sqlite3.Connection, queue_id: int, rows_max: int) -> list[int]:
+    """The keys of the first messages of a queue."""
+    rows = db.execute(
+        "SELECT key FROM message WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?",
+        (*queue_range(queue_id), rows_max),
+    )
+    return [key for (key,) in rows]
+
+
+def remove(db: sqlite3.Connection, keys: Sequence[int]) -> Totals:
+    """Delete these messages; how many of them there were."""
+    count, size = db.execute(
+        "SELECT count(*), coalesce(sum(length(packet)), 0) FROM message"
+        " WHERE key IN (SELECT value FROM json_each(?))",
+        (key_list(keys),),
+    ).fetchone()
+    delete(db, keys)
+    return Totals(count, size)

@@ -1,0 +1,202 @@
+"""Tables `outgoing_queue` and `outgoing`: what waits for other queue managers."""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from storage import pages
+from storage.errors import NoSuchQueue, TooManyQueues
+from storage.keys import (
+    ARRIVAL_BITS,
+    LEVEL_MAX,
+    LOOKUP_BITS,
+    OUTGOING_TRANSACTIONAL_LEVEL,
+    QUEUE_ID_MAX,
+    level_range,
+    queue_range,
+)
+from storage.pages import PAGE_BYTES_MAX, PAGE_ROWS_MAX, Totals, key_list
+from storage.sequences import decode_sequence_id, encode_sequence_id
+
+
+class OutgoingQueueRow(NamedTuple):
+    id: int
+    destination: str
+    address: str
+    paused: bool
+    sequence_id: int
+    base: int
+    next_number: int
+    created_at_s: int
+
+
+class OutgoingRow(NamedTuple):
+    key: int
+    expires_at_s: int | None
+    packet: bytes
+
+
+#: Key, expiry in s, packet.
+NewOutgoing = tuple[int, int | None, bytes]
+#: Sequence id (8 bytes), base, next number, outgoing queue id.
+SequenceState = tuple[bytes, int, int, int]
+
+QUEUE_COLUMNS = ", ".join(OutgoingQueueRow._fields)
+COLUMNS = ", ".join(OutgoingRow._fields)
+
+
+def insert(db: sqlite3.Connection, rows: Iterable[NewOutgoing]) -> None:
+    db.executemany("INSERT INTO outgoing (key, expires_at_s, packet) VALUES (?, ?, ?)", rows)
+
+
+def delete(db: sqlite3.Connection, keys: Sequence[int]) -> None:
+    db.execute(
+        "DELETE FROM outgoing WHERE key IN (SELECT value FROM json_each(?))", (key_list(keys),)
+    )
+
+
+def delete_ranges(db: sqlite3.Connection, ranges: Iterable[tuple[int, int]]) -> None:
+    """First and last key of each range, both included."""
+    db.executemany("DELETE FROM outgoing WHERE key BETWEEN ? AND ?", ranges)
+
+
+def set_sequences(db: sqlite3.Connection, states: Sequence[SequenceState]) -> None:
+    changed = db.executemany(
+        "UPDATE outgoing_queue SET sequence_id = ?, base = ?, next_number = ? WHERE id = ?", states
+    )
+    assert changed.rowcount == len(states), "the state of an unknown outgoing queue would be lost"
+
+
+def ensure_queue(
+    db: sqlite3.Connection,
+    *,
+    destination: str,
+    address: str,
+    sequence_id: int,
+    now_s: int,
+) -> OutgoingQueueRow:
+    """The outgoing queue to this destination, made if there is none.
+
+    An existing one keeps its address and sequence.  Raises TooManyQueues.
+    """
+    key = destination.casefold()
+    row = db.execute(f"SELECT {QUEUE_COLUMNS} FROM outgoing_queue WHERE key = ?", (key,)).fetchone()
+    if row is None:
+        row = db.execute(
+            "INSERT INTO outgoing_queue (id, destination, key, address, sequence_id, created_at_s)"
+            f" VALUES (?, ?, ?, ?, ?, ?) RETURNING {QUEUE_COLUMNS}",
+            (_next_id(db), destination, key, address, encode_sequence_id(sequence_id), now_s),
+        ).fetchone()
+    return _queue(row)
+
+
+def add_queues(db: sqlite3.Connection, rows: Iterable[OutgoingQueueRow]) -> None:
+    """New destinations with ids of the caller's choice."""
+    db.executemany(
+        f"INSERT INTO outgoing_queue ({QUEUE_COLUMNS}, key) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            (
+                *row._replace(sequence_id=encode_sequence_id(row.sequence_id)),
+                row.destination.casefold(),
+            )  # type: ignore[arg-type]
+            for row in rows
+        ),
+    )
+
+
+def list_queues(db: sqlite3.Connection) -> list[OutgoingQueueRow]:
+    rows = db.execute(f"SELECT {QUEUE_COLUMNS} FROM outgoing_queue ORDER BY id")
+    return list(map(_queue, rows))
+
+
+def set_paused(db: sqlite3.Connection, outgoing_id: int, paused: bool) -> None:
+    _change(db, "paused", outgoing_id, paused)
+
+
+def set_address(db: sqlite3.Connection, outgoing_id: int, address: str) -> None:
+    _change(db, "address", outgoing_id, address)
+
+
+def page(
+    db: sqlite3.Connection,
+    outgoing_id: int,
+    from_lookup: int = 0,
+    rows_max: int = PAGE_ROWS_MAX,
+    bytes_max: int = PAGE_BYTES_MAX,
+) -> list[OutgoingRow]:
+    """As `messages.page`: the next rows from `from_lookup` on, in the order of sending."""
+    cursor = db.execute(
+        f"SELECT {COLUMNS} FROM outgoing WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?",
+        (*queue_range(outgoing_id, from_lookup), rows_max),
+    )
+    return pages.take(cursor, OutgoingRow._make, bytes_max)
+
+
+def bounds(db: sqlite3.Connection, outgoing_id: int, level: int) -> tuple[int, int] | None:
+    """The first and the last key that are there on one level; None when there are none."""
+    first, last = db.execute(
+        # Two subqueries: SQLite seeks one end each, where min() and max() together would scan.
+        "SELECT (SELECT min(key) FROM outgoing WHERE key BETWEEN :first AND :last),"
+        " (SELECT max(key) FROM outgoing WHERE key BETWEEN :first AND :last)",
+        dict(zip(("first", "last"), level_range(outgoing_id, level), strict=True)),
+    ).fetchone()
+    return None if first is None else (first, last)
+
+
+def totals(db: sqlite3.Connection, outgoing_id: int) -> Totals:
+    return pages.totals_between(db, "outgoing", *queue_range(outgoing_id))
+
+
+def totals_by_queue(db: sqlite3.Connection) -> dict[int, Totals]:
+    return pages.totals_by_queue(db, "outgoing")
+
+
+def _change(db: sqlite3.Connection, column: str, outgoing_id: int, value: object) -> None:
+    changed = db.execute(
+        f"UPDATE outgoing_queue SET {column} = ? WHERE id = ?", (value, outgoing_id)
+    )
+    if changed.rowcount == 0:
+        raise NoSuchQueue(outgoing_id)
+
+
+def _next_id(db: sqlite3.Connection) -> int:
+    """Outgoing queues are never removed, so the next one is simply the next."""
+    (last,) = db.execute("SELECT coalesce(max(id), 0) FROM outgoing_queue").fetchone()
+    if last >= QUEUE_ID_MAX:
+        raise TooManyQueues(QUEUE_ID_MAX)
+    return int(last) + 1
+
+
+def _queue(row: tuple[int, str, str, int, bytes, int, int, int]) -> OutgoingQueueRow:
+    id_, destination, address, paused, sequence_id, base, next_number, created_at_s = row
+    return OutgoingQueueRow(
+        id_,
+        destination,
+        address,
+        bool(paused),
+        decode_sequence_id(sequence_id),
+        base,
+        next_number,
+        created_at_s,
+    )
+
+
+def find(db: sqlite3.Connection, key: int) -> OutgoingRow | None:
+    row = db.execute(f"SELECT {COLUMNS} FROM outgoing WHERE key = ?", (key,)).fetchone()
+    return None if row is None else OutgoingRow._make(row)
+
+
+def release(db: sqlite3.Connection, first: int, last: int) -> Totals:
+    """Delete the rows of a range, both ends included; how many they were."""
+    released = pages.totals_between(db, "outgoing", first, last)
+    db.execute("DELETE FROM outgoing WHERE key BETWEEN ? AND ?", (first, last))
+    return released
+
+
+def transactional_by_queue(db: sqlite3.Connection) -> dict[int, int]:
+    """How many transactional messages each outgoing queue holds, of those that hold some."""
+    rows = db.execute(
+        f"SELECT key >> {LOOKUP_BITS}, count(*) FROM outgoing"
+        f" WHERE key >> {ARRIVAL_BITS} & {LEVEL_MAX} = {OUTGOING_TRANSACTIONAL_LEVEL} GROUP BY 1"
+    )
+    return dict(rows.fetchall())

@@ -1,0 +1,184 @@
+"""Table `queue`: the queues of this queue manager.
+
+Ids: 1 to 15 are system queues, fixed; users' queues begin at 16.  A new queue gets the next id
+after the last that was given, around the circle of 15 bits, and never one that a queue, a message
+or an incoming sequence still refers to: a sequence of a deleted queue must not be taken for one of
+the queue that came after it.
+"""
+
+import sqlite3
+from itertools import chain
+from typing import NamedTuple
+
+from storage import counters, messages
+from storage.errors import NoSuchQueue, QueueExists, SystemQueue, TooManyQueues
+from storage.keys import QUEUE_ID_MAX, queue_range
+from storage.pages import EMPTY, Totals
+
+JOURNAL_ID = 1
+DEAD_LETTER_ID = 2
+TRANSACTIONAL_DEAD_LETTER_ID = 3
+ORDER_QUEUE_ID = 4  # [MS-MQQB] 3.1.7.17 addresses it by this number
+FIRST_USER_QUEUE_ID = 16
+
+_SYSTEM_QUEUES = (
+    (JOURNAL_ID, "system$;journal", False),
+    (DEAD_LETTER_ID, "system$;deadletter", False),
+    (TRANSACTIONAL_DEAD_LETTER_ID, "system$;deadxact", True),
+    (ORDER_QUEUE_ID, "private$\\order_queue$", False),
+)
+
+
+class QueueRow(NamedTuple):
+    id: int
+    name: str
+    label: str
+    transactional: bool
+    journal: bool
+    quota_bytes: int | None
+    journal_quota_bytes: int | None
+    system: bool
+    created_at_s: int
+    modified_at_s: int
+
+
+COLUMNS = ", ".join(QueueRow._fields)
+
+
+def create(
+    db: sqlite3.Connection,
+    *,
+    name: str,
+    transactional: bool,
+    now_s: int,
+    label: str = "",
+    journal: bool = False,
+    quota_bytes: int | None = None,
+    journal_quota_bytes: int | None = None,
+) -> QueueRow:
+    """A new queue with a path such as `private$\\orders`.  Raises QueueExists, TooManyQueues."""
+    if find(db, name) is not None:
+        raise QueueExists(name)
+    row = QueueRow(
+        _free_id(db),
+        name,
+        label,
+        transactional,
+        journal,
+        quota_bytes,
+        journal_quota_bytes,
+        system=False,
+        created_at_s=now_s,
+        modified_at_s=now_s,
+    )
+    _insert(db, row)
+    return row
+
+
+def create_system_queues(db: sqlite3.Connection, now_s: int) -> None:
+    for queue_id, name, transactional in _SYSTEM_QUEUES:
+        _insert(
+            db, QueueRow(queue_id, name, "", transactional, False, None, None, True, now_s, now_s)
+        )
+
+
+def find(db: sqlite3.Connection, name: str) -> QueueRow | None:
+    """By name, in any case of its letters."""
+    row = db.execute(f"SELECT {COLUMNS} FROM queue WHERE key = ?", (name.casefold(),)).fetchone()
+    return None if row is None else _queue(row)
+
+
+def get(db: sqlite3.Connection, queue_id: int) -> QueueRow:
+    """Raises NoSuchQueue."""
+    row = db.execute(f"SELECT {COLUMNS} FROM queue WHERE id = ?", (queue_id,)).fetchone()
+    if row is None:
+        raise NoSuchQueue(queue_id)
+    return _queue(row)
+
+
+def list_all(db: sqlite3.Connection) -> list[QueueRow]:
+    """By id: system queues first."""
+    return list(map(_queue, db.execute(f"SELECT {COLUMNS} FROM queue ORDER BY id")))
+
+
+def list_with_totals(db: sqlite3.Connection) -> list[tuple[QueueRow, Totals]]:
+    """Reads the head of every message: about 1 µs each."""
+    counted = messages.totals_by_queue(db)
+    return [(row, counted.get(row.id, EMPTY)) for row in list_all(db)]
+
+
+def change(
+    db: sqlite3.Connection,
+    queue_id: int,
+    *,
+    label: str,
+    journal: bool,
+    quota_bytes: int | None,
+    journal_quota_bytes: int | None,
+    now_s: int,
+) -> QueueRow:
+    """All that can be changed about a queue, at once.  Raises NoSuchQueue."""
+    db.execute(
+        "UPDATE queue SET label = ?, journal = ?, quota_bytes = ?, journal_quota_bytes = ?,"
+        " modified_at_s = ? WHERE id = ?",
+        (label, journal, quota_bytes, journal_quota_bytes, now_s, queue_id),
+    )
+    return get(db, queue_id)
+
+
+def delete(db: sqlite3.Connection, queue_id: int) -> Totals:
+    """The queue and its messages; how many they were.  Raises NoSuchQueue, SystemQueue.
+
+    Empty a long queue by `messages.purge` first: everybody waits for the writer.  Its incoming
+    sequences stay until `sequences.forget`, because messages for it may be under way.
+    """
+    row = get(db, queue_id)
+    if row.system:
+        raise SystemQueue(row.name)
+    deleted = messages.delete_all(db, queue_id)
+    db.execute("DELETE FROM queue WHERE id = ?", (queue_id,))
+    return deleted
+
+
+def _free_id(db: sqlite3.Connection) -> int:
+    following = max(counters.following(db, "queue_id"), FIRST_USER_QUEUE_ID)
+    circle = chain(range(following, QUEUE_ID_MAX + 1), range(FIRST_USER_QUEUE_ID, following))
+    for queue_id in circle:
+        if not _is_in_use(db, queue_id):
+            counters.set_following(db, "queue_id", queue_id + 1)
+            return queue_id
+    raise TooManyQueues(QUEUE_ID_MAX - FIRST_USER_QUEUE_ID + 1)
+
+
+def _is_in_use(db: sqlite3.Connection, queue_id: int) -> bool:
+    first, last = queue_range(queue_id)
+    (in_use,) = db.execute(
+        "SELECT EXISTS (SELECT 1 FROM queue WHERE id = :id)"
+        " OR EXISTS (SELECT 1 FROM incoming_sequence WHERE queue_id = :id)"
+        " OR EXISTS (SELECT 1 FROM message WHERE key BETWEEN :first AND :last)",
+        {"id": queue_id, "first": first, "last": last},
+    ).fetchone()
+    return bool(in_use)
+
+
+def _insert(db: sqlite3.Connection, row: QueueRow) -> None:
+    db.execute(
+        f"INSERT INTO queue ({COLUMNS}, key) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (*row, row.name.casefold()),
+    )
+
+
+def _queue(row: tuple[int, str, str, int, int, int | None, int | None, int, int, int]) -> QueueRow:
+    id_, name, label, transactional, journal, quota, journal_quota, system, created, modified = row
+    return QueueRow(
+        id_,
+        name,
+        label,
+        bool(transactional),
+        bool(journal),
+        quota,
+        journal_quota,
+        bool(system),
+        created,
+        modified,
+    )

@@ -1,0 +1,74 @@
+"""What a start does before it trusts the files.
+
+**The log is written again.**  A commit writes pages to `queues.db-wal` and syncs them.  When that
+sync fails, the commit fails and the daemon stops; but Linux drops the error together with the
+pages' dirty marks, so that the page cache holds a commit which the disk does not, and no later
+sync will write it.  The next start would read that commit from the cache, tell a peer that its
+messages are safe, and lose them when the power goes.  So before SQLite opens the database, the log
+is written over itself byte for byte, which makes its pages dirty again, and synced, with its
+folder.  When that fails, the daemon must not start.
+
+The database file needs no such care: a checkpoint that cannot sync it leaves the log in place, and
+the next one copies every page of the log again.
+
+**A log left behind is checked.**  A clean stop removes the log.  Where there is one, the last stop
+was none, and SQLite's `quick_check` looks through the database, unless it is so large that this
+would take seconds (it reads every page: some 0.5 s for each GiB in the page cache).
+"""
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import NamedTuple
+
+from storage.errors import DatabaseDamaged
+
+CHUNK_BYTES = 1024 * 1024
+PROBLEMS_MAX = 5
+
+
+class Recovery(NamedTuple):
+    """What the start found, for the daemon's log."""
+
+    log_bytes: int  # 0 after a clean stop
+    database_bytes: int
+    checked: bool
+
+
+def rewrite_log(path: Path) -> int:
+    """Write the file over itself and sync it and its folder; its size, 0 when there is none.
+
+    Raises OSError.
+    """
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return 0
+    try:
+        offset = 0
+        while chunk := os.pread(file, CHUNK_BYTES, offset):
+            offset += os.pwrite(file, chunk, offset)
+        os.fsync(file)
+    finally:
+        os.close(file)
+    sync_folder(path.parent)
+    return offset
+
+
+def sync_folder(folder: Path) -> None:
+    """Names of new and removed files are durable only after this."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def check(db: sqlite3.Connection) -> None:
+    """Raises DatabaseDamaged with the first problems that SQLite finds."""
+    try:
+        found = [str(row[0]) for row in db.execute(f"PRAGMA quick_check({PROBLEMS_MAX})")]
+    except sqlite3.DatabaseError as error:
+        found = [str(error)]
+    if found != ["ok"]:
+        raise DatabaseDamaged(f"queues.db is damaged: {'; '.join(found)}")

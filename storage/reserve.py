@@ -1,0 +1,63 @@
+"""Room on the disk: a file that can be given up when there is none left.
+
+On a full disk even deleting fails, because SQLite logs a deletion before it frees anything: a full
+queue could not be emptied.  So a part of the disk is held by a file.  When a commit finds the disk
+full, the file is given up and the commit tried once more; from then on the storage is `full`, until
+so much was deleted that the file could be made again.
+
+`has_room` says no well before that, so that new messages are refused while everything else goes on.
+Giving up the file must be enough to bring the log into the database, which frees the log: so the
+log is kept below half of it (`StorageOptions.log_pages_max`).
+"""
+
+from pathlib import Path
+
+from storage.disk import Disk
+from storage.options import StorageOptions
+
+ROOM_CHECK_INTERVAL_S = 1.0
+
+
+class Reserve:
+    def __init__(self, disk: Disk, database: Path, options: StorageOptions) -> None:
+        self.held = False
+        self._disk = disk
+        self._folder = database.parent
+        self._log = database.with_name(f"{database.name}-wal")
+        self._path = database.with_name("reserve")
+        self._size_bytes = options.disk_reserve_bytes
+        self._watermark_bytes = options.disk_watermark_bytes
+        self._checked_at_s = float("-inf")
+        self._has_room = False
+
+    def take(self) -> None:
+        """Hold the reserve, where the disk has room for it and the watermark beside it."""
+        present = self._disk.file_bytes(self._path)
+        if present != self._size_bytes:
+            free_bytes = self._disk.free_bytes(self._folder) + present
+            if free_bytes < self._size_bytes + self._watermark_bytes:
+                return
+            try:
+                self._disk.reserve(self._path, self._size_bytes)
+            except OSError:
+                return
+        self.held = True
+
+    def give_up(self) -> bool:
+        """Whether there was something to give up."""
+        if not self.held:
+            return False
+        self.held = False
+        self._disk.remove(self._path)
+        return True
+
+    def log_fits(self) -> bool:
+        """Whether the database could grow by everything that the log holds."""
+        return self._disk.free_bytes(self._folder) >= self._disk.file_bytes(self._log)
+
+    def has_room(self, now_s: float) -> bool:
+        """Whether new messages may be taken.  Asks the system at most once a second."""
+        if now_s - self._checked_at_s >= ROOM_CHECK_INTERVAL_S:
+            self._checked_at_s = now_s
+            self._has_room = self._disk.free_bytes(self._folder) >= self._watermark_bytes
+        return self.held and self._has_room

@@ -1,0 +1,107 @@
+-- What the queue manager keeps, all of it.  A new database gets this file; an older one comes here
+-- by storage/migrations.  Times are seconds (_s) or milliseconds (_ms) since 1970, UTC.
+--
+-- Message rows have small columns first and the packet last: what stands behind a long packet can
+-- only be read by walking through its overflow pages.
+
+-- The queue manager itself: one row.
+CREATE TABLE identity (
+    id            INTEGER PRIMARY KEY CHECK (id = 1),
+    queue_manager BLOB NOT NULL CHECK (length(queue_manager) = 16),
+    created_at_s  INTEGER NOT NULL
+);
+
+-- Numbers that must never be given twice are reserved here in blocks: the first value still free.
+CREATE TABLE counter (
+    name  TEXT PRIMARY KEY,
+    value INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- The queues of this queue manager.  Ids below 16 are system queues.
+CREATE TABLE queue (
+    id                  INTEGER PRIMARY KEY CHECK (id BETWEEN 1 AND 32767),
+    name                TEXT NOT NULL,           -- as it was given: private$\Orders
+    key                 TEXT NOT NULL UNIQUE,    -- casefolded: one queue by any spelling
+    label               TEXT NOT NULL,
+    transactional       INTEGER NOT NULL,
+    journal             INTEGER NOT NULL,        -- keep a copy of what was received
+    quota_bytes         INTEGER,                 -- NULL: no limit
+    journal_quota_bytes INTEGER,
+    system              INTEGER NOT NULL,
+    created_at_s        INTEGER NOT NULL,
+    modified_at_s       INTEGER NOT NULL
+);
+
+-- [MS-MQDMPR] 3.1.1.2: whether a queue is transactional is settled when it is created.
+CREATE TRIGGER queue_is_fixed BEFORE UPDATE OF id, name, key, transactional, system ON queue
+BEGIN
+    SELECT RAISE(ABORT, 'name and kind of a queue are fixed for life');
+END;
+
+-- Messages in our queues.  key: storage/keys.py.
+CREATE TABLE message (
+    key             INTEGER PRIMARY KEY,
+    arrived_at_ms   INTEGER NOT NULL,
+    expires_at_s    INTEGER,                     -- the last second of its life; NULL: none
+    reason          TEXT,                        -- why it came to a dead-letter queue
+    abort_count     INTEGER NOT NULL DEFAULT 0,
+    move_count      INTEGER NOT NULL DEFAULT 0,
+    last_move_at_ms INTEGER,
+    packet          BLOB NOT NULL                -- as on the wire, without SessionHeader
+);
+
+-- The reaper looks for the earliest expiry.  Measured: 0.6 µs an insert, 0.9 µs with its delete,
+-- nothing for messages that do not expire; exact, where scanning would read every packet.
+CREATE INDEX message_expiry ON message (expires_at_s) WHERE expires_at_s IS NOT NULL;
+
+-- One row for each destination elsewhere, with the state of our transactional sequence to it.
+-- Rows stay: the receiver refuses a sequence that began earlier than one it knows.
+CREATE TABLE outgoing_queue (
+    id           INTEGER PRIMARY KEY CHECK (id BETWEEN 1 AND 32767),
+    destination  TEXT NOT NULL,                  -- canonical format name
+    key          TEXT NOT NULL UNIQUE,           -- casefolded
+    address      TEXT NOT NULL,                  -- host:port, or the next queue manager's GUID
+    paused       INTEGER NOT NULL DEFAULT 0,
+    sequence_id  BLOB NOT NULL,                  -- unsigned 64 bits, big-endian: SQLite's are signed
+    base         INTEGER NOT NULL DEFAULT 0,     -- sequence number = arrival - base
+    next_number  INTEGER NOT NULL DEFAULT 1,
+    created_at_s INTEGER NOT NULL
+);
+
+-- Messages for elsewhere.  key: storage/keys.py, with the id of the outgoing queue.
+CREATE TABLE outgoing (
+    key          INTEGER PRIMARY KEY,
+    expires_at_s INTEGER,
+    packet       BLOB NOT NULL
+);
+
+CREATE INDEX outgoing_expiry ON outgoing (expires_at_s) WHERE expires_at_s IS NOT NULL;
+
+-- What each remote queue manager has sent in order to each of our queues.  [MS-MQQB] 3.1.1.5
+-- A queue's rows outlive it, and its id is not given again while they do.
+CREATE TABLE incoming_sequence (
+    id          INTEGER PRIMARY KEY,
+    source      BLOB NOT NULL CHECK (length(source) = 16),
+    queue_id    INTEGER NOT NULL,
+    sequence_id BLOB NOT NULL,                   -- unsigned 64 bits, big-endian
+    number      INTEGER NOT NULL,                -- the highest accepted
+    last_seen_s INTEGER NOT NULL,
+    UNIQUE (queue_id, source)                    -- in this order: also answers "is the id in use"
+);
+
+-- The identifiers of the last plain messages, against duplicates.  [MS-MQQB] 3.1.1.3
+-- A ring: positions only grow, and what falls behind the last n is deleted.
+CREATE TABLE message_id_history (
+    position INTEGER PRIMARY KEY,
+    source   BLOB NOT NULL,
+    number   INTEGER NOT NULL,
+    at_s     INTEGER NOT NULL
+);
+
+-- What became of a client's request, by the token it chose: asked again, it gets the same answer.
+CREATE TABLE outcome (
+    id     INTEGER PRIMARY KEY,                  -- in the order of recording: the oldest go first
+    token  BLOB NOT NULL UNIQUE,
+    result BLOB NOT NULL,
+    at_s   INTEGER NOT NULL
+);

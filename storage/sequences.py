@@ -1,0 +1,73 @@
+"""Table `incoming_sequence`: how far each remote queue manager has come.  [MS-MQQB] 3.1.1.5
+
+A row changes in the same commit as the message that moved it on, so that after a crash the two
+agree.  (The state of our own sequences stands with the outgoing queue: outgoing.py.)
+"""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class IncomingSequenceRow(NamedTuple):
+    id: int
+    source: bytes
+    queue_id: int
+    sequence_id: int
+    number: int
+    last_seen_s: int
+
+
+#: Id, GUID of the source, queue id, seen at s.
+NewSequence = tuple[int, bytes, int, int]
+#: Sequence id (8 bytes), number, seen at s, row id.
+SequenceState = tuple[bytes, int, int, int]
+
+
+def encode_sequence_id(sequence_id: int) -> bytes:
+    """Unsigned 64 bits, big-endian: SQLite's integers are signed, and these bytes also sort."""
+    return sequence_id.to_bytes(8, "big")
+
+
+def decode_sequence_id(stored: bytes) -> int:
+    return int.from_bytes(stored, "big")
+
+
+def add(db: sqlite3.Connection, rows: Iterable[NewSequence]) -> None:
+    """Nothing accepted yet: sequence id and number are 0."""
+    db.executemany(
+        "INSERT INTO incoming_sequence (id, source, queue_id, sequence_id, number, last_seen_s)"
+        " VALUES (?, ?, ?, x'0000000000000000', 0, ?)",
+        rows,
+    )
+
+
+def set_states(db: sqlite3.Connection, states: Sequence[SequenceState]) -> None:
+    changed = db.executemany(
+        "UPDATE incoming_sequence SET sequence_id = ?, number = ?, last_seen_s = ? WHERE id = ?",
+        states,
+    )
+    assert changed.rowcount == len(states), "the state of an unknown sequence would be lost"
+
+
+def list_all(db: sqlite3.Connection) -> list[IncomingSequenceRow]:
+    rows = db.execute(
+        "SELECT id, source, queue_id, sequence_id, number, last_seen_s"
+        " FROM incoming_sequence ORDER BY id"
+    )
+    return [
+        IncomingSequenceRow(id_, source, queue_id, decode_sequence_id(sequence_id), number, seen_s)
+        for id_, source, queue_id, sequence_id, number, seen_s in rows
+    ]
+
+
+def forget(db: sqlite3.Connection, before_s: int) -> list[int]:
+    """Delete sequences not seen since `before_s`; their ids, to be forgotten in memory as well.
+
+    What the source still has in doubt it would deliver again: `before_s` must lie further back
+    than any sender goes on trying.
+    """
+    rows = db.execute(
+        "DELETE FROM incoming_sequence WHERE last_seen_s < ? RETURNING id", (before_s,)
+    )
+    return [id_ for (id_,) in rows.fetchall()]

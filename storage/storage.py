@@ -1,0 +1,188 @@
+"""Storage: the data folder of one queue manager, open.
+
+queues.db, -wal, -shm   the database        lock      one daemon at a time
+reserve                 given up when the disk is full
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import aiosqlite
+
+from storage import recovery, schema
+from storage.batch import Batch
+from storage.connection import open_connection, set_up_reader, set_up_writer, submit
+from storage.disk import Disk
+from storage.errors import CannotStart, RecoveryFailed, StorageError
+from storage.options import StorageOptions
+from storage.recovery import Recovery
+from storage.reserve import Reserve
+from storage.schema import Identity
+from storage.writer import VACUUM_PAGES, Writer
+
+T = TypeVar("T")
+
+DATABASE = "queues.db"
+
+Connect = Callable[[str], aiosqlite.Connection]
+
+
+class Storage:
+    """Made by `Storage.open`, and used from one event loop."""
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        recovery: Recovery,
+        writer: Writer,
+        reading: aiosqlite.Connection,
+        reserve: Reserve,
+        options: StorageOptions,
+    ) -> None:
+        self.identity = identity
+        self.recovery = recovery
+        #: Gets a StorageError as its exception when storing is over: stop the daemon.
+        self.failed: asyncio.Future[None] = writer.failed
+        self._writer = writer
+        self._reading = reading
+        self._reserve = reserve
+        self._options = options
+        self._resources = contextlib.AsyncExitStack()
+
+    @classmethod
+    async def open(
+        cls,
+        folder: Path,
+        options: StorageOptions,
+        *,
+        now_ms: int,
+        new_id: bytes,
+        connect: Connect = aiosqlite.connect,
+        disk: Disk | None = None,
+    ) -> "Storage":
+        """Open the data folder: made on the first start, recovered on every other.
+
+        `new_id` becomes the queue manager's GUID on the first start.  Raises CannotStart.
+        """
+        async with contextlib.AsyncExitStack() as resources:
+            try:
+                storage = await _open(
+                    resources, folder, options, now_ms, new_id, connect, disk or Disk()
+                )
+            except (OSError, sqlite3.Error) as error:
+                raise CannotStart(f"the data folder {folder} cannot be opened: {error}") from error
+            storage._resources = resources.pop_all()
+            return storage
+
+    @property
+    def batch(self) -> Batch:
+        """The open batch.  Ask for it at each act: the next one is another."""
+        return self._writer.batch
+
+    async def read(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """Look at what is durable, without holding up the writer.  Raises StorageError."""
+        try:
+            return await submit(self._reading, read)
+        except sqlite3.Error as error:
+            raise StorageError(f"a read failed: {error}") from error
+
+    @property
+    def pressure(self) -> int:
+        """Rows that are not durable yet."""
+        return self._writer.rows_waiting
+
+    @property
+    def congested(self) -> bool:
+        """Whether so much waits for the disk that nothing new should be taken in."""
+        return (
+            self._writer.rows_waiting >= self._options.commit_rows_max
+            or self._writer.bytes_waiting >= self._options.commit_bytes_max
+        )
+
+    def room(self, now_s: float) -> bool:
+        """Whether the disk has room for new messages.  `now_s` may be any clock that only grows."""
+        return self._reserve.has_room(now_s)
+
+    @property
+    def full(self) -> bool:
+        """The reserve was given up, and could not be made again yet."""
+        return not self._reserve.held
+
+    async def vacuum(self, pages_max: int = VACUUM_PAGES) -> int:
+        """Give unused pages of the file back to the disk; how many are left.
+
+        Some 3 ms for 256 pages, in which nothing else is written: something for quiet moments.
+        """
+        return await self._writer.vacuum(pages_max)
+
+    async def close(self) -> None:
+        """Wait for the open batch, bring the log into the database, let others in."""
+        await self._writer.close()
+        await self._resources.aclose()
+
+
+async def _open(
+    resources: contextlib.AsyncExitStack,
+    folder: Path,
+    options: StorageOptions,
+    now_ms: int,
+    new_id: bytes,
+    connect: Connect,
+    disk: Disk,
+) -> Storage:
+    """Each step hands what must be undone to `resources`; the order is the point of this function.
+
+    Nothing touches the files before the lock, and SQLite not before the log was written again.
+    """
+    disk.make_folder(folder)
+    resources.callback(disk.unlock, disk.lock(folder))
+
+    path = folder / DATABASE
+    try:
+        log_bytes = disk.rewrite_log(folder / f"{DATABASE}-wal")
+    except OSError as error:
+        raise RecoveryFailed(f"the log of {path} cannot be made durable: {error}") from error
+    database_bytes = disk.file_bytes(path)
+    must_check = log_bytes > 0 and database_bytes <= options.quick_check_bytes_max
+
+    def start(db: sqlite3.Connection) -> Identity:
+        migrations = schema.read_migrations()
+        schema.recognize(db, migrations)
+        set_up_writer(db, options)
+        if must_check:
+            recovery.check(db)
+        return schema.prepare(db, migrations, now_s=now_ms // 1000, new_id=new_id)
+
+    writing = await open_connection(connect, str(path))
+    resources.push_async_callback(_close, writing)
+    identity = await submit(writing, start)
+
+    reading = await open_connection(connect, str(path))
+    resources.push_async_callback(_close, reading)
+    await submit(reading, partial(set_up_reader, options=options))
+
+    reserve = Reserve(disk, path, options)
+    reserve.take()
+    return Storage(
+        identity=identity,
+        recovery=Recovery(log_bytes, database_bytes, must_check),
+        writer=Writer(writing, reserve, options),
+        reading=reading,
+        reserve=reserve,
+        options=options,
+    )
+
+
+async def _close(connection: aiosqlite.Connection) -> None:
+    """The last connection that closes checkpoints and removes the log.
+
+    After a failure, or on a full disk, it may not get that far; the next start takes it from there.
+    """
+    with contextlib.suppress(sqlite3.Error):
+        await connection.close()

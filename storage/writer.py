@@ -1,0 +1,172 @@
+"""Group commit: whatever waits is written together, and synced once.
+
+    acts ─► open batch ──(the last commit has returned)──► commit ──► durable ─► callers are told
+
+While one batch is synced the next one gathers, so batches grow with the load, and nobody waits for
+a timer.  This file is the only one that says "durable", and it says so after COMMIT has returned.
+
+A commit that fails ends it all: after a failed sync nobody knows what the disk holds.  Everybody
+who waits gets a StorageError, nothing is reported any more, the daemon stops, and the next start
+takes it from what is on the disk.
+"""
+
+import asyncio
+import sqlite3
+from functools import partial
+
+import aiosqlite
+
+from storage.batch import Batch
+from storage.connection import submit
+from storage.errors import StorageError
+from storage.options import StorageOptions
+from storage.reserve import Reserve
+
+#: What a commit on a full disk gives back at once: 2 MiB, some 10 ms.
+VACUUM_PAGES = 256
+
+
+class Writer:
+    def __init__(
+        self, connection: aiosqlite.Connection, reserve: Reserve, options: StorageOptions
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._connection = connection
+        self._reserve = reserve
+        self._history_entries_max = options.message_id_history_entries
+        self._committing: Batch | None = None
+        self._failure: StorageError | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        #: Gets a StorageError as its exception, when storing is over.
+        self.failed: asyncio.Future[None] = self._loop.create_future()
+        self.batch = self._new_batch()
+
+    @property
+    def rows_waiting(self) -> int:
+        """Rows that are not durable yet."""
+        committing = self._committing
+        return self.batch.rows + (0 if committing is None else committing.rows)
+
+    @property
+    def bytes_waiting(self) -> int:
+        """Their packets."""
+        committing = self._committing
+        return self.batch.bytes + (0 if committing is None else committing.bytes)
+
+    async def vacuum(self, pages_max: int) -> int:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return await submit(self._connection, partial(vacuum, pages_max=pages_max))
+        except sqlite3.Error as error:
+            raise self._fail(StorageError(f"giving pages back failed: {error}"), error) from error
+
+    async def close(self) -> None:
+        """Wait until everything that was given is durable, or has failed; then take no more."""
+        await self._idle.wait()
+        self._failure = self._failure or StorageError("the storage is closed")
+
+    def _new_batch(self) -> Batch:
+        return Batch(self._gather, self._history_entries_max)
+
+    def _gather(self) -> None:
+        """The open batch has its first act; what else happens in this turn of the loop joins."""
+        self._idle.clear()
+        if self._committing is None:
+            self._loop.call_soon(self._commit)
+
+    def _commit(self) -> None:
+        batch, self.batch = self.batch, self._new_batch()
+        if self._failure is not None:
+            batch.fail(self._failure)
+            self._idle.set()
+            return
+        self._committing = batch
+        work = partial(_commit, batch=batch, reserve=self._reserve)
+        submit(self._connection, work).add_done_callback(self._committed)
+
+    def _committed(self, commit: asyncio.Future[None]) -> None:
+        batch, self._committing = self._committing, None
+        assert batch is not None
+        error = commit.exception()
+        if error is not None:
+            self._fail(StorageError(f"a commit failed: {error}"), error)
+        if self._failure is not None:
+            batch.fail(self._failure)
+        # The next batch goes to the disk while the callers of this one are told.
+        if not self.batch.is_empty:
+            self._commit()
+        if self._failure is None:
+            self._report(batch)
+        if self._committing is None and self.batch.is_empty:
+            self._idle.set()
+
+    def _report(self, batch: Batch) -> None:
+        try:
+            batch.report()
+        except Exception as bug:
+            batch.fail(self._fail(StorageError(f"a callback failed: {bug!r}"), bug))
+
+    def _fail(self, failure: StorageError, cause: BaseException) -> StorageError:
+        """The first failure is the one that counts."""
+        if self._failure is None:
+            failure.__cause__ = cause
+            self._failure = failure
+            self.failed.set_exception(failure)
+            self.failed.exception()  # seen: nobody is obliged to wait for it
+        return self._failure
+
+
+def _commit(db: sqlite3.Connection, batch: Batch, reserve: Reserve) -> None:
+    """On the connection's thread.  Raises whatever kept the batch from becoming durable."""
+    try:
+        _write(db, batch)
+    except sqlite3.Error as error:
+        if not _is_full(error) or not reserve.give_up():
+            raise
+        _write(db, batch)  # once more, from the beginning
+    if not reserve.held:
+        _make_room(db, reserve)
+        reserve.take()
+    batch.read(db)
+
+
+def _write(db: sqlite3.Connection, batch: Batch) -> None:
+    try:
+        batch.write(db)
+    except BaseException:
+        # On a full disk SQLite has often done so itself.
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def _make_room(db: sqlite3.Connection, reserve: Reserve) -> None:
+    """Bring the log into the database and give free pages back, as far as the disk allows."""
+    for step in (_empty_log, partial(vacuum, pages_max=VACUUM_PAGES), _empty_log):
+        # Half a checkpoint would take the room that deletions need, and give nothing back.
+        if not reserve.log_fits():
+            return
+        try:
+            step(db)
+        except sqlite3.Error as error:
+            if not _is_full(error):
+                raise
+            return
+
+
+def vacuum(db: sqlite3.Connection, pages_max: int) -> int:
+    """Give free pages at the end of the file back to the file system; how many are left."""
+    # executescript, because execute would step only once, and free a single page.
+    db.executescript(f"PRAGMA incremental_vacuum({pages_max})")
+    (left,) = db.execute("PRAGMA freelist_count").fetchone()
+    return int(left)
+
+
+def _empty_log(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _is_full(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL

@@ -1,0 +1,443 @@
+"""Messages that do not arrive: where they end up, with which reason, and who is told.
+
+QB 3.1.5.7, 3.1.5.8.2, 3.1.7.1.2, 3.1.7.15, 3.1.7.17; "Sending Transactional Messages to Multiple
+Destinations" for the copy on the computer that hosts the queue.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Any
+
+import pytest
+
+from tests.process import wire
+from tests.process.harness import DEADLETTER, DEADXACT, Daemon, Hosts, body, free_port
+from tests.process.peer import RemoteQueueManager
+
+QUICK = {"resend": ["500ms"], "retry_first": "50ms", "retry_max": "200ms"}
+
+
+@pytest.fixture(scope="module")
+def sender(shared_hosts: Hosts) -> Daemon:
+    daemon = shared_hosts.daemon(delivery=QUICK)
+    daemon.create("answers")
+    return daemon
+
+
+@pytest.fixture(scope="module")
+def receiver(shared_hosts: Hosts) -> Daemon:
+    daemon = shared_hosts.daemon(delivery=QUICK)
+    daemon.create("plain")
+    daemon.create("orders", transactional=True)
+    return daemon
+
+
+def nowhere() -> str:
+    return f"DIRECT=TCP:127.0.0.1:{free_port()}\\private$\\q"
+
+
+def outgoing(daemon: Daemon, port: int) -> int:
+    """Messages that wait for one address, or for an acknowledgment from there."""
+    rows = [row for row in daemon.json("outgoing", "list") if f":{port}" in row["destination"]]
+    return sum(int(row["messages"]) for row in rows)
+
+
+# --- the time to reach the queue runs out at the sender -----------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "queue", "other"),
+    [
+        ("transactional", DEADXACT, DEADLETTER),
+        ("recoverable", DEADLETTER, DEADXACT),
+        ("express", DEADLETTER, DEADXACT),
+    ],
+)
+def test_a_message_that_does_not_get_there_in_time_goes_to_the_dead_letter_queue(
+    sender: Daemon, kind: str, queue: str, other: str
+):
+    destination = nowhere()
+    sent = sender.send(destination, b"late", f"--{kind}", "--time-to-reach-queue", "1s")
+
+    (dead,) = sender.wait_for(queue, 1, 15)
+
+    assert dead["id"] == sent
+    assert body(dead) == b"late"
+    assert dead["reason"]
+    assert dead["class"] == "nack_reach_queue_timeout"
+    assert sender.receive(queue)[0]["id"] == sent
+    assert sender.receive(other) == []
+    (shown,) = sender.json("outgoing", "show", destination)
+    assert shown["messages"] == 0
+
+
+@pytest.mark.parametrize("kind", ["transactional", "recoverable", "express"])
+def test_without_dead_lettering_it_is_just_gone(sender: Daemon, kind: str):
+    destination = nowhere()
+    options = ["--time-to-reach-queue", "1s"]
+    sender.send(destination, b"late", f"--{kind}", "--no-dead-letter", *options)
+    sender.send(destination, b"marker", "--recoverable", *options)
+
+    (marker,) = sender.wait_for(DEADLETTER, 1, 15)
+    sender.receive(DEADLETTER)
+
+    assert body(marker) == b"marker"
+    (shown,) = sender.json("outgoing", "show", destination)
+    assert shown["messages"] == 0
+    assert sender.receive(DEADXACT) == []
+
+
+def test_it_runs_out_while_the_peer_accepts_connections_but_never_answers(sender: Daemon):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        destination = f"DIRECT=TCP:127.0.0.1:{silent.getsockname()[1]}\\private$\\q"
+        sender.send(destination, b"late", "--transactional", "--time-to-reach-queue", "1s")
+
+        (dead,) = sender.wait_for(DEADXACT, 1, 15)
+
+        assert body(dead) == b"late"
+        sender.receive(DEADXACT)
+
+
+def test_it_runs_out_while_the_window_is_full(sender: Daemon, remote: RemoteQueueManager):
+    listener = remote.listen()
+    destination = listener.destination("q")
+    sender.send(destination, b"first", "--transactional")
+    peer = listener.accept(window=1, auto_ack=False)
+    first = peer.receive()
+    sender.send(destination, b"late", "--transactional", "--time-to-reach-queue", "1s")
+
+    (dead,) = sender.wait_for(DEADXACT, 1, 15)
+
+    assert body(dead) == b"late"
+    sender.receive(DEADXACT)
+    assert peer.inbox == []
+    assert first.transaction is not None
+    peer.session_ack()
+    peer.order_ack(first.transaction.sequence_id, 1)
+    peer.wait_stored()
+
+
+def test_it_runs_out_after_it_was_sent_but_never_order_acknowledged(
+    sender: Daemon, remote: RemoteQueueManager
+):
+    listener = remote.listen()
+    destination = listener.destination("q")
+    sender.send(destination, b"late", "--transactional", "--time-to-reach-queue", "1s")
+    peer = listener.accept()
+    peer.receive()
+
+    (dead,) = sender.wait_for(DEADXACT, 1, 15)
+
+    assert body(dead) == b"late"
+    sender.receive(DEADXACT)
+
+
+def test_what_has_arrived_in_time_is_no_dead_letter(sender: Daemon, receiver: Daemon):
+    destination = f"DIRECT=TCP:127.0.0.1:{receiver.port}\\private$\\orders"
+    sender.send(destination, b"in time", "--transactional", "--time-to-reach-queue", "2s")
+    receiver.wait_for("orders", 1)
+    # A second one that cannot arrive proves that the two seconds are over.
+    sender.send(nowhere(), b"marker", "--recoverable", "--time-to-reach-queue", "2s")
+    sender.wait_for(DEADLETTER, 1, 15)
+    sender.receive(DEADLETTER)
+
+    assert sender.receive(DEADXACT) == []
+    assert receiver.bodies("orders") == [b"in time"]
+
+
+def test_it_runs_out_while_the_daemon_is_down(hosts: Hosts):
+    daemon = hosts.daemon(delivery=QUICK)
+    sent = daemon.send(nowhere(), b"late", "--transactional", "--time-to-reach-queue", "1s")
+
+    daemon.restart()
+
+    (dead,) = daemon.wait_for(DEADXACT, 1, 15)
+    assert dead["id"] == sent
+
+
+def test_dead_letters_survive_a_kill(hosts: Hosts):
+    daemon = hosts.daemon(delivery=QUICK)
+    options = ["--time-to-reach-queue", "1s"]
+    for kind in ("transactional", "recoverable"):
+        daemon.send(nowhere(), kind.encode(), f"--{kind}", *options)
+    before = daemon.wait_for(DEADXACT, 1, 15), daemon.wait_for(DEADLETTER, 1, 15)
+
+    daemon.restart()
+
+    assert (daemon.peek(DEADXACT), daemon.peek(DEADLETTER)) == before
+    assert [body(message) for message in before[0]] == [b"transactional"]
+    assert [body(message) for message in before[1]] == [b"recoverable"]
+
+
+# --- refused at the destination: what goes over the wire ----------------------------------
+
+
+def check_final_ack(ack: wire.Message, message: bytes, message_class: int) -> None:
+    """QB 2.2.5.1: all that identifies the message is copied from it."""
+    original = wire.parse(message)
+    assert isinstance(original, wire.Message)
+    assert original.transaction is not None
+    header = original.transaction
+    assert ack.message_class == message_class
+    assert ack.order_body() == (header.sequence_id, header.number, header.previous)
+    assert ack.final_body() == (original.source, original.message_id)
+
+
+@pytest.mark.parametrize("dead_letter", [False, True])
+def test_a_transactional_message_to_a_plain_queue_is_refused_and_kept_here(
+    receiver: Daemon, remote: RemoteQueueManager, dead_letter: bool
+):
+    peer = remote.connect(receiver.port, source="127.0.0.2")
+    sequence = remote.new_sequence()
+    packet = remote.transactional(
+        "plain",
+        sequence,
+        1,
+        body=b"misdirected",
+        label="why",
+        dead_letter=dead_letter,
+        admin=wire.private("admin", "TCP:127.0.0.2"),
+        ack_bits=wire.NA,
+    )
+
+    peer.send(packet)
+    peer.wait(lambda: bool(peer.final_acks), what="the final ack")
+    nack = peer.receive()
+    peer.wait_stored()
+
+    check_final_ack(peer.final_acks[0], packet, 0x8009)
+    assert nack.message_class == 0x8009
+    assert nack.body == b"misdirected"
+    assert nack.correlation == remote.guid + struct.pack("<I", 1)
+    assert nack.recoverable
+    assert nack.transaction is None
+    assert receiver.bodies("plain") == []
+    (dead,) = receiver.receive(DEADXACT)
+    assert body(dead) == b"misdirected"
+    assert dead["label"] == "why"
+    assert dead["class"] == "nack_not_transactional_queue"
+    assert dead["reason"]
+    assert peer.order_acks == []
+
+
+def test_without_an_admin_queue_only_the_final_ack_is_sent(
+    receiver: Daemon, remote: RemoteQueueManager
+):
+    peer = remote.connect(receiver.port)
+    packet = remote.transactional("plain", remote.new_sequence(), 1, ack_bits=wire.NA)
+
+    peer.send(packet)
+    peer.wait(lambda: bool(peer.final_acks), what="the final ack")
+    peer.wait_stored()
+    peer.read_for(0.5)
+
+    check_final_ack(peer.final_acks[0], packet, 0x8009)
+    assert peer.inbox == []
+    receiver.receive(DEADXACT)
+
+
+def test_a_refused_message_that_comes_again_is_refused_again_and_kept_once(
+    receiver: Daemon, remote: RemoteQueueManager
+):
+    peer = remote.connect(receiver.port)
+    packet = remote.transactional("plain", remote.new_sequence(), 1)
+
+    for count in (1, 2):
+        peer.send(packet)
+        peer.wait(lambda count=count: len(peer.final_acks) >= count, what="the final ack")
+    peer.wait_stored()
+
+    assert len(receiver.receive(DEADXACT)) == 1
+
+
+def test_a_transactional_message_to_an_unknown_queue_is_answered_by_a_final_ack_only(
+    receiver: Daemon, remote: RemoteQueueManager
+):
+    peer = remote.connect(receiver.port, source="127.0.0.2")
+    packet = remote.transactional(
+        "no such queue",
+        remote.new_sequence(),
+        1,
+        admin=wire.private("admin", "TCP:127.0.0.2"),
+        ack_bits=wire.NA,
+    )
+
+    peer.send(packet)
+    peer.wait(lambda: bool(peer.final_acks), what="the final ack")
+    peer.wait_stored()
+    peer.read_for(0.5)
+
+    check_final_ack(peer.final_acks[0], packet, 0x8000)
+    assert peer.inbox == [], "the admin NACK is one of the insecure five"
+    receiver.receive(DEADXACT)
+
+
+def test_with_the_switch_an_unknown_queue_is_told_to_the_admin_queue_too(hosts: Hosts):
+    daemon = hosts.daemon(delivery={"insecure_nacks": True})
+    remote = hosts.remote()
+    peer = remote.connect(daemon.port, source="127.0.0.2")
+    admin = wire.private("admin", "TCP:127.0.0.2")
+    packet = remote.transactional(
+        "no such queue", remote.new_sequence(), 1, admin=admin, ack_bits=wire.NA
+    )
+
+    peer.send(packet)
+    nack = peer.receive()
+    peer.wait(lambda: bool(peer.final_acks), what="the final ack")
+
+    assert nack.message_class == 0x8000
+
+
+def test_a_final_ack_waits_for_the_disk(receiver: Daemon, remote: RemoteQueueManager):
+    peer = remote.connect(receiver.port)
+    with receiver.held_disk():
+        peer.send(remote.transactional("plain", remote.new_sequence(), 1))
+        peer.read_for(1.0)
+        assert peer.final_acks == []
+        assert peer.unstored == {1}
+
+    peer.wait(lambda: bool(peer.final_acks), what="the final ack")
+    assert len(receiver.receive(DEADXACT)) == 1
+
+
+def test_a_refused_message_does_not_stop_the_stream_of_another_queue(
+    receiver: Daemon, remote: RemoteQueueManager
+):
+    peer = remote.connect(receiver.port)
+    good, bad = remote.new_sequence(), remote.new_sequence()
+
+    for number in (1, 2, 3):
+        peer.send(remote.transactional("plain", bad, number))
+        peer.send(remote.transactional("orders", good, number))
+    peer.wait_order_ack(good, 3)
+    peer.wait(lambda: len(peer.final_acks) == 3, what="three final acks")
+
+    assert receiver.bodies("orders") == [b"1", b"2", b"3"]
+    assert sorted(body(message) for message in receiver.receive(DEADXACT)) == [b"1", b"2", b"3"]
+
+
+def test_the_kept_message_survives_a_kill_and_its_resend(hosts: Hosts):
+    daemon = hosts.daemon()
+    daemon.create("plain")
+    remote = hosts.remote()
+    packet = remote.transactional("plain", remote.new_sequence(), 1, body=b"kept")
+    peer = remote.connect(daemon.port)
+    peer.send(packet)
+    peer.wait_stored()
+
+    daemon.restart()
+    peer = remote.connect(daemon.port)
+    peer.send(packet)
+    peer.wait_stored()
+    peer.wait(lambda: bool(peer.final_acks), what="the final ack again")
+
+    (dead,) = daemon.receive(DEADXACT)
+    assert body(dead) == b"kept"
+
+
+# --- both ends are daemons ----------------------------------------------------------------
+
+
+def destination_at(daemon: Daemon, queue: str) -> str:
+    return f"DIRECT=TCP:127.0.0.1:{daemon.port}\\private$\\{queue}"
+
+
+def test_a_transactional_message_to_a_plain_queue_ends_in_both_dead_letter_queues(
+    sender: Daemon, receiver: Daemon
+):
+    sent = sender.send(destination_at(receiver, "plain"), b"misdirected", "--transactional")
+
+    (there,) = receiver.wait_for(DEADXACT, 1)
+    (here,) = sender.wait_for(DEADXACT, 1)
+
+    for dead in (there, here):
+        assert dead["id"] == sent
+        assert body(dead) == b"misdirected"
+        assert dead["class"] == "nack_not_transactional_queue"
+        assert dead["reason"]
+    assert outgoing(sender, receiver.port) == 0
+    assert receiver.receive("plain") == []
+    assert len(receiver.receive(DEADXACT)) == 1
+    assert len(sender.receive(DEADXACT)) == 1
+
+
+def test_without_dead_lettering_it_is_kept_only_where_the_queue_is(
+    sender: Daemon, receiver: Daemon
+):
+    destination = destination_at(receiver, "plain")
+    sent = sender.send(destination, b"misdirected", "--transactional", "--no-dead-letter")
+    marker = sender.send(destination, b"marker", "--transactional")
+
+    sender.wait_for(DEADXACT, 1)
+
+    assert [message["id"] for message in sender.receive(DEADXACT)] == [marker]
+    assert [message["id"] for message in receiver.receive(DEADXACT)] == [sent, marker]
+    assert outgoing(sender, receiver.port) == 0
+
+
+def test_a_transactional_message_to_an_unknown_queue_comes_back_to_the_sender(
+    sender: Daemon, receiver: Daemon
+):
+    sent = sender.send(destination_at(receiver, "unknown"), b"lost", "--transactional")
+
+    (dead,) = sender.wait_for(DEADXACT, 1)
+
+    assert dead["id"] == sent
+    assert dead["class"] == "nack_bad_destination_queue"
+    assert outgoing(sender, receiver.port) == 0
+    sender.receive(DEADXACT)
+    receiver.receive(DEADXACT)
+
+
+def test_after_a_refusal_the_queue_may_be_created_and_the_rest_arrives(
+    sender: Daemon, receiver: Daemon
+):
+    destination = destination_at(receiver, "later")
+    sender.send(destination, b"1", "--transactional")
+    sender.wait_for(DEADXACT, 1)
+    sender.receive(DEADXACT)
+    receiver.receive(DEADXACT)
+
+    receiver.create("later", transactional=True)
+    for text in (b"2", b"3"):
+        sender.send(destination, text, "--transactional")
+
+    receiver.wait_for("later", 2)
+    assert receiver.bodies("later") == [b"2", b"3"]
+
+
+def test_a_plain_message_to_a_transactional_queue_is_refused_with_its_class(
+    sender: Daemon, receiver: Daemon, remote: RemoteQueueManager
+):
+    # For a plain message "delivered" means that the next queue manager acknowledged it (digest
+    # 20): the sender is done with it, and only the admin queue hears more.
+    sender.send(destination_at(receiver, "orders"), b"misdirected", "--recoverable")
+    peer = remote.connect(receiver.port)
+    peer.send(remote.transactional("orders", remote.new_sequence(), 1, body=b"marker"))
+    peer.wait_stored()
+    settled = [row for row in wait_empty(sender, receiver.port) if row["messages"]]
+
+    assert settled == []
+    assert receiver.bodies("orders") == [b"marker"]
+
+
+def wait_empty(daemon: Daemon, port: int) -> list[dict[str, Any]]:
+    """The outgoing queues of an address, once nothing waits in them."""
+    for _ in range(100):
+        rows = [row for row in daemon.json("outgoing", "list") if f":{port}" in row["destination"]]
+        if not any(row["messages"] for row in rows):
+            break
+    return rows
+
+
+def test_a_local_send_of_the_wrong_kind_is_refused_at_once(receiver: Daemon):
+    for queue, kind in (
+        ("orders", "recoverable"),
+        ("orders", "express"),
+        ("plain", "transactional"),
+    ):
+        done = receiver.cli("send", queue, "--body-base64", "eA==", f"--{kind}", check=False)
+        assert done.returncode == 4, (queue, kind, done.stderr)
+    assert receiver.receive("orders") == receiver.receive("plain") == []

@@ -1,0 +1,280 @@
+"""Two real daemons, a cable that is pulled, and SIGKILL: exactly once, in order."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from tests.process.harness import Daemon, Hosts, body
+
+QUICK: dict[str, Any] = {
+    "resend": ["500ms", "1s"],
+    "retry_first": "20ms",
+    "retry_max": "100ms",
+}
+
+
+@pytest.fixture
+def pair(hosts: Hosts) -> tuple[Daemon, Daemon]:
+    first, second = hosts.daemon(delivery=QUICK), hosts.daemon(delivery=QUICK)
+    return first, second
+
+
+def texts(first: int, last: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, last + 1)]
+
+
+def direct(daemon: Daemon, queue: str) -> str:
+    return f"DIRECT=TCP:127.0.0.1:{daemon.port}\\private$\\{queue}"
+
+
+def wait_count(daemon: Daemon, queue: str, count: int, timeout_s: float = 60) -> int:
+    """Ask until so many messages are in a queue; how many there are then."""
+    deadline = time.monotonic() + timeout_s
+    while (found := daemon.count(queue)) < count and time.monotonic() < deadline:
+        pass
+    return found
+
+
+def wait_sent(daemon: Daemon, timeout_s: float = 30) -> None:
+    """Ask until nothing is on its way any more."""
+    deadline = time.monotonic() + timeout_s
+    while any(row["messages"] for row in daemon.json("outgoing", "list")):
+        assert time.monotonic() < deadline, daemon.json("outgoing", "list")
+
+
+def test_transactional_messages_arrive_once_and_in_order_whatever_is_killed_and_cut(
+    hosts: Hosts, pair: tuple[Daemon, Daemon]
+):
+    sender, receiver = pair
+    receiver.create("orders", transactional=True)
+    proxy = hosts.proxy(receiver.port)
+    destination = proxy.destination("orders")
+    sent: list[bytes] = []
+
+    def send(count: int) -> None:
+        batch = texts(len(sent) + 1, len(sent) + count)
+        sender.send_all(destination, batch, "--transactional")
+        sent.extend(batch)
+
+    send(500)
+    proxy.cut()
+    send(300)
+    receiver.restart()
+    send(300)
+    sender.restart()
+    proxy.cut()
+    receiver.kill()
+    send(300)
+    sender.kill()
+    receiver.start()
+    sender.start()
+    send(300)
+    proxy.cut()
+    receiver.restart()
+    sender.restart()
+    send(300)
+
+    wait_count(receiver, "orders", len(sent))
+    kept = receiver.receive("orders")
+    assert [body(message) for message in kept] == sent == texts(1, 2000)
+    assert len({message["id"] for message in kept}) == 2000
+    wait_sent(sender)
+    assert receiver.receive("orders") == []
+
+
+def test_kills_while_everything_is_under_way(hosts: Hosts, pair: tuple[Daemon, Daemon]):
+    sender, receiver = pair
+    receiver.create("orders", transactional=True)
+    proxy = hosts.proxy(receiver.port)
+    sender.cli("outgoing", "list")
+    sender.send_all(proxy.destination("orders"), texts(1, 4000), "--transactional")
+
+    # Each kill comes when a little more has passed: somewhere in the middle of things.
+    for victim in (receiver, sender, receiver, sender, receiver):
+        goal = proxy.bytes_passed + 60_000
+        deadline = time.monotonic() + 10
+        while proxy.bytes_passed < goal and time.monotonic() < deadline:
+            time.sleep(0.0005)
+        victim.restart()
+        proxy.cut()
+
+    wait_count(receiver, "orders", 4000)
+    assert [body(message) for message in receiver.receive("orders")] == texts(1, 4000)
+    wait_sent(sender)
+
+
+def test_recoverable_messages_arrive_once_whatever_is_killed_and_cut(
+    hosts: Hosts, pair: tuple[Daemon, Daemon]
+):
+    sender, receiver = pair
+    receiver.create("plain")
+    proxy = hosts.proxy(receiver.port)
+    destination = proxy.destination("plain")
+
+    sender.send_all(destination, texts(1, 400), "--recoverable")
+    receiver.restart()
+    sender.send_all(destination, texts(401, 800), "--recoverable")
+    proxy.cut()
+    sender.restart()
+    sender.send_all(destination, texts(801, 1000), "--recoverable")
+    receiver.restart()
+
+    wait_count(receiver, "plain", 1000)
+    wait_sent(sender)
+    assert sorted(int(body(message)) for message in receiver.receive("plain")) == list(
+        range(1, 1001)
+    )
+
+
+def test_express_messages_arrive_at_most_once_and_all_of_them_without_a_crash(
+    hosts: Hosts, pair: tuple[Daemon, Daemon]
+):
+    sender, receiver = pair
+    receiver.create("plain")
+    proxy = hosts.proxy(receiver.port)
+
+    for first in range(1, 501, 100):
+        sender.send_all(proxy.destination("plain"), texts(first, first + 99), "--express")
+        proxy.cut()
+
+    wait_count(receiver, "plain", 500)
+    wait_sent(sender, 60)
+    assert sorted(int(body(message)) for message in receiver.receive("plain")) == list(
+        range(1, 501)
+    )
+
+
+def test_both_directions_and_two_queues_at_once(hosts: Hosts, pair: tuple[Daemon, Daemon]):
+    left, right = pair
+    for daemon in pair:
+        daemon.create("orders", "bills", transactional=True)
+    to_right, to_left = hosts.proxy(right.port), hosts.proxy(left.port)
+    errors: list[BaseException] = []
+
+    def feed(daemon: Daemon, destination: str) -> None:
+        try:
+            daemon.send_all(destination, texts(1, 1000), "--transactional")
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=feed, args=(daemon, proxy.destination(queue)))
+        for daemon, proxy in ((left, to_right), (right, to_left))
+        for queue in ("orders", "bills")
+    ]
+    for thread in threads:
+        thread.start()
+    for proxy in (to_right, to_left, to_right, to_left):
+        goal = proxy.bytes_passed + 50_000
+        deadline = time.monotonic() + 10
+        while proxy.bytes_passed < goal and time.monotonic() < deadline:
+            time.sleep(0.0005)
+        proxy.cut()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    left.restart()
+    right.restart()
+
+    for daemon in pair:
+        for queue in ("orders", "bills"):
+            wait_count(daemon, queue, 1000)
+            assert [body(message) for message in daemon.receive(queue)] == texts(1, 1000)
+    for daemon in pair:
+        wait_sent(daemon)
+
+
+def test_a_receiver_that_is_down_for_long_gets_everything_when_it_comes_back(
+    pair: tuple[Daemon, Daemon],
+):
+    sender, receiver = pair
+    receiver.create("orders", transactional=True)
+    receiver.kill()
+
+    sender.send_all(direct(receiver, "orders"), texts(1, 1500), "--transactional")
+    sender.restart()
+    receiver.start()
+
+    wait_count(receiver, "orders", 1500)
+    assert [body(message) for message in receiver.receive("orders")] == texts(1, 1500)
+    wait_sent(sender)
+
+
+def test_a_receiver_that_lost_its_whole_state_goes_on_with_what_is_in_the_queue(
+    hosts: Hosts, pair: tuple[Daemon, Daemon]
+):
+    # The crash scenario of the source document on the EOD algorithm: previous 0 for the first.
+    sender, receiver = pair
+    receiver.create("orders", transactional=True)
+    proxy = hosts.proxy(receiver.port)
+    destination = proxy.destination("orders")
+    sender.send_all(destination, texts(1, 10), "--transactional")
+    wait_count(receiver, "orders", 10)
+    receiver.kill()
+    sender.send_all(destination, texts(11, 20), "--transactional")
+
+    new = hosts.daemon(delivery=QUICK)
+    new.create("orders", transactional=True)
+    proxy.retarget(new.port)
+
+    wait_count(new, "orders", 10)
+    kept = [body(message) for message in new.receive("orders")]
+    # The last acknowledgment of the first ten may not have been heard.
+    assert kept[-10:] == texts(11, 20)
+    assert kept == texts(21 - len(kept), 20)
+    wait_sent(sender)
+
+
+def test_consuming_while_it_arrives_loses_and_repeats_nothing(
+    hosts: Hosts, pair: tuple[Daemon, Daemon]
+):
+    sender, receiver = pair
+    receiver.create("orders", transactional=True)
+    proxy = hosts.proxy(receiver.port)
+    feeder = threading.Thread(
+        target=sender.send_all,
+        args=(proxy.destination("orders"), texts(1, 1500), "--transactional"),
+    )
+    feeder.start()
+    got: list[bytes] = []
+    deadline = time.monotonic() + 60
+    while len(got) < 1500 and time.monotonic() < deadline:
+        got += receiver.bodies("orders")
+        if len(got) > 500 and proxy.connections < 3:
+            proxy.cut()
+    feeder.join()
+
+    assert got == texts(1, 1500)
+
+
+def test_an_acknowledgment_message_comes_back_to_an_admin_queue_here(
+    pair: tuple[Daemon, Daemon],
+):
+    sender, receiver = pair
+    receiver.create("plain")
+    sender.create("answers")
+    sent = sender.send(
+        direct(receiver, "plain"), b"misdirected", "--transactional",
+        "--admin-queue", direct(sender, "answers"), "--acknowledge", "full-reach-queue",
+    )  # fmt: skip
+
+    (answer,) = sender.wait_for("answers", 1)
+
+    assert answer["class"] == "nack_not_transactional_queue"
+    assert answer["correlation_id"] == sent
+    assert body(answer) == b"misdirected"
+
+
+def test_a_daemon_that_sends_to_its_own_address_delivers_to_itself(pair: tuple[Daemon, Daemon]):
+    daemon, _ = pair
+    daemon.create("orders", transactional=True)
+
+    daemon.send_all(direct(daemon, "orders"), texts(1, 20), "--transactional")
+
+    wait_count(daemon, "orders", 20)
+    assert [body(message) for message in daemon.receive("orders")] == texts(1, 20)
+    wait_sent(daemon)

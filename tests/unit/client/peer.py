@@ -1,0 +1,197 @@
+"""The other end of the control socket for these tests: queues in memory, and a bad line.
+
+It speaks `qmd.frames` over a real socket.  `before` and `after` name verbs at which the
+connection breaks once: before the request is done, or after it and before its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from qmd import frames
+
+
+class HungUp(Exception):
+    """The connection breaks here, on purpose."""
+
+
+class Peer:
+    """`async with Peer(path) as peer`: a queue manager with few virtues."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = "00000000-0000-0000-0000-0000000000aa"
+        self.version = frames.VERSION
+        self.queues: defaultdict[str, list[frames.StoredMessage]] = defaultdict(list)
+        self.outcomes: dict[bytes, Any] = {}
+        self.refusals: dict[type[frames.Request], frames.Refused] = {}
+        self.before: list[type[frames.Request]] = []
+        self.after: list[type[frames.Request]] = []
+        self.requests: list[frames.AnyRequest] = []
+        self.reads = 0
+        self.connections: list[Connection] = []
+        self.deserted = asyncio.Event()
+        self.last_lookup_id = 0
+
+    async def __aenter__(self) -> Peer:
+        await self.listen()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.stop()
+
+    async def listen(self) -> None:
+        self._server = await asyncio.start_unix_server(self._serve, self.path)
+
+    async def stop(self) -> None:
+        """Like a daemon that is killed: connections end, and nobody listens any more."""
+        self._server.close()
+        for connection in list(self.connections):
+            connection.writer.transport.abort()
+        if self.connections:
+            self.deserted.clear()
+            await self.deserted.wait()
+        self.path.unlink(missing_ok=True)
+
+    def put(self, queue: str, *bodies: bytes) -> None:
+        """Messages arrive; whoever waits gets them."""
+        for body in bodies:
+            self.last_lookup_id += 1
+            self.queues[queue].append(frames.StoredMessage(self.last_lookup_id, 0, body))
+        self.serve_waiting()
+
+    def serve_waiting(self) -> None:
+        for connection in self.connections:
+            connection.serve_waiting()
+
+    def requests_of(self, verb: type[frames.Request]) -> list[Any]:
+        return [request for request in self.requests if isinstance(request, verb)]
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = Connection(self, writer)
+        self.connections.append(connection)
+        buffer = frames.FrameBuffer()
+        try:
+            while data := await reader.read(1 << 20):
+                self.reads += 1
+                for inside in buffer.feed(data):
+                    connection.answer(frames.decode_request(inside))
+        except (HungUp, ConnectionError):
+            pass
+        finally:
+            self.connections.remove(connection)
+            connection.give_all_back()
+            writer.transport.abort()
+            if not self.connections:
+                self.deserted.set()
+
+
+class Connection:
+    """One client, and what it has taken."""
+
+    def __init__(self, peer: Peer, writer: asyncio.StreamWriter) -> None:
+        self.peer = peer
+        self.writer = writer
+        self.taken: dict[int, tuple[str, frames.StoredMessage]] = {}
+        self.waiting: list[frames.Take] = []
+
+    def answer(self, request: frames.AnyRequest) -> None:
+        peer = self.peer
+        peer.requests.append(request)
+        verb = type(request)
+        if verb in peer.before:
+            peer.before.remove(verb)
+            raise HungUp
+        reply: frames.Reply | None
+        if verb in peer.refusals:
+            refusal = peer.refusals.pop(verb)
+            reply = frames.Refused(request.number, refusal.code, refusal.text, refusal.remedy)
+        else:
+            result = self.do(request)
+            reply = None if result is WAITS else frames.Done(request.number, result)
+        if verb in peer.after:
+            peer.after.remove(verb)
+            raise HungUp
+        if reply is not None:
+            self.write(reply)
+
+    def write(self, reply: frames.Reply) -> None:
+        self.writer.write(frames.frame(reply))
+
+    def do(self, request: frames.AnyRequest) -> Any:
+        peer = self.peer
+        match request:
+            case frames.Hello():
+                return {"version": peer.version, "queue_manager": peer.id, "name": "hosta"}
+            case frames.Send(messages=messages, token=token):
+                ids = []
+                for message in messages:
+                    peer.put(message.destination, message.body)
+                    ids.append(f"{peer.id}\\{peer.last_lookup_id}")
+                peer.outcomes[token] = ids
+                return ids
+            case frames.Take(queue=queue, limit=limit, wait_s=wait_s):
+                found = self.take(queue, limit)
+                if not found and wait_s != frames.NO_WAIT:
+                    self.waiting.append(request)
+                    if wait_s > 0:
+                        asyncio.get_running_loop().call_later(wait_s, self.time_out, request)
+                    return WAITS
+                return found
+            case frames.Remove(lookup_ids=lookup_ids, token=token):
+                for lookup_id in lookup_ids:
+                    del self.taken[lookup_id]
+                peer.outcomes[token] = len(lookup_ids)
+                return len(lookup_ids)
+            case frames.GiveBack(lookup_ids=lookup_ids):
+                return self.give_back(lookup_ids)
+            case frames.Peek(queue=queue, start=start, limit=limit):
+                return [one for one in peer.queues[queue] if one.lookup_id >= start][:limit]
+            case frames.Outcome(token=token):
+                return peer.outcomes.get(token)
+            case frames.PurgeQueue(name=name):
+                gone = peer.queues.pop(name, [])
+                return {"messages": len(gone)}
+            case frames.ShowQueue(name=name):
+                return {"name": name, "messages": len(peer.queues[name]), "transactional": False}
+            case frames.ListQueues():
+                return [
+                    {"name": name, "messages": len(queue), "transactional": False}
+                    for name, queue in peer.queues.items()
+                ]
+        raise AssertionError(f"these tests do not use {request}")
+
+    def take(self, queue: str, limit: int) -> list[frames.StoredMessage]:
+        messages = self.peer.queues[queue]
+        found, messages[:limit] = messages[:limit], []
+        self.taken |= {message.lookup_id: (queue, message) for message in found}
+        return found
+
+    def give_back(self, lookup_ids: list[int]) -> int:
+        for lookup_id in lookup_ids:
+            queue, message = self.taken.pop(lookup_id)
+            self.peer.queues[queue].append(message)
+            self.peer.queues[queue].sort(key=lambda one: one.lookup_id)
+        self.peer.serve_waiting()
+        return len(lookup_ids)
+
+    def give_all_back(self) -> None:
+        self.waiting.clear()
+        self.give_back(list(self.taken))
+
+    def time_out(self, take: frames.Take) -> None:
+        if take in self.waiting:
+            self.waiting.remove(take)
+            self.write(frames.Done(take.number, []))
+
+    def serve_waiting(self) -> None:
+        for take in list(self.waiting):
+            if found := self.take(take.queue, take.limit):
+                self.waiting.remove(take)
+                self.write(frames.Done(take.number, found))
+
+
+WAITS = object()

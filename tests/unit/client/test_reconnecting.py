@@ -1,0 +1,132 @@
+"""A connection that comes back, and what that means for the requests that were under way."""
+
+import asyncio
+
+import pytest
+
+from qmd import frames
+from qmd.client import NoSuchQueue, NotConnected, OutcomeUnknown, QueueManagerError, connect
+from tests.unit.client.peer import Peer
+
+
+def test_the_first_connection_is_not_waited_for(tmp_path):
+    async def scenario():
+        async with connect(tmp_path / "socket", reconnect_s=1000):
+            pass
+
+    with pytest.raises(NotConnected):
+        asyncio.run(scenario())
+
+
+def test_what_changes_nothing_is_asked_again(tmp_path):
+    async def scenario():
+        async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
+            peer.put("orders", b"1")
+            peer.before.append(frames.Peek)
+
+            (message,) = await qm.peek("orders")
+
+            assert message.stored.packet == b"1"
+            assert len(peer.requests_of(frames.Hello)) == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_daemon_that_was_restarted_is_found_again(tmp_path):
+    async def scenario():
+        async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
+            await peer.stop()
+            listing = asyncio.create_task(qm.list_queues())
+            await asyncio.sleep(0)
+            await peer.listen()
+
+            assert await listing == []
+
+    asyncio.run(scenario())
+
+
+def test_it_gives_up_when_its_time_is_over(tmp_path):
+    async def scenario():
+        async with Peer(tmp_path / "socket") as peer, connect(peer.path, reconnect_s=0.1) as qm:
+            await peer.stop()
+
+            with pytest.raises(NotConnected):
+                await qm.list_queues()
+
+    asyncio.run(scenario())
+
+
+def test_a_daemon_that_stops_is_waited_for(tmp_path):
+    async def scenario():
+        async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
+            peer.refusals[frames.PurgeQueue] = frames.Refused(0, "stopping", "it stops")
+            peer.put("orders", b"1")
+
+            assert await qm.purge_queue("orders") == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_change_whose_answer_is_lost_says_that_it_may_be_repeated(tmp_path):
+    async def scenario():
+        async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
+            peer.after.append(frames.PurgeQueue)
+
+            with pytest.raises(OutcomeUnknown) as caught:
+                await qm.purge_queue("orders")
+
+            assert caught.value.safe_to_retry
+            assert await qm.purge_queue("orders") == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_send_without_retry_says_that_it_may_not_be_repeated(tmp_path):
+    async def scenario():
+        async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
+            peer.after.append(frames.Send)
+
+            with pytest.raises(OutcomeUnknown) as caught:
+                await qm.send("orders", b"1", retry=False)
+
+            assert not caught.value.safe_to_retry
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("code", "kind"), [("no_such_queue", NoSuchQueue), ("new", None)])
+def test_a_refusal_is_an_error_of_its_kind(tmp_path, code, kind):
+    async def scenario():
+        async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
+            peer.refusals[frames.ShowQueue] = frames.Refused(0, code, "There is none.", "make one")
+
+            with pytest.raises(kind or QueueManagerError) as caught:
+                await qm.show_queue("orders")
+
+            assert caught.value.code == code
+            assert str(caught.value) == "There is none; make one"
+
+    asyncio.run(scenario())
+
+
+def test_another_queue_manager_at_the_same_place_is_noticed(tmp_path):
+    async def scenario():
+        async with Peer(tmp_path / "socket") as peer, connect(peer.path, reconnect_s=0.1) as qm:
+            peer.before.append(frames.Status)
+            peer.id = peer.id.replace("aa", "bb")
+
+            with pytest.raises(NotConnected, match="another queue manager"):
+                await qm.status()
+
+    asyncio.run(scenario())
+
+
+def test_another_version_of_the_protocol_is_noticed(tmp_path):
+    async def scenario():
+        async with Peer(tmp_path / "socket") as peer:
+            peer.version += 1
+            with pytest.raises(NotConnected, match="version"):
+                async with connect(peer.path):
+                    pass
+
+    asyncio.run(scenario())

@@ -1,0 +1,305 @@
+"""The acknowledgment that comes back: where it goes, and every field of its packet."""
+
+import pytest
+
+from protocol import (
+    INFINITE,
+    PACKET_BYTES_MAX,
+    SIGNATURE,
+    VERSION,
+    BaseFlags,
+    BaseHeader,
+    DirectQueueName,
+    FinalAckBody,
+    MessageClass,
+    MessageKind,
+    MessagePropertiesHeader,
+    OrderAckBody,
+    PrivateQueueName,
+    PropertyFlags,
+    SecurityFlags,
+    SecurityHeader,
+    TransactionFlags,
+    TransactionHeader,
+    UserFlags,
+    UserHeader,
+    UserMessage,
+    build_user_message,
+    classify,
+    final_ack_body,
+    order_ack_body,
+    parse_user_message,
+    plain_text,
+    wide_text,
+)
+from qmd.core.acknowledgment import (
+    build_acknowledgment,
+    final_ack_packet,
+    order_ack_packet,
+    order_queue_of,
+)
+from qmd.core.sequence import Position
+
+OWN, SENDER, THIRD, PUBLIC = b"o" * 16, b"s" * 16, b"t" * 16, b"p" * 16
+NULL = bytes(16)
+
+
+def direct(text):
+    name = wide_text(text)
+    return DirectQueueName(len(name), name)
+
+
+ORDERS = direct("OS:hostb\\private$\\orders")
+ADMIN = direct("OS:hosta\\private$\\admin")
+
+
+def original(
+    *,
+    destination=(7, ORDERS),
+    admin=(7, ADMIN),
+    address=NULL,
+    delivery=1,
+    transactional=False,
+    encrypted=False,
+    body=b"the body",
+):
+    user = UserHeader(
+        SENDER,
+        address,
+        60,
+        1_700_000_000,
+        0x01020304,
+        UserFlags.of(
+            delivery=delivery,
+            negative_journal=1,
+            positive_journal=1,
+            destination_type=destination[0],
+            admin_type=admin[0],
+            response_type=7,
+            security_header=encrypted,
+            transaction_header=transactional,
+            properties_header=1,
+        ),
+        destination[1],
+        admin[1],
+        direct("OS:hosta\\private$\\answers"),
+        None,
+    )
+    transaction = security = None
+    if transactional:
+        transaction = TransactionHeader(
+            TransactionFlags.of(final_ack=1), 0x65 << 32 | 1, 9, 7, None
+        )
+    if encrypted:
+        flags = SecurityFlags.of(body_encrypted=1)
+        security = SecurityHeader(flags, 0, 4, 0, 0, 0, b"", b"key!", b"", b"", b"")
+    properties = MessagePropertiesHeader(
+        PropertyFlags(0xF),
+        0,
+        MessageClass.NORMAL,
+        b"c" * 20,
+        31,
+        77,
+        0,
+        len(body),
+        0,
+        0x8004,
+        0x6801,
+        0,
+        wide_text("Bestellung"),
+        b"extension",
+        body,
+    )
+    base = BaseHeader(VERSION, 0, BaseFlags(0 if transactional else 6), SIGNATURE, 0, 30)
+    return parse_user_message(
+        build_user_message(
+            UserMessage(base, user, transaction, security, properties, None, None, None, None)
+        )
+    )
+
+
+def acknowledge(message, message_class=MessageClass.NACK_ACCESS_DENIED):
+    found = build_acknowledgment(
+        message, message_class, own_id=OWN, message_number=42, sent_time=1_700_000_100
+    )
+    assert found is not None
+    return found[0], parse_user_message(found[1])
+
+
+class TestAdministrationAcknowledgments:
+    def test_without_an_administration_queue_there_is_none(self):
+        silent = original(admin=(0, None))
+
+        found = build_acknowledgment(
+            silent, MessageClass.NACK_DELETED, own_id=OWN, message_number=42, sent_time=0
+        )
+
+        assert found is None
+
+    @pytest.mark.parametrize(
+        ("admin", "destination", "kind", "address", "queue"),
+        [
+            ((2, 5), PrivateQueueName(SENDER, 5), 3, SENDER, 5),
+            ((3, 6), PrivateQueueName(THIRD, 6), 3, THIRD, 6),
+            ((5, PUBLIC), PUBLIC, 5, NULL, PUBLIC),
+            ((6, PrivateQueueName(PUBLIC, 7)), PrivateQueueName(PUBLIC, 7), 3, PUBLIC, 7),
+            ((7, ADMIN), ADMIN, 7, NULL, ADMIN),
+        ],
+    )
+    def test_it_goes_to_the_administration_queue_in_each_of_its_spellings(
+        self, admin, destination, kind, address, queue
+    ):
+        where, packet = acknowledge(original(admin=admin, address=THIRD))
+
+        assert where == destination
+        assert packet.user.flags.destination_type == kind
+        assert packet.user.queue_manager_address == address
+        assert packet.user.destination_queue == queue
+
+    def test_a_queue_on_the_destination_is_ours_if_the_message_named_nobody(self):
+        where, _ = acknowledge(original(admin=(3, 6)))
+
+        assert where == PrivateQueueName(OWN, 6)
+
+    @pytest.mark.parametrize(
+        ("destination", "address", "kind", "queue"),
+        [
+            ((7, ORDERS), NULL, 7, ORDERS),
+            ((5, PUBLIC), OWN, 5, PUBLIC),
+            ((3, 8), THIRD, 6, PrivateQueueName(THIRD, 8)),
+            ((3, 8), NULL, 6, PrivateQueueName(OWN, 8)),
+            ((0, None), NULL, 0, None),
+        ],
+    )
+    def test_its_response_queue_is_where_the_message_was_sent_to(
+        self, destination, address, kind, queue
+    ):
+        _, packet = acknowledge(original(destination=destination, address=address))
+
+        assert (packet.user.flags.response_type, packet.user.response_queue) == (kind, queue)
+
+    def test_it_says_which_message_it_is_about(self):
+        _, packet = acknowledge(original())
+
+        assert packet.properties.correlation_id == SENDER + bytes([4, 3, 2, 1])
+        assert packet.properties.message_class == MessageClass.NACK_ACCESS_DENIED
+        assert packet.properties.label == wide_text("Bestellung")
+        assert packet.properties.body_type == 31
+
+    def test_it_is_a_fresh_message_of_ours_that_never_expires(self):
+        _, packet = acknowledge(original())
+
+        assert packet.user.source_queue_manager == OWN
+        assert packet.user.message_number == 42
+        assert packet.user.sent_time == 1_700_000_100
+        assert packet.user.time_to_be_received == packet.base.time_to_reach_queue == INFINITE
+
+    def test_it_asks_for_nothing_itself(self):
+        _, packet = acknowledge(original(transactional=True, encrypted=True))
+
+        assert packet.properties.flags == 0
+        assert packet.user.flags.admin_type == 0
+        assert not packet.user.flags.negative_journal
+        assert not packet.user.flags.positive_journal
+        assert packet.transaction is packet.security is None
+        assert packet.properties.privacy_level == 0
+        assert packet.base.flags == 3, "the priority by default, and nothing else"
+
+    @pytest.mark.parametrize(
+        ("delivery", "transactional", "expected"), [(0, False, 0), (1, False, 1), (1, True, 1)]
+    )
+    def test_it_is_recoverable_if_the_original_was(self, delivery, transactional, expected):
+        _, packet = acknowledge(original(delivery=delivery, transactional=transactional))
+
+        assert packet.user.flags.delivery == expected
+
+    def test_a_negative_one_brings_the_body_back(self):
+        _, packet = acknowledge(original())
+
+        assert packet.properties.body == b"the body"
+        assert packet.properties.extension == b""
+
+    @pytest.mark.parametrize(
+        "message_class", [MessageClass.ACK_REACH_QUEUE, MessageClass.ACK_RECEIVE]
+    )
+    def test_a_positive_one_has_no_body(self, message_class):
+        _, packet = acknowledge(original(), message_class)
+
+        assert packet.properties.body == b""
+
+    def test_an_encrypted_body_stays_where_it_is(self):
+        _, packet = acknowledge(original(encrypted=True))
+
+        assert packet.properties.body == b""
+
+    def test_a_body_that_would_make_the_packet_too_large_is_left_out(self):
+        plain = {"destination": (3, 8), "admin": (2, 5), "address": THIRD}
+        room = PACKET_BYTES_MAX - original(body=b"", **plain).base.packet_size
+        _, largest = acknowledge(original(body=bytes(room - 2000), **plain))
+        assert len(largest.properties.body) == room - 2000
+
+        direct_room = PACKET_BYTES_MAX - original(body=b"", admin=(2, 5)).base.packet_size
+        long_name = direct("OS:" + "h" * 200 + "\\private$\\orders")
+        message = original(body=bytes(direct_room), admin=(2, 5))
+        user = message.user._replace(destination_queue=long_name)
+
+        _, packet = acknowledge(message._replace(user=user))
+
+        assert packet.properties.body == b""
+        assert packet.user.response_queue == long_name
+
+
+class TestAcknowledgmentsForTheSender:
+    def test_whoever_is_known_by_its_address_is_answered_there(self):
+        queue = order_queue_of(SENDER, "10.0.0.5", by_direct_name=True)
+
+        assert plain_text(queue.name) == "TCP:10.0.0.5\\PRIVATE$\\order_queue$"
+
+    def test_whoever_is_known_by_its_guid_has_the_order_queue_number_4(self):
+        queue = order_queue_of(SENDER, "10.0.0.5", by_direct_name=False)
+
+        assert queue == PrivateQueueName(SENDER, 4)
+
+    @pytest.mark.parametrize("by_direct_name", [True, False])
+    def test_an_order_ack_names_the_last_message_on_disk(self, by_direct_name):
+        packet = parse_user_message(
+            order_ack_packet(
+                Position(0x65 << 32 | 3, 9),
+                destination=order_queue_of(SENDER, "::1", by_direct_name=by_direct_name),
+                own_id=OWN,
+                message_number=42,
+                sent_time=1_700_000_100,
+            )
+        )
+
+        assert classify(packet, own_id=SENDER) is MessageKind.ORDER_ACK
+        assert order_ack_body(packet) == OrderAckBody(0x65 << 32 | 3, 9, 8)
+        assert (packet.user.source_queue_manager, packet.user.message_number) == (OWN, 42)
+        assert packet.user.sent_time == 1_700_000_100
+
+    def test_number_0_is_no_position_to_acknowledge(self):
+        with pytest.raises(AssertionError):
+            order_ack_packet(
+                Position(1, 0),
+                destination=order_queue_of(SENDER, "::1", by_direct_name=True),
+                own_id=OWN,
+                message_number=42,
+                sent_time=0,
+            )
+
+    def test_a_final_ack_names_the_message_and_its_place(self):
+        packet = parse_user_message(
+            final_ack_packet(
+                original(transactional=True),
+                MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE,
+                destination=order_queue_of(SENDER, "10.0.0.5", by_direct_name=False),
+                own_id=OWN,
+                message_number=42,
+                sent_time=1_700_000_100,
+            )
+        )
+
+        assert classify(packet, own_id=SENDER) is MessageKind.FINAL_ACK
+        assert packet.properties.message_class == MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE
+        assert final_ack_body(packet) == FinalAckBody(0x65 << 32 | 1, 9, 7, SENDER, 0x01020304)
+        assert packet.user.flags.delivery == 1

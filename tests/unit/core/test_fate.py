@@ -1,0 +1,296 @@
+"""What follows when a message meets its end: the table, row by row."""
+
+import pytest
+
+from protocol import (
+    INFINITE,
+    SIGNATURE,
+    VERSION,
+    BaseFlags,
+    BaseHeader,
+    DirectQueueName,
+    MessageClass,
+    MessagePropertiesHeader,
+    PropertyFlags,
+    TransactionFlags,
+    TransactionHeader,
+    UserFlags,
+    UserHeader,
+    UserMessage,
+    wide_text,
+)
+from qmd.core.fate import INSECURE, NOTHING, Consequences, consequences, reason_text
+
+NAME = wide_text("OS:hostb\\private$\\orders")
+ARRIVAL_NACKS = sorted(each for each in MessageClass if each & 0xC000 == 0x8000)
+RECEPTION_NACKS = sorted(each for each in MessageClass if each & 0xC000 == 0xC000)
+
+
+def message(*, transactional=False, acks="", jn=False, jp=False, fa=False, message_class=0):
+    """`acks` are the bits of the specification: PA PR NA NR."""
+    wanted = PropertyFlags.of(
+        positive_arrival="PA" in acks,
+        positive_receive="PR" in acks,
+        negative_arrival="NA" in acks,
+        negative_receive="NR" in acks,
+    )
+    flags = UserFlags.of(
+        delivery=1,
+        negative_journal=jn,
+        positive_journal=jp,
+        destination_type=7,
+        transaction_header=transactional,
+        properties_header=1,
+    )
+    user = UserHeader(
+        b"s" * 16,
+        bytes(16),
+        INFINITE,
+        0,
+        7,
+        flags,
+        DirectQueueName(len(NAME), NAME),
+        None,
+        None,
+        None,
+    )
+    transaction = None
+    if transactional:
+        transaction = TransactionHeader(TransactionFlags.of(final_ack=fa), 1, 1, 0, None)
+    properties = MessagePropertiesHeader(
+        wanted, 0, message_class, bytes(20), 0, 0, 0, 0, 0, 0, 0, 0, b"", b"", b""
+    )
+    base = BaseHeader(VERSION, 0, BaseFlags(0), SIGNATURE, 0, INFINITE)
+    return UserMessage(base, user, transaction, None, properties, None, None, None, None)
+
+
+def at_destination(message, message_class, *, insecure_nacks=False):
+    return consequences(message, message_class, at_source=False, insecure_nacks=insecure_nacks)
+
+
+def at_source(message, message_class, *, by_final_ack=False, insecure_nacks=False):
+    return consequences(
+        message,
+        message_class,
+        at_source=True,
+        insecure_nacks=insecure_nacks,
+        by_final_ack=by_final_ack,
+    )
+
+
+class TestAtTheDestination:
+    def test_who_asks_for_nothing_gets_nothing(self):
+        for message_class in (MessageClass.ACK_REACH_QUEUE, MessageClass.ACK_RECEIVE):
+            assert at_destination(message(), message_class) == NOTHING
+
+    @pytest.mark.parametrize(
+        ("bit", "message_classes"),
+        [
+            ("PA", [MessageClass.ACK_REACH_QUEUE]),
+            ("PR", [MessageClass.ACK_RECEIVE]),
+            ("NA", ARRIVAL_NACKS),
+            ("NR", RECEPTION_NACKS),
+        ],
+    )
+    def test_each_acknowledgment_is_sent_for_its_own_bit_only(self, bit, message_classes):
+        others = "PA PR NA NR".replace(bit, "")
+
+        for each in message_classes:
+            asked = at_destination(message(acks=bit), each, insecure_nacks=True)
+            not_asked = at_destination(message(acks=others), each, insecure_nacks=True)
+            assert (asked.acknowledgment, not_asked.acknowledgment) == (each, None)
+
+    def test_the_insecure_five_are_acknowledged_only_where_that_is_switched_on(self):
+        assert sorted(INSECURE) == [0x8000, 0x8004, 0x8006, 0x8007, 0x800B]
+        asking = message(acks="NA", transactional=True)
+
+        for each in ARRIVAL_NACKS:
+            silent = at_destination(asking, each, insecure_nacks=False)
+            assert silent.acknowledgment == (None if each in INSECURE else each)
+            assert at_destination(asking, each, insecure_nacks=True).acknowledgment == each
+
+    @pytest.mark.parametrize("insecure_nacks", [True, False])
+    def test_a_refused_transactional_message_always_gets_its_final_ack(self, insecure_nacks):
+        refused = message(transactional=True)
+
+        for each in ARRIVAL_NACKS:
+            final_ack = at_destination(refused, each, insecure_nacks=insecure_nacks).final_ack
+            expired = each == MessageClass.NACK_REACH_QUEUE_TIMEOUT
+            assert final_ack == (None if expired else each)
+
+    @pytest.mark.parametrize("asking", [{"jn": True}, {"jp": True}, {"fa": True}])
+    @pytest.mark.parametrize("message_class", [MessageClass.ACK_RECEIVE, *RECEPTION_NACKS])
+    def test_after_arrival_a_final_ack_is_sent_to_whom_it_matters(self, asking, message_class):
+        asked = at_destination(message(transactional=True, **asking), message_class)
+        not_asked = at_destination(message(transactional=True), message_class)
+
+        assert (asked.final_ack, not_asked.final_ack) == (message_class, None)
+
+    def test_plain_messages_get_no_final_ack(self):
+        plain = message(jn=True, jp=True)
+
+        for each in MessageClass:
+            assert at_destination(plain, each).final_ack is None
+
+    def test_being_stored_is_told_by_order_acks_and_not_by_final_acks(self):
+        stored = message(transactional=True, jn=True, jp=True, fa=True)
+
+        assert at_destination(stored, MessageClass.ACK_REACH_QUEUE).final_ack is None
+
+    @pytest.mark.parametrize("jn", [True, False])
+    @pytest.mark.parametrize(
+        ("transactional", "message_class", "queue"),
+        [
+            (True, MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE, "deadxact"),
+            (True, MessageClass.NACK_BAD_DESTINATION_QUEUE, "deadxact"),
+            (False, MessageClass.NACK_BAD_DESTINATION_QUEUE, "deadletter"),
+            (False, MessageClass.NACK_NOT_TRANSACTIONAL_MESSAGE, "deadletter"),
+        ],
+    )
+    def test_what_no_queue_would_have_is_kept_on_the_spot(
+        self, transactional, message_class, queue, jn
+    ):
+        refused = message(transactional=transactional, jn=jn)
+
+        assert at_destination(refused, message_class).dead_letter == queue
+
+    @pytest.mark.parametrize(
+        ("transactional", "jn", "queue"),
+        [
+            (False, True, "deadletter"),
+            (False, False, None),
+            (True, True, None),  # its sender still has it
+            (True, False, None),
+        ],
+    )
+    def test_what_a_full_queue_refuses_is_kept_if_nobody_else_has_it(
+        self, transactional, jn, queue
+    ):
+        refused = message(transactional=transactional, jn=jn)
+
+        kept = at_destination(refused, MessageClass.NACK_QUEUE_EXCEED_QUOTA)
+
+        assert kept.dead_letter == queue
+
+    @pytest.mark.parametrize("transactional", [True, False])
+    def test_nothing_else_is_kept_or_journaled_here(self, transactional):
+        kept = {0x8000, 0x8003, 0x8009, 0x800A}
+        asking = message(transactional=transactional, jn=True, jp=True)
+
+        for each in MessageClass:
+            found = at_destination(asking, each)
+            assert not found.journal
+            assert found.dead_letter is None or each in kept
+
+
+class TestAtTheSource:
+    @pytest.mark.parametrize(
+        ("transactional", "queue"), [(True, "deadxact"), (False, "deadletter")]
+    )
+    def test_what_expires_is_kept_if_it_was_asked_for(self, transactional, queue):
+        expired = MessageClass.NACK_REACH_QUEUE_TIMEOUT
+
+        kept = at_source(message(transactional=transactional, jn=True), expired)
+        dropped = at_source(message(transactional=transactional), expired)
+
+        assert kept == Consequences(dead_letter=queue)
+        assert dropped == NOTHING
+
+    @pytest.mark.parametrize("message_class", [*ARRIVAL_NACKS, *RECEPTION_NACKS])
+    def test_a_negative_final_ack_makes_a_dead_letter_and_no_second_acknowledgment(
+        self, message_class
+    ):
+        refused = message(transactional=True, jn=True, jp=True, acks="PA PR NA NR")
+
+        found = at_source(refused, message_class, by_final_ack=True, insecure_nacks=True)
+
+        assert found == Consequences(dead_letter="deadxact")
+
+    def test_what_the_source_finds_out_itself_it_acknowledges_itself(self):
+        asking = message(acks="NA")
+
+        for each in (MessageClass.NACK_REACH_QUEUE_TIMEOUT, MessageClass.NACK_DELETED):
+            assert at_source(asking, each) == Consequences(acknowledgment=each)
+
+    def test_it_never_acknowledges_success(self):
+        asking = message(acks="PA PR NA NR")
+
+        for each in (MessageClass.ACK_REACH_QUEUE, MessageClass.ACK_RECEIVE):
+            assert at_source(asking, each) == NOTHING
+
+    @pytest.mark.parametrize(
+        ("transactional", "message_class", "journal"),
+        [
+            (False, MessageClass.ACK_REACH_QUEUE, True),
+            (True, MessageClass.ACK_REACH_QUEUE, False),  # it may still come back
+            (True, MessageClass.ACK_RECEIVE, True),
+        ],
+    )
+    def test_what_is_delivered_is_journaled_if_it_was_asked_for(
+        self, transactional, message_class, journal
+    ):
+        asking = message(transactional=transactional, jp=True)
+        silent = message(transactional=transactional, jn=True)
+
+        assert at_source(asking, message_class) == Consequences(journal=journal)
+        assert at_source(silent, message_class) == NOTHING
+
+    def test_it_sends_no_final_ack(self):
+        asking = message(transactional=True, jn=True, jp=True, fa=True)
+
+        for each in MessageClass:
+            assert at_source(asking, each).final_ack is None
+
+
+class TestMessagesOfQueueManagers:
+    @pytest.mark.parametrize("own", sorted(set(MessageClass) - {MessageClass.NORMAL}))
+    def test_they_are_neither_kept_nor_acknowledged(self, own):
+        one = message(jn=True, jp=True, acks="PA PR NA NR", message_class=own)
+
+        for each in MessageClass:
+            assert at_destination(one, each, insecure_nacks=True) == NOTHING
+            assert at_source(one, each, insecure_nacks=True) == NOTHING
+
+    def test_a_refused_transactional_one_leaves_its_sender_all_the_same(self):
+        one = message(transactional=True, jn=True, message_class=MessageClass.ACK_RECEIVE)
+        refusal = MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE
+
+        assert at_destination(one, refusal) == Consequences(final_ack=refusal)
+        assert at_destination(one, MessageClass.ACK_RECEIVE) == NOTHING
+        assert at_source(one, refusal, by_final_ack=True) == NOTHING
+
+    def test_classes_of_applications_are_like_normal_ones(self):
+        one = message(acks="PA", message_class=0x0123)
+
+        found = at_destination(one, MessageClass.ACK_REACH_QUEUE)
+
+        assert found == Consequences(acknowledgment=MessageClass.ACK_REACH_QUEUE)
+
+
+class TestReasons:
+    @pytest.mark.parametrize("message_class", [*ARRIVAL_NACKS, *RECEPTION_NACKS])
+    def test_each_names_the_queue_and_what_to_do(self, message_class):
+        text = reason_text(message_class, queue="hostb\\private$\\orders")
+
+        what, _, remedy = text.partition(". ")
+        assert "hostb\\private$\\orders" in what
+        assert remedy.endswith(".")
+        assert "{" not in text
+
+    def test_a_detail_stands_behind_what_happened(self):
+        text = reason_text(
+            MessageClass.NACK_QUEUE_EXCEED_QUOTA, queue="orders", detail="quota 500 kB"
+        )
+
+        assert text.startswith("The message found orders full (quota 500 kB). Receive messages")
+
+    @pytest.mark.parametrize("message_class", [*MessageClass, 0x1234, 0xC0FF])
+    def test_every_class_has_one(self, message_class):
+        text = reason_text(message_class, queue="orders {0}")
+
+        assert text[0].isupper() or text.startswith("orders")
+        assert text.endswith(".")
+        assert "  " not in text
+
+    def test_a_class_that_nobody_defined_is_named_by_its_number(self):
+        assert reason_text(0x1234, queue="q") == "The message to q ended with class 0x1234."

@@ -1,0 +1,499 @@
+"""Transactional sequences, by example.  What must hold whatever happens: tests/simulation."""
+
+import pytest
+
+from qmd.core.sequence import (
+    NUMBER_MAX,
+    RELINK_DELAY_S,
+    RESEND_INTERVALS_S,
+    ImpossibleOrderAck,
+    IncomingSequence,
+    OrderAckSettings,
+    OutgoingSequence,
+    Position,
+    SequenceExhausted,
+)
+
+ID = 0x65000000_00000001  # the time stamp of an installation, and ordinal 1
+BY_TIMER = OrderAckSettings(at_once=False)
+AT_ONCE = OrderAckSettings(at_once=True)
+
+
+def incoming(number=0, sequence_id=ID, settings=BY_TIMER):
+    return IncomingSequence(sequence_id if number else 0, number, settings=settings)
+
+
+def outgoing(appended=0, *, transmitted=0, now=0.0, **settings):
+    """A sequence that has given so many numbers, and has sent so many of them."""
+    sequence = OutgoingSequence(ID, **settings)
+    for _ in range(appended):
+        sequence.append()
+    for number in range(1, transmitted + 1):
+        sequence.transmit(number, now)
+    return sequence
+
+
+class TestAcceptance:
+    @pytest.mark.parametrize(
+        ("number", "previous", "accepted"),
+        [
+            (4, 3, True),
+            (5, 3, True),  # 4 expired at the sender
+            (5, 2, True),  # so did 3, after it was sent
+            (4, 0, True),  # the sender has begun a new pass
+            (3, 2, False),  # a duplicate
+            (3, 0, False),
+            (1, 0, False),
+            (5, 4, False),  # 4 is missing
+            (9, 7, False),
+        ],
+    )
+    def test_within_a_sequence_whatever_follows_is_accepted(self, number, previous, accepted):
+        assert incoming(3).offer(ID, number, previous, now=0.0) is accepted
+
+    @pytest.mark.parametrize(
+        ("sequence_id", "number", "previous", "accepted"),
+        [
+            (ID + 1, 1, 0, True),
+            (ID + 1, 7, 0, True),  # 1 to 6 expired, or were accepted before our state was lost
+            (ID + (1 << 32), 1, 0, True),  # the sender was installed again
+            (ID + 1, 2, 1, False),
+            (ID + 1, 4, 3, False),
+            (ID + 1, 0, 0, False),
+            (ID - 1, 1, 0, False),
+            (ID - 1, 4, 3, False),
+        ],
+    )
+    def test_a_greater_sequence_is_accepted_from_its_beginning(
+        self, sequence_id, number, previous, accepted
+    ):
+        assert incoming(3).offer(sequence_id, number, previous, now=0.0) is accepted
+
+    def test_ids_are_compared_as_unsigned_64_bit_numbers(self):
+        sequence = incoming(3, sequence_id=0x7FFFFFFF_FFFFFFFF)
+
+        assert sequence.offer(0x80000000_00000000, 1, 0, now=0.0)
+
+    def test_a_receiver_without_state_accepts_the_first_message_of_a_pass(self):
+        sequence = incoming()
+
+        assert not sequence.offer(ID, 41, 40, now=0.0)
+        assert sequence.offer(ID, 40, 0, now=0.0)
+        assert sequence.offer(ID, 41, 40, now=0.0)
+
+    def test_what_is_accepted_counts_before_it_is_durable(self):
+        sequence = incoming()
+
+        assert sequence.offer(ID, 1, 0, now=0.0)
+        assert sequence.offer(ID, 2, 1, now=0.0)
+        assert not sequence.offer(ID, 2, 1, now=0.0)
+        assert sequence.durable == Position(0, 0)
+
+    def test_rejected_messages_move_nothing_and_are_counted_until_one_is_accepted(self):
+        sequence = incoming(3)
+
+        sequence.offer(ID, 3, 2, now=1.0)
+        sequence.offer(ID, 5, 4, now=2.0)
+
+        assert (sequence.accepted_id, sequence.accepted_number) == sequence.durable == (ID, 3)
+        assert (sequence.rejects, sequence.last_seen) == (2, 2.0)
+        sequence.offer(ID, 4, 3, now=3.0)
+        assert (sequence.rejects, sequence.last_seen) == (0, 3.0)
+
+
+class TestOrderAcks:
+    def test_a_message_is_acknowledged_only_once_it_is_durable(self):
+        sequence = incoming()
+
+        sequence.offer(ID, 1, 0, now=0.0)
+        assert sequence.next_timer() is None, "nothing is on disk yet"
+
+        assert not sequence.mark_durable(ID, 1, now=0.1)
+        assert sequence.next_timer() == pytest.approx(0.6)
+        assert not sequence.handle_timer(now=0.59)
+        assert sequence.handle_timer(now=0.61)
+        assert sequence.durable == Position(ID, 1)
+        assert sequence.next_timer() is None, "one order ack is enough"
+        assert not sequence.handle_timer(now=9.0)
+
+    def test_an_order_ack_can_leave_with_the_commit_that_it_speaks_of(self):
+        sequence = incoming(settings=AT_ONCE)
+
+        sequence.offer(ID, 1, 0, now=0.0)
+        assert sequence.mark_durable(ID, 1, now=0.1)
+
+        assert sequence.next_timer() is None
+
+    def test_an_order_ack_that_leaves_at_once_makes_the_one_that_waits_superfluous(self):
+        sequence = incoming(3, settings=AT_ONCE)
+        sequence.offer(ID, 3, 2, now=0.0)
+        assert sequence.next_timer() == 0.5
+
+        sequence.offer(ID, 4, 3, now=0.1)
+        sequence.mark_durable(ID, 4, now=0.2)
+
+        assert sequence.next_timer() is None
+
+    @pytest.mark.parametrize("settings", [BY_TIMER, AT_ONCE])
+    def test_a_duplicate_is_rejected_and_acknowledged_again(self, settings):
+        sequence = incoming(5, settings=settings)
+
+        assert not sequence.offer(ID, 5, 4, now=7.0)
+
+        assert sequence.next_timer() == 7.5
+        assert sequence.handle_timer(now=7.5)
+        assert sequence.durable == Position(ID, 5)
+
+    def test_number_0_is_never_acknowledged(self):
+        sequence = incoming()
+
+        sequence.offer(ID, 5, 4, now=0.0)
+
+        assert sequence.next_timer() is None
+        assert not sequence.handle_timer(now=100.0)
+
+    def test_one_order_ack_speaks_for_a_burst(self):
+        sequence = incoming(1)
+        assert not sequence.offer(ID, 1, 0, now=0.0)
+        assert sequence.handle_timer(now=0.5)
+
+        for step in range(5):
+            sequence.offer(ID, 1, 0, now=1.0 + 0.3 * step)
+
+        assert sequence.next_timer() == pytest.approx(2.7), "half a second after the last one"
+
+    def test_a_stream_that_never_pauses_is_acknowledged_after_ten_seconds(self):
+        sequence = incoming(1)
+        sequence.offer(ID, 1, 0, now=0.0)
+        sequence.handle_timer(now=0.5)
+
+        acknowledged_at = []
+        for tenth in range(6, 300):
+            now = tenth / 10
+            sequence.offer(ID, 1, 0, now)
+            if sequence.handle_timer(now):
+                acknowledged_at.append(now)
+
+        assert acknowledged_at == pytest.approx([10.9, 21.4], abs=0.15)
+
+    def test_the_durable_position_may_fall_behind_but_is_never_ahead(self):
+        sequence = incoming()
+        for number in (1, 2, 3):
+            sequence.offer(ID, number, number - 1, now=0.0)
+
+        sequence.mark_durable(ID, 2, now=0.1)
+
+        assert sequence.durable == Position(ID, 2)
+        with pytest.raises(AssertionError):
+            sequence.mark_durable(ID, 4, now=0.2)
+        with pytest.raises(AssertionError):
+            sequence.mark_durable(ID, 2, now=0.2)
+
+    def test_the_sequence_that_is_acknowledged_is_the_durable_one(self):
+        sequence = incoming(5)
+
+        sequence.offer(ID + 1, 1, 0, now=0.0)
+
+        assert sequence.durable == Position(ID, 5)
+        sequence.mark_durable(ID + 1, 1, now=0.1)
+        assert sequence.durable == Position(ID + 1, 1)
+
+
+class TestPreviousNumbers:
+    def test_on_first_transmission_it_is_the_number_before(self):
+        sequence = outgoing(3)
+
+        assert [sequence.transmit(number, 0.0) for number in (1, 2, 3)] == [0, 1, 2]
+
+    def test_after_everything_in_flight_was_acknowledged_it_is_the_acknowledged_number(self):
+        sequence = outgoing(3, transmitted=2)
+
+        sequence.acknowledge(ID, 2, now=0.1)
+
+        assert sequence.transmit(3, 0.2) == 2
+
+    def test_a_pass_begins_with_0_so_that_a_receiver_without_state_can_go_on(self):
+        sequence = outgoing(5, transmitted=3)
+        sequence.acknowledge(ID, 2, now=0.1)
+
+        sequence.restart()
+
+        assert [sequence.transmit(number, 1.0) for number in (3, 4, 5)] == [0, 3, 4]
+
+    def test_a_pass_begins_with_0_even_if_the_message_was_never_sent(self):
+        sequence = outgoing(3, transmitted=2)
+        sequence.acknowledge(ID, 2, now=0.1)
+
+        sequence.restart()
+
+        assert sequence.transmit(3, 1.0) == 0
+
+    def test_a_retransmission_that_nothing_precedes_any_more_has_0(self):
+        sequence = outgoing(3, transmitted=3)
+        sequence.restart()
+        sequence.transmit(1, 1.0)
+        sequence.acknowledge(ID, 1, now=1.1)
+
+        assert sequence.transmit(2, 1.2) == 0
+
+    def test_it_skips_a_message_that_expired_before_it_was_sent(self):
+        sequence = outgoing(4, transmitted=2)
+
+        assert not sequence.remove(3)
+
+        assert sequence.transmit(4, 0.1) == 2
+
+    def test_it_skips_a_message_that_expired_in_flight(self):
+        sequence = outgoing(4, transmitted=3)
+
+        assert not sequence.remove(3), "nothing was linked to it yet"
+
+        assert sequence.transmit(4, 0.1) == 2
+
+    def test_in_a_new_pass_it_skips_whatever_was_removed(self):
+        sequence = outgoing(5, transmitted=4)
+        assert sequence.remove(2), "3 was sent as its successor"
+        sequence.remove(1)
+
+        sequence.restart()
+
+        assert [sequence.transmit(number, 1.0) for number in (3, 4, 5)] == [0, 3, 4]
+
+    def test_after_a_start_no_number_is_trusted_that_nobody_acknowledged(self):
+        """4 expired and was never accepted, so naming it would block the receiver for ever."""
+        sequence = OutgoingSequence(ID, base=0, next_number=6, outstanding=1)
+        sequence.append()
+        assert sequence.transmit(5, 0.0) == 0
+        sequence.remove(5)
+
+        assert sequence.transmit(6, 0.1) == 0
+
+
+class TestNumbering:
+    def test_numbers_count_from_1_and_positions_go_on_for_ever(self):
+        sequence = OutgoingSequence(ID, base=70)
+
+        assert [sequence.append() for _ in range(3)] == [1, 2, 3]
+        assert (sequence.sequence_id, sequence.base, sequence.next_number) == (ID, 70, 4)
+        assert sequence.outstanding == 3
+
+    def test_a_new_sequence_begins_when_everything_was_released(self):
+        sequence = outgoing(3, transmitted=3)
+
+        assert sequence.acknowledge(ID, 3, now=0.1) == 3
+        sequence.released(3)
+
+        assert sequence.append() == 1
+        assert (sequence.sequence_id, sequence.base) == (ID + 1, 3)
+        assert sequence.transmit(1, 0.2) == 0
+
+    def test_the_sequence_goes_on_until_the_release_is_durable(self):
+        sequence = outgoing(3, transmitted=3)
+        sequence.acknowledge(ID, 3, now=0.1)
+
+        assert sequence.append() == 4
+        assert sequence.sequence_id == ID
+        assert sequence.transmit(4, 0.2) == 3
+
+    def test_a_new_sequence_begins_when_everything_was_removed(self):
+        sequence = outgoing(2, transmitted=1)
+
+        sequence.remove(1)
+        sequence.remove(2)
+
+        assert (sequence.append(), sequence.sequence_id, sequence.base) == (1, ID + 1, 2)
+
+    def test_an_unused_sequence_is_used(self):
+        sequence = OutgoingSequence(ID)
+
+        assert (sequence.append(), sequence.sequence_id) == (1, ID)
+
+    def test_an_ordinal_that_overflows_carries_into_the_time_stamp(self):
+        sequence = OutgoingSequence(0x65000000_FFFFFFFF, next_number=2)
+
+        sequence.append()
+
+        assert sequence.sequence_id == 0x65000001_00000000
+
+    def test_a_stored_sequence_goes_on_where_it_was(self):
+        sequence = OutgoingSequence(ID, base=10, next_number=6, outstanding=2)
+
+        assert (sequence.append(), sequence.outstanding) == (6, 3)
+        assert [sequence.transmit(number, 0.0) for number in (4, 5, 6)] == [0, 4, 5]
+
+    def test_a_stored_sequence_of_which_nothing_is_left_is_followed_by_a_new_one(self):
+        sequence = OutgoingSequence(ID, base=10, next_number=6, outstanding=0)
+
+        assert (sequence.append(), sequence.sequence_id, sequence.base) == (1, ID + 1, 15)
+
+    def test_numbers_do_not_wrap(self):
+        sequence = OutgoingSequence(ID, next_number=NUMBER_MAX, outstanding=2)
+
+        assert sequence.append() == NUMBER_MAX
+        with pytest.raises(SequenceExhausted, match="3 messages must be acknowledged"):
+            sequence.append()
+
+        sequence.acknowledge(ID, NUMBER_MAX - 1, now=0.0)
+        sequence.released(3)
+        assert (sequence.append(), sequence.sequence_id) == (1, ID + 1)
+        assert sequence.base == NUMBER_MAX
+
+
+class TestAcknowledgments:
+    def test_an_order_ack_releases_everything_up_to_its_number(self):
+        sequence = outgoing(5, transmitted=4)
+
+        assert sequence.acknowledge(ID, 3, now=8.0) == 3
+
+        assert list(sequence.in_flight) == [4]
+        assert (sequence.acknowledged, sequence.outstanding) == (3, 5)
+        sequence.released(3)
+        assert sequence.outstanding == 2
+
+    def test_an_order_ack_that_tells_nothing_new_releases_nothing(self):
+        sequence = outgoing(3, transmitted=3)
+        sequence.acknowledge(ID, 2, now=1.0)
+
+        assert sequence.acknowledge(ID, 2, now=2.0) is None
+        assert sequence.acknowledge(ID, 1, now=3.0) is None
+        assert sequence.acknowledge(ID, 0, now=4.0) is None
+
+        assert (sequence.ack_count, sequence.last_ack_at) == (4, 4.0)
+
+    @pytest.mark.parametrize("other", [ID - 1, ID + 1, 0])
+    def test_an_order_ack_of_another_sequence_is_ignored(self, other):
+        sequence = outgoing(3, transmitted=3)
+
+        assert sequence.acknowledge(other, 3, now=1.0) is None
+
+        assert (sequence.acknowledged, sequence.ack_count) == (0, 0)
+
+    def test_an_order_ack_for_what_was_never_sent_is_an_error_of_the_peer(self):
+        sequence = outgoing(3, transmitted=2)
+
+        with pytest.raises(ImpossibleOrderAck, match="only 2 were sent"):
+            sequence.acknowledge(ID, 3, now=1.0)
+
+        assert (sequence.acknowledged, list(sequence.in_flight)) == (0, [1, 2])
+
+    def test_a_late_order_ack_is_believed_in_a_new_pass(self):
+        sequence = outgoing(5, transmitted=5)
+        sequence.restart()
+        sequence.transmit(1, 1.0)
+
+        assert sequence.acknowledge(ID, 4, now=1.1) == 4
+
+        assert sequence.transmit(5, 1.2) == 0
+
+    def test_after_a_start_an_order_ack_is_believed_for_anything_that_is_stored(self):
+        sequence = OutgoingSequence(ID, next_number=6, outstanding=3)
+
+        assert sequence.acknowledge(ID, 4, now=0.0) == 4
+        with pytest.raises(ImpossibleOrderAck):
+            sequence.acknowledge(ID, 6, now=0.0)
+
+
+class TestResendTimer:
+    def test_the_published_intervals(self):
+        assert RESEND_INTERVALS_S == (30, 30, 30, 300, 300, 300, 1800, 1800, 1800, 21600)
+
+    def test_it_runs_from_the_first_transmission_on(self):
+        sequence = outgoing(2)
+        assert sequence.next_timer() is None
+
+        sequence.transmit(1, 5.0)
+        sequence.transmit(2, 6.0)
+
+        assert sequence.next_timer() == 35.0
+        assert not sequence.handle_timer(34.9)
+        assert sequence.handle_timer(35.0)
+        assert sequence.next_timer() is None
+
+    def test_each_pass_in_vain_is_waited_for_longer_and_the_last_interval_stays(self):
+        sequence = outgoing(1, resend_intervals_s=(1.0, 2.0, 4.0))
+        waits, now = [], 0.0
+
+        for _ in range(5):
+            sequence.transmit(1, now)
+            due = sequence.next_timer()
+            waits.append(due - now)
+            now = due
+            assert sequence.handle_timer(now)
+            sequence.restart()
+
+        assert waits == [1.0, 2.0, 4.0, 4.0, 4.0]
+        assert sequence.resend_count == 5
+
+    def test_progress_starts_the_wait_anew_without_shortening_it(self):
+        sequence = outgoing(3, resend_intervals_s=(1.0, 2.0))
+        sequence.transmit(1, 0.0)
+        sequence.handle_timer(1.0)
+        sequence.restart()
+        for number in (1, 2, 3):
+            sequence.transmit(number, 1.0)
+
+        sequence.acknowledge(ID, 1, now=2.5)
+
+        assert sequence.next_timer() == 4.5
+
+    def test_an_order_ack_without_progress_does_not_put_it_off(self):
+        sequence = outgoing(2, transmitted=2)
+        sequence.acknowledge(ID, 1, now=1.0)
+
+        sequence.acknowledge(ID, 1, now=20.0)
+
+        assert sequence.next_timer() == 31.0
+
+    def test_it_stops_and_begins_with_the_first_interval_when_everything_is_acknowledged(self):
+        sequence = outgoing(2, resend_intervals_s=(1.0, 2.0))
+        sequence.transmit(1, 0.0)
+        sequence.handle_timer(1.0)
+        sequence.restart()
+        sequence.transmit(1, 1.0)
+        sequence.transmit(2, 1.0)
+
+        sequence.acknowledge(ID, 2, now=1.5)
+        assert sequence.next_timer() is None
+        sequence.released(2)
+
+        sequence.transmit(sequence.append(), 10.0)
+        assert sequence.next_timer() == 11.0
+        assert sequence.resend_count == 0
+
+    def test_it_does_not_run_for_what_waits_for_its_first_transmission(self):
+        sequence = outgoing(3, transmitted=1)
+
+        sequence.acknowledge(ID, 1, now=1.0)
+
+        assert sequence.next_timer() is None
+
+    def test_it_stops_with_the_session(self):
+        sequence = outgoing(3, transmitted=3)
+
+        sequence.restart()
+
+        assert sequence.next_timer() is None
+
+    def test_it_stops_when_the_last_message_in_flight_is_removed(self):
+        sequence = outgoing(3, transmitted=1)
+
+        sequence.remove(1)
+
+        assert sequence.next_timer() is None
+
+    def test_after_a_refusal_it_comes_sooner_and_is_not_put_off_by_the_next_one(self):
+        sequence = outgoing(3, transmitted=3)
+        assert sequence.remove(1)
+
+        sequence.hasten(now=2.0)
+
+        assert sequence.next_timer() == 2.0 + RELINK_DELAY_S
+        sequence.hasten(now=2.5)
+        assert sequence.next_timer() == 2.0 + RELINK_DELAY_S
+
+    def test_nothing_is_hastened_when_nothing_is_in_flight(self):
+        sequence = outgoing(1)
+
+        sequence.hasten(now=2.0)
+
+        assert sequence.next_timer() is None

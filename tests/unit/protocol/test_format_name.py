@@ -1,0 +1,611 @@
+r"""Queue names, [MS-MQMQ] 2.1: what is read, how it is printed, and what is refused where."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from protocol.errors import InvalidName
+from protocol.format_name import (
+    ConnectorName,
+    DirectName,
+    DistributionListName,
+    LocalPath,
+    MachineName,
+    MulticastName,
+    MultipleName,
+    PathName,
+    PrivateName,
+    PublicName,
+    Suffix,
+    Transport,
+    parse_destination,
+    parse_format_name,
+    parse_path_name,
+    parse_wire_name,
+    queue_key,
+)
+
+GUID = "4d57dc9d-6f0d-11d0-aa0f-00a0c9039c4f"
+RAW = bytes.fromhex("9ddc574d0d6fd011aa0f00a0c9039c4f")
+
+
+def direct(text: str) -> DirectName:
+    name = parse_format_name(text)
+    assert isinstance(name, DirectName)
+    return name
+
+
+def destination(text: str) -> str:
+    return str(parse_destination(text, local_host="hosta"))
+
+
+def refusal(text: str) -> tuple[str, int]:
+    with pytest.raises(InvalidName) as caught:
+        parse_format_name(text)
+    return caught.value.field, caught.value.offset
+
+
+# Reading
+
+
+def test_a_direct_name_is_taken_apart() -> None:
+    name = direct(r"DIRECT=TCP:10.0.0.5\private$\orders")
+
+    assert name == DirectName(Transport.TCP, "10.0.0.5", 1801, "orders", private=True)
+
+
+def test_a_private_and_a_public_queue_of_one_name_are_two_queues() -> None:
+    assert direct(r"DIRECT=OS:hostb\orders").private is False
+    assert direct(r"DIRECT=OS:hostb\orders").key != direct(r"DIRECT=OS:hostb\private$\orders").key
+
+
+def test_every_kind_of_format_name_is_read() -> None:
+    names = {
+        f"PUBLIC={GUID}": PublicName(RAW),
+        f"PUBLIC={GUID};JOURNAL": PublicName(RAW, Suffix.JOURNAL),
+        f"PRIVATE={GUID}\\0000000f": PrivateName(RAW, 15),
+        f"PRIVATE={GUID}\\ffffffff;JOURNAL": PrivateName(RAW, 0xFFFFFFFF, Suffix.JOURNAL),
+        f"DL={GUID}": DistributionListName(RAW),
+        f"DL={GUID}@example.com": DistributionListName(RAW, "example.com"),
+        f"MACHINE={GUID}": MachineName(RAW),
+        f"MACHINE={GUID};JOURNAL": MachineName(RAW, Suffix.JOURNAL),
+        f"MACHINE={GUID};DEADLETTER": MachineName(RAW, Suffix.DEADLETTER),
+        f"MACHINE={GUID};DEADXACT": MachineName(RAW, Suffix.DEADXACT),
+        f"CONNECTOR={GUID}": ConnectorName(RAW),
+        f"CONNECTOR={GUID};XACTONLY": ConnectorName(RAW, Suffix.XACTONLY),
+        "MULTICAST=224.0.0.1:8001": MulticastName("224.0.0.1", 8001),
+        "MULTICAST=239.255.255.255:0": MulticastName("239.255.255.255", 0),
+    }
+
+    for text, name in names.items():
+        assert parse_format_name(text) == name
+        assert str(name) == text
+
+
+def test_a_multiple_element_name_keeps_its_elements_in_order() -> None:
+    text = rf"DIRECT=OS:hostb\orders,PUBLIC={GUID},DL={GUID},PRIVATE={GUID}\00000004"
+
+    name = parse_format_name(text + ",MULTICAST=224.0.0.1:8001,CONNECTOR=" + GUID)
+
+    assert isinstance(name, MultipleName)
+    assert [type(element).__name__ for element in name.elements] == [
+        "DirectName",
+        "PublicName",
+        "DistributionListName",
+        "PrivateName",
+        "MulticastName",
+        "ConnectorName",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        (r"DIRECT=OS:h\q;JOURNAL", LocalPath("q", suffix=Suffix.JOURNAL)),
+        (r"DIRECT=OS:h\private$\q;journal", LocalPath("q", True, suffix=Suffix.JOURNAL)),
+        (r"DIRECT=OS:h\private$\q;retry", LocalPath("q", True, "retry")),
+        (r"DIRECT=OS:h\q;poison", LocalPath("q", subqueue="poison")),
+        (r"DIRECT=OS:h\SYSTEM$;JOURNAL", LocalPath(system=True, suffix=Suffix.JOURNAL)),
+        (r"DIRECT=OS:h\system$;deadletter", LocalPath(system=True, suffix=Suffix.DEADLETTER)),
+        (r"DIRECT=OS:h\System$;DeadXact", LocalPath(system=True, suffix=Suffix.DEADXACT)),
+        (r"DIRECT=OS:h\private$x", LocalPath("private$x")),
+        (r"DIRECT=OS:h\private$\private$", LocalPath("private$", True)),
+    ],
+)
+def test_suffixes_subqueues_and_system_queues_are_told_apart(text: str, path: LocalPath) -> None:
+    assert direct(text).local_path == path
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        (r"DIRECT=TCP:10.0.0.5:1802\q", "10.0.0.5", 1802),
+        (r"DIRECT=TCP:::1\q", "::1", 1801),
+        (r"DIRECT=TCP:[::1]\q", "::1", 1801),
+        (r"DIRECT=TCP:[2001:DB8:0:0::5]:65535\q", "2001:db8::5", 65535),
+        (r"DIRECT=TCP:fe80::1%eth0\q", "fe80::1%eth0", 1801),
+        (r"DIRECT=OS:hostb.example.com:1802\q", "hostb.example.com", 1802),
+        (r"DIRECT=HTTP://hostb/MSMQ\q", "hostb", 80),
+        (r"DIRECT=HTTP://hostb:/MSMQ\q", "hostb", 80),
+        (r"DIRECT=HTTPS://hostb/MSMQ\q", "hostb", 443),
+        (r"DIRECT=HTTPS://hostb:08443/MSMQ\q", "hostb", 8443),
+        (r"DIRECT=HTTP://[::1]:8080/MSMQ\q", "::1", 8080),
+    ],
+)
+def test_addresses_have_hosts_and_ports(text: str, host: str, port: int) -> None:
+    name = direct(text)
+
+    assert (name.host, name.port) == (host, port)
+
+
+def test_an_url_may_have_slashes_all_the_way() -> None:
+    name = direct("DIRECT=HTTP://hostb:8080/msmq/private$/orders/new")
+
+    assert (name.private, name.queue) == (True, "orders/new")
+    assert str(name) == r"DIRECT=HTTP://hostb:8080/MSMQ\private$\orders/new"
+
+
+# Printing and comparing
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        (r"direct=tcp:10.0.0.5:1801\PRIVATE$\Orders", r"DIRECT=TCP:10.0.0.5\private$\Orders"),
+        (r"Direct=Tcp:[0:0::1]:01802\q;Journal", r"DIRECT=TCP:[::1]:1802\q;JOURNAL"),
+        (r"direct=tcp:[::1]:1801\q", r"DIRECT=TCP:::1\q"),
+        (r"direct=os:HostB\system$;deadxact", r"DIRECT=OS:HostB\SYSTEM$;DEADXACT"),
+        (r"direct=https://HostB:443/msmq/private$/q", r"DIRECT=HTTPS://HostB/MSMQ\private$\q"),
+        (f"public={GUID.upper()};journal", f"PUBLIC={GUID};JOURNAL"),
+        (f"private={GUID}\\F", f"PRIVATE={GUID}\\0000000f"),
+        (f"connector={GUID};xactonly", f"CONNECTOR={GUID};XACTONLY"),
+    ],
+)
+def test_keywords_and_addresses_are_printed_in_one_way(text: str, canonical: str) -> None:
+    assert str(parse_format_name(text)) == canonical
+
+
+def test_names_compare_without_regard_to_case() -> None:
+    first = parse_format_name(r"DIRECT=OS:HOSTB\private$\Orders;Retry")
+    second = parse_format_name(r"direct=os:hostb\PRIVATE$\orders;retry")
+
+    assert first.key == second.key
+
+
+def test_the_port_is_part_of_a_destination() -> None:
+    assert direct(r"DIRECT=TCP:10.0.0.5\q").key == direct(r"DIRECT=TCP:10.0.0.5:1801\q").key
+    assert direct(r"DIRECT=TCP:10.0.0.5\q").key != direct(r"DIRECT=TCP:10.0.0.5:1802\q").key
+
+
+def test_the_long_s_does_not_make_a_keyword() -> None:
+    assert refusal("DIRECT=O\u017f:h\\q") == ("direct.protocol", 7)
+    assert refusal("DIRECT=HTTP://h/M\u017fMQ\\q")[0] == "direct.virtual_directory"
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (r"DIRECT=OS:h\private$\Orders", r"private$\orders"),
+        (r"DIRECT=TCP:10.0.0.5:1802\Orders", "orders"),
+        (r"DIRECT=OS:h\SYSTEM$;DEADXACT", "system$;deadxact"),
+        (r"DIRECT=OS:h\private$\orders;JOURNAL", r"private$\orders;journal"),
+        (r"DIRECT=HTTP://h/MSMQ/private$/orders;Retry", r"private$\orders;retry"),
+        (f"PUBLIC={GUID}", None),
+    ],
+)
+def test_the_queue_key_is_the_local_path_in_lower_case(text: str, key: str | None) -> None:
+    assert queue_key(parse_format_name(text)) == key
+
+
+@pytest.mark.parametrize(
+    ("text", "read_only"),
+    [
+        (r"DIRECT=OS:h\q", False),
+        (r"DIRECT=OS:h\q;JOURNAL", True),
+        (r"DIRECT=OS:h\q;retry", True),
+        (r"DIRECT=OS:h\SYSTEM$;DEADLETTER", True),
+        (f"PUBLIC={GUID}", False),
+        (f"PUBLIC={GUID};JOURNAL", True),
+        (f"PRIVATE={GUID}\\1", False),
+        (f"PRIVATE={GUID}\\1;JOURNAL", True),
+        (f"MACHINE={GUID}", True),
+        (f"CONNECTOR={GUID};XACTONLY", False),
+        (f"DL={GUID}", False),
+        ("MULTICAST=224.0.0.1:1", False),
+    ],
+)
+def test_journals_dead_letter_queues_and_subqueues_are_read_only(
+    text: str, read_only: bool
+) -> None:
+    assert parse_format_name(text).read_only is read_only
+
+
+# Refusing
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "offset"),
+    [
+        ("", "format_name", 0),
+        ("orders", "format_name", 0),
+        ("QUEUE=x", "format_name", 0),
+        (" DIRECT=OS:h\\q", "format_name", 0),
+        ("DIRECT=", "direct.protocol", 7),
+        ("DIRECT=h\\q", "direct.protocol", 7),
+        ("DIRECT=UDP:h\\q", "direct.protocol", 7),
+        ("DIRECT=SPX:00000012:ce3a51e90f2b\\q", "direct.protocol", 7),
+        ("DIRECT=IPX:00000012:ce3a51e90f2b\\q", "direct.protocol", 7),
+        ("DIRECT=OS:h", "direct.queue", 11),
+        ("DIRECT=OS:\\q", "direct.host", 10),
+        ("DIRECT=OS:a b\\q", "direct.host", 11),
+        ("DIRECT=OS:h\u00e9\\q", "direct.host", 11),
+        ("DIRECT=OS:::1\\q", "direct.host", 10),
+        ("DIRECT=OS:[::1]\\q", "direct.host", 11),
+        ("DIRECT=OS:h:\\q", "direct.port", 12),
+        ("DIRECT=OS:h:0\\q", "direct.port", 12),
+        ("DIRECT=OS:h:65536\\q", "direct.port", 12),
+        ("DIRECT=OS:h:18x\\q", "direct.port", 12),
+        ("DIRECT=OS:h:\u0661\\q", "direct.port", 12),
+        ("DIRECT=TCP:\\q", "direct.host", 11),
+        ("DIRECT=TCP:hostb\\q", "direct.host", 11),
+        ("DIRECT=TCP:10.0.0.256\\q", "direct.host", 18),
+        ("DIRECT=TCP:10.0.00.1\\q", "direct.host", 16),
+        ("DIRECT=TCP:10.0.0\\q", "direct.host", 11),
+        ("DIRECT=TCP:10.0.0.1.2\\q", "direct.host", 11),
+        ("DIRECT=TCP:1::2::3\\q", "direct.host", 11),
+        ("DIRECT=TCP:[10.0.0.1]\\q", "direct.host", 11),
+        ("DIRECT=TCP:[::1\\q", "direct.host", 11),
+        ("DIRECT=TCP:[::1]1802\\q", "direct.host", 11),
+        ("DIRECT=TCP:fe80::1%\\q", "direct.host", 19),
+        ("DIRECT=TCP:fe80::1%e/0\\q", "direct.host", 20),
+        ("DIRECT=HTTP:h\\q", "direct.host", 12),
+        ("DIRECT=HTTP://h\\q", "direct.virtual_directory", 17),
+        ("DIRECT=HTTP://h/other\\q", "direct.virtual_directory", 15),
+        ("DIRECT=HTTP://h/MSMQ", "direct.queue", 20),
+        ("DIRECT=HTTP://h/MSMQs\\q", "direct.virtual_directory", 15),
+        ("DIRECT=HTTP://h/MSMQq\\q", "direct.virtual_directory", 15),
+        ("DIRECT=HTTP:///MSMQ\\q", "direct.host", 14),
+        ("DIRECT=OS:h\\", "direct.queue", 12),
+        ("DIRECT=OS:h\\private$", "direct.queue", 12),
+        ("DIRECT=OS:h\\SYSTEM$", "direct.queue", 12),
+        ("DIRECT=OS:h\\private$\\", "direct.queue", 21),
+        ("DIRECT=OS:h\\private$\\a+b", "direct.queue", 22),
+        ("DIRECT=OS:h\\a b", "direct.queue", 13),
+        ("DIRECT=OS:h\\a\\b", "direct.queue", 13),
+        ('DIRECT=OS:h\\a"', "direct.queue", 13),
+        ("DIRECT=OS:h\\a\x80", "direct.queue", 13),
+        ("DIRECT=OS:h\\" + "q" * 125, "direct.queue", 12 + 124),
+        ("DIRECT=OS:" + "h" * 257 + "\\q", "direct.host", 10 + 256),
+        ("DIRECT=OS:h\\q;", "direct.subqueue", 14),
+        ("DIRECT=OS:h\\q;a;b", "direct.subqueue", 15),
+        ("DIRECT=OS:h\\q;" + "s" * 33, "direct.subqueue", 14 + 32),
+        ("DIRECT=OS:h\\q;retry;JOURNAL", "direct.subqueue", 19),
+        ("DIRECT=OS:h\\q;DEADLETTER", "direct.suffix", 14),
+        ("DIRECT=OS:h\\q;deadxact", "direct.suffix", 14),
+        ("DIRECT=OS:h\\q;XACTONLY", "direct.suffix", 14),
+        ("DIRECT=OS:h\\SYSTEM$;", "direct.suffix", 20),
+        ("DIRECT=OS:h\\SYSTEM$;XACTONLY", "direct.suffix", 20),
+        ("DIRECT=OS:h\\SYSTEM$;JOURNAL;x", "direct.suffix", 20),
+        ("PUBLIC=", "public.guid", 7),
+        (f"PUBLIC={{{GUID}}}", "public.guid", 7),
+        (f"PUBLIC={GUID[:20]}", "public.guid", 27),
+        (f"PUBLIC={GUID[:8]}_{GUID[9:]}", "public.guid", 15),
+        (f"PUBLIC={GUID[:35]}g", "public.guid", 42),
+        (f"PUBLIC={GUID}0", "public.suffix", 43),
+        (f"PUBLIC={GUID};DEADLETTER", "public.suffix", 43),
+        (f"PUBLIC={GUID};", "public.suffix", 43),
+        (f"PRIVATE={GUID}", "private.number", 44),
+        (f"PRIVATE={GUID}\\", "private.number", 45),
+        (f"PRIVATE={GUID}\\123456789", "private.number", 53),
+        (f"PRIVATE={GUID}\\12g", "private.number", 47),
+        (f"PRIVATE={GUID}\\1;DEADXACT", "private.suffix", 46),
+        (f"DL={GUID}@", "dl.domain", 40),
+        (f"DL={GUID};JOURNAL", "dl.domain", 39),
+        (f"DL={GUID}@a b", "dl.domain", 41),
+        (f"DL={GUID}@" + "d" * 256, "dl.domain", 40 + 255),
+        (f"MACHINE={GUID};XACTONLY", "machine.suffix", 44),
+        (f"CONNECTOR={GUID};JOURNAL", "connector.suffix", 46),
+        ("MULTICAST=224.0.0.1", "multicast.port", 19),
+        ("MULTICAST=224.0.0.1:", "multicast.port", 20),
+        ("MULTICAST=224.0.0.1:08001", "multicast.port", 20),
+        ("MULTICAST=224.0.0.1:65536", "multicast.port", 20),
+        ("MULTICAST=223.0.0.1:1", "multicast.address", 10),
+        ("MULTICAST=240.0.0.1:1", "multicast.address", 10),
+        ("MULTICAST=224.0.0.01:1", "multicast.address", 18),
+    ],
+)
+def test_a_refusal_names_the_field_and_the_first_wrong_character(
+    text: str, field: str, offset: int
+) -> None:
+    assert refusal(text) == (field, offset)
+
+
+def test_a_refusal_says_what_was_found_and_what_is_allowed() -> None:
+    with pytest.raises(InvalidName) as caught:
+        parse_format_name("DIRECT=OS:h\\a+b")
+
+    assert str(caught.value) == (
+        "direct.queue at offset 13: found '+'; allowed are ASCII characters from \"!\" to DEL "
+        "except \\ ; + , and the double quote"
+    )
+
+
+def test_spx_is_refused_with_its_reason() -> None:
+    with pytest.raises(InvalidName, match="SPX/IPX is not supported; use TCP: or OS:"):
+        parse_format_name("DIRECT=SPX:00000012:ce3a51e90f2b\\q")
+
+
+def test_the_longest_names_are_read() -> None:
+    text = "DIRECT=OS:" + "h" * 256 + ":65535\\private$\\" + "q" * 124 + ";" + "s" * 32
+
+    assert str(parse_format_name(text)) == text
+
+
+def test_the_characters_at_the_edges_of_the_grammar_are_allowed() -> None:
+    assert direct("DIRECT=OS:!~\\!#*-:<[]\x7f").queue == "!#*-:<[]\x7f"
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        r"DIRECT=OS:h\q;JOURNAL",
+        r"DIRECT=OS:h\SYSTEM$;DEADXACT",
+        r"DIRECT=OS:h\q;retry",
+        f"PUBLIC={GUID};JOURNAL",
+        f"MACHINE={GUID};DEADLETTER",
+    ],
+)
+def test_a_multiple_element_name_refuses_read_only_queues_by_element(element: str) -> None:
+    with pytest.raises(InvalidName) as caught:
+        parse_format_name(rf"DIRECT=OS:h\q,{element},DIRECT=OS:h\r")
+
+    assert (caught.value.field, caught.value.offset) == ("element[1]", 14)
+    assert element in caught.value.rule
+
+
+def test_an_error_inside_an_element_counts_from_the_start_of_the_whole_name() -> None:
+    assert refusal(r"DIRECT=OS:h\q,DIRECT=OS:h\a+b") == ("element[1].direct.queue", 27)
+    assert refusal(r"DIRECT=OS:h\q,") == ("element[1].format_name", 14)
+    assert refusal(r"DIRECT=OS:h\q,,DIRECT=OS:h\q") == ("element[1].format_name", 14)
+    assert refusal(r"DIRECT=OS:h\q, DIRECT=OS:h\q") == ("element[1].format_name", 14)
+
+
+def test_a_multiple_element_name_has_a_limit() -> None:
+    element = r"DIRECT=OS:h\q"
+
+    assert isinstance(parse_format_name(",".join([element] * 1000)), MultipleName)
+    assert refusal(",".join([element] * 1001)) == ("format_name", 1000 * (len(element) + 1))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: DirectName(Transport.OS, "h", 1801, "a\\b"),
+        lambda: DirectName(Transport.OS, "h", 1801, "private$\\b"),
+        lambda: DirectName(Transport.OS, "h", 1801, "b", subqueue="journal"),
+        lambda: DirectName(Transport.OS, "h", 1801, "b", subqueue=""),
+        lambda: DirectName(Transport.OS, "h", 1801, "b", suffix=Suffix.DEADXACT),
+        lambda: DirectName(Transport.OS, "h", 1801, "b", system=True),
+        lambda: DirectName(Transport.OS, "h", 1801),
+        lambda: DirectName(Transport.OS, "h", 0, "b"),
+        lambda: DirectName(Transport.OS, "h", 65536, "b"),
+        lambda: DirectName(Transport.TCP, "h", 1801, "b"),
+        lambda: DirectName(Transport.TCP, "10.0.0.5:1802", 1801, "b"),
+        lambda: PublicName(RAW, Suffix.XACTONLY),
+        lambda: PrivateName(RAW, 1 << 32),
+        lambda: PrivateName(RAW, 1, Suffix.DEADXACT),
+        lambda: MachineName(RAW, Suffix.XACTONLY),
+        lambda: ConnectorName(RAW, Suffix.JOURNAL),
+        lambda: DistributionListName(RAW, "a,b"),
+        lambda: MulticastName("10.0.0.1", 1),
+        lambda: MulticastName("224.0.0.1", 65536),
+        lambda: MultipleName((PublicName(RAW),)),
+        lambda: MultipleName((PublicName(RAW), MachineName(RAW))),
+        lambda: PathName("h", "a", subqueue="journal"),
+        lambda: PathName("a\\b", "q"),
+    ],
+)
+def test_a_name_that_would_not_read_back_cannot_be_made(make) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InvalidName):
+        make()
+
+
+def test_an_address_given_by_a_program_is_printed_in_its_shortest_form() -> None:
+    name = DirectName(Transport.TCP, "0:0::0:1", 1801, "order_queue$", private=True)
+
+    assert str(name) == r"DIRECT=TCP:::1\private$\order_queue$"
+
+
+# On the wire
+
+
+@pytest.mark.parametrize(
+    ("text", "wire"),
+    [
+        (r"DIRECT=TCP:10.0.0.5\private$\q", r"TCP:10.0.0.5\private$\q"),
+        (r"DIRECT=TCP:10.0.0.5:1802\private$\q", r"TCP:10.0.0.5\private$\q"),
+        (r"DIRECT=TCP:[::1]:1802\q", r"TCP:::1\q"),
+        (r"DIRECT=OS:hostb:1802\q;JOURNAL", r"OS:hostb\q;JOURNAL"),
+        (r"DIRECT=HTTP://hostb:8080/MSMQ\q", r"HTTP://hostb:8080/MSMQ\q"),
+        (r"DIRECT=HTTP://hostb:1801/MSMQ\q", r"HTTP://hostb:1801/MSMQ\q"),
+        (r"DIRECT=HTTP://hostb:80/MSMQ\q", r"HTTP://hostb/MSMQ\q"),
+    ],
+)
+def test_a_packet_carries_neither_direct_nor_our_port(text: str, wire: str) -> None:
+    name = direct(text)
+
+    assert name.wire_text() == wire
+    assert name.wire_bytes() == wire.encode("utf-16-le") + b"\0\0"
+    assert parse_wire_name(name.wire_bytes()).wire_text() == wire
+
+
+def test_the_wire_name_of_the_specifications_example_is_read() -> None:
+    name = parse_wire_name("OS:a04bm02\\q\0".encode("utf-16-le"))
+
+    assert name == DirectName(Transport.OS, "a04bm02", 1801, "q")
+
+
+@pytest.mark.parametrize(
+    ("raw", "field", "offset"),
+    [
+        (b"", "direct", 0),
+        (b"\0", "direct", 0),
+        ("OS:h\\q".encode("utf-16-le"), "direct", 6),
+        ("OS:h\\q\0".encode("utf-16-le")[:-1], "direct", 6),
+        (b"\0\0", "direct.protocol", 0),
+        ("OS:h\\q\0\0".encode("utf-16-le"), "direct.queue", 6),
+        ("DIRECT=OS:h\\q\0".encode("utf-16-le"), "direct.protocol", 0),
+        (b"O\0S\0:\0\0\xd8\\\0q\0\0\0", "direct", 3),
+        ("OS:h\\\U0001f4ef\0".encode("utf-16-le"), "direct.queue", 5),
+    ],
+)
+def test_a_broken_wire_name_is_refused(raw: bytes, field: str, offset: int) -> None:
+    with pytest.raises(InvalidName) as caught:
+        parse_wire_name(raw)
+
+    assert (caught.value.field, caught.value.offset) == (field, offset)
+
+
+# Path names
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "canonical"),
+    [
+        (r"hostb\orders", PathName("hostb", "orders"), r"hostb\orders"),
+        (r"hostb\PRIVATE$\q", PathName("hostb", "q", private=True), r"hostb\private$\q"),
+        (r".\private$\q;s", PathName(".", "q", private=True, subqueue="s"), r".\private$\q;s"),
+        (
+            r"h\system$;journal",
+            PathName("h", system=True, suffix=Suffix.JOURNAL),
+            r"h\SYSTEM$;JOURNAL",
+        ),
+        (r"h\system$;other", PathName("h", "other", system=True), r"h\SYSTEM$;other"),
+    ],
+)
+def test_path_names_are_read_and_printed(text: str, name: PathName, canonical: str) -> None:
+    assert parse_path_name(text) == name
+    assert str(name) == canonical
+    assert parse_path_name(canonical).key == canonical.lower()
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "offset"),
+    [
+        ("", "path.computer", 0),
+        ("hostb", "path", 5),
+        (r"\q", "path.computer", 0),
+        ("h:1\\q", "path.computer", 1),
+        ("h\\", "path.queue", 2),
+        ("h\\private$\\q\\r", "path.queue", 12),
+        ("h\\q;" + "s" * 33, "path.subqueue", 36),
+        ("h\\system$;a;b", "path.queue", 11),
+        ("h" * 257 + "\\q", "path.computer", 256),
+    ],
+)
+def test_broken_path_names_are_refused(text: str, field: str, offset: int) -> None:
+    with pytest.raises(InvalidName) as caught:
+        parse_path_name(text)
+
+    assert (caught.value.field, caught.value.offset) == (field, offset)
+
+
+# What people type
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("orders", r"DIRECT=OS:hosta\private$\orders"),
+        ("orders;retry", r"DIRECT=OS:hosta\private$\orders;retry"),
+        ("orders;journal", r"DIRECT=OS:hosta\private$\orders;JOURNAL"),
+        (r"private$\orders", r"DIRECT=OS:hosta\private$\orders"),
+        (r".\private$\orders", r"DIRECT=OS:hosta\private$\orders"),
+        (r".\orders", r"DIRECT=OS:hosta\orders"),
+        (r".:1802\orders", r"DIRECT=OS:hosta:1802\orders"),
+        (r"DIRECT=OS:.\SYSTEM$;DEADXACT", r"DIRECT=OS:hosta\SYSTEM$;DEADXACT"),
+        ("system$;deadletter", r"DIRECT=OS:hosta\SYSTEM$;DEADLETTER"),
+        ("system$;journal@hostb", r"DIRECT=OS:hostb\SYSTEM$;JOURNAL"),
+        ("orders@hostb", r"DIRECT=OS:hostb\private$\orders"),
+        ("orders@hostb:1802", r"DIRECT=OS:hostb:1802\private$\orders"),
+        ("orders@10.0.0.5", r"DIRECT=TCP:10.0.0.5\private$\orders"),
+        ("orders@10.0.0.5:1802", r"DIRECT=TCP:10.0.0.5:1802\private$\orders"),
+        ("orders@::1", r"DIRECT=TCP:::1\private$\orders"),
+        ("orders@[::1]:1802", r"DIRECT=TCP:[::1]:1802\private$\orders"),
+        ("a@b@hostb", r"DIRECT=OS:hostb\private$\a@b"),
+        (r"private$\orders@hostb", r"DIRECT=OS:hostb\private$\orders"),
+        (r"hostb\private$\orders", r"DIRECT=OS:hostb\private$\orders"),
+        (r"hostb\private$\a@b", r"DIRECT=OS:hostb\private$\a@b"),
+        (r"hostb:1802\orders", r"DIRECT=OS:hostb:1802\orders"),
+        (r"10.0.0.5\private$\orders", r"DIRECT=TCP:10.0.0.5\private$\orders"),
+        (r"TCP:10.0.0.5\orders", r"DIRECT=TCP:10.0.0.5\orders"),
+        (r"os:hostb\orders", r"DIRECT=OS:hostb\orders"),
+        ("https://hostb/msmq/orders", r"DIRECT=HTTPS://hostb/MSMQ\orders"),
+        (r"FormatName:Direct=os:hostb\orders", r"DIRECT=OS:hostb\orders"),
+        (r"hostb\Journal$", r"DIRECT=OS:hostb\SYSTEM$;JOURNAL"),
+        (r".\DeadLetter$", r"DIRECT=OS:hosta\SYSTEM$;DEADLETTER"),
+        (r".\XactDeadLetter$", r"DIRECT=OS:hosta\SYSTEM$;DEADXACT"),
+        (r"hostb\private$\orders\Journal$", r"DIRECT=OS:hostb\private$\orders;JOURNAL"),
+        (r"private$\orders\journal$", r"DIRECT=OS:hosta\private$\orders;JOURNAL"),
+        (f"public={GUID}", f"PUBLIC={GUID}"),
+        ("a=b", r"DIRECT=OS:hosta\private$\a=b"),
+        (
+            r"orders@hostb,.\orders,PUBLIC=" + GUID,
+            rf"DIRECT=OS:hostb\private$\orders,DIRECT=OS:hosta\orders,PUBLIC={GUID}",
+        ),
+    ],
+)
+def test_any_spelling_of_a_destination_is_read(text: str, canonical: str) -> None:
+    assert destination(text) == canonical
+
+
+@pytest.mark.parametrize(
+    ("local_host", "canonical"),
+    [
+        ("10.0.0.5", r"DIRECT=TCP:10.0.0.5\private$\q"),
+        ("::1", r"DIRECT=TCP:::1\private$\q"),
+        ("hosta:1802", r"DIRECT=OS:hosta:1802\private$\q"),
+        (".", r"DIRECT=OS:.\private$\q"),
+    ],
+)
+def test_the_local_host_may_be_an_address(local_host: str, canonical: str) -> None:
+    assert str(parse_destination("q", local_host=local_host)) == canonical
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "offset"),
+    [
+        ("", "destination.queue", 0),
+        ("two words", "destination.queue", 3),
+        ("orders@", "destination.host", 7),
+        ("orders@host b", "destination.host", 11),
+        ("orders@10.0.0.999", "destination.host", 14),
+        ("orders@hostb:x", "destination.port", 13),
+        ("@hostb", "destination.queue", 0),
+        (r"\orders", "destination.host", 0),
+        (r"hostb\a+b", "destination.queue", 7),
+        (r"hostb\a;s\Journal$", "destination.subqueue", 9),
+        ("private$", "destination.queue", 0),
+        ("SPX:1:2\\q", "direct.protocol", 0),
+        (r"FormatName:DIRECT=OS:h\a+b", "direct.queue", 24),
+        ("orders@hostb,a+b@hostb", "element[1].destination.queue", 14),
+        ("orders@hostb,q;journal@hostb", "element[1]", 13),
+    ],
+)
+def test_a_broken_destination_is_refused(text: str, field: str, offset: int) -> None:
+    with pytest.raises(InvalidName) as caught:
+        parse_destination(text, local_host="hosta")
+
+    assert (caught.value.field, caught.value.offset) == (field, offset)
+
+
+# The rest
+
+
+def test_names_need_no_construct() -> None:
+    program = "import sys, protocol.format_name; sys.exit('construct' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

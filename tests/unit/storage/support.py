@@ -1,0 +1,50 @@
+"""What the tests of the storage share: a folder to open, a database without a loop, a wait."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from storage import Storage, StorageOptions, schema
+
+NOW_MS = 1_700_000_000_000
+NOW_S = NOW_MS // 1000
+OWN_ID = b"own-queue-manager"[:16]
+SOURCE = b"the-other-manager"[:16]
+
+#: No reserve: it costs a file of 64 MiB a test.
+OPTIONS = StorageOptions(disk_reserve_bytes=0, disk_watermark_bytes=0)
+
+
+@asynccontextmanager
+async def opened(folder: Path, **changes: Any) -> AsyncIterator[Storage]:
+    """The storage in `folder`, closed afterwards.  `connect` and `disk` go to `Storage.open`."""
+    seams = {name: changes.pop(name) for name in ("connect", "disk") if name in changes}
+    options = replace(OPTIONS, **changes)
+    storage = await Storage.open(folder, options, now_ms=NOW_MS, new_id=OWN_ID, **seams)
+    try:
+        yield storage
+    finally:
+        await storage.close()
+
+
+async def durable(storage: Storage) -> None:
+    """Wait until the open batch is on the disk."""
+    done = asyncio.get_running_loop().create_future()
+    storage.batch.when_durable(lambda: done.set_result(None))
+    await done
+
+
+def memory_database() -> sqlite3.Connection:
+    """A database with the present schema, for the plain functions of the tables."""
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    schema.prepare(db, [], now_s=NOW_S, new_id=OWN_ID)
+    return db
+
+
+def other_connection(folder: Path) -> sqlite3.Connection:
+    """A stranger's look at the database, such as an operator's."""
+    return sqlite3.connect(folder / "queues.db", isolation_level=None, timeout=0)

@@ -1,0 +1,159 @@
+"""The log's rewriting, and the file that holds room."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from storage import Disk, StorageOptions, recovery
+from storage.reserve import Reserve
+
+MIB = 1024 * 1024
+
+
+class SmallDisk(Disk):
+    """A disk of 10 MiB that holds nothing but the reserve, and `used_bytes` of something else."""
+
+    def __init__(self) -> None:
+        self.used_bytes = 0
+        self.asked = 0
+
+    def free_bytes(self, folder: Path) -> int:
+        self.asked += 1
+        return 10 * MIB - self.used_bytes - self.file_bytes(folder / "reserve")
+
+
+def reserve_on(disk: Disk, folder: Path) -> Reserve:
+    options = StorageOptions(disk_reserve_bytes=4 * MIB, disk_watermark_bytes=2 * MIB)
+    return Reserve(disk, folder / "queues.db", options)
+
+
+def test_the_log_is_written_over_itself_and_synced_with_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = os.urandom(3 * recovery.CHUNK_BYTES + 17)
+    log = tmp_path / "queues.db-wal"
+    log.write_bytes(content)
+    written, synced = bytearray(), []
+    pwrite, fsync = os.pwrite, os.fsync
+
+    def observed_pwrite(file: int, data: bytes, offset: int) -> int:
+        assert offset == len(written)
+        count = pwrite(file, data[: len(data) // 2 + 1], offset)  # the system may write less
+        written.extend(data[:count])
+        return count
+
+    def observed_fsync(file: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{file}"))
+        fsync(file)
+
+    monkeypatch.setattr(os, "pwrite", observed_pwrite)
+    monkeypatch.setattr(os, "fsync", observed_fsync)
+
+    assert recovery.rewrite_log(log) == len(content)
+    assert written == content
+    assert log.read_bytes() == content
+    assert synced == [str(log), str(tmp_path)]
+
+
+def test_without_a_log_there_is_nothing_to_write_again(tmp_path: Path) -> None:
+    assert recovery.rewrite_log(tmp_path / "queues.db-wal") == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_reserve_takes_up_room_on_the_disk(tmp_path: Path) -> None:
+    reserve = reserve_on(Disk(), tmp_path)
+
+    reserve.take()
+
+    assert reserve.held
+    held = (tmp_path / "reserve").stat()
+    assert held.st_size == 4 * MIB
+    assert held.st_blocks * 512 >= 4 * MIB
+
+
+def test_without_fallocate_the_reserve_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(file: int, offset: int, size: int) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "posix_fallocate", unsupported)
+    Disk().reserve(tmp_path / "reserve", 4 * MIB + 1)
+
+    held = (tmp_path / "reserve").stat()
+    assert held.st_size == 4 * MIB + 1
+    assert held.st_blocks * 512 >= 4 * MIB
+
+
+def test_a_reserve_that_cannot_be_made_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "pwrite", full)
+    reserve = reserve_on(Disk(), tmp_path)
+
+    reserve.take()
+
+    assert not reserve.held
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_reserve_is_given_up_once_and_taken_again_when_there_is_room_beside_it(
+    tmp_path: Path,
+) -> None:
+    disk = SmallDisk()
+    reserve = reserve_on(disk, tmp_path)
+    reserve.take()
+
+    assert reserve.give_up()
+    assert not reserve.give_up()
+    assert list(tmp_path.iterdir()) == []
+
+    disk.used_bytes = 4 * MIB + 1
+    reserve.take()
+    assert not reserve.held
+    disk.used_bytes = 4 * MIB
+    reserve.take()
+    assert reserve.held
+
+
+def test_a_start_finds_the_reserve_and_needs_no_room_for_it(tmp_path: Path) -> None:
+    disk = SmallDisk()
+    reserve_on(disk, tmp_path).take()
+    disk.used_bytes = 6 * MIB
+
+    reserve = reserve_on(disk, tmp_path)
+    reserve.take()
+
+    assert reserve.held
+
+
+def test_there_is_room_above_the_watermark_and_while_the_reserve_is_held(tmp_path: Path) -> None:
+    disk = SmallDisk()
+    reserve = reserve_on(disk, tmp_path)
+    assert not reserve.has_room(0.0)
+
+    reserve.take()
+    assert reserve.has_room(1.0)
+    disk.used_bytes = 4 * MIB + 1
+    assert not reserve.has_room(2.0)
+    disk.used_bytes = 4 * MIB
+    assert reserve.has_room(3.0)
+    reserve.give_up()
+    assert not reserve.has_room(4.0)
+
+
+def test_the_system_is_asked_for_room_at_most_once_a_second(tmp_path: Path) -> None:
+    disk = SmallDisk()
+    reserve = reserve_on(disk, tmp_path)
+    reserve.take()
+    disk.asked = 0
+
+    for tenth in range(100, 131):
+        reserve.has_room(tenth / 10)
+
+    assert disk.asked == 4

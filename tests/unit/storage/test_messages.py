@@ -1,0 +1,117 @@
+import sqlite3
+
+from storage import messages
+from storage.keys import lookup_id_of, message_key, queue_range
+from storage.messages import MessageRow
+from storage.pages import Totals
+
+Q = 16
+
+
+def put(db: sqlite3.Connection, *keys: int, size: int = 3) -> None:
+    messages.insert(db, [(key, 5000, None, None, bytes(size)) for key in keys])
+
+
+def keys_of(db: sqlite3.Connection) -> list[int]:
+    return [key for (key,) in db.execute("SELECT key FROM message ORDER BY key")]
+
+
+def test_a_message_comes_back_as_it_was_stored(db: sqlite3.Connection) -> None:
+    key = message_key(Q, 4, 1)
+    messages.insert(db, [(key, 1_700_000_000_123, 1_700_000_060, "expired", b"packet")])
+
+    assert messages.find(db, key) == MessageRow(
+        key, 1_700_000_000_123, 1_700_000_060, "expired", 0, 0, None, b"packet"
+    )
+    assert messages.find(db, key + 1) is None
+
+
+def test_a_page_is_in_the_order_of_receiving_and_goes_on_where_it_stopped(
+    db: sqlite3.Connection,
+) -> None:
+    expected = [message_key(Q, level, arrival) for level in (0, 4, 7) for arrival in (1, 2, 3)]
+    put(db, *reversed(expected))
+    put(db, message_key(Q - 1, 15, 9), message_key(Q + 1, 0, 0))
+
+    read: list[int] = []
+    from_lookup = 0
+    while rows := messages.page(db, Q, from_lookup, rows_max=2):
+        read += [row.key for row in rows]
+        from_lookup = lookup_id_of(rows[-1].key) + 1
+
+    assert read == expected
+
+
+def test_a_page_stops_at_its_limit_of_bytes_but_is_never_empty_for_it(
+    db: sqlite3.Connection,
+) -> None:
+    put(db, *(message_key(Q, 7, arrival) for arrival in range(5)), size=100)
+
+    assert len(messages.page(db, Q, bytes_max=250)) == 3
+    assert len(messages.page(db, Q, bytes_max=1)) == 1
+
+
+def test_messages_are_deleted_one_by_one_and_absent_ones_do_not_matter(
+    db: sqlite3.Connection,
+) -> None:
+    keys = [message_key(Q, 7, arrival) for arrival in range(6)]
+    put(db, *keys)
+
+    messages.delete(db, [keys[4], keys[1], message_key(Q, 7, 99)])
+
+    assert keys_of(db) == [keys[0], keys[2], keys[3], keys[5]]
+
+
+def test_a_purge_deletes_the_first_messages_and_says_how_many(db: sqlite3.Connection) -> None:
+    keys = [message_key(Q, 7, arrival) for arrival in range(5)]
+    neighbours = [message_key(Q - 1, 15, 2**44 - 1), message_key(Q + 1, 0, 0)]
+    put(db, *keys, *neighbours, size=10)
+
+    assert messages.purge(db, Q, rows_max=2) == Totals(2, 20)
+    assert keys_of(db) == sorted(keys[2:] + neighbours)
+    assert messages.purge(db, Q, rows_max=3) == Totals(3, 30)
+    assert messages.purge(db, Q, rows_max=3) == Totals(0, 0)
+    assert keys_of(db) == neighbours
+
+
+def test_totals_count_messages_and_bytes_of_packets(db: sqlite3.Connection) -> None:
+    put(db, *(message_key(Q, 7, arrival) for arrival in range(3)), size=1000)
+    put(db, message_key(Q + 1, 0, 0), size=20_000)
+
+    assert messages.totals(db, Q) == Totals(3, 3000)
+    assert messages.totals(db, Q - 1) == Totals(0, 0)
+    assert messages.totals_by_queue(db) == {Q: Totals(3, 3000), Q + 1: Totals(1, 20_000)}
+
+
+def test_a_moved_message_keeps_its_content_and_counts_the_move(db: sqlite3.Connection) -> None:
+    old, new = message_key(Q, 4, 1), message_key(Q + 1, 4, 9)
+    put(db, old)
+
+    assert messages.move(db, old, new, at_ms=77)
+    assert not messages.move(db, old, new, at_ms=78)
+
+    moved = messages.find(db, new)
+    assert moved is not None
+    assert (moved.move_count, moved.last_move_at_ms, moved.packet) == (1, 77, bytes(3))
+    assert keys_of(db) == [new]
+
+
+def test_aborted_receives_are_counted(db: sqlite3.Connection) -> None:
+    first, second = message_key(Q, 7, 1), message_key(Q, 7, 2)
+    put(db, first, second)
+
+    messages.count_aborts(db, [first])
+    messages.count_aborts(db, [first, second])
+
+    assert [row.abort_count for row in messages.page(db, Q)] == [2, 1]
+
+
+def test_reading_a_page_seeks_and_does_not_scan(db: sqlite3.Connection) -> None:
+    plan = db.execute(
+        "EXPLAIN QUERY PLAN SELECT key FROM message WHERE key BETWEEN ? AND ? ORDER BY key LIMIT 5",
+        queue_range(Q),
+    ).fetchall()
+
+    assert [row[3] for row in plan] == [
+        "SEARCH message USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"
+    ]

@@ -1,0 +1,133 @@
+import sqlite3
+
+import pytest
+
+from storage import NoSuchQueue, TooManyQueues, outgoing
+from storage.keys import QUEUE_ID_MAX, level_range, lookup_id_of, message_key
+from storage.outgoing import OutgoingQueueRow, OutgoingRow
+from storage.pages import Totals
+from storage.sequences import encode_sequence_id
+
+LEVEL = 8
+
+
+def ensure(db: sqlite3.Connection, destination: str, **changes: object) -> OutgoingQueueRow:
+    values = {"address": "hostb:1801", "sequence_id": 1, "now_s": 5} | changes
+    return outgoing.ensure_queue(db, destination=destination, **values)  # type: ignore[arg-type]
+
+
+def put(db: sqlite3.Connection, *keys: int) -> None:
+    outgoing.insert(db, [(key, None, b"packet") for key in keys])
+
+
+def keys_of(db: sqlite3.Connection) -> list[int]:
+    return [key for (key,) in db.execute("SELECT key FROM outgoing ORDER BY key")]
+
+
+def test_a_destination_has_one_outgoing_queue_by_any_spelling(db: sqlite3.Connection) -> None:
+    created = ensure(db, "DIRECT=TCP:10.0.0.5\\private$\\Orders", sequence_id=2**64 - 1)
+
+    again = ensure(db, "DIRECT=TCP:10.0.0.5\\PRIVATE$\\orders", sequence_id=7, address="other")
+
+    assert again == created
+    assert created == OutgoingQueueRow(
+        1, "DIRECT=TCP:10.0.0.5\\private$\\Orders", "hostb:1801", False, 2**64 - 1, 0, 1, 5
+    )
+    assert ensure(db, "DIRECT=OS:hostc\\q").id == 2
+    assert [row.id for row in outgoing.list_queues(db)] == [1, 2]
+
+
+def test_pausing_and_a_new_address_are_kept(db: sqlite3.Connection) -> None:
+    queue = ensure(db, "DIRECT=OS:hostb\\q")
+
+    outgoing.set_paused(db, queue.id, True)
+    outgoing.set_address(db, queue.id, "hostb:1802")
+
+    (kept,) = outgoing.list_queues(db)
+    assert kept.paused is True
+    assert kept.address == "hostb:1802"
+    with pytest.raises(NoSuchQueue, match="9"):
+        outgoing.set_paused(db, 9, True)
+
+
+def test_when_all_ids_are_taken_the_next_destination_is_refused(db: sqlite3.Connection) -> None:
+    ensure(db, "DIRECT=OS:hostb\\q")
+    db.execute("UPDATE outgoing_queue SET id = ?", (QUEUE_ID_MAX,))
+
+    with pytest.raises(TooManyQueues):
+        ensure(db, "DIRECT=OS:hostc\\q")
+
+
+def test_a_sequence_state_is_kept_with_its_64_bits(db: sqlite3.Connection) -> None:
+    queue = ensure(db, "DIRECT=OS:hostb\\q")
+
+    outgoing.set_sequences(db, [(encode_sequence_id(2**63 + 5), 17, 400, queue.id)])
+
+    (kept,) = outgoing.list_queues(db)
+    assert (kept.sequence_id, kept.base, kept.next_number) == (2**63 + 5, 17, 400)
+
+
+def test_a_sequence_state_without_its_queue_is_a_bug_and_not_lost_silently(
+    db: sqlite3.Connection,
+) -> None:
+    with pytest.raises(AssertionError):
+        outgoing.set_sequences(db, [(encode_sequence_id(1), 0, 1, 5)])
+
+
+def test_a_range_is_deleted_with_both_ends_and_without_its_neighbours(
+    db: sqlite3.Connection,
+) -> None:
+    def key(arrival: int, outgoing_id: int = 3, level: int = LEVEL) -> int:
+        return message_key(outgoing_id, level, arrival)
+
+    inside = [key(5), key(6), key(9)]
+    neighbours = [
+        key(2**44 - 1, outgoing_id=2, level=15),
+        key(7, level=LEVEL - 1),
+        key(4),
+        key(10),
+        key(7, level=LEVEL + 1),
+        key(0, outgoing_id=4, level=0),
+    ]
+    put(db, *inside, *neighbours)
+
+    outgoing.delete_ranges(db, [(inside[0], inside[-1])])
+
+    assert keys_of(db) == sorted(neighbours)
+
+
+def test_single_messages_are_deleted_without_their_neighbours(db: sqlite3.Connection) -> None:
+    put(db, *range(10, 16))
+
+    outgoing.delete(db, [14, 11, 99])
+
+    assert keys_of(db) == [10, 12, 13, 15]
+
+
+def test_a_page_is_in_the_order_of_sending_and_goes_on_where_it_stopped(
+    db: sqlite3.Connection,
+) -> None:
+    expected = [message_key(3, level, arrival) for level in (0, 7, 8) for arrival in (1, 2)]
+    put(db, *expected, message_key(2, 8, 1), message_key(4, 0, 0))
+
+    read: list[OutgoingRow] = []
+    while rows := outgoing.page(db, 3, lookup_id_of(read[-1].key) + 1 if read else 0, rows_max=4):
+        read += rows
+
+    assert [row.key for row in read] == expected
+    assert read[0] == OutgoingRow(expected[0], None, b"packet")
+
+
+def test_the_bounds_of_a_level_are_its_first_and_last_key(db: sqlite3.Connection) -> None:
+    first, last = level_range(3, LEVEL)
+    put(db, first - 1, first + 4, first + 7, last - 2, last + 1)
+
+    assert outgoing.bounds(db, 3, LEVEL) == (first + 4, last - 2)
+    assert outgoing.bounds(db, 5, LEVEL) is None
+
+
+def test_totals_count_messages_and_bytes_of_packets(db: sqlite3.Connection) -> None:
+    put(db, message_key(3, 8, 1), message_key(3, 8, 2), message_key(4, 0, 1))
+
+    assert outgoing.totals(db, 3) == Totals(2, 12)
+    assert outgoing.totals_by_queue(db) == {3: Totals(2, 12), 4: Totals(1, 6)}

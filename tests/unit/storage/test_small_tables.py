@@ -1,0 +1,100 @@
+"""Tables sequences, history, outcomes, counters."""
+
+import sqlite3
+
+import pytest
+
+from storage import counters, history, outcomes, sequences
+from storage.sequences import IncomingSequenceRow, encode_sequence_id
+from tests.unit.storage.support import SOURCE
+
+
+def test_a_sequence_begins_with_nothing_and_moves_on(db: sqlite3.Connection) -> None:
+    sequences.add(db, [(1, SOURCE, 16, 100), (2, SOURCE, 17, 100)])
+    sequences.set_states(db, [(encode_sequence_id(2**64 - 1), 9, 200, 2)])
+
+    assert sequences.list_all(db) == [
+        IncomingSequenceRow(1, SOURCE, 16, 0, 0, 100),
+        IncomingSequenceRow(2, SOURCE, 17, 2**64 - 1, 9, 200),
+    ]
+
+
+def test_a_state_without_its_sequence_is_a_bug_and_not_lost_silently(
+    db: sqlite3.Connection,
+) -> None:
+    sequences.add(db, [(1, SOURCE, 16, 100)])
+
+    with pytest.raises(AssertionError):
+        sequences.set_states(
+            db, [(encode_sequence_id(1), 1, 1, 1), (encode_sequence_id(1), 1, 1, 2)]
+        )
+
+
+def test_one_source_has_one_sequence_to_a_queue(db: sqlite3.Connection) -> None:
+    sequences.add(db, [(1, SOURCE, 16, 100)])
+
+    with pytest.raises(sqlite3.IntegrityError):
+        sequences.add(db, [(2, SOURCE, 16, 100)])
+
+
+def test_sequences_that_nobody_used_for_long_are_forgotten(db: sqlite3.Connection) -> None:
+    sequences.add(db, [(1, SOURCE, 16, 99), (2, SOURCE, 17, 100)])
+
+    assert sequences.forget(db, before_s=100) == [1]
+    assert [row.id for row in sequences.list_all(db)] == [2]
+
+
+def test_encoded_sequence_ids_sort_like_the_numbers() -> None:
+    numbers = [0, 1, 255, 256, 2**63 - 1, 2**63, 2**64 - 1]
+
+    assert sorted(map(encode_sequence_id, numbers)) == list(map(encode_sequence_id, numbers))
+
+
+def test_the_history_keeps_the_last_entries_in_order(db: sqlite3.Connection) -> None:
+    for first in range(0, 30, 4):
+        history.remember(db, [(SOURCE, n, n) for n in range(first, first + 4)], entries_max=10)
+
+    assert [row.number for row in history.entries(db)] == list(range(22, 32))
+
+
+def test_a_smaller_ring_drops_what_is_too_much(db: sqlite3.Connection) -> None:
+    history.remember(db, [(SOURCE, n, n) for n in range(10)], entries_max=10)
+    history.remember(db, [(SOURCE, 10, 10)], entries_max=3)
+
+    assert [row.number for row in history.entries(db)] == [8, 9, 10]
+
+
+def test_old_history_is_forgotten_and_the_ring_goes_on(db: sqlite3.Connection) -> None:
+    history.remember(db, [(SOURCE, 1, 50), (SOURCE, 2, 99), (SOURCE, 3, 100)], entries_max=3)
+
+    assert history.forget(db, before_s=100) == 2
+    assert history.forget(db, before_s=1000) == 0
+    history.remember(db, [(SOURCE, 4, 1000)], entries_max=3)
+
+    assert [row.number for row in history.entries(db)] == [3, 4]
+
+
+def test_an_outcome_is_found_by_its_token(db: sqlite3.Connection) -> None:
+    outcomes.record(db, [(b"a", b"1", 5), (b"b", b"2", 6)])
+    outcomes.record(db, [(b"a", b"3", 7)])
+
+    assert outcomes.find(db, b"a") == b"3"
+    assert outcomes.find(db, b"c") is None
+    assert [row.token for row in outcomes.list_all(db)] == [b"b", b"a"]
+
+
+def test_old_outcomes_are_forgotten_in_steps(db: sqlite3.Connection) -> None:
+    outcomes.record(db, [(b"%d" % n, b"", n) for n in range(10)])
+
+    assert outcomes.forget(db, before_s=7, rows_max=5) == 5
+    assert outcomes.forget(db, before_s=7, rows_max=5) == 2
+    assert outcomes.forget(db, before_s=7, rows_max=5) == 0
+    assert [row.at_s for row in outcomes.list_all(db)] == [7, 8, 9]
+
+
+def test_reserved_blocks_follow_each_other(db: sqlite3.Connection) -> None:
+    assert counters.reserve(db, "message_number", 1000) == 1
+    assert counters.reserve(db, "message_number", 10) == 1001
+    assert counters.reserve(db, "arrival", 5) == 1
+    assert counters.following(db, "message_number") == 1011
+    assert counters.following(db, "unknown") == 1

@@ -1,0 +1,105 @@
+"""What the service is made of: the unit, its sandbox, and the configurations that come along."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from qmd.cli.program import ExitCode
+from qmd.config import load_settings, write_default_config
+
+DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
+EXPOSURE_MAX = 2.0
+
+needs_systemd_analyze = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
+)
+
+
+def analyze(*words):
+    command = ["systemd-analyze", "--no-pager", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def settings(unit):
+    """Name -> value of the settings of a unit file; the last one counts."""
+    return dict(re.findall(r"^(\w+)=(.*)$", (DEPLOY / unit).read_text(), re.MULTILINE))
+
+
+@needs_systemd_analyze
+def test_the_sandbox_is_rated_tight():
+    result = analyze("security", "--offline=true", DEPLOY / "qmd.service")
+
+    rating = re.search(r"exposure level for qmd\.service: ([0-9.]+)", result.stdout)
+    assert rating is not None, result.stderr
+    assert float(rating[1]) <= EXPOSURE_MAX
+
+
+@needs_systemd_analyze
+def test_systemd_understands_every_line_of_the_units(tmp_path):
+    """With a command that exists here, since the installed one does not."""
+    for unit in ("qmd.service", "qmd.socket"):
+        text = (DEPLOY / unit).read_text().replace("/usr/local/bin/qmd", "/bin/true")
+        (tmp_path / unit).write_text(text)
+
+    result = analyze("verify", "--man=no", tmp_path / "qmd.service", tmp_path / "qmd.socket")
+
+    complaints = [line for line in result.stderr.splitlines() if "qmd." in line]
+    assert result.returncode == 0, result.stderr
+    assert not complaints
+
+
+def test_a_wrong_configuration_is_not_tried_again_and_all_else_is():
+    unit = settings("qmd.service")
+
+    assert unit["Restart"] == "on-failure"
+    assert unit["RestartPreventExitStatus"].split() == [
+        str(int(code)) for code in (ExitCode.USAGE, ExitCode.CONFIGURATION)
+    ]
+    assert unit["StartLimitIntervalSec"] == "0"
+
+
+def test_no_body_of_a_message_reaches_a_core_file_or_another_user():
+    unit = settings("qmd.service")
+
+    assert unit["LimitCORE"] == "0"
+    assert unit["WatchdogSignal"] == "SIGKILL"
+    assert (unit["User"], unit["StateDirectoryMode"], unit["UMask"]) == ("qmd", "0700", "0077")
+    assert re.search(r"^d /var/lib/qmd 0700 qmd qmd", (DEPLOY / "qmd.tmpfiles").read_text(), re.M)
+
+
+def test_the_example_configuration_is_the_default_one_in_the_folders_of_the_service(tmp_path):
+    text = write_default_config(tmp_path, listen="127.0.0.1:1801", name="").read_text()
+    text = text.replace('\ndata = "data"\n', '\ndata = "/var/lib/qmd"\n')
+    text = text.replace('\nsocket = "qmd.sock"\n', '\nsocket = "/run/qmd/qmd.sock"\n')
+
+    assert (DEPLOY / "qmd.toml").read_text() == text
+
+
+@pytest.mark.parametrize("example", ["qmd.toml", "compose.toml"])
+def test_an_example_configuration_keeps_everything_where_the_service_may_write(example):
+    settings = load_settings(DEPLOY / example, environment={})
+
+    assert settings.queue_manager.data == Path("/var/lib/qmd")
+    assert settings.control.socket == Path("/run/qmd/qmd.sock")
+    assert not settings.queue_manager.run_as_root
+    assert settings.listen.port == 1801
+
+
+def test_the_service_lets_nobody_in_from_outside_as_it_is_installed():
+    settings = load_settings(DEPLOY / "qmd.toml", environment={})
+
+    assert settings.listen.address == "127.0.0.1"
+    assert all(network.is_loopback for network in settings.peers.allow)
+
+
+def test_the_two_hosts_of_the_compose_file_let_in_each_other_and_no_other_network():
+    settings = load_settings(DEPLOY / "compose.toml", environment={})
+    subnet = re.search(r"subnet: (\S+)", (DEPLOY / "compose.yaml").read_text())
+
+    others = [str(network) for network in settings.peers.allow if not network.is_loopback]
+
+    assert subnet is not None
+    assert others == [subnet[1]]

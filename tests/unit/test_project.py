@@ -1,0 +1,77 @@
+"""The project's own files agree with each other and name no machine."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import qmd
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LOCKS = ["requirements.lock", "requirements-dev.lock"]
+
+
+def locked(lock):
+    """Name -> version, of every package in a lock file."""
+    return dict(re.findall(r"^([\w.-]+)==(\S+) \\$", (ROOT / lock).read_text(), re.MULTILINE))
+
+
+def test_the_version_is_the_same_everywhere():
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+    assert newest is not None
+    assert qmd.__version__ == PROJECT["version"] == newest[1]
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_holds_exact_versions_with_hashes_and_nothing_else(lock):
+    text = (ROOT / lock).read_text()
+    entry = r"[\w.-]+==\S+( \\\n    --hash=sha256:[0-9a-f]{64})+\n"
+
+    assert re.fullmatch(rf"(({entry})|(\s*#.*\n)|\n)+", text)
+    assert "://" not in text
+
+
+def test_every_dependency_is_locked():
+    names = {re.split(r"[^\w.-]", one)[0] for one in PROJECT["dependencies"]}
+    tools = {re.split(r"[^\w.-]", one)[0] for one in PROJECT["optional-dependencies"]["dev"]}
+
+    assert names <= locked("requirements.lock").keys()
+    assert names | tools <= locked("requirements-dev.lock").keys()
+
+
+def test_tests_run_with_the_very_dependencies_that_are_installed():
+    assert locked("requirements.lock").items() <= locked("requirements-dev.lock").items()
+
+
+def test_compiled_dependencies_have_files_for_every_supported_python_and_platform():
+    """One lock for all: uvloop alone comes in dozens of files, one for each kind of machine."""
+    text = (ROOT / "requirements.lock").read_text()
+
+    for package in ("uvloop", "msgspec"):
+        entry = re.search(rf"^{package}==.*?(?=^[\w.-]+==|\Z)", text, re.MULTILINE | re.DOTALL)
+        assert entry is not None
+        assert entry[0].count("sha256:") > 20
+
+
+def test_the_readme_names_only_commands_that_there_are():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+    for document in ("README.md", "deploy/README.md"):
+        text = (ROOT / document).read_text()
+        named = set(re.findall(r"(?:^    |`|sudo )make ([a-z]+)", text, re.MULTILINE))
+        assert named <= targets, document
+
+
+@pytest.mark.parametrize("document", ["README.md", "deploy/README.md", "docs/architecture.md"])
+def test_a_document_names_only_files_that_there_are(document):
+    text = (ROOT / document).read_text()
+    links = re.findall(r"\]\(([\w./-]+)\)", text)
+    paths = re.findall(r"`((?:qmd|protocol|storage|tests|docs|deploy|benchmarks)/[\w./-]*)`", text)
+
+    missing = [link for link in links if not ((ROOT / document).parent / link).exists()]
+    missing += [path for path in paths if not (ROOT / path).exists()]
+
+    assert not missing
