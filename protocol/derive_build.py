@@ -29,8 +29,8 @@ from protocol.layout import (
     Unbound,
     WideText,
     Within,
-    ends_with_its_only_null,
 )
+from protocol.text import ends_with_its_only_null
 
 _WRONG_TYPE = "MUST be what the flags announce"
 _WRONG_SIZE = "MUST have the size that is stated"

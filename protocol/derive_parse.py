@@ -29,8 +29,8 @@ from protocol.layout import (
     Unbound,
     WideText,
     Within,
-    ends_with_its_only_null,
 )
+from protocol.text import end_of_text, ends_with_its_only_null
 
 
 class ParseWriter(Writer):
@@ -227,9 +227,7 @@ def missing_bytes(path: str, start: int, stop: int, end: int) -> MalformedPacket
 
 def scan(packet: bytes, start: int, end: int, path: str) -> int:
     """Where the null-terminated UTF-16 that starts at `start` is over, its null included."""
-    at = packet.find(b"\0\0", start, end)
-    while at >= 0 and (at - start) % 2:
-        at = packet.find(b"\0\0", at + 1, end)
-    if at < 0:
+    stop = end_of_text(packet, start, end)
+    if stop < 0:
         raise MalformedPacket(path, start, ScannedText.rule)
-    return at + 2
+    return stop

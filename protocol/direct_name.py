@@ -246,9 +246,8 @@ def _parse_ipv6(text: str, offset: int, field: str) -> str:
 
 def _parse_port(text: str, offset: int, field: str) -> int:
     number = text.lstrip("0")
-    if not (text.isascii() and text.isdigit() and number and len(number) <= 5):
-        raise InvalidName(f"{field}.port", offset, _port_rule(text))
-    if int(number) > 0xFFFF:
+    decimal = text.isascii() and text.isdigit() and 1 <= len(number) <= 5
+    if not decimal or int(number) > 0xFFFF:
         raise InvalidName(f"{field}.port", offset, _port_rule(text))
     return int(number)
 

@@ -27,8 +27,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import construct as C
 
 from protocol.flags import FlagWord
-
-NULL = b"\0\0"
+from protocol.text import NULL, ends_with_its_only_null
 
 
 def layout(record: type) -> C.Struct:
@@ -431,13 +430,3 @@ class Repeat(C.Construct):
 
 
 ABSENT = Absent()
-
-
-def ends_with_its_only_null(text: bytes) -> bool:
-    """Whether UTF-16LE bytes end with a null character and hold no other."""
-    if len(text) % 2 or text[-2:] != NULL:
-        return False
-    at = text.find(NULL)
-    while at % 2:  # half of one character and half of the next
-        at = text.find(NULL, at + 1)
-    return at == len(text) - 2

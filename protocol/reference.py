@@ -33,6 +33,9 @@ def build_plainly(message: Any) -> bytes:
         layout(type(message)).build_stream(_container(message), stream)
     except C.ConstructError as refused:
         raise _malformed(refused, stream) from refused
+    except (AttributeError, KeyError, TypeError) as refused:
+        # A value that is not of the type its flags announce; construct has no error for that.
+        raise MalformedPacket("", stream.tell(), str(refused)) from refused
     return stream.getvalue()
 
 

@@ -129,7 +129,7 @@ def check(new: NewMessage) -> None:
     if not 0 <= new.acknowledge <= 0x0F:
         raise Refusal(
             "bad_request",
-            f"{new.acknowledge} is no combination of the four acknowledgments that can be asked for",
+            f"{new.acknowledge} is no combination of the four acknowledgments there are",
         )
 
 

@@ -156,8 +156,7 @@ def _split_line(message: str, lines: int) -> tuple[str, int]:
 def _check_names(source: _Source, section: str, table: object) -> None:
     owner = None if isinstance(table, dict) else _owner(section)
     if owner:
-        problem = f"{section} is a key of [{owner}], and stands outside of it"
-        raise source.error(problem, section)
+        raise source.error(f"{section} is a key of [{owner}], and stands outside of it", section)
     if section not in SECTIONS:
         raise source.error(
             f"unknown section; did you mean [{_nearest(section, SECTIONS)}]?", section
@@ -165,9 +164,9 @@ def _check_names(source: _Source, section: str, table: object) -> None:
     if not isinstance(table, dict):
         raise source.error(f"found {table!r}; a section [{section}] is required", section)
     for key in table:
-        problem = _unknown(section, key)
-        if problem:
-            raise source.error(problem, section, key)
+        unknown = _unknown(section, key)
+        if unknown:
+            raise source.error(unknown, section, key)
 
 
 def _unknown(section: str, key: str) -> str | None:

@@ -46,7 +46,7 @@ class ControlServer:
 
     async def start(self, path: Path, mode: int, group: str) -> None:
         """Raises OSError, or LookupError for a group that does not exist."""
-        _remove_stale_socket(path)
+        _remove_socket(path)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             # Nobody may connect before mode and group are what they shall be.
@@ -57,7 +57,7 @@ class ControlServer:
                 os.umask(before)
             if group:
                 os.chown(path, -1, grp.getgrnam(group).gr_gid)
-            path.chmod(mode)
+            os.chmod(path, mode)
             self._server = await asyncio.get_running_loop().create_unix_server(
                 self._connected, sock=listener
             )
@@ -70,8 +70,7 @@ class ControlServer:
             self._server.close()
         for connection in list(self.connections):
             connection.close()
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
+        _remove_socket(path)
 
     def _connected(self) -> ControlConnection:
         return ControlConnection(self._manager, self)
@@ -107,7 +106,7 @@ class ControlConnection(asyncio.Protocol):
         self._transport = None
         for task in self._tasks:
             task.cancel()
-        self._manager.leave(self._reader)
+        self._manager.reading.leave(self._reader)
 
     def pause_writing(self) -> None:
         self._writing_paused = True
@@ -206,11 +205,13 @@ class ControlConnection(asyncio.Protocol):
         self._done(request.number, overview.hello(self._manager))
 
     def _send(self, request: frames.Send) -> None:
-        self._manager.send(request.messages, request.token, partial(self._done, request.number))
+        self._manager.sending.send(
+            request.messages, request.token, partial(self._done, request.number)
+        )
 
     def _take(self, request: frames.Take) -> None:
-        queue = self._manager.find_queue(request.queue)
-        self._manager.take(
+        queue = self._manager.routes.find_queue(request.queue)
+        self._manager.reading.take(
             self._reader,
             queue,
             _limit(request.limit),
@@ -219,8 +220,8 @@ class ControlConnection(asyncio.Protocol):
         )
 
     def _remove(self, request: frames.Remove) -> None:
-        queue = self._manager.find_queue(request.queue)
-        self._manager.remove(
+        queue = self._manager.routes.find_queue(request.queue)
+        self._manager.reading.remove(
             self._reader,
             queue,
             request.lookup_ids,
@@ -229,17 +230,17 @@ class ControlConnection(asyncio.Protocol):
         )
 
     def _give_back(self, request: frames.GiveBack) -> None:
-        queue = self._manager.find_queue(request.queue)
+        queue = self._manager.routes.find_queue(request.queue)
         self._done(
             request.number,
-            self._manager.give_back(self._reader, queue, request.lookup_ids),
+            self._manager.reading.give_back(self._reader, queue, request.lookup_ids),
         )
 
     def _peek(self, request: frames.Peek) -> None:
-        queue = self._manager.find_queue(request.queue)
+        queue = self._manager.routes.find_queue(request.queue)
         self._later(
             request.number,
-            self._manager.peek(queue, request.start, _limit(request.limit), request.wait_s),
+            self._manager.reading.peek(queue, request.start, _limit(request.limit), request.wait_s),
         )
 
     def _outcome(self, request: frames.Outcome) -> None:
@@ -249,7 +250,7 @@ class ControlConnection(asyncio.Protocol):
         self._later(request.number, self._create(request))
 
     async def _create(self, request: frames.CreateQueue) -> object:
-        queue = await self._manager.create_queue(
+        queue = await self._manager.administration.create(
             request.name,
             transactional=request.transactional,
             label=request.label,
@@ -259,12 +260,12 @@ class ControlConnection(asyncio.Protocol):
         return overview.queue(queue)
 
     def _delete_queue(self, request: frames.DeleteQueue) -> None:
-        queue = self._manager.find_queue(request.name)
-        self._later(request.number, _counted(self._manager.delete_queue(queue)))
+        queue = self._manager.routes.find_queue(request.name)
+        self._later(request.number, _counted(self._manager.administration.delete(queue)))
 
     def _purge_queue(self, request: frames.PurgeQueue) -> None:
-        queue = self._manager.find_queue(request.name)
-        self._later(request.number, _counted(self._manager.purge_queue(queue)))
+        queue = self._manager.routes.find_queue(request.name)
+        self._later(request.number, _counted(self._manager.administration.purge(queue)))
 
     def _list_queues(self, request: frames.ListQueues) -> None:
         self._done(
@@ -277,7 +278,7 @@ class ControlConnection(asyncio.Protocol):
         )
 
     def _show_queue(self, request: frames.ShowQueue) -> None:
-        self._done(request.number, overview.queue(self._manager.find_queue(request.name)))
+        self._done(request.number, overview.queue(self._manager.routes.find_queue(request.name)))
 
     def _list_outgoing(self, request: frames.ListOutgoing) -> None:
         self._done(
@@ -289,7 +290,7 @@ class ControlConnection(asyncio.Protocol):
         )
 
     def _show_outgoing(self, request: frames.ShowOutgoing) -> None:
-        queue = self._manager.find_outgoing(request.destination)
+        queue = self._manager.routes.find_outgoing(request.destination)
         self._done(request.number, overview.outgoing_details(self._manager, queue))
 
     def _pause_outgoing(self, request: frames.PauseOutgoing) -> None:
@@ -299,12 +300,12 @@ class ControlConnection(asyncio.Protocol):
         self._later(request.number, self._set_paused(request.destination, paused=False))
 
     async def _set_paused(self, destination: str, *, paused: bool) -> object:
-        queue = self._manager.find_outgoing(destination)
+        queue = self._manager.routes.find_outgoing(destination)
         await self._manager.outgoing.set_paused(queue, paused)
         return overview.outgoing_queue(self._manager, queue)
 
     def _kick_outgoing(self, request: frames.KickOutgoing) -> None:
-        queue = self._manager.find_outgoing(request.destination)
+        queue = self._manager.routes.find_outgoing(request.destination)
         self._manager.outgoing.kick(queue)
         self._done(request.number, overview.outgoing_queue(self._manager, queue))
 
@@ -352,8 +353,8 @@ def _limit(limit: int) -> int:
     return min(limit, LIMIT_MAX)
 
 
-def _remove_stale_socket(path: Path) -> None:
-    """A daemon that was killed leaves its socket; the lock on the data folder says it is gone."""
+def _remove_socket(path: Path) -> None:
+    """Ours, or that of a daemon that was killed: the lock on the data folder says it is gone."""
     with contextlib.suppress(FileNotFoundError):
         if stat.S_ISSOCK(path.stat().st_mode):
             path.unlink()

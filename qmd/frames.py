@@ -160,13 +160,13 @@ class ListQueues(Request, tag="list_queues", frozen=True):
 
 
 class ShowQueue(Request, tag="show_queue", frozen=True):
-    """-> {name, format_name, label, transactional, journal, quota_bytes, messages, bytes, readers, ...}"""
+    """-> {name, format_name, label, transactional, journal, quota_bytes, messages, bytes, ...}"""
 
     name: str
 
 
 class ListOutgoing(Request, tag="list_outgoing", frozen=True):
-    """-> [outgoing queue, ...]: {destination, address, state, messages, bytes, unacknowledged, ...}"""
+    """-> [outgoing queue, ...]: {destination, address, state, messages, bytes, ...}"""
 
 
 class ShowOutgoing(Request, tag="show_outgoing", frozen=True):

@@ -253,7 +253,7 @@ class Incoming:
             else:
                 self._remember(source, user.message_number, now)
                 queue.express_arrived(stored)
-                manager.serve(queue)
+                manager.reading.serve(queue)
             if message.properties.flags & POSITIVE_ARRIVAL:
                 manager.outgoing.acknowledge_to_application(
                     message, MessageClass.ACK_REACH_QUEUE, batch
@@ -299,7 +299,7 @@ class Incoming:
                 self.arm_order_ack(stream)
         for queue, messages in arrivals.items():
             queue.arrived(messages)
-            manager.serve(queue)
+            manager.reading.serve(queue)
         if self._waiting_for_disk and not manager.storage.congested:
             waiting, self._waiting_for_disk = self._waiting_for_disk, {}
             for paused in waiting:
@@ -387,7 +387,7 @@ class Incoming:
             history.popitem(last=False)
 
     def _find_direct(self, wire_name: bytes) -> LocalQueue | None:
-        queue = self._manager.queue_by_wire_name(wire_name)
+        queue = self._manager.routes.queue_by_wire_name(wire_name)
         if len(self._queues_by_wire_name) >= WIRE_NAMES_MAX:
             self._queues_by_wire_name.clear()
         self._queues_by_wire_name[wire_name] = queue
@@ -432,7 +432,7 @@ class Incoming:
             at_source=False,
             insecure_nacks=manager.settings.delivery.insecure_nacks,
         )
-        target = queue.format_name if queue is not None else manager.describe(message)
+        target = queue.format_name if queue is not None else manager.routes.describe(message)
         reason = reason_text(message_class, queue=target)
         batch = manager.storage.batch
         # A refusal is final: the same message again is kept no second time.
@@ -441,7 +441,7 @@ class Incoming:
             self._remember(source, number, manager.loop.time())
             batch.remember_message_id(source, number, wall_ms // 1000)
         if result.dead_letter is not None and not known:
-            manager.dead_letter(
+            manager.endings.dead_letter(
                 patch_class(packet, message_class),
                 f"{reason} It came from {guid_text(source)} at {connection.host}.",
                 wall_ms,

@@ -218,7 +218,7 @@ class Outgoing:
                     continue  # it expired, and went its way, while it was in flight
             self.released_count += 1
             if wants_journal(packet):
-                self._manager.journal(packet)
+                self._manager.endings.journal(packet)
         if keys:
             batch.delete_outgoing(keys)
             batch.when_durable(partial(self._gone, gone))
@@ -345,7 +345,7 @@ class Outgoing:
                 queue.removing += 1
                 stored.append((queue.id << LOOKUP_BITS | key, manager.next_lookup_id(7)))
             elif wants_dead_letter(packet):
-                manager.dead_letter(patch_class(packet, message_class), reason, wall_ms)
+                manager.endings.dead_letter(patch_class(packet, message_class), reason, wall_ms)
         if not stored:
             return
 
@@ -364,7 +364,7 @@ class Outgoing:
                 db,
                 [
                     (
-                        manager.dead_letter_queue(packet).id << LOOKUP_BITS | lookup_id,
+                        manager.endings.dead_letter_queue(packet).id << LOOKUP_BITS | lookup_id,
                         wall_ms,
                         None,
                         reason,
@@ -408,13 +408,13 @@ class Outgoing:
                 queue.others -= 1
             self.dead_count += 1
             if wants_dead_letter(packet):
-                dead_letters = manager.dead_letter_queue(packet)
+                dead_letters = manager.endings.dead_letter_queue(packet)
                 dead_letters.messages += 1
                 dead_letters.grow(len(packet))
                 dead_letters.arrived(
                     [StoredMessage(lookup_id, wall_ms, patch_class(packet, message_class), reason)]
                 )
-                manager.serve(dead_letters)
+                manager.reading.serve(dead_letters)
             if message_class == MessageClass.NACK_REACH_QUEUE_TIMEOUT:
                 original = parse_user_message(packet)
                 if original.properties.flags & NEGATIVE_ARRIVAL:
@@ -486,7 +486,7 @@ class Outgoing:
                 name = PrivateName(destination.queue_manager, destination.number)
             else:
                 name = PublicName(destination)
-            manager.send_packet(name, packet, batch)
+            manager.sending.send_packet(name, packet, batch)
 
     def send_final_ack(
         self, original: UserMessage, message_class: int, batch: Batch, *, address: str | None
@@ -511,7 +511,7 @@ class Outgoing:
             sent_time=int(manager.environment.time()),
         )
         # Whatever address the packet bears, it goes over a session with its source.
-        manager.send_packet(PrivateName(source, ORDER_QUEUE_NUMBER), packet, batch)
+        manager.sending.send_packet(PrivateName(source, ORDER_QUEUE_NUMBER), packet, batch)
 
     # What operators do.
 

@@ -32,13 +32,12 @@ class Reaper:
     async def run(self) -> None:
         manager = self._manager
         while True:
-            while await self.reap():
-                await asyncio.sleep(0)
+            may_be_more = await self.reap()
             now = manager.loop.time()
             if now >= self._history_due:
                 self._history_due = now + HISTORY_INTERVAL_S
                 manager.forget_old()
-            await asyncio.sleep(INTERVAL_S)
+            await asyncio.sleep(0 if may_be_more else INTERVAL_S)
 
     async def reap(self) -> bool:
         """End what is over now; True when there may be more."""
@@ -48,7 +47,7 @@ class Reaper:
         for queue in list(manager.queues.values()):
             queue.expire_express(wall_s)
             if queue.expired:
-                manager.expire_received(queue)
+                manager.endings.expire_received(queue)
         earliest = await manager.storage.read(expiry.next_expiry)
         if earliest is None or earliest >= wall_s:
             return False
@@ -72,7 +71,7 @@ class Reaper:
         for queue_id, lookup_ids in by_queue.items():
             owner = manager.queues_by_id.get(queue_id)
             if owner is not None:
-                ended += manager.end_unreceived(
+                ended += manager.endings.end_unreceived(
                     owner, lookup_ids, MessageClass.NACK_RECEIVE_TIMEOUT
                 )
         # Until these are off the disk, the same rows would be found again.

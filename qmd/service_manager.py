@@ -31,7 +31,7 @@ class ServiceManager:
         return None
 
     def tell(self, *lines: str) -> None:
-        """Send `READY=1` and the like; a service manager that does not listen is no fault of ours."""
+        """Send `READY=1` and the like; one that does not listen is no fault of ours."""
         if not self._address:
             return
         address = self._address

@@ -96,9 +96,16 @@ def add_queues(db: sqlite3.Connection, rows: Iterable[OutgoingQueueRow]) -> None
         f"INSERT INTO outgoing_queue ({QUEUE_COLUMNS}, key) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             (
-                *row._replace(sequence_id=encode_sequence_id(row.sequence_id)),
+                row.id,
+                row.destination,
+                row.address,
+                row.paused,
+                encode_sequence_id(row.sequence_id),
+                row.base,
+                row.next_number,
+                row.created_at_s,
                 row.destination.casefold(),
-            )  # type: ignore[arg-type]
+            )
             for row in rows
         ),
     )

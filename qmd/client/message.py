@@ -213,7 +213,7 @@ class Message:
     def packet(self) -> UserMessage:
         """All of its headers, as they came over the wire.  Raises MalformedPacket."""
         if self._parsed is None:
-            from protocol import parse_user_message
+            from protocol.packets import parse_user_message
 
             self._parsed = parse_user_message(self.stored.packet)
         return self._parsed

@@ -34,14 +34,23 @@ _OPERATING_SYSTEM = 0x10  # OperatingSystem.RE, [MS-MQQB] 2.2.3.1
 
 
 class Timeouts(NamedTuple):
-    """What both sides go by.  [MS-MQQB] 2.2.2.1
+    """What both sides go by, in seconds.  [MS-MQQB] 2.2.2.1"""
 
-    A peer that leaves us without acknowledgments for (a multiple of) `ack_s` is given up; that of
-    stored messages may wait for `recoverable_ack_s`.
-    """
+    ack_s: float  # AckTimeout: a peer that lets this pass (some times) is given up
+    recoverable_ack_s: float  # RecoverableAckTimeout: how long that of stored messages may take
 
-    ack_s: float
-    recoverable_ack_s: float
+    @property
+    def ack_delay_s(self) -> float:
+        """How long a received message may stay unacknowledged.  [MS-MQQB] 3.1.5.8.2"""
+        return self.ack_s / 2
+
+    @property
+    def recoverable_ack_delay_s(self) -> float:
+        """The same for a recoverable one, or one that was stored.  [MS-MQQB] 3.1.5.8.7
+
+        Never longer than for an express one: a peer far away may propose more than it waits.
+        """
+        return min(self.recoverable_ack_s, self.ack_delay_s)
 
 
 class Handshake:

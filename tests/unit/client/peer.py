@@ -2,6 +2,7 @@
 
 It speaks `qmd.frames` over a real socket.  `before` and `after` name verbs at which the
 connection breaks once: before the request is done, or after it and before its answer.
+After one of `dies_after` nobody listens any more, either.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ class Peer:
         self.refusals: dict[type[frames.Request], frames.Refused] = {}
         self.before: list[type[frames.Request]] = []
         self.after: list[type[frames.Request]] = []
+        self.dies_after: list[type[frames.Request]] = []
         self.requests: list[frames.AnyRequest] = []
         self.reads = 0
+        self._news = asyncio.Event()
         self.connections: list[Connection] = []
         self.deserted = asyncio.Event()
         self.last_lookup_id = 0
@@ -48,12 +51,15 @@ class Peer:
 
     async def stop(self) -> None:
         """Like a daemon that is killed: connections end, and nobody listens any more."""
-        self._server.close()
+        self.close()
         for connection in list(self.connections):
             connection.writer.transport.abort()
         if self.connections:
             self.deserted.clear()
             await self.deserted.wait()
+
+    def close(self) -> None:
+        self._server.close()
         self.path.unlink(missing_ok=True)
 
     def put(self, queue: str, *bodies: bytes) -> None:
@@ -66,6 +72,15 @@ class Peer:
     def serve_waiting(self) -> None:
         for connection in self.connections:
             connection.serve_waiting()
+
+    async def seen(self, verb: type[frames.Request]) -> None:
+        """Wait until a request of this kind came and was done."""
+        while not self.requests_of(verb):
+            self._news.clear()
+            await self._news.wait()
+
+    def noticed(self) -> None:
+        self._news.set()
 
     def requests_of(self, verb: type[frames.Request]) -> list[Any]:
         return [request for request in self.requests if isinstance(request, verb)]
@@ -99,8 +114,14 @@ class Connection:
         self.waiting: list[frames.Take] = []
 
     def answer(self, request: frames.AnyRequest) -> None:
+        self.peer.requests.append(request)
+        try:
+            self.answer_or_break(request)
+        finally:
+            self.peer.noticed()
+
+    def answer_or_break(self, request: frames.AnyRequest) -> None:
         peer = self.peer
-        peer.requests.append(request)
         verb = type(request)
         if verb in peer.before:
             peer.before.remove(verb)
@@ -112,6 +133,9 @@ class Connection:
         else:
             result = self.do(request)
             reply = None if result is WAITS else frames.Done(request.number, result)
+        if verb in peer.dies_after:
+            peer.close()
+            raise HungUp
         if verb in peer.after:
             peer.after.remove(verb)
             raise HungUp

@@ -51,6 +51,7 @@ def direct(text):
 
 ORDERS = direct("OS:hostb\\private$\\orders")
 ADMIN = direct("OS:hosta\\private$\\admin")
+ANSWERS = direct("OS:hosta\\private$\\answers")
 
 
 def original(
@@ -61,6 +62,8 @@ def original(
     delivery=1,
     transactional=False,
     encrypted=False,
+    response=(7, ANSWERS),
+    extension=b"extension",
     body=b"the body",
 ):
     user = UserHeader(
@@ -75,14 +78,14 @@ def original(
             positive_journal=1,
             destination_type=destination[0],
             admin_type=admin[0],
-            response_type=7,
+            response_type=response[0],
             security_header=encrypted,
             transaction_header=transactional,
             properties_header=1,
         ),
         destination[1],
         admin[1],
-        direct("OS:hosta\\private$\\answers"),
+        response[1],
         None,
     )
     transaction = security = None
@@ -107,7 +110,7 @@ def original(
         0x6801,
         0,
         wide_text("Bestellung"),
-        b"extension",
+        extension,
         body,
     )
     base = BaseHeader(VERSION, 0, BaseFlags(0 if transactional else 6), SIGNATURE, 0, 30)
@@ -233,20 +236,23 @@ class TestAdministrationAcknowledgments:
         assert packet.properties.body == b""
 
     def test_a_body_that_would_make_the_packet_too_large_is_left_out(self):
-        plain = {"destination": (3, 8), "admin": (2, 5), "address": THIRD}
+        """The names of the original take 8 bytes, those of its acknowledgment 24."""
+        plain = {
+            "destination": (3, 8),
+            "admin": (2, 5),
+            "response": (0, None),
+            "address": THIRD,
+            "extension": b"",
+        }
         room = PACKET_BYTES_MAX - original(body=b"", **plain).base.packet_size
-        _, largest = acknowledge(original(body=bytes(room - 2000), **plain))
-        assert len(largest.properties.body) == room - 2000
 
-        direct_room = PACKET_BYTES_MAX - original(body=b"", admin=(2, 5)).base.packet_size
-        long_name = direct("OS:" + "h" * 200 + "\\private$\\orders")
-        message = original(body=bytes(direct_room), admin=(2, 5))
-        user = message.user._replace(destination_queue=long_name)
+        _, whole = acknowledge(original(body=bytes(room - 16), **plain))
+        _, cut = acknowledge(original(body=bytes(room), **plain))
 
-        _, packet = acknowledge(message._replace(user=user))
-
-        assert packet.properties.body == b""
-        assert packet.user.response_queue == long_name
+        assert whole.base.packet_size == PACKET_BYTES_MAX
+        assert len(whole.properties.body) == room - 16
+        assert cut.properties.body == b""
+        assert cut.user.response_queue == PrivateQueueName(THIRD, 8)
 
 
 class TestAcknowledgmentsForTheSender:

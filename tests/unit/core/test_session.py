@@ -189,6 +189,17 @@ def test_when_told_so_stored_messages_are_acknowledged_by_the_timer():
     assert acks(session) == [header(2, 2, 0b1)]
 
 
+def test_stored_messages_never_wait_longer_than_express_ones():
+    """A peer far away proposes up to 120 s, but gives us up after 40 s."""
+    session = open_session(BY_TIMER, recoverable_ack_ms=120_000)
+    take(session, "r", now=0.0)
+    assert session.next_timer() == 10.0
+    session.handle_timer(now=10.0)
+
+    session.mark_stored([1], now=11.0)
+    assert session.next_timer() == 21.0
+
+
 def test_32_stored_messages_do_not_wait_for_the_timer():
     session = open_session(BY_TIMER)
     take(session, "r" * 32)

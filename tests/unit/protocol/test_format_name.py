@@ -2,8 +2,10 @@ r"""Queue names, [MS-MQMQ] 2.1: what is read, how it is printed, and what is ref
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -159,6 +161,7 @@ def test_an_url_may_have_slashes_all_the_way() -> None:
         (r"direct=tcp:[::1]:1801\q", r"DIRECT=TCP:::1\q"),
         (r"direct=os:HostB\system$;deadxact", r"DIRECT=OS:HostB\SYSTEM$;DEADXACT"),
         (r"direct=https://HostB:443/msmq/private$/q", r"DIRECT=HTTPS://HostB/MSMQ\private$\q"),
+        (r"direct=http://[::1]:80/msmq/q", r"DIRECT=HTTP://[::1]/MSMQ\q"),
         (f"public={GUID.upper()};journal", f"PUBLIC={GUID};JOURNAL"),
         (f"private={GUID}\\F", f"PRIVATE={GUID}\\0000000f"),
         (f"connector={GUID};xactonly", f"CONNECTOR={GUID};XACTONLY"),
@@ -242,7 +245,9 @@ def test_journals_dead_letter_queues_and_subqueues_are_read_only(
         ("DIRECT=OS:\\q", "direct.host", 10),
         ("DIRECT=OS:a b\\q", "direct.host", 11),
         ("DIRECT=OS:h\u00e9\\q", "direct.host", 11),
+        ("DIRECT=OS:h\x7f\\q", "direct.host", 11),
         ("DIRECT=OS:::1\\q", "direct.host", 10),
+        ("DIRECT=HTTP://::1/MSMQ\\q", "direct.host", 14),
         ("DIRECT=OS:[::1]\\q", "direct.host", 11),
         ("DIRECT=OS:h:\\q", "direct.port", 12),
         ("DIRECT=OS:h:0\\q", "direct.port", 12),
@@ -297,6 +302,7 @@ def test_journals_dead_letter_queues_and_subqueues_are_read_only(
         (f"PUBLIC={GUID}0", "public.suffix", 43),
         (f"PUBLIC={GUID};DEADLETTER", "public.suffix", 43),
         (f"PUBLIC={GUID};", "public.suffix", 43),
+        (f"PUBLIC={GUID}:JOURNAL", "public.suffix", 43),
         (f"PRIVATE={GUID}", "private.number", 44),
         (f"PRIVATE={GUID}\\", "private.number", 45),
         (f"PRIVATE={GUID}\\123456789", "private.number", 53),
@@ -543,6 +549,7 @@ def test_broken_path_names_are_refused(text: str, field: str, offset: int) -> No
         (r"10.0.0.5\private$\orders", r"DIRECT=TCP:10.0.0.5\private$\orders"),
         (r"TCP:10.0.0.5\orders", r"DIRECT=TCP:10.0.0.5\orders"),
         (r"os:hostb\orders", r"DIRECT=OS:hostb\orders"),
+        ("http://./msmq/orders", r"DIRECT=HTTP://./MSMQ\orders"),
         ("https://hostb/msmq/orders", r"DIRECT=HTTPS://hostb/MSMQ\orders"),
         (r"FormatName:Direct=os:hostb\orders", r"DIRECT=OS:hostb\orders"),
         (r"hostb\Journal$", r"DIRECT=OS:hostb\SYSTEM$;JOURNAL"),
@@ -603,6 +610,16 @@ def test_a_broken_destination_is_refused(text: str, field: str, offset: int) -> 
 
 
 # The rest
+
+
+def test_the_manual_says_what_each_spelling_means() -> None:
+    manual = (Path(__file__).parents[3] / "docs" / "names.md").read_text()
+    table = manual.partition("| you write | means |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `(.+)` \| `(.+)` \|$", table, flags=re.MULTILINE)
+
+    assert len(rows) == table.count("\n") - 1
+    for written, means in rows:
+        assert destination(written) == means
 
 
 def test_names_need_no_construct() -> None:

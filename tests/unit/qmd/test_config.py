@@ -128,7 +128,7 @@ def test_relative_paths_start_at_the_folder_of_the_file(
 
 def test_the_environment_overrides_the_file() -> None:
     settings = parse(
-        "[listen]\nport = 1801\n[delivery]\nack_timeout = 5",
+        '[listen]\nport = 1801\n[delivery]\nack_timeout = 5\n[queue_manager]\naliases = ["a"]',
         QMD_LISTEN_PORT="1802",
         QMD_LISTEN_PING="true",
         QMD_QUEUE_MANAGER_NAME="hostb",
@@ -399,8 +399,11 @@ def test_it_has_every_section_with_every_key_meaning_and_limit(tmp_path: Path) -
         assert f"# {setting.meaning}\n# Allowed: {setting.kind.allowed}\n" in text
 
 
-def test_it_is_private_to_its_owner_and_group_whatever_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0o077)
+@pytest.mark.parametrize("umask", [0, 0o077])
+def test_it_is_private_to_its_owner_and_group_whatever_the_umask(
+    tmp_path: Path, umask: int
+) -> None:
+    before = os.umask(umask)
     try:
         file = write_default_config(tmp_path / "new", listen="[::1]:0", name="hosta")
     finally:
@@ -409,6 +412,14 @@ def test_it_is_private_to_its_owner_and_group_whatever_the_umask(tmp_path: Path)
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     assert load_settings(file, environment={}).listen.address == "::1"
+
+
+def test_the_environment_has_no_part_in_writing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QMD_LISTEN_PORT", "wrong")
+
+    assert write_default_config(tmp_path, listen="127.0.0.1:1801", name="hosta").exists()
 
 
 def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:

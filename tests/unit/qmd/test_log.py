@@ -120,6 +120,18 @@ def test_an_exception_is_written_without_local_variables(format: str) -> None:
     assert b"KeyError: 'queue'" in stream.getvalue()
 
 
+def test_a_traceback_keeps_its_lines_on_a_terminal() -> None:
+    stream = io.BytesIO()
+    set_up_logging("info", "console", stream)
+
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        structlog.get_logger().exception("failed")
+
+    assert b"\nValueError: broken" in stream.getvalue()
+
+
 @pytest.mark.parametrize("format", ["json", "console"])
 def test_control_characters_cannot_forge_a_line_or_move_the_cursor(format: str) -> None:
     stream = io.BytesIO()

@@ -1,0 +1,217 @@
+"""Giving messages to those who read: take, remove, give back, peek.
+
+take ──► a copy goes out ──► remove ──► (commit) ──► gone, and answered
+                             give back, or the connection ends ──► ready again
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from qmd import frames
+from qmd.frames import StoredMessage
+from qmd.local_queue import LocalQueue, Reader, Waiter
+from qmd.refusal import Refusal
+from storage import messages as message_rows
+from storage.keys import (
+    LOOKUP_BITS,
+    LOOKUP_MASK,
+)
+from storage.messages import MessageRow
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+
+
+REFILL_ROWS = 512
+REFILL_BYTES = 4 * 1024 * 1024
+PEEK_ROWS_MAX = 1000
+
+
+class Reading:
+    """Who waits for which queue, and who gets what."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+
+    def take(
+        self,
+        reader: Reader,
+        queue: LocalQueue,
+        limit: int,
+        wait_s: float,
+        answer: Callable[[list[StoredMessage]], None],
+    ) -> None:
+        """`answer` gets up to `limit` messages, at once or when there are some."""
+        waiter = Waiter(reader, limit, wait_s != frames.NO_WAIT, answer)
+        queue.waiters.append(waiter)
+        self.serve(queue)
+        if wait_s > 0 and waiter in queue.waiters:
+            self._manager.timers.at(
+                self._manager.loop.time() + wait_s, waiter, partial(self._waited_enough, queue)
+            )
+
+    def _waited_enough(self, queue: LocalQueue, waiter: Waiter) -> None:
+        if waiter in queue.waiters:
+            queue.waiters.remove(waiter)
+            waiter.answer([])
+
+    def arrived(self, queue: LocalQueue, messages: list[StoredMessage]) -> None:
+        queue.arrived(messages)
+        self.serve(queue)
+
+    def serve(self, queue: LocalQueue) -> None:
+        """Give what is ready to those who wait, in the order of their asking."""
+        watchers, queue.watchers = queue.watchers, []
+        for watcher in watchers:
+            if not watcher.done():
+                watcher.set_result(None)
+        wall_s = int(self._manager.environment.time())
+        while queue.waiters:
+            waiter = queue.waiters[0]
+            messages = queue.take(waiter.reader, waiter.limit, wall_s)
+            if queue.expired:
+                self._manager.endings.expire_received(queue)
+            if not messages:
+                break
+            queue.waiters.popleft()
+            self._manager.timers.cancel(waiter)
+            self._manager.taken_count += len(messages)
+            waiter.answer(messages)
+        if queue.window.wants_refill or queue.window.needs_refill:
+            self._refill(queue)
+        elif queue.waiters and queue.window.horizon is None:
+            self._answer_impatient(queue)
+
+    def _answer_impatient(self, queue: LocalQueue) -> None:
+        """There is nothing, and those who do not want to wait are told so."""
+        impatient = [waiter for waiter in queue.waiters if not waiter.wait]
+        for waiter in impatient:
+            queue.waiters.remove(waiter)
+            waiter.answer([])
+
+    def _refill(self, queue: LocalQueue) -> None:
+        start = queue.window.begin_refill()
+        self._manager.storage.batch.read_after(
+            lambda db: message_rows.page(db, queue.id, start, REFILL_ROWS, REFILL_BYTES),
+            partial(self._refilled, queue),
+        )
+
+    def _refilled(self, queue: LocalQueue, rows: list[MessageRow]) -> None:
+        entries = [(row.key & LOOKUP_MASK, _stored_message(row), len(row.packet)) for row in rows]
+        size = sum(entry[2] for entry in entries)
+        queue.window.refill(entries, complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)
+        self.serve(queue)
+
+    def remove(
+        self,
+        reader: Reader,
+        queue: LocalQueue,
+        lookup_ids: list[int],
+        token: bytes,
+        done: Callable[[int], None],
+    ) -> None:
+        """Messages that `reader` took go for good; `done(count)` once that is durable."""
+        mine = reader.taken.get(queue, set())
+        missing = [lookup_id for lookup_id in lookup_ids if lookup_id not in mine]
+        if missing:
+            raise Refusal(
+                "not_taken",
+                f"message {missing[0]} of {queue.name} was not taken on this connection",
+                "Take messages first; they go back when their connection ends.",
+            )
+        mine.difference_update(lookup_ids)
+        batch = self._manager.storage.batch
+        batch.delete_messages([queue.id << LOOKUP_BITS | lookup_id for lookup_id in lookup_ids])
+        if token:
+            batch.record_outcome(
+                token,
+                msgspec.msgpack.encode(len(lookup_ids)),
+                int(self._manager.environment.time()),
+            )
+        batch.when_durable(partial(self._removed, queue, lookup_ids, done))
+
+    def _removed(
+        self, queue: LocalQueue, lookup_ids: list[int], done: Callable[[int], None]
+    ) -> None:
+        queue.forget(lookup_ids)
+        done(len(lookup_ids))
+
+    def give_back(self, reader: Reader, queue: LocalQueue, lookup_ids: list[int]) -> int:
+        """Messages that `reader` took return to their old place; how many did."""
+        count = queue.put_back(reader, lookup_ids)
+        if count:
+            self.serve(queue)
+        return count
+
+    def leave(self, reader: Reader) -> None:
+        """A reader's connection has ended: what it took, and did not remove, is ready again."""
+        for queue, mine in list(reader.taken.items()):
+            if mine:
+                self.give_back(reader, queue, sorted(mine))
+        for queue in self._manager.queues.values():
+            for waiter in [waiter for waiter in queue.waiters if waiter.reader is reader]:
+                queue.waiters.remove(waiter)
+                self._manager.timers.cancel(waiter)
+
+    async def peek(
+        self, queue: LocalQueue, start: int, limit: int, wait_s: float
+    ) -> list[StoredMessage]:
+        """Ready messages from lookup id `start` on; nothing is taken."""
+        deadline = None if wait_s < 0 else self._manager.loop.time() + wait_s
+        while True:
+            watcher: asyncio.Future[None] = self._manager.loop.create_future()
+            queue.watchers.append(watcher)
+            messages = await self._look(queue, start, min(limit, PEEK_ROWS_MAX))
+            if messages or wait_s == frames.NO_WAIT or queue.deleted:
+                return messages
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await watcher
+            except TimeoutError:
+                return []
+
+    async def _look(self, queue: LocalQueue, start: int, limit: int) -> list[StoredMessage]:
+        found: list[StoredMessage] = []
+        first = start
+        while len(found) < limit:
+            rows = await self._manager.storage.read(
+                partial(_page, queue_id=queue.id, start=start, rows_max=limit - len(found))
+            )
+            found += [
+                _stored_message(row) for row in rows if row.key & LOOKUP_MASK not in queue.taken
+            ]
+            if not rows:
+                break
+            start = (rows[-1].key & LOOKUP_MASK) + 1
+            if len(rows) < limit and sum(len(row.packet) for row in rows) < REFILL_BYTES:
+                break
+        # Express messages are nowhere on disk: they belong among those that were read.
+        limit_id = found[-1].lookup_id if len(found) >= limit else LOOKUP_MASK
+        express = [
+            message
+            for lookup_id, message in queue.express.items()
+            if first <= lookup_id <= limit_id and lookup_id not in queue.taken
+        ]
+        return sorted(found + express, key=lambda message: message.lookup_id)[:limit]
+
+
+def _page(db: sqlite3.Connection, *, queue_id: int, start: int, rows_max: int) -> list[MessageRow]:
+    return message_rows.page(db, queue_id, start, rows_max, REFILL_BYTES)
+
+
+def _stored_message(row: MessageRow) -> StoredMessage:
+    return StoredMessage(
+        row.key & LOOKUP_MASK,
+        row.arrived_at_ms,
+        row.packet,
+        row.reason,
+        row.abort_count,
+        row.move_count,
+    )

@@ -1,0 +1,199 @@
+"""Names to queues: any spelling to the queue of ours, or the outgoing queue, it stands for."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from typing import TYPE_CHECKING
+
+from protocol import DirectQueueName, UserMessage
+from protocol.direct_name import DirectName, parse_wire_name, queue_key
+from protocol.errors import InvalidName, ProtocolError
+from protocol.format_name import FormatName, PrivateName, parse_destination
+from qmd.compose import (
+    NO_ADDRESS,
+    QueueAddress,
+    reply_address,
+)
+from qmd.local_queue import LocalQueue
+from qmd.outgoing_queue import OutgoingQueue
+from qmd.refusal import Refusal
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+
+
+ROUTES_MAX = 10_000  # spellings of destinations, remembered with what they lead to
+
+Route = LocalQueue | OutgoingQueue
+
+
+class Routes:
+    """What names stand for; `forget` when queues come or go."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+        self._routes: dict[str, Route] = {}
+        self._reply_addresses: dict[str, QueueAddress] = {"": NO_ADDRESS}
+
+    def find_queue(self, text: str) -> LocalQueue:
+        """Our queue by any spelling.  Raises Refusal."""
+        route = self.route(text)
+        if isinstance(route, LocalQueue):
+            return route
+        raise Refusal(
+            "no_such_queue",
+            f"{route.destination} is a queue of another computer",
+            "Read it there: this queue manager only reads its own queues.",
+        )
+
+    def find_outgoing(self, text: str) -> OutgoingQueue:
+        """The outgoing queue to a destination by any spelling.  Raises Refusal."""
+        try:
+            name = parse_destination(text, local_host=".")
+        except InvalidName as error:
+            raise Refusal("bad_name", f"{text!r} is no queue's name: {error}") from error
+        queue = self._manager.outgoing.find(name.key)
+        if queue is None:
+            raise Refusal(
+                "no_such_queue",
+                f"there is no outgoing queue to {name}",
+                "See `qmd outgoing list`; a queue appears with its first message.",
+            )
+        return queue
+
+    def queue_by_wire_name(self, wire_name: bytes) -> LocalQueue | None:
+        """Our queue by its name in a packet; whatever way to us the name's host part says."""
+        try:
+            key = queue_key(parse_wire_name(wire_name))
+        except ProtocolError:
+            return None
+        return None if key is None else self._manager.queues.get(key)
+
+    def describe(self, message: UserMessage) -> str:
+        """The destination of a packet, for people."""
+        user = message.user
+        destination = user.destination_queue
+        if isinstance(destination, DirectQueueName):
+            with contextlib.suppress(ProtocolError):
+                return str(parse_wire_name(destination.name))
+        if isinstance(destination, int):
+            return str(PrivateName(user.queue_manager_address, destination))
+        return "a queue that this queue manager does not know"
+
+    def route(self, text: str) -> Route:
+        route = self._routes.get(text)
+        if route is not None:
+            return route
+        try:
+            name = parse_destination(text, local_host=".")
+        except InvalidName as error:
+            raise Refusal("bad_name", f"{text!r} is no queue's name: {error}") from error
+        route = self.route_name(name)
+        if len(self._routes) >= ROUTES_MAX:
+            self._routes.clear()
+        self._routes[text] = route
+        return route
+
+    def route_name(self, name: FormatName) -> Route:
+        if isinstance(name, DirectName) and self.is_local(name):
+            key = queue_key(name)
+            queue = None if key is None else self._manager.queues.get(key)
+            if queue is None:
+                raise Refusal(
+                    "no_such_queue",
+                    f"this queue manager has no queue {key or name}",
+                    f"Create it: qmd queue create '{key or name}'",
+                )
+            return queue
+        if isinstance(name, PrivateName) and name.queue_manager == self._manager.id:
+            queue = self._manager.queues_by_id.get(name.number)
+            if queue is None:
+                raise Refusal("no_such_queue", f"this queue manager has no queue {name}")
+            return queue
+        if isinstance(name, DirectName | PrivateName):
+            if isinstance(name, DirectName) and (name.suffix or name.system):
+                raise Refusal(
+                    "read_only",
+                    f"{name} is a journal or dead-letter queue of another computer",
+                    "Such queues can be read on their own computer, and not be sent to.",
+                )
+            return self._manager.outgoing.queue_for(name)
+        raise Refusal(
+            "bad_name",
+            f"{name} needs a directory, and this queue manager has none",
+            "Use a direct name, for example DIRECT=OS:host\\private$\\orders.",
+        )
+
+    def reply_address(self, text: str) -> QueueAddress:
+        """An administration or response queue as a packet names it; ours get our name."""
+        address = self._reply_addresses.get(text)
+        if address is None:
+            try:
+                name = parse_destination(text, local_host=self._manager.name)
+            except InvalidName as error:
+                raise Refusal("bad_name", f"{text!r} is no queue's name: {error}") from error
+            address = reply_address(name)
+            if len(self._reply_addresses) >= ROUTES_MAX:
+                self._reply_addresses = {"": NO_ADDRESS}
+            self._reply_addresses[text] = address
+        return address
+
+    def is_local(self, name: DirectName) -> bool:
+        """Whether a direct name stands for this queue manager."""
+        host, port = name.host.casefold(), name.port or 1801
+        if host == ".":
+            return True
+        if name.transport == "OS":
+            own = {
+                self._manager.name.casefold(),
+                "localhost",
+                *self._manager.settings.queue_manager.aliases,
+            }
+            if host not in own and host.partition(".")[0] != self._manager.name.casefold():
+                return False
+            return name.port is None or self._listens_at_port(port)
+        return any(
+            port == own_port and _is_own_address(host, own_host)
+            for own_host, own_port in self._manager.listening
+        )
+
+    def _listens_at_port(self, port: int) -> bool:
+        return any(port == own for _, own in self._manager.listening)
+
+    def own_path(self, name: str) -> str:
+        """The path of a queue of ours, as it is to be created.  Raises Refusal."""
+        try:
+            parsed = parse_destination(name, local_host=".")
+        except InvalidName as error:
+            raise Refusal("bad_name", f"{name!r} is no queue's name: {error}") from error
+        if not isinstance(parsed, DirectName) or not self.is_local(parsed):
+            raise Refusal(
+                "bad_name",
+                f"{parsed} is not on this computer",
+                "Create a queue where it shall be, for example private$\\orders.",
+            )
+        path = parsed.local_path
+        if path.suffix or path.system or path.subqueue or not path.private:
+            raise Refusal(
+                "bad_name",
+                f"{path} cannot be created: only private queues can",
+                "Use a name such as private$\\orders.",
+            )
+        return str(path)
+
+    def forget(self) -> None:
+        """What names stand for has to be found out anew."""
+        self._routes.clear()
+        self._manager.incoming.queues_changed()
+
+
+def _is_own_address(host: str, listening: str) -> bool:
+    """Whether `host` leads to the address we listen at."""
+    if host == listening:
+        return True
+    try:
+        address, own = ipaddress.ip_address(host), ipaddress.ip_address(listening)
+    except ValueError:
+        return False
+    return address == own or (own.is_unspecified and address.is_loopback)

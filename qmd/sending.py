@@ -1,0 +1,253 @@
+"""Taking messages over from applications, and from ourselves.
+
+check all ──► rows into the open batch ──► (commit) ──► answer, then move them on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from protocol.format_name import FormatName
+from protocol.identifiers import guid_text
+from qmd.compose import (
+    PRIORITY_MAX,
+    QueueAddress,
+    check,
+    compose,
+    packet_size,
+)
+from qmd.core.stored_packet import receive_deadline_s
+from qmd.frames import AUTOMATIC, EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage, StoredMessage
+from qmd.local_queue import LocalQueue
+from qmd.outgoing_queue import OutgoingQueue
+from qmd.refusal import Refusal
+from storage.batch import Batch
+from storage.keys import (
+    LOOKUP_BITS,
+    OUTGOING_TRANSACTIONAL_LEVEL,
+)
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+
+
+LEVEL_SHIFT = 44
+MESSAGE_NUMBER_MASK = 0xFFFFFFFF
+
+Route = LocalQueue | OutgoingQueue
+
+
+class Sending:
+    """All of the messages of a request, or none."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+        self._transaction_index = 0
+
+    def send(
+        self, messages: list[NewMessage], token: bytes, done: Callable[[list[str]], None]
+    ) -> None:
+        """Take over all of the messages or none; `done(ids)` once they are durable.
+
+        Raises Refusal when none was taken over.
+        """
+        if self._manager.stopping:
+            raise Refusal("stopping", "this queue manager is stopping", "Try again in a moment.")
+        routes = self._check(messages)
+        batch = self._manager.storage.batch
+        wall = self._manager.environment.time()
+        wall_s, wall_ms = int(wall), int(wall * 1000)
+        own_guid = guid_text(self._manager.id)
+        ids: list[str] = []
+        to_queues: dict[LocalQueue, list[StoredMessage]] = {}
+        to_send: dict[OutgoingQueue, list[tuple[int, bytes]]] = {}
+        express: dict[OutgoingQueue, list[tuple[int, bytes]]] = {}
+        for new, (route, delivery) in zip(messages, routes, strict=True):
+            number = self._manager.message_numbers.next() & MESSAGE_NUMBER_MASK
+            ids.append(f"{own_guid}\\{number}")
+            if isinstance(route, OutgoingQueue):
+                if delivery == TRANSACTIONAL:
+                    sequence_number, key = route.next_key()
+                    position = self._position(route.sequence.sequence_id, sequence_number)
+                else:
+                    key, position = self._manager.next_lookup_id(PRIORITY_MAX - new.priority), None
+                packet = self._compose(new, route.address, number, wall_s, delivery, position)
+                self._manager.outgoing.append(route, key, packet, batch)
+                kind = express if delivery == EXPRESS else to_send
+                kind.setdefault(route, []).append((key, packet))
+            else:
+                level = PRIORITY_MAX - (0 if delivery == TRANSACTIONAL else new.priority)
+                position = self._position(0, 0) if delivery == TRANSACTIONAL else None
+                packet = self._compose(new, route.address, number, wall_s, delivery, position)
+                stored = StoredMessage(self._manager.next_lookup_id(level), wall_ms, packet)
+                self._enter(route, stored, batch)
+                if delivery != EXPRESS:
+                    to_queues.setdefault(route, []).append(stored)
+        self._manager.sent_count += len(messages)
+        for queue in to_send:
+            if any(key >> LEVEL_SHIFT == OUTGOING_TRANSACTIONAL_LEVEL for key, _ in to_send[queue]):
+                self._manager.outgoing.save(queue, batch)
+        for queue, packets in express.items():
+            self._manager.outgoing.appended(queue, packets)
+        if token:
+            batch.record_outcome(token, msgspec.msgpack.encode(ids), wall_s)
+        if to_queues or to_send or token:
+            batch.when_durable(partial(self._sent, to_queues, to_send, ids, done))
+        else:
+            done(ids)
+
+    def _sent(
+        self,
+        to_queues: dict[LocalQueue, list[StoredMessage]],
+        to_send: dict[OutgoingQueue, list[tuple[int, bytes]]],
+        ids: list[str],
+        done: Callable[[list[str]], None],
+    ) -> None:
+        """The commit has returned: tell the application, and move the messages on."""
+        done(ids)
+        for queue, messages in to_queues.items():
+            queue.arrived(messages)
+            self._manager.reading.serve(queue)
+        for outgoing, packets in to_send.items():
+            self._manager.outgoing.appended(outgoing, packets)
+
+    def _check(self, messages: list[NewMessage]) -> list[tuple[Route, int]]:
+        """Where each message goes, and how; raises Refusal before anything is done."""
+        routes: list[tuple[Route, int]] = []
+        added: dict[Route, int] = {}
+        total = 0
+        for new in messages:
+            check(new)
+            route = self._manager.routes.route(new.destination)
+            delivery = new.delivery
+            if isinstance(route, LocalQueue):
+                delivery = self._local_delivery(route, delivery)
+            elif delivery == AUTOMATIC:
+                delivery = RECOVERABLE
+            self._manager.routes.reply_address(new.admin_queue)
+            self._manager.routes.reply_address(new.response_queue)
+            size = packet_size(
+                new,
+                route.address,
+                self._manager.routes.reply_address(new.admin_queue),
+                self._manager.routes.reply_address(new.response_queue),
+                delivery,
+            )
+            if len(new.body) > self._manager.settings.quotas.message_bytes_max:
+                raise Refusal(
+                    "too_large",
+                    f"the body has {len(new.body)} bytes;"
+                    f" {self._manager.settings.quotas.message_bytes_max} are allowed",
+                    "See message_bytes_max in the section [quotas] of the configuration.",
+                )
+            total += size
+            before = added.get(route, 0)
+            added[route] = before + size
+            if isinstance(route, LocalQueue) and not route.has_room(before + size):
+                raise Refusal(
+                    "over_quota",
+                    f"queue {route.name} is over its quota: {route.bytes} of"
+                    f" {route.quota_bytes} bytes are used, the message needs {size}",
+                    "Receive or purge messages, or create the queue with a larger quota.",
+                )
+            routes.append((route, delivery))
+        if (full := self._manager.is_full(total)) is not None:
+            code = "disk_full" if self._manager.storage.full else "over_quota"
+            raise Refusal(code, full, "Receive messages, or make room.")
+        return routes
+
+    def _local_delivery(self, queue: LocalQueue, delivery: int) -> int:
+        if queue.is_read_only:
+            raise Refusal(
+                "read_only",
+                f"{queue.name} is a queue of the queue manager itself",
+                "Journals and dead-letter queues can be read, and not be sent to.",
+            )
+        if delivery == AUTOMATIC:
+            return TRANSACTIONAL if queue.transactional else RECOVERABLE
+        if queue.transactional and delivery != TRANSACTIONAL:
+            raise Refusal(
+                "wrong_delivery",
+                f"queue {queue.name} is transactional and takes transactional messages only",
+                "Send it with --transactional.",
+            )
+        if not queue.transactional and delivery == TRANSACTIONAL:
+            raise Refusal(
+                "wrong_delivery",
+                f"queue {queue.name} is not transactional and takes no transactional messages",
+                "Send it with --recoverable or --express, or create a transactional queue.",
+            )
+        return delivery
+
+    def _compose(
+        self,
+        new: NewMessage,
+        destination: QueueAddress,
+        number: int,
+        wall_s: int,
+        delivery: int,
+        position: tuple[int, int, int] | None,
+    ) -> bytes:
+        return compose(
+            new,
+            source=self._manager.id,
+            destination=destination,
+            admin=self._manager.routes.reply_address(new.admin_queue),
+            response=self._manager.routes.reply_address(new.response_queue),
+            message_number=number,
+            sent_time_s=wall_s,
+            delivery=delivery,
+            position=position,
+            time_to_reach_queue_s=int(self._manager.settings.delivery.time_to_reach_queue_s),
+        )
+
+    def _position(self, sequence_id: int, number: int) -> tuple[int, int, int]:
+        self._transaction_index = self._transaction_index + 1 & 0xFFFFF
+        return sequence_id, number, self._transaction_index
+
+    def send_packet(self, name: FormatName, packet: bytes, batch: Batch) -> None:
+        """A packet of our own making: an acknowledgment, to a queue here or elsewhere."""
+        try:
+            route = self._manager.routes.route_name(name)
+        except Refusal as refusal:
+            self._manager.log_limited("acknowledgment_not_sent", str(name), reason=refusal.text)
+            return
+        priority = packet[2] & 7
+        key = self._manager.next_lookup_id(PRIORITY_MAX - priority)
+        if isinstance(route, OutgoingQueue):
+            self._manager.outgoing.append(route, key, packet, batch)
+            if key in route.express:
+                self._manager.outgoing.appended(route, [(key, packet)])
+            else:
+                batch.when_durable(partial(self._manager.outgoing.appended, route, [(key, packet)]))
+            return
+        if route.transactional or route.is_read_only:
+            self._manager.log_limited(
+                "acknowledgment_not_sent", str(name), reason="the queue takes no such messages"
+            )
+            return
+        stored = StoredMessage(key, int(self._manager.environment.time() * 1000), packet)
+        if not self._enter(route, stored, batch):
+            batch.when_durable(partial(self._manager.reading.arrived, route, [stored]))
+
+    def _enter(self, queue: LocalQueue, stored: StoredMessage, batch: Batch) -> bool:
+        """A message for our own queue; True when it is express, and there already."""
+        packet = stored.packet
+        queue.messages += 1
+        queue.grow(len(packet))
+        if not packet[60] & 0x60:
+            queue.express_arrived(stored)
+            self._manager.reading.serve(queue)
+            return True
+        batch.insert_message(
+            queue.id << LOOKUP_BITS | stored.lookup_id,
+            packet,
+            stored.arrived_at_ms,
+            receive_deadline_s(packet),
+            stored.reason,
+        )
+        return False

@@ -1,0 +1,94 @@
+"""The client without `await`: the same verbs, through the one wrapper."""
+
+import asyncio
+import threading
+
+import pytest
+
+from qmd import frames
+from qmd.client import NotConnected, OverQuota, blocking
+from tests.unit.client.peer import Peer
+
+
+@pytest.fixture
+def peer(tmp_path):
+    """A peer in an event loop of its own, as a daemon is in a process of its own."""
+    ready, done = threading.Event(), None
+    the_peer = None
+
+    async def serve():
+        nonlocal the_peer, done
+        done = asyncio.Event()
+        async with Peer(tmp_path / "socket") as the_peer:
+            the_peer.loop = asyncio.get_running_loop()
+            ready.set()
+            await done.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    ready.wait()
+    yield the_peer
+    the_peer.loop.call_soon_threadsafe(done.set)
+    thread.join()
+
+
+def test_what_is_sent_can_be_received(peer):
+    with blocking.connect(peer.path) as qm:
+        message_id = qm.send("orders", b"1", label="one")
+        message = qm.receive("orders", timeout_s=5)
+
+        assert message_id == f"{peer.id}\\1"
+        assert message.stored.packet == b"1"
+        assert qm.name == "hosta"
+
+
+def test_a_sender_gives_futures_to_wait_for(peer):
+    with blocking.connect(peer.path) as qm:
+        with qm.sender("orders") as sender:
+            futures = [sender.send(b"%d" % number) for number in range(300)]
+            assert futures[0].result() == f"{peer.id}\\1"
+
+        assert [one.packet for one in peer.queues["orders"]] == [b"%d" % n for n in range(300)]
+
+
+def test_iteration_works_with_for(peer):
+    with blocking.connect(peer.path) as qm:
+        qm.send_many([frames.NewMessage("orders", b"%d" % n) for n in range(100)])
+
+        assert len(list(qm.peek_each("orders"))) == 100
+        received = [message.stored.packet for message in qm.receive_each("orders", timeout_s=0)]
+
+        assert received == [b"%d" % number for number in range(100)]
+
+
+def test_taken_messages_are_settled_with_with(peer):
+    with blocking.connect(peer.path) as qm:
+        qm.send_many([frames.NewMessage("orders", b"1"), frames.NewMessage("orders", b"2")])
+        with qm.take("orders", limit=5) as taken:
+            assert len(taken) == 2
+        with qm.take("orders") as taken:
+            taken.remove()
+
+        assert len(qm.peek("orders", 0, 10)) == 1
+
+
+def test_several_threads_may_use_one_client(peer):
+    with blocking.connect(peer.path) as qm:
+        threads = [
+            threading.Thread(target=lambda: [qm.send("orders", b"") for _ in range(20)])
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert len(peer.queues["orders"]) == 80
+
+
+def test_errors_come_through_as_they_are(peer, tmp_path):
+    peer.refusals[frames.Send] = frames.Refused(0, "over_quota", "full")
+    with blocking.connect(peer.path) as qm, pytest.raises(OverQuota):
+        qm.send("orders", b"1")
+    with pytest.raises(NotConnected), blocking.connect(tmp_path / "nothing"):
+        pass

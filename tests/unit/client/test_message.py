@@ -1,0 +1,156 @@
+"""What a message tells about itself, from its packet and from what is known beside it."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from protocol.format_name import parse_format_name
+from protocol.identifiers import sequence_id
+from qmd import frames
+from qmd.client import Message, SequencePosition
+from qmd.compose import NO_ADDRESS, compose, queue_address, reply_address
+
+SOURCE = bytes(range(16))
+SOURCE_TEXT = "03020100-0504-0706-0809-0a0b0c0d0e0f"
+
+
+def address(text, make=queue_address):
+    return make(parse_format_name(text))
+
+
+def message(
+    new, *, delivery=frames.RECOVERABLE, admin=NO_ADDRESS, response=NO_ADDRESS, **arguments
+):
+    position = (sequence_id(7, 1), 5, 0) if delivery == frames.TRANSACTIONAL else None
+    packet = compose(
+        new,
+        source=SOURCE,
+        destination=address(new.destination),
+        admin=admin,
+        response=response,
+        message_number=42,
+        sent_time_s=1_700_000_000,
+        delivery=delivery,
+        position=position,
+    )
+    stored = {"lookup_id": 9, "arrived_at_ms": 1_700_000_001_250, "packet": packet, **arguments}
+    return Message(frames.StoredMessage(**stored))
+
+
+def test_everything_is_in_the_json_under_names_that_stay():
+    new = frames.NewMessage(
+        r"DIRECT=TCP:10.0.0.5\private$\orders",
+        b"\x00\xff",
+        label="Öl, 12 Fässer 🛢",
+        priority=3,
+        time_to_reach_queue_s=30,
+        body_type=8,
+        correlation_id=SOURCE + (41).to_bytes(4, "little"),
+        application_tag=99,
+        extension=b"ext",
+        acknowledge=14,
+    )
+
+    found = message(
+        new,
+        delivery=frames.TRANSACTIONAL,
+        admin=address(r"DIRECT=OS:hosta\private$\acks"),
+        response=address(r"DIRECT=OS:hosta\private$\answers"),
+        reason="it came too late",
+        abort_count=2,
+        move_count=1,
+    ).to_json()
+
+    assert json.loads(json.dumps(found)) == {
+        "id": f"{SOURCE_TEXT}\\42",
+        "lookup_id": 9,
+        "label": "Öl, 12 Fässer 🛢",
+        "body_base64": "AP8=",
+        "body_type": 8,
+        "class": "normal",
+        "priority": 0,
+        "delivery": "transactional",
+        "transactional": True,
+        "sent_at": "2023-11-14T22:13:20Z",
+        "arrived_at": "2023-11-14T22:13:21.250Z",
+        "source": SOURCE_TEXT,
+        "destination": r"DIRECT=TCP:10.0.0.5\private$\orders",
+        "correlation_id": f"{SOURCE_TEXT}\\41",
+        "sequence": {"id": 7 << 32 | 1, "number": 5, "previous": 4},
+        "reason": "it came too late",
+        "application_tag": 99,
+        "extension_base64": "ZXh0",
+        "response_queue": r"DIRECT=OS:hosta\private$\answers",
+        "admin_queue": r"DIRECT=OS:hosta\private$\acks",
+        "acknowledge": ["positive_receive", "negative_arrival", "negative_receive"],
+        "time_to_reach_queue": 30,
+        "time_to_be_received": None,
+        "journal": False,
+        "dead_letter": True,
+        "abort_count": 2,
+        "move_count": 1,
+        "hops": 0,
+        "sender_id_base64": None,
+    }
+
+
+def test_what_was_not_said_is_none():
+    found = message(frames.NewMessage(r"DIRECT=OS:.\private$\orders", b""))
+
+    assert found.sequence is None
+    assert found.correlation_id is None
+    assert found.reason is None
+    assert found.admin_queue is None
+    assert found.response_queue is None
+    assert found.label == ""
+    assert found.acknowledge == []
+
+
+@pytest.mark.parametrize(
+    ("delivery", "name"),
+    [
+        (frames.EXPRESS, "express"),
+        (frames.RECOVERABLE, "recoverable"),
+        (frames.TRANSACTIONAL, "transactional"),
+    ],
+)
+def test_the_delivery_has_one_of_three_names(delivery, name):
+    found = message(frames.NewMessage(r"DIRECT=OS:.\private$\orders", b""), delivery=delivery)
+
+    assert found.delivery == name
+    assert found.transactional == (name == "transactional")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"PRIVATE={SOURCE_TEXT}\\0000000c",
+        f"PUBLIC={SOURCE_TEXT}",
+        r"DIRECT=OS:hostb\private$\orders",
+    ],
+)
+def test_queues_are_named_by_their_format_names(name):
+    canonical = str(parse_format_name(name))
+    reply = address(name, reply_address)
+
+    found = message(frames.NewMessage(name, b""), admin=reply, response=reply)
+
+    assert found.destination == canonical
+    assert found.admin_queue == canonical
+    assert found.response_queue == canonical
+
+
+def test_times_are_aware_of_their_zone():
+    found = message(frames.NewMessage(r"DIRECT=OS:.\private$\orders", b""))
+
+    assert found.sent_at == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    assert found.arrived_at == datetime(2023, 11, 14, 22, 13, 21, 250_000, tzinfo=UTC)
+
+
+def test_a_position_says_where_in_its_stream_a_message_stands():
+    found = message(
+        frames.NewMessage(r"DIRECT=OS:.\private$\orders", b""), delivery=frames.TRANSACTIONAL
+    )
+
+    assert found.sequence == SequencePosition(id=7 << 32 | 1, number=5, previous=4)

@@ -1,0 +1,407 @@
+"""The window on a queue, by example.  What must hold in every order of events: tests/properties."""
+
+import pytest
+
+from qmd.core.ready import LEVEL_SHIFT_BITS, ReadyWindow
+
+HIGH, NORMAL, LAST = 0, 4 << LEVEL_SHIFT_BITS, 8 << LEVEL_SHIFT_BITS
+
+
+def window(*keys, entries_max=3, bytes_max=100):
+    one = ReadyWindow(entries_max=entries_max, bytes_max=bytes_max)
+    for key in keys:
+        add(one, key)
+    return one
+
+
+def add(window, key, *, size=1, stored=True):
+    window.add(key, f"m{key}", size, stored=stored)
+
+
+def rows(*keys, size=1):
+    return [(key, f"m{key}", size) for key in keys]
+
+
+def read(window, *keys, complete=True):
+    window.begin_refill()
+    window.refill(rows(*keys), complete=complete)
+
+
+def drain(window):
+    found = []
+    while (entry := window.pop()) is not None:
+        assert entry[1] == f"m{entry[0]}"
+        found.append(entry[0])
+    return found
+
+
+class TestOrder:
+    def test_the_first_to_come_is_the_first_to_go(self):
+        assert drain(window(1, 2, 3)) == [1, 2, 3]
+
+    def test_a_higher_level_goes_first(self):
+        assert drain(window(LAST | 1, NORMAL | 2, HIGH | 3)) == [HIGH | 3, NORMAL | 2, LAST | 1]
+
+    def test_commits_of_one_level_may_come_out_of_order(self):
+        assert drain(window(2, 3, 1, entries_max=9)) == [1, 2, 3]
+        assert drain(window(1, 4, 2, 3, entries_max=9)) == [1, 2, 3, 4]
+
+    def test_express_messages_go_in_between(self):
+        one = window(1, 3)
+        add(one, 2, stored=False)
+        add(one, 4, stored=False)
+
+        assert drain(one) == [1, 2, 3, 4]
+
+    def test_looking_takes_nothing(self):
+        one = window(1)
+
+        assert one.peek() == one.peek() == (1, "m1")
+        assert drain(one) == [1]
+        assert one.peek() is None
+        assert one.pop() is None
+
+    def test_a_message_that_returns_is_the_first_again(self):
+        one = window(1, 2, 3)
+        one.pop()
+        one.pop()
+
+        one.put_back(2, "m2", 1)
+        one.put_back(1, "m1", 1)
+
+        assert drain(one) == [1, 2, 3]
+
+    def test_an_express_message_that_returns_is_still_express(self):
+        one = window(entries_max=1)
+        for key in (1, 2, 3):
+            add(one, key, stored=False)
+        one.pop()
+
+        one.put_back(1, "m1", 1)
+
+        assert (len(one), one.bytes) == (3, 0)
+        assert drain(one) == [1, 2, 3]
+
+    def test_what_can_be_taken_can_be_listed(self):
+        one = window(1, 3, NORMAL | 4)
+        add(one, 2, stored=False)
+        add(one, LAST | 5)
+        add(one, LAST | 6, stored=False)
+
+        assert one.horizon == LAST | 5
+        assert [key for key, _ in one.entries()] == [1, 2, 3, NORMAL | 4]
+
+
+class TestHorizon:
+    def test_as_long_as_everything_fits_there_is_none(self):
+        assert window(1, 2, 3).horizon is None
+
+    def test_what_does_not_fit_stays_on_disk(self):
+        one = window(1, 2, 3, 4, 5)
+
+        assert (one.horizon, len(one)) == (4, 3)
+        assert drain(one) == [1, 2, 3]
+        assert one.needs_refill
+
+    def test_room_that_becomes_free_is_not_for_what_is_beyond_it(self):
+        one = window(1, 2, 3, 4)
+        one.pop()
+
+        add(one, 5)
+
+        assert drain(one) == [2, 3]
+
+    def test_an_urgent_message_pushes_the_last_one_out(self):
+        one = window(NORMAL | 1, NORMAL | 2, NORMAL | 3)
+
+        add(one, HIGH | 4)
+
+        assert one.horizon == NORMAL | 3
+        assert drain(one) == [HIGH | 4, NORMAL | 1, NORMAL | 2]
+
+    def test_bytes_count_as_well(self):
+        one = window(bytes_max=10)
+        add(one, 1, size=6)
+        add(one, 2, size=4)
+
+        add(one, 3, size=1)
+
+        assert (one.horizon, one.bytes) == (3, 10)
+
+    def test_a_message_larger_than_the_window_can_be_taken_all_the_same(self):
+        one = window(bytes_max=10)
+
+        add(one, 1, size=50)
+
+        assert (one.horizon, drain(one)) == (None, [1])
+
+    def test_express_messages_stay_whatever_their_number(self):
+        one = window(entries_max=1)
+        for key in range(1, 50):
+            add(one, key, stored=False, size=1000)
+
+        assert (len(one), one.horizon) == (49, None)
+        assert drain(one) == list(range(1, 50))
+
+    def test_express_messages_wait_for_what_may_precede_them(self):
+        one = window(1, 2, 3, 4)
+        add(one, 5, stored=False)
+
+        assert drain(one) == [1, 2, 3]
+        assert one.needs_refill
+        read(one, 4)
+        assert drain(one) == [4, 5]
+
+
+class TestRefill:
+    def test_it_reads_on_from_the_horizon(self):
+        one = window(1, 2, 3, 4, 5)
+        drain(one)
+
+        assert one.begin_refill() == 4
+        one.refill(rows(4, 5), complete=True)
+
+        assert one.horizon is None
+        assert drain(one) == [4, 5]
+
+    def test_a_page_moves_the_horizon_behind_its_last_row(self):
+        one = window()
+        one.clear_to_disk(0)
+
+        read(one, 1, 5, complete=False)
+
+        assert one.horizon == 6
+
+    def test_of_a_page_that_is_too_long_the_rest_stays_on_disk(self):
+        one = window()
+        one.clear_to_disk(0)
+
+        read(one, 1, 2, 3, 4, 5)
+
+        assert one.horizon == 4
+
+    def test_one_that_brings_nothing_at_the_end_opens_the_window(self):
+        one = window(1)
+        one.clear_to_disk(0)
+
+        read(one)
+
+        assert (one.horizon, one.needs_refill) == (None, False)
+
+    def test_only_one_is_under_way(self):
+        one = window()
+        one.clear_to_disk(0)
+        assert one.needs_refill
+
+        one.begin_refill()
+
+        assert not one.needs_refill
+        assert not one.wants_refill
+        with pytest.raises(AssertionError):
+            one.begin_refill()
+
+    def test_it_is_wanted_before_it_is_needed(self):
+        one = window(*range(1, 12), entries_max=8)
+        wanted = []
+        while one.pop():
+            wanted.append(one.wants_refill)
+
+        assert wanted == [False] * 6 + [True, True]
+
+    def test_large_messages_are_not_asked_for_while_large_ones_wait(self):
+        one = window(entries_max=100, bytes_max=10)
+        add(one, 1, size=9)
+        add(one, 2, size=9)
+
+        assert (one.horizon, one.wants_refill) == (2, False)
+
+    def test_what_is_taken_does_not_come_again(self):
+        one = window(NORMAL | 1, NORMAL | 2, NORMAL | 3)
+        one.pop()
+        for key in (HIGH | 4, HIGH | 5, HIGH | 6):
+            add(one, key)
+        assert one.horizon == NORMAL | 2
+        drain(one)
+        one.clear_to_disk(0, keep_taken=[NORMAL | 1])
+
+        read(one, NORMAL | 1, NORMAL | 2, NORMAL | 3)
+
+        assert drain(one) == [NORMAL | 2, NORMAL | 3]
+
+    def test_what_went_while_the_disk_was_read_does_not_come_again(self):
+        one = window()
+        one.clear_to_disk(0)
+        one.begin_refill()
+        one.hold(1)
+        one.remove(1)
+
+        one.refill(rows(1, 2), complete=True)
+
+        assert drain(one) == [2]
+
+    def test_what_is_read_before_it_is_announced_comes_once(self):
+        one = window()
+        one.clear_to_disk(0)
+        read(one, 1, 2, 3)
+        one.pop()
+
+        for key in (1, 2, 3):
+            add(one, key)
+
+        assert drain(one) == [2, 3]
+
+    @pytest.mark.parametrize("row", [(), (9,)])
+    def test_what_arrives_while_the_disk_is_read_is_there_at_once(self, row):
+        """The rows may have it or not; the window need not read again."""
+        one = window()
+        one.clear_to_disk(0)
+        one.begin_refill()
+        add(one, 9)
+
+        one.refill(rows(1, *row), complete=True)
+
+        assert one.horizon is None
+        assert drain(one) == [1, 9]
+
+    def test_what_arrives_meanwhile_is_bounded_too(self):
+        one = window(entries_max=2)
+        one.clear_to_disk(0)
+        one.begin_refill()
+        for key in (5, 6, 7, 8):
+            add(one, key)
+
+        one.refill([], complete=True)
+
+        assert (one.horizon, drain(one)) == (7, [5, 6])
+
+    def test_rows_are_of_no_use_when_the_horizon_has_fallen_below_them(self):
+        one = window(NORMAL | 1, NORMAL | 2, NORMAL | 3, NORMAL | 4)
+        assert one.begin_refill() == NORMAL | 4
+        add(one, HIGH | 5)
+
+        one.refill(rows(NORMAL | 4), complete=True)
+
+        assert one.horizon == NORMAL | 3
+        assert drain(one) == [HIGH | 5, NORMAL | 1, NORMAL | 2]
+
+    def test_an_incomplete_page_has_rows(self):
+        one = window()
+        one.clear_to_disk(0)
+        one.begin_refill()
+
+        with pytest.raises(AssertionError):
+            one.refill([], complete=False)
+
+
+class TestTaking:
+    def test_one_out_of_the_middle(self):
+        one = window(1, 2, 3)
+        add(one, 4, stored=False)
+
+        assert one.take(2) == "m2"
+        assert one.take(4) == "m4"
+        assert one.take(2) is None
+        assert one.take(9) is None
+
+        assert drain(one) == [1, 3]
+        one.put_back(4, "m4", 1)
+        assert drain(one) == [4]
+
+    def test_one_that_is_on_disk_only_can_be_held(self):
+        one = window(1, 2, 3, 4)
+
+        assert one.hold(4)
+        assert not one.hold(4)
+        assert one.hold(1)
+
+        assert drain(one) == [2, 3]
+        read(one, 4)
+        assert drain(one) == []
+
+    def test_one_that_returns_to_where_the_disk_has_it_is_read_there(self):
+        one = window(1, 2, 3, 4)
+        one.hold(4)
+
+        one.put_back(4, "m4", 1)
+
+        assert drain(one) == [1, 2, 3]
+        read(one, 4)
+        assert drain(one) == [4]
+
+    def test_what_is_removed_is_forgotten_wherever_it_is(self):
+        one = window(1, 2, 3, 4)
+        add(one, 5, stored=False)
+        one.pop()
+
+        for key in (1, 2, 4, 5):
+            one.remove(key)
+
+        assert drain(one) == [3]
+        assert one.bytes == 0
+        one.put_back(1, "m1", 1)
+        assert len(one) == 0, "nobody puts back what is gone"
+
+
+class TestNewPass:
+    def test_everything_stored_is_read_again_and_express_stays(self):
+        one = window(1, 2, 3)
+        add(one, 4, stored=False)
+        one.pop()
+
+        one.clear_to_disk(0)
+
+        assert (one.horizon, len(one)) == (0, 1)
+        read(one, 1, 2, 3)
+        assert drain(one) == [1, 2, 3, 4]
+
+    def test_what_lies_before_the_given_key_stays_as_it_is(self):
+        one = window(NORMAL | 1, NORMAL | 2, LAST | 1, LAST | 2, entries_max=9)
+        one.pop()
+        one.take(LAST | 1)
+
+        one.clear_to_disk(LAST)
+
+        assert drain(one) == [NORMAL | 2]
+        assert one.begin_refill() == LAST
+        one.refill(rows(LAST | 1, LAST | 2), complete=True)
+        assert drain(one) == [LAST | 1, LAST | 2]
+
+    def test_the_horizon_never_moves_up_by_it(self):
+        one = window(1, 2, 3, 4)
+
+        one.clear_to_disk(9)
+
+        assert one.horizon == 4
+        assert drain(one) == [1, 2, 3]
+
+    def test_rows_that_were_asked_for_before_it_are_of_no_use(self):
+        one = window(1, 2, 3, 4)
+        one.begin_refill()
+        one.clear_to_disk(2)
+
+        one.refill(rows(4), complete=True)
+
+        assert one.horizon == 2
+
+
+class TestPurge:
+    def test_nothing_is_left_but_what_is_taken(self):
+        one = window(1, 2, 3, 4)
+        add(one, 5, stored=False)
+        one.pop()
+
+        assert one.purge() == [(2, "m2"), (3, "m3"), (5, "m5")]
+
+        assert (len(one), one.bytes, one.horizon) == (0, 0, None)
+        one.put_back(1, "m1", 1)
+        assert drain(one) == [1]
+
+    def test_rows_that_were_read_before_it_are_of_no_use(self):
+        one = window(1, 2, 3, 4)
+        one.begin_refill()
+        one.purge()
+
+        one.refill(rows(4), complete=True)
+
+        assert drain(one) == []
+        assert one.horizon is None
