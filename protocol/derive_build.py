@@ -22,6 +22,7 @@ from protocol.layout import (
     Bound,
     Measured,
     NothingLeft,
+    Octets,
     Present,
     Repeat,
     Rule,
@@ -170,7 +171,7 @@ class BuildWriter(Writer):
         exact = self.counted.get(size) == f"len({place.variable})"
         return "" if exact else f"len({place.variable}) != {size}"
 
-    def variable_bytes(self, con: C.Bytes, place: Place, scope: Scope) -> None:
+    def variable_bytes(self, con: Octets, place: Place, scope: Scope) -> None:
         wrong = self._wrong_size(scope.expression(con.length), place)
         if wrong:
             self.line(f"if {wrong}:")
@@ -205,7 +206,7 @@ class BuildWriter(Writer):
             self.names[record] = con.record
             self.line(f"if type({place.variable}) is not {record}:")
             self.line(f"    {self.refuse(place, 'o', _WRONG_TYPE)}")
-        elif isinstance(con, C.Bytes | ScannedText):
+        elif isinstance(con, Octets | ScannedText):
             self.line(f"if type({place.variable}) is not bytes:")
             self.line(f"    {self.refuse(place, 'o', _WRONG_TYPE)}")
         self.field(con, place, scope)

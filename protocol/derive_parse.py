@@ -22,6 +22,7 @@ from protocol.layout import (
     Flags,
     Measured,
     NothingLeft,
+    Octets,
     Present,
     Repeat,
     Rule,
@@ -149,7 +150,7 @@ class ParseWriter(Writer):
 
     # -- variable fields --------------------------------------------------------------------
 
-    def variable_bytes(self, con: C.Bytes, place: Place, scope: Scope) -> None:
+    def variable_bytes(self, con: Octets, place: Place, scope: Scope) -> None:
         self._slice(scope.expression(con.length), place)
         self.line("o = e")
         self.last = f"o - len({place.variable})"

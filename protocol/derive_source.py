@@ -20,6 +20,7 @@ from protocol.layout import (
     Flags,
     Measured,
     NothingLeft,
+    Octets,
     Present,
     Refuse,
     Repeat,
@@ -149,7 +150,7 @@ class Writer:
     fields: ClassVar[dict[type, str]] = {
         Absent: "absent",
         Aligned: "aligned",
-        C.Bytes: "variable_bytes",
+        Octets: "variable_bytes",
         C.Switch: "switch",
         Present: "present",
         Refuse: "refusal",
@@ -305,6 +306,6 @@ def fixed(con: C.Construct) -> tuple[str, int] | None:
         if con.length > 1 and con.fmtstr[0] != "<":
             raise TypeError(f"not little-endian: {con!r}")
         return con.fmtstr[1], con.length
-    if isinstance(con, C.Bytes) and isinstance(con.length, int):
+    if isinstance(con, Octets) and isinstance(con.length, int):
         return f"{con.length}s", con.length
     return None

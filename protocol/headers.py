@@ -16,7 +16,6 @@ are kept and never checked.
 from typing import Annotated, NamedTuple
 
 from construct import (
-    Bytes,
     Construct,
     Int8ul,
     Int16ul,
@@ -41,6 +40,7 @@ from protocol.layout import (
     Align,
     AlignTo,
     Measured,
+    Octets,
     Present,
     Refuse,
     Rule,
@@ -99,7 +99,7 @@ class DirectQueueName(NamedTuple):
 class PrivateQueueName(NamedTuple):
     """A private queue of a named queue manager (MS-MQMQ 2.2.18.1.7.2)."""
 
-    queue_manager: Annotated[bytes, Bytes(16)]
+    queue_manager: Annotated[bytes, Octets(16)]
     number: Annotated[int, Int32ul]
 
 
@@ -114,7 +114,7 @@ _QUEUE_NAMES: dict[int, Construct] = {
     PRIVATE_ON_SOURCE: Int32ul,
     PRIVATE_ON_DESTINATION: Int32ul,
     PRIVATE_ON_ADMIN_HOST: Int32ul,
-    PUBLIC_QUEUE: Bytes(16),
+    PUBLIC_QUEUE: Octets(16),
     PRIVATE_QUEUE: layout(PrivateQueueName),
 }
 
@@ -132,8 +132,8 @@ def _queue_name(queue: str, allowed: set[int]) -> Construct:
 class UserHeader(NamedTuple):
     """Where a message comes from and where it goes (MS-MQMQ 2.2.19.2)."""
 
-    source_queue_manager: Annotated[bytes, Bytes(16)]  # of the original sender, not of a router
-    queue_manager_address: Annotated[bytes, Bytes(16)]  # null for direct names
+    source_queue_manager: Annotated[bytes, Octets(16)]  # of the original sender, not of a router
+    queue_manager_address: Annotated[bytes, Octets(16)]  # null for direct names
     time_to_be_received: Annotated[int, Int32ul]  # seconds since sent_time; INFINITE
     sent_time: Annotated[int, Int32ul]  # seconds since 1970 UTC
     message_number: Annotated[int, Int32ul]  # MessageID: unique per source queue manager
@@ -153,7 +153,7 @@ class UserHeader(NamedTuple):
     destination_queue: Annotated[QueueName, _queue_name("destination", {0, 3, 5, 7})]
     admin_queue: Annotated[QueueName, _queue_name("admin", {0, 2, 3, 5, 6, 7})]
     response_queue: Annotated[QueueName, _queue_name("response", {0, 1, 2, 3, 4, 5, 6, 7})]
-    connector_type: Annotated[bytes | None, Present(this.flags.connector_type, Bytes(16))]
+    connector_type: Annotated[bytes | None, Present(this.flags.connector_type, Octets(16))]
 
 
 class TransactionHeader(NamedTuple):
@@ -167,7 +167,7 @@ class TransactionHeader(NamedTuple):
     sequence_id: Annotated[int, Int64ul]  # TimeStamp in the high half, Ordinal in the low
     sequence_number: Annotated[int, Int32ul]
     previous_number: Annotated[int, Int32ul]  # 0: none before it
-    connector: Annotated[bytes | None, Present(this.flags.connector, Bytes(16))]
+    connector: Annotated[bytes | None, Present(this.flags.connector, Octets(16))]
 
 
 class SecurityHeader(NamedTuple):
@@ -209,11 +209,11 @@ class SecurityHeader(NamedTuple):
             "MUST NOT be 0 with the four other sizes",
         ),
     ]
-    sender_id: Annotated[bytes, Bytes(this.sender_id_size), Align(4)]
-    encryption_key: Annotated[bytes, Bytes(this.encryption_key_size), Align(4)]
-    signature: Annotated[bytes, Bytes(this.signature_size), Align(4)]
-    certificate: Annotated[bytes, Bytes(this.certificate_size), Align(4)]
-    provider: Annotated[bytes, Bytes(this.provider_size), Align(4)]
+    sender_id: Annotated[bytes, Octets(this.sender_id_size), Align(4)]
+    encryption_key: Annotated[bytes, Octets(this.encryption_key_size), Align(4)]
+    signature: Annotated[bytes, Octets(this.signature_size), Align(4)]
+    certificate: Annotated[bytes, Octets(this.certificate_size), Align(4)]
+    provider: Annotated[bytes, Octets(this.provider_size), Align(4)]
 
 
 class MessagePropertiesHeader(NamedTuple):
@@ -230,7 +230,7 @@ class MessagePropertiesHeader(NamedTuple):
         Rule(this.label_length <= LABEL_CHARACTERS_MAX, "MUST be 0..0xFA"),
     ]
     message_class: Annotated[int, Int16ul]
-    correlation_id: Annotated[bytes, Bytes(20)]
+    correlation_id: Annotated[bytes, Octets(20)]
     body_type: Annotated[int, Int32ul]
     application_tag: Annotated[int, Int32ul]
     message_size: Annotated[int, Rebuild(Int32ul, len_(this.body))]  # bytes
@@ -240,8 +240,8 @@ class MessagePropertiesHeader(NamedTuple):
     encryption_algorithm: Annotated[int, Int32ul]
     extension_size: Annotated[int, Rebuild(Int32ul, len_(this.extension))]  # bytes
     label: Annotated[bytes, WideText(this.label_length * 2, optional=True)]  # b"": none
-    extension: Annotated[bytes, Bytes(this.extension_size)]
-    body: Annotated[bytes, Bytes(this.message_size), Align(4)]
+    extension: Annotated[bytes, Octets(this.extension_size)]
+    body: Annotated[bytes, Octets(this.message_size), Align(4)]
 
 
 class DebugHeader(NamedTuple):
@@ -253,7 +253,7 @@ class DebugHeader(NamedTuple):
         Rule(this.flags.queue_type <= 1, "MUST be 0 or 1", "flags.queue_type"),
     ]
     reserved: Annotated[int, Int16ul]
-    queue: Annotated[bytes | None, Present(this.flags.queue_type, Bytes(16))]
+    queue: Annotated[bytes | None, Present(this.flags.queue_type, Octets(16))]
 
 
 class SoapHeader(NamedTuple):

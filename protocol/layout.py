@@ -187,6 +187,15 @@ class Present(C.Construct):
         return self.subcon._build(obj, stream, context, path)
 
 
+class Octets(C.Bytes):
+    """`length` bytes as they are; plain Bytes would also build from an integer."""
+
+    def _build(self, obj: bytes, stream: PacketStream, context: Any, path: str) -> Any:
+        if isinstance(obj, int):
+            raise RuleBroken("MUST be bytes", path)
+        return super()._build(obj, stream, context, path)
+
+
 class WideText(C.Construct):
     """`size` bytes of UTF-16LE that end with their only null character; kept as bytes.
 

@@ -8,13 +8,14 @@ followed by padding to a multiple of four, whether its HeaderSize counts that pa
 
 from typing import Annotated, NamedTuple
 
-from construct import Bytes, Int16ul, Int32ul, Rebuild, Switch, len_, this
+from construct import Int16ul, Int32ul, Rebuild, Switch, len_, this
 
 from protocol.headers import PACKET_BYTES_MAX, PrivateQueueName
 from protocol.layout import (
     Align,
     Aligned,
     Measured,
+    Octets,
     Refuse,
     Repeat,
     Rule,
@@ -51,9 +52,9 @@ class MqfElement(NamedTuple):
             this.format_type,
             {
                 MQF_DIRECT: ScannedText(),
-                MQF_PUBLIC: Aligned(4, Bytes(16)),
+                MQF_PUBLIC: Aligned(4, Octets(16)),
                 MQF_PRIVATE: Aligned(4, layout(PrivateQueueName)),
-                MQF_DISTRIBUTION_LIST: Aligned(4, Bytes(16)),
+                MQF_DISTRIBUTION_LIST: Aligned(4, Octets(16)),
             },
             default=Refuse("MUST be 1, 2, 3 or 6", "format_type", back=2),
         ),
@@ -92,7 +93,7 @@ class MqfSignatureHeader(NamedTuple):
     header_id: Annotated[int, Int16ul, Rule(this.header_id == MQF_SIGNATURE, "MUST be 0x015E")]
     reserved: Annotated[int, Int16ul]
     size: Annotated[int, Rebuild(Int32ul, len_(this.signature))]  # bytes
-    signature: Annotated[bytes, Bytes(this.size), Align(4)]
+    signature: Annotated[bytes, Octets(this.size), Align(4)]
 
 
 class MultiQueueFormatHeader(NamedTuple):

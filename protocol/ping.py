@@ -8,11 +8,11 @@ initiator ── Ping(cookie n) ──► port 3527
 
 from typing import Annotated, NamedTuple
 
-from construct import Bytes, Int16ul, Int32ul, this
+from construct import Int16ul, Int32ul, this
 
 from protocol.derive import Codec
 from protocol.flags import PingFlags
-from protocol.layout import NothingLeft, Rule
+from protocol.layout import NothingLeft, Octets, Rule
 
 PING_PORT = 3527
 PING_BYTES = 24
@@ -27,7 +27,7 @@ class Ping(NamedTuple):
     flags: Annotated[PingFlags, Int16ul]
     signature: Annotated[int, Int16ul, Rule(this.signature == PING_SIGNATURE, "MUST be 0x5548")]
     cookie: Annotated[int, Int32ul]  # counted up by the initiator
-    queue_manager: Annotated[bytes, Bytes(16), _WHOLE]  # of who made this datagram
+    queue_manager: Annotated[bytes, Octets(16), _WHOLE]  # of who made this datagram
 
 
 _CODEC = Codec(Ping)

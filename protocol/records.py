@@ -8,7 +8,7 @@ does not count; in a SessionAck it is counted (MS-MQMQ 2.2.19.1, MS-MQQB 4.1.8).
 
 from typing import Annotated, NamedTuple
 
-from construct import Bytes, Int16ul, Int32ul, Int64ul, this
+from construct import Int16ul, Int32ul, Int64ul, this
 
 from protocol.flags import InternalFlags, OperatingSystem
 from protocol.headers import (
@@ -21,7 +21,7 @@ from protocol.headers import (
     TransactionHeader,
     UserHeader,
 )
-from protocol.layout import Bound, NothingLeft, Present, Reserved, Rule, Unbound
+from protocol.layout import Bound, NothingLeft, Octets, Present, Reserved, Rule, Unbound
 from protocol.multi_queue import MultiQueueFormatHeader
 
 BASE_FLAGS_OFFSET = 2
@@ -92,12 +92,12 @@ class EstablishConnection(NamedTuple):
 
     base: Annotated[BaseHeader, INTERNAL, NO_SESSION, NO_DEBUG, SIZED]
     internal: Annotated[InternalHeader, _type_rule(ESTABLISH_CONNECTION)]
-    client: Annotated[bytes, Bytes(16)]  # the initiator's GUID
-    server: Annotated[bytes, Bytes(16)]  # the acceptor's; null in a request if not known
+    client: Annotated[bytes, Octets(16)]  # the initiator's GUID
+    server: Annotated[bytes, Octets(16)]  # the acceptor's; null in a request if not known
     timestamp: Annotated[int, Int32ul]  # milliseconds of the initiator's clock
     operating_system: Annotated[OperatingSystem, Int16ul]
     reserved: Annotated[int, Int16ul]
-    padding: Annotated[bytes, Bytes(512), FULL, Unbound(), COUNTED]  # 0x5A in a response
+    padding: Annotated[bytes, Octets(512), FULL, Unbound(), COUNTED]  # 0x5A in a response
 
 
 class ConnectionParameters(NamedTuple):
@@ -159,5 +159,5 @@ class FinalAckBody(NamedTuple):
     sequence_id: Annotated[int, Int64ul]
     sequence_number: Annotated[int, Int32ul]
     previous_number: Annotated[int, Int32ul]
-    source_queue_manager: Annotated[bytes, Bytes(16)]
+    source_queue_manager: Annotated[bytes, Octets(16)]
     message_number: Annotated[int, Int32ul]

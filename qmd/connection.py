@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # Output waiting in the transport above which nothing more is handed to the session.
 WRITE_BYTES_HIGH = 1024 * 1024
 WRITE_BYTES_LOW = 256 * 1024
+UNREAD_BYTES_MAX = 32 * 1024 * 1024  # more than a full pump of the largest messages
 
 
 class PeerConnection(asyncio.BufferedProtocol):
@@ -55,7 +56,8 @@ class PeerConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
-        self.host, self.port = str(peer[0]), int(peer[1])
+        # A socket for both families shows IPv4 addresses in IPv6 clothes.
+        self.host, self.port = str(peer[0]).removeprefix("::ffff:"), int(peer[1])
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH, low=WRITE_BYTES_LOW)
         self.session = self._manager.peers.admit(self)
         if self.session is None:
@@ -190,6 +192,9 @@ class PeerConnection(asyncio.BufferedProtocol):
         if data and self._transport is not None and not self._transport.is_closing():
             self.bytes_sent += len(data)
             self._transport.write(data)
+            if self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
+                # It sends and does not read: our acknowledgments pile up.
+                self._transport.abort()
 
     def _arm(self, now: float) -> None:
         """One timer: it may ring early, when the session's plans have moved on, never late."""

@@ -25,6 +25,7 @@ from qmd import frames, overview
 from qmd.frames import Done, FrameBuffer, FrameError, Refused
 from qmd.local_queue import Reader
 from qmd.refusal import Refusal
+from storage.errors import StorageError
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager
@@ -191,6 +192,10 @@ class ControlConnection(asyncio.Protocol):
             self._done(number, await work)
         except Refusal as refusal:
             self._refuse(number, refusal)
+        except StorageError as error:
+            self._answer(Refused(number, "stopping", f"the storage failed: {error}"))
+        except Exception as bug:
+            self._manager.fail(bug)
 
     # The verbs, in the order of `qmd/frames.py`.
 

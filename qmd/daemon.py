@@ -1,7 +1,7 @@
 """The daemon: start in order, stop in reverse, and a reason for either.
 
-Exit codes:  0 stopped as asked;  1 the storage failed, start again;
-             78 configuration or surroundings that starting again does not mend
+Exit codes:  0 stopped as asked;  1 the storage or something of this host failed, or a bug
+             showed: start again;  78 the configuration has to be changed first
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from qmd.connection import PeerConnection
 from qmd.control import ControlServer
 from qmd.environment import Environment
 from qmd.log import set_up_logging
-from qmd.manager import QueueManager
+from qmd.manager import Bug, QueueManager
 from qmd.reaper import Reaper
 from qmd.service_manager import ServiceManager
 from qmd.settings import Settings
-from storage.errors import CannotStart, StorageError
+from storage.errors import CannotStart, ForeignDatabase, NewerSchema, StorageError
 
 log = structlog.get_logger()
 
@@ -45,8 +45,16 @@ BACKLOG = 512
 SWITCH_INTERVAL_S = 0.0005
 
 
+# What starting again does not mend.
+_LASTING = (NewerSchema, ForeignDatabase)
+
+
 class CannotServe(Exception):
     """Something about this host keeps the daemon from serving; the text says what to do."""
+
+
+class Misconfigured(CannotServe):
+    """Only another configuration mends it."""
 
 
 def main(settings: Settings) -> int:
@@ -61,7 +69,15 @@ def main(settings: Settings) -> int:
             return runner.run(serve(settings, Environment(), ServiceManager(os.environ)))
     except (CannotServe, CannotStart) as error:
         log.critical("start_failed", reason=str(error))
-        return EXIT_CONFIGURATION
+        return EXIT_CONFIGURATION if isinstance(error, (Misconfigured, *_LASTING)) else EXIT_FAILED
+    except Bug as bug:
+        log.critical(
+            "stopped_by_a_bug",
+            reason=repr(bug.__cause__),
+            remedy="Nothing acknowledged is lost: start the daemon again, and report this.",
+            exc_info=bug.__cause__,
+        )
+        return EXIT_FAILED
     except StorageError as error:
         log.critical(
             "storage_failed",
@@ -81,6 +97,7 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
         loop.add_signal_handler(number, stop.set)
     name = settings.queue_manager.name or socket.gethostname().partition(".")[0]
     manager = await QueueManager.open(settings, environment, name)
+    loop.set_exception_handler(partial(_unhandled, manager))
     control = ControlServer(manager)
     servers: list[asyncio.Server] = []
     ping: asyncio.DatagramTransport | None = None
@@ -113,8 +130,12 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
         for task in tasks:
             task.cancel()
         await control.stop(settings.control.socket)
-        async with asyncio.timeout(STOP_TIMEOUT_S):
-            await manager.stop()
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await manager.stop()
+        except TimeoutError:
+            # The next start does what is left: start-up is recovery.
+            log.warning("storage_not_closed", waited_s=STOP_TIMEOUT_S)
     log.info("stopped", name=name)
     return EXIT_OK
 
@@ -124,7 +145,7 @@ async def _until_stopped(
 ) -> None:
     """Return when asked to stop; raise what keeps the daemon from going on."""
     stopped = asyncio.create_task(stop.wait())
-    ends: list[asyncio.Future[Any]] = [stopped, manager.storage.failed, *tasks]
+    ends: list[asyncio.Future[Any]] = [stopped, manager.storage.failed, manager.failed, *tasks]
     try:
         done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for finished in done:
@@ -134,9 +155,21 @@ async def _until_stopped(
         stopped.cancel()
 
 
+def _unhandled(
+    manager: QueueManager, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
+) -> None:
+    """What nobody caught.  Faults of sockets are the world's; anything else is a bug of ours, after
+    which memory and disk may disagree: only a new start makes sure that they do not."""
+    error = context.get("exception")
+    if error is None or isinstance(error, OSError):
+        manager.log_limited("socket_fault", "socket", reason=str(error or context["message"]))
+    else:
+        manager.fail(error)
+
+
 def _check_user(settings: Settings) -> None:
     if os.geteuid() == 0 and not settings.queue_manager.run_as_root:
-        raise CannotServe(
+        raise Misconfigured(
             "the daemon does not run as root, because it needs no right of root's: run it as a"
             " user of its own, or set run_as_root = true in the section [queue_manager]"
         )

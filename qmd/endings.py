@@ -7,7 +7,6 @@ reason.  Senders that asked for it are told.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,8 @@ from storage.keys import (
 )
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from qmd.manager import QueueManager
 
 log = structlog.get_logger()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from qmd.manager import QueueManager
     from qmd.outgoing_queue import OutgoingQueue
 
+PUMP_BYTES_MAX = 1024 * 1024  # handed to a session before they are written
 PUMP_MESSAGES_MAX = 64  # of one queue before the next one of the same address has its turn
 
 
@@ -132,14 +133,20 @@ class Link:
             return
         manager, queues = self._manager, self.queues
         now, wall_s = manager.loop.time(), int(manager.environment.time())
-        idle = 0
+        idle, budget = 0, PUMP_BYTES_MAX
         while idle < len(queues) and (room := connection.room) > 0:
+            if budget <= 0:
+                connection.flush_soon()  # the rest when these are on their way
+                break
             queue = queues[0]
             if len(queues) > 1:
                 queues.append(queues.pop(0))
             sent = 0
             if not queue.paused:
-                sent = queue.transmit(connection.session, min(room, PUMP_MESSAGES_MAX), now, wall_s)
+                sent, size = queue.transmit(
+                    connection.session, min(room, PUMP_MESSAGES_MAX), budget, now, wall_s
+                )
+                budget -= size
                 if sent:
                     manager.outgoing.transmitted_count += sent
                     manager.outgoing.arm_resend(queue)

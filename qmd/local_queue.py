@@ -111,6 +111,7 @@ class LocalQueue(Measured):
     def express_arrived(self, message: StoredMessage) -> None:
         """A message that lives here, and nowhere else."""
         self.express[message.lookup_id] = message
+        self.usage.express_bytes += len(message.packet)
         self.window.add(message.lookup_id, message, len(message.packet), stored=False)
 
     def take(self, reader: Reader, limit: int, wall_s: int) -> list[StoredMessage]:
@@ -164,7 +165,8 @@ class LocalQueue(Measured):
         """Taken messages are gone for good: their removal is durable."""
         for lookup_id in lookup_ids:
             message = self.taken.pop(lookup_id)
-            self.express.pop(lookup_id, None)
+            if self.express.pop(lookup_id, None) is not None:
+                self.usage.express_bytes -= len(message.packet)
             self.window.remove(lookup_id)
             self.messages -= 1
             self.shrink(len(message.packet))

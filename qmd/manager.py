@@ -11,9 +11,8 @@ and what follows from their being durable is a callback of its commit.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import structlog
@@ -47,6 +46,9 @@ from storage import queues as queue_rows
 from storage import sequences as sequence_rows
 from storage.pages import Totals
 
+if TYPE_CHECKING:
+    import sqlite3
+
 log = structlog.get_logger()
 
 ARRIVALS_BLOCK = 1_000_000  # numbers reserved at once: one row written for so many messages
@@ -54,6 +56,10 @@ MESSAGE_NUMBERS_BLOCK = 100_000
 OUTCOME_AGE_S = 86_400
 PURGE_ROWS = 4096  # deleted in one commit
 LEVEL_SHIFT = 44
+
+
+class Bug(Exception):
+    """Something that cannot happen did; the cause says what.  The daemon stops."""
 
 
 class QueueManager:
@@ -73,11 +79,11 @@ class QueueManager:
         self.id = storage.identity.queue_manager_id
         self.loop = asyncio.get_running_loop()
         self.started_at = self.loop.time()
+        self.failed: asyncio.Future[None] = self.loop.create_future()
         self.stopping = False
         self.listening: list[tuple[str, int]] = []
         self.timers = Timers(self.loop)
         self.usage = Usage()
-        self.express_usage = 0
         self._limited_log = LimitedLog(log)
         self.message_numbers = Numbers(storage, "message", MESSAGE_NUMBERS_BLOCK)
         self._arrivals = Numbers(storage, "arrival", ARRIVALS_BLOCK)
@@ -162,6 +168,11 @@ class QueueManager:
                 f"the computer quota is reached: {self.usage.bytes} of {quota} bytes are used"
                 " ([quotas] computer)"
             )
+        if self.usage.express_bytes + size > self.settings.quotas.express_bytes:
+            return (
+                f"express messages take {self.usage.express_bytes} of"
+                f" {self.settings.quotas.express_bytes} bytes of memory ([quotas] express)"
+            )
         if not self.storage.room(self.loop.time()):
             return "the disk of the data folder is nearly full"
         return None
@@ -191,13 +202,23 @@ class QueueManager:
         self.routes.forget()
         return queue
 
+    def fail(self, error: BaseException) -> None:
+        """A bug showed: whoever waits for `failed` stops the daemon."""
+        if not self.failed.done():
+            bug = Bug(str(error))
+            bug.__cause__ = error
+            self.failed.set_exception(bug)
+            self.failed.exception()  # seen: there may be nobody who waits
+
     # What became of a request.
 
     async def outcome(self, token: bytes) -> object:
         """The answer to an earlier request with this token; None when it was not done."""
         found: asyncio.Future[bytes | None] = self.loop.create_future()
         # After the open batch, which may hold the very request.
-        self.storage.batch.read_after(partial(outcome_rows.find, token=token), found.set_result)
+        self.storage.batch.read_after(
+            partial(outcome_rows.find, token=token), partial(_settle, found)
+        )
         result = await found
         return None if result is None else msgspec.msgpack.decode(result)
 
@@ -216,6 +237,11 @@ class QueueManager:
     def log_limited(self, event: str, about: str, **values: object) -> None:
         """For what a peer can provoke at will: some lines a minute, then a count."""
         self._limited_log.log("info", event, key=about, now=self.loop.time(), **values)
+
+
+def _settle(found: asyncio.Future[bytes | None], result: bytes | None) -> None:
+    if not found.done():  # who asked may be gone
+        found.set_result(result)
 
 
 class _State(NamedTuple):

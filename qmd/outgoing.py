@@ -8,7 +8,6 @@ the peer refuses it for good.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -50,6 +49,8 @@ from storage.outgoing import OutgoingRow
 from storage.pages import Totals
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from qmd.connection import PeerConnection
     from qmd.link import Link
     from qmd.manager import QueueManager
@@ -167,6 +168,7 @@ class Outgoing:
             queue.others += 1
             if is_express(packet):
                 queue.express[key] = packet
+                queue.usage.express_bytes += len(packet)
                 return
         batch.insert_outgoing(queue.id << LOOKUP_BITS | key, packet, reach_deadline_s(packet))
 

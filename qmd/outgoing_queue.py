@@ -93,11 +93,16 @@ class OutgoingQueue(Measured):
         """The sequence number of the transactional message at `key`."""
         return (key ^ TRANSACTIONAL_FIRST) - self.sequence.base
 
-    def transmit(self, session: Session, room: int, now: float, wall_s: int) -> int:
-        """Hand up to `room` messages to the session; returns how many went."""
+    def transmit(
+        self, session: Session, room: int, bytes_max: int, now: float, wall_s: int
+    ) -> tuple[int, int]:
+        """Hand up to `room` messages to the session, until `bytes_max` is reached.
+
+        Returns how many went, and their bytes.
+        """
         window, sequence = self.window, self.sequence
-        sent = 0
-        while sent < room:
+        sent = size = 0
+        while sent < room and size < bytes_max:
             entry = window.peek()
             if entry is None:
                 break
@@ -130,7 +135,8 @@ class OutgoingQueue(Measured):
                     self.in_flight[key] = packet
                     session.send(packet, recoverable=True, token=(self, key), now=now)
             sent += 1
-        return sent
+            size += len(packet)
+        return sent, size
 
     def new_pass(self, *, transactional_only: bool) -> None:
         """Send again, in order, whatever is still there.
@@ -175,6 +181,7 @@ class OutgoingQueue(Measured):
         """Drop an express message; None when `key` is none."""
         packet = self.express.pop(key, None)
         if packet is not None:
+            self.usage.express_bytes -= len(packet)
             self.window.remove(key)
             self.others -= 1
             self.shrink(len(packet))

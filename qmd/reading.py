@@ -7,7 +7,6 @@ take ──► a copy goes out ──► remove ──► (commit) ──► gon
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,6 +25,8 @@ from storage.keys import (
 from storage.messages import MessageRow
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from qmd.manager import QueueManager
 
 

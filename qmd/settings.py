@@ -98,7 +98,7 @@ class PeersSettings:
     )
     sessions_max: int = setting(Whole(1, 65535), 1000, "Sessions at once, from all peers.")
     sessions_per_peer_max: int = setting(
-        Whole(1, 65535), 200, "Sessions at once from one address; at most sessions_max."
+        Whole(1, 65535), 500, "Sessions at once from one address; at most sessions_max."
     )
     handshakes_max: int = setting(
         Whole(1, 65535), 256, "Connections at once that have not finished the handshake."

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 
 class Usage:
-    """The bytes of all packets in all queues: what the computer quota limits."""
+    """The bytes of all packets in all queues, and of the express ones, which memory holds."""
 
-    __slots__ = ("bytes",)
+    __slots__ = ("bytes", "express_bytes")
 
     def __init__(self) -> None:
         self.bytes = 0
+        self.express_bytes = 0
 
 
 class Measured:
@@ -17,13 +18,13 @@ class Measured:
 
     def __init__(self, usage: Usage, size: int) -> None:
         self.bytes = 0
-        self._usage = usage
+        self.usage = usage
         self.grow(size)
 
     def grow(self, size: int) -> None:
         self.bytes += size
-        self._usage.bytes += size
+        self.usage.bytes += size
 
     def shrink(self, size: int) -> None:
         self.bytes -= size
-        self._usage.bytes -= size
+        self.usage.bytes -= size

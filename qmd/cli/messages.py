@@ -74,10 +74,15 @@ def reading_options(command: Callable[..., None]) -> Callable[..., None]:
     return with_wanted
 
 
-def exit_for(wanted: Wanted, count: int, *, interrupted: bool) -> int:
+def end(context: click.Context, wanted: Wanted, count: int, *, interrupted: bool) -> None:
+    """Exit with the code that says whether all that was wanted was printed."""
     if interrupted:
-        return ExitCode.INTERRUPTED
-    return ExitCode.NOTHING_THERE if count < (wanted.count or 0) else 0
+        context.exit(ExitCode.INTERRUPTED)
+    if wanted.count is not None and count < wanted.count:
+        if sys.stderr.isatty():  # a script has the exit code
+            found = f"{count} of {wanted.count} messages were" if count else "no message was"
+            click.echo(f"{found} there in time; --timeout waits for more", err=True)
+        context.exit(ExitCode.NOTHING_THERE)
 
 
 class Printer:

@@ -31,6 +31,7 @@ def list_(configuration: Configuration, as_json: bool) -> None:
         ("MESSAGES", "messages"),
         ("BYTES", "bytes"),
         ("UNACKNOWLEDGED", "unacknowledged"),
+        ("EXPLANATION", "explanation"),
     ]
     print_rows(queues, columns, as_json=as_json, none="no outgoing queues")
 

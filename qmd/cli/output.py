@@ -40,7 +40,7 @@ def print_table(rows: Sequence[Row], columns: Columns) -> None:
     cells = [[shown(row.get(key)) for _, key in columns] for row in rows]
     headings = [heading for heading, _ in columns]
     widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
-    is_number = [all(isinstance(row.get(key), int) for row in rows) for _, key in columns]
+    is_number = [all(type(row.get(key)) in (int, float) for row in rows) for _, key in columns]
 
     def line(texts: Sequence[str]) -> str:
         padded = (

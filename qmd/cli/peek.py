@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
-from qmd.cli.messages import Wanted, exit_for, reading_options
+from qmd.cli.messages import Wanted, end, reading_options
 
 if TYPE_CHECKING:
     from qmd.cli.messages import Printer
 
-BATCH_MESSAGES = 64
+BATCH_MESSAGES = 256
 
 
 @click.command()
@@ -36,7 +36,7 @@ def peek(
 
     printer = Printer(wanted)
     interrupted = asyncio.run(_peek(configuration, queue, wanted, printer, start))
-    context.exit(exit_for(wanted, printer.count, interrupted=interrupted))
+    end(context, wanted, printer.count, interrupted=interrupted)
 
 
 async def _peek(

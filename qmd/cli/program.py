@@ -104,7 +104,7 @@ def _explain(error: Exception) -> Failure | None:
         case ConfigError():
             return Failure(ExitCode.CONFIGURATION, str(error))
         case InvalidName():
-            return Failure(ExitCode.USAGE, f"no such name can be: {error}")
+            return Failure(ExitCode.USAGE, f"the name cannot be read: {error}")
         case errors.NoSuchQueue():
             return Failure(ExitCode.NOT_FOUND, str(error))
         case errors.BadName():

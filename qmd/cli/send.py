@@ -131,7 +131,7 @@ async def _send(
     from protocol.format_name import parse_destination
 
     async with configuration.connect() as qm:
-        report.canonical = str(parse_destination(destination, local_host=qm.name))
+        report.canonical = str(parse_destination(destination, local_host="."))
         if only_one:
             async for body, properties in messages:
                 report.sent(await qm.send(destination, body, **properties))

@@ -27,5 +27,6 @@ def list_(configuration: Configuration, as_json: bool) -> None:
         ("QUEUE", "queue"),
         ("SEQUENCE", "id"),
         ("NUMBER", "number"),
+        ("ACKNOWLEDGED", "acknowledged"),
     ]
     print_rows(sequences, columns, as_json=as_json, none="no sequences")

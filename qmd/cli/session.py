@@ -24,9 +24,10 @@ def list_(configuration: Configuration, as_json: bool) -> None:
     columns = [
         ("PEER", "peer"),
         ("ADDRESS", "address"),
-        ("ROLE", "role"),
+        ("DIALLED", "dialled"),
         ("STATE", "state"),
         ("SENT", "sent"),
         ("RECEIVED", "received"),
+        ("UNACKNOWLEDGED", "unacknowledged"),
     ]
     print_rows(sessions, columns, as_json=as_json, none="no sessions")

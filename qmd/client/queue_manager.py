@@ -24,7 +24,7 @@ from qmd.client.receiver import Receiver, Taken
 from qmd.client.sender import WINDOW_MESSAGES, Sender
 
 RECONNECT_S = 30.0
-RECEIVE_BATCH_MESSAGES = 64
+RECEIVE_BATCH_MESSAGES = 256
 PEEK_BATCH_MESSAGES = 256
 
 Facts = dict[str, Any]  # what the queue manager tells about a queue, a session, itself

@@ -49,6 +49,13 @@ KEPT_AT_DESTINATION = frozenset(
 )
 
 
+# A plain message whose sender has let it go when we had received it: kept if it asked for that.
+# The first is [MS-MQQB] 3.1.5.8.8; of one that came too late nobody else would know.
+KEPT_IF_WANTED = frozenset(
+    {MessageClass.NACK_QUEUE_EXCEED_QUOTA, MessageClass.NACK_REACH_QUEUE_TIMEOUT}
+)
+
+
 class Consequences(NamedTuple):
     """What is to be done; classes are None where nothing is to be sent."""
 
@@ -125,7 +132,7 @@ def _is_journaled(message: UserMessage, message_class: int) -> bool:
 
 
 def _is_kept(message: UserMessage, message_class: int) -> bool:
-    if message_class == MessageClass.NACK_QUEUE_EXCEED_QUOTA:  # [MS-MQQB] 3.1.5.8.8
+    if message_class in KEPT_IF_WANTED:
         return not _is_transactional(message) and bool(message.user.flags.negative_journal)
     return message_class in KEPT_AT_DESTINATION
 

@@ -1,9 +1,11 @@
 """Before a session is open: who is there, and what both agree on.  [MS-MQQB] 3.1.5.2.3 - 3.1.5.4
 
-initiator  ── EstablishConnection ──►  acceptor      who am I, whom do I want
-           ◄─ EstablishConnection ──                 who is here; or refused
-           ── ConnectionParameters ─►                two time-outs, my window
-           ◄─ ConnectionParameters ──                the same time-outs, my window
+    initiator  ── EstablishConnection ──►  acceptor      who am I, whom do I want
+               ◄─ EstablishConnection ──                 who is here; or refused
+               ── ConnectionParameters ─►                two time-outs, my window
+               ◄─ ConnectionParameters ──                the same time-outs, my window
+
+Anything else that comes meanwhile ends the session.
 """
 
 from __future__ import annotations
@@ -192,25 +194,20 @@ class Handshake:
         self._output.append(build_connection_parameters(packet))
 
 
-# What is allowed when; anything else ends the session.  [MS-MQQB] 3.1.5.3, 3.1.5.4
-_STEPS: dict[
-    tuple[SessionState, PacketKind], Callable[[Handshake, bytes, int, float], SessionState]
-] = {
-    (SessionState.WAITING_EC, PacketKind.ESTABLISH_CONNECTION): Handshake._take_connection_request,
-    (
-        SessionState.WAITING_ECR,
-        PacketKind.ESTABLISH_CONNECTION,
-    ): Handshake._take_connection_response,
-    (SessionState.WAITING_CP, PacketKind.CONNECTION_PARAMETERS): Handshake._take_parameters_request,
-    (
-        SessionState.WAITING_CPR,
-        PacketKind.CONNECTION_PARAMETERS,
-    ): Handshake._take_parameters_response,
+_Step = Callable[[Handshake, bytes, int, float], SessionState]
+_WHO, _HOW = PacketKind.ESTABLISH_CONNECTION, PacketKind.CONNECTION_PARAMETERS
+
+# What is allowed when.  [MS-MQQB] 3.1.5.3, 3.1.5.4
+_STEPS: dict[tuple[SessionState, PacketKind], _Step] = {
+    (SessionState.WAITING_EC, _WHO): Handshake._take_connection_request,
+    (SessionState.WAITING_ECR, _WHO): Handshake._take_connection_response,
+    (SessionState.WAITING_CP, _HOW): Handshake._take_parameters_request,
+    (SessionState.WAITING_CPR, _HOW): Handshake._take_parameters_response,
 }
 
 _TEXT = {
-    PacketKind.ESTABLISH_CONNECTION: "a connection request or response",
-    PacketKind.CONNECTION_PARAMETERS: "connection parameters",
+    _WHO: "a connection request or response",
+    _HOW: "connection parameters",
     PacketKind.SESSION_ACK: "a session acknowledgment",
     PacketKind.USER_MESSAGE: "a user message",
 }

@@ -3,8 +3,8 @@
 A session lives and dies with its TCP connection, and nothing that must survive may depend on it:
 what the peer has not acknowledged is sent again on the next one.
 
-    acceptor   WAITING_EC ──► WAITING_CP ───┐
-                                            ├──► OPEN ──► CLOSED
+    acceptor   WAITING_EC ──► WAITING_CP ────────────┐
+                                                     ├──► OPEN ──► CLOSED
     initiator  NEW ──► WAITING_ECR ──► WAITING_CPR ──┘
 
 Whole packets go in (`receive`) and events come out; messages go in (`send`) and bytes come out

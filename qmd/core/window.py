@@ -14,7 +14,6 @@ from collections import deque
 from protocol import SessionHeader
 from qmd.core.session_events import IN_DOUBT_MAX, SessionOver
 
-
 Released = tuple[int, object]  # the number of a message on this session, and its token
 
 

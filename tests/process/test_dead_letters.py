@@ -226,7 +226,7 @@ def test_without_an_admin_queue_only_the_final_ack_is_sent(
     receiver: Daemon, remote: RemoteQueueManager
 ):
     peer = remote.connect(receiver.port)
-    packet = remote.transactional("plain", remote.new_sequence(), 1, ack_bits=wire.NA)
+    packet = remote.transactional("plain", remote.new_sequence(), 1)
 
     peer.send(packet)
     peer.wait(lambda: bool(peer.final_acks), what="the final ack")

@@ -54,7 +54,7 @@ def assert_both_read_the_same(record: type, packet: bytes) -> None:
         assert repr(derived) == repr(plain), "of the same types"
         return
     assert isinstance(plain, MalformedPacket), derived
-    assert 0 <= derived.offset
+    assert derived.offset >= 0
     # Where bytes are missing, plain construct may have met a broken rule just before; a run is
     # read as a whole.
     if not derived.rule.startswith("takes "):

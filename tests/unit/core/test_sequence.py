@@ -74,6 +74,15 @@ class TestAcceptance:
 
         assert sequence.offer(0x80000000_00000000, 1, 0, now=0.0)
 
+    def test_one_can_ask_without_offering(self):
+        sequence = incoming(3)
+
+        assert sequence.is_next(ID, 4, 3)
+        assert not sequence.is_next(ID, 3, 2)
+
+        assert (sequence.accepted_number, sequence.rejects, sequence.last_seen) == (3, 0, None)
+        assert sequence.next_timer() is None
+
     def test_a_receiver_without_state_accepts_the_first_message_of_a_pass(self):
         sequence = incoming()
 
@@ -375,6 +384,15 @@ class TestAcknowledgments:
             sequence.acknowledge(ID, 3, now=1.0)
 
         assert (sequence.acknowledged, list(sequence.in_flight)) == (0, [1, 2])
+
+    def test_what_was_sent_of_an_older_sequence_does_not_count_for_the_new_one(self):
+        sequence = outgoing(3, transmitted=3)
+        sequence.acknowledge(ID, 3, now=0.1)
+        sequence.released(3)
+        sequence.append()
+
+        with pytest.raises(ImpossibleOrderAck, match="only 0 were sent"):
+            sequence.acknowledge(ID + 1, 1, now=0.2)
 
     def test_a_late_order_ack_is_believed_in_a_new_pass(self):
         sequence = outgoing(5, transmitted=5)
