@@ -236,7 +236,7 @@ class BuildWriter(Writer):
 
 def _badly_ended(variable: str) -> str:
     """Whether a text does not end with its only null; see ParseWriter._wide_text."""
-    quick = f"{variable}.find(b'\\0\\0') < len({variable}) - 3 or {variable}[-1:] != b'\\0'"
+    quick = f"{variable}.find(b'\\0\\0') < len({variable}) - 3 or {variable}[-2:] != b'\\0\\0'"
     return f"({quick} or len({variable}) & 1) and not well_ended({variable})"
 
 

@@ -151,7 +151,8 @@ class Link:
                     manager.outgoing.transmitted_count += sent
                     manager.outgoing.arm_resend(queue)
                 if queue.expired:
-                    manager.outgoing.expire(queue)
+                    expired, queue.expired = queue.expired, []
+                    manager.undelivered.expire(queue, expired)
                 if queue.window.wants_refill or queue.window.needs_refill:
                     manager.outgoing.refill(queue)
             idle = 0 if sent else idle + 1

@@ -36,6 +36,7 @@ from qmd.routes import Routes
 from qmd.sending import Sending
 from qmd.settings import Settings
 from qmd.timers import Timers
+from qmd.undelivered import Undelivered
 from qmd.usage import Usage
 from storage import Storage, StorageOptions
 from storage import history as history_rows
@@ -97,6 +98,7 @@ class QueueManager:
         self.reading = Reading(self)
         self.endings = Endings(self)
         self.administration = Administration(self)
+        self.undelivered = Undelivered(self)
         self.sent_count = 0
         self.taken_count = 0
 

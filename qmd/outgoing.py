@@ -20,28 +20,21 @@ from protocol import (
     OrderAckBody,
     PrivateQueueName,
     UserMessage,
-    parse_user_message,
-    patch_class,
 )
 from protocol.direct_name import parse_wire_name
 from protocol.format_name import DirectName, FormatName, PrivateName, PublicName, parse_format_name
 from protocol.identifiers import guid_text, sequence_id
-from protocol.message_class import MessageClass
 from qmd.compose import queue_address
 from qmd.core.acknowledgment import build_acknowledgment, final_ack_packet, order_queue_of
 from qmd.core.fate import reason_text
 from qmd.core.sequence import ImpossibleOrderAck, OutgoingSequence
 from qmd.core.stored_packet import (
     is_express,
-    message_identity,
     reach_deadline_s,
-    wants_dead_letter,
     wants_journal,
 )
-from qmd.frames import StoredMessage
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, InFlight, OutgoingQueue
 from qmd.refusal import Refusal
-from storage import messages as message_rows
 from storage import outgoing as outgoing_rows
 from storage.batch import Batch
 from storage.keys import LOOKUP_BITS, LOOKUP_MASK, QUEUE_ID_MAX
@@ -49,8 +42,6 @@ from storage.outgoing import OutgoingRow
 from storage.pages import Totals
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from qmd.connection import PeerConnection
     from qmd.link import Link
     from qmd.manager import QueueManager
@@ -75,7 +66,6 @@ class Outgoing:
         self._link_by_sender: dict[bytes, Link] = {}
         self.transmitted_count = 0
         self.released_count = 0
-        self.dead_count = 0
 
     @property
     def queues(self) -> list[OutgoingQueue]:
@@ -301,7 +291,9 @@ class Outgoing:
             f"{reason_text(message_class, queue=queue.destination)}"
             f" Refused by {guid_text(message.user.source_queue_manager)} at {connection.host}."
         )
-        self.kill(queue, [key], message_class, reason, number_is=body.message_number)
+        self._manager.undelivered.kill(
+            queue, [key], message_class, reason, message_number=body.message_number
+        )
 
     def _speaks_for(
         self, connection: PeerConnection, message: UserMessage, queue: OutgoingQueue
@@ -313,134 +305,6 @@ class Outgoing:
             connection.session.remote_id,
             message.user.source_queue_manager,
         )
-
-    # Dead.
-
-    def expire(self, queue: OutgoingQueue) -> None:
-        """What `transmit` found to be over goes to the dead-letter queue."""
-        keys, queue.expired = queue.expired, []
-        self.kill(
-            queue,
-            keys,
-            MessageClass.NACK_REACH_QUEUE_TIMEOUT,
-            reason_text(MessageClass.NACK_REACH_QUEUE_TIMEOUT, queue=queue.destination),
-        )
-
-    def kill(
-        self,
-        queue: OutgoingQueue,
-        keys: list[int],
-        message_class: int,
-        reason: str,
-        *,
-        number_is: int | None = None,
-    ) -> None:
-        """Messages end undelivered: off this queue, with their reason, in one commit."""
-        manager = self._manager
-        batch = manager.storage.batch
-        wall_ms = int(manager.environment.time() * 1000)
-        stored: list[tuple[int, int]] = []  # row key, and the place it would get when dead
-        for key in keys:
-            packet = queue.forget_express(key)
-            if packet is None:
-                queue.window.remove(key)
-                queue.removing += 1
-                stored.append((queue.id << LOOKUP_BITS | key, manager.next_lookup_id(7)))
-            elif wants_dead_letter(packet):
-                manager.endings.dead_letter(patch_class(packet, message_class), reason, wall_ms)
-        if not stored:
-            return
-
-        def bury(db: sqlite3.Connection) -> list[tuple[int, bytes, int]]:
-            """(row key, packet, its new place) of those that were still there."""
-            buried = []
-            for row_key, lookup_id in stored:
-                row = outgoing_rows.find(db, row_key)
-                if row is None:
-                    continue
-                if number_is is not None and message_identity(row.packet)[1] != number_is:
-                    continue
-                buried.append((row_key, row.packet, lookup_id))
-            outgoing_rows.delete(db, [row_key for row_key, _, _ in buried])
-            message_rows.insert(
-                db,
-                [
-                    (
-                        manager.endings.dead_letter_queue(packet).id << LOOKUP_BITS | lookup_id,
-                        wall_ms,
-                        None,
-                        reason,
-                        patch_class(packet, message_class),
-                    )
-                    for _, packet, lookup_id in buried
-                    if wants_dead_letter(packet)
-                ],
-            )
-            return buried
-
-        done = batch.run(bury)
-        done.add_done_callback(
-            partial(self._buried, queue, message_class, reason, wall_ms, len(stored))
-        )
-
-    def _buried(
-        self,
-        queue: OutgoingQueue,
-        message_class: int,
-        reason: str,
-        wall_ms: int,
-        removing: int,
-        done: asyncio.Future[list[tuple[int, bytes, int]]],
-    ) -> None:
-        queue.removing -= removing
-        if done.cancelled() or done.exception() is not None:
-            return  # the storage failed, and the daemon stops
-        manager = self._manager
-        for row_key, packet, lookup_id in done.result():
-            key = row_key & LOOKUP_MASK
-            queue.shrink(len(packet))
-            if key >= TRANSACTIONAL_FIRST:
-                number = queue.number_of(key)
-                queue.forget_number(number)
-                if queue.sequence.remove(number):
-                    queue.sequence.hasten(manager.loop.time())
-                    self.arm_resend(queue)
-            else:
-                queue.in_flight.pop(key, None)
-                queue.others -= 1
-            self.dead_count += 1
-            if wants_dead_letter(packet):
-                dead_letters = manager.endings.dead_letter_queue(packet)
-                dead_letters.messages += 1
-                dead_letters.grow(len(packet))
-                dead_letters.arrived(
-                    [StoredMessage(lookup_id, wall_ms, patch_class(packet, message_class), reason)]
-                )
-                manager.reading.serve(dead_letters)
-            if message_class == MessageClass.NACK_REACH_QUEUE_TIMEOUT:
-                original = parse_user_message(packet)
-                if original.properties.flags & NEGATIVE_ARRIVAL:
-                    self.acknowledge_to_application(original, message_class, manager.storage.batch)
-        if done.result():
-            log.info(
-                "messages_died",
-                destination=queue.destination,
-                count=len(done.result()),
-                reason=reason,
-            )
-        queue.link.wake()
-
-    def expire_express(self, wall_s: int) -> None:
-        """Express messages that waited too long; the reaper sees only the disk."""
-        for queue in self._queues.values():
-            over = [
-                key
-                for key, packet in queue.express.items()
-                if (deadline := reach_deadline_s(packet)) is not None and wall_s > deadline
-            ]
-            if over:
-                queue.expired += over
-                self.expire(queue)
 
     # Resending.
 

@@ -68,7 +68,7 @@ class OutgoingQueue(Measured):
         self.sequence = sequence
         self.paused = paused
         self.others = others  # express and recoverable messages that are here
-        self.removing = 0  # transmission of what follows waits for this many removals
+        self.removing: set[int] = set()  # keys; what follows them in the sequence waits
         self.window: ReadyWindow[bytes] = ReadyWindow(
             entries_max=WINDOW_ENTRIES_MAX, bytes_max=WINDOW_BYTES_MAX
         )
@@ -163,6 +163,8 @@ class OutgoingQueue(Measured):
         """
         transmitted = self.transmitted
         if not transmitted or transmitted[-1].number < number:
+            for sent in transmitted:
+                self.window.remove(sent.key)
             transmitted.clear()
             return None
         done = []
@@ -170,12 +172,30 @@ class OutgoingQueue(Measured):
             done.append(transmitted.popleft())
         return done
 
-    def forget_number(self, number: int) -> None:
-        """A message was removed from the middle: it is not in flight any more."""
-        for entry in self.transmitted:
-            if entry.number == number:
-                self.transmitted.remove(entry)
-                return
+    def begin_removal(self, key: int) -> bool:
+        """A stored message is to be removed, and not sent any more; False if there is none."""
+        if key in self.removing:
+            return False
+        if key >= TRANSACTIONAL_FIRST:
+            number = self.number_of(key)
+            if not self.sequence.acknowledged < number < self.sequence.next_number:
+                return False
+        self.removing.add(key)
+        self.window.remove(key)
+        return True
+
+    def end_removal(self, key: int) -> None:
+        """The commit of the removal has returned."""
+        self.removing.discard(key)
+
+    def forget_in_flight(self, key: int) -> InFlight | None:
+        """An acknowledgment of the message at `key` tells nothing any more."""
+        self.in_flight.pop(key, None)
+        for sent in self.transmitted:
+            if sent.key == key:
+                self.transmitted.remove(sent)
+                return sent
+        return None
 
     def forget_express(self, key: int) -> bytes | None:
         """Drop an express message; None when `key` is none."""

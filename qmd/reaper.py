@@ -43,7 +43,7 @@ class Reaper:
         """End what is over now; True when there may be more."""
         manager = self._manager
         wall_s = int(manager.environment.time())
-        manager.outgoing.expire_express(wall_s)
+        manager.undelivered.expire_express(wall_s)
         for queue in list(manager.queues.values()):
             queue.expire_express(wall_s)
             if queue.expired:
@@ -59,8 +59,7 @@ class Reaper:
             by_outgoing.setdefault(queue_id_of(row.key), []).append(row.key & LOOKUP_MASK)
         for sender in manager.outgoing.queues:
             if keys := by_outgoing.get(sender.id):
-                sender.expired += keys
-                manager.outgoing.expire(sender)
+                manager.undelivered.expire(sender, keys)
         messages = await manager.storage.read(
             partial(expiry.expired_messages, now_s=wall_s, rows_max=EXPIRED_ROWS)
         )

@@ -71,7 +71,7 @@ def totals(db: sqlite3.Connection, queue_id: int) -> Totals:
 
 def totals_by_queue(db: sqlite3.Connection) -> dict[int, Totals]:
     """For all queues that hold something; meant for the start, when nothing is known yet."""
-    return pages.totals_by_queue(db, "message")
+    return pages.by_queue(pages.totals_by_level(db, "message"))
 
 
 def move(db: sqlite3.Connection, key: int, new_key: int, at_ms: int) -> bool:

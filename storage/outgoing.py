@@ -7,9 +7,6 @@ from typing import NamedTuple
 from storage import pages
 from storage.errors import NoSuchQueue, TooManyQueues
 from storage.keys import (
-    ARRIVAL_BITS,
-    LEVEL_MAX,
-    LOOKUP_BITS,
     OUTGOING_TRANSACTIONAL_LEVEL,
     QUEUE_ID_MAX,
     level_range,
@@ -155,7 +152,12 @@ def totals(db: sqlite3.Connection, outgoing_id: int) -> Totals:
 
 
 def totals_by_queue(db: sqlite3.Connection) -> dict[int, Totals]:
-    return pages.totals_by_queue(db, "outgoing")
+    return pages.by_queue(totals_by_level(db))
+
+
+def totals_by_level(db: sqlite3.Connection) -> dict[tuple[int, int], Totals]:
+    """By outgoing queue and level, of those that hold something."""
+    return pages.totals_by_level(db, "outgoing")
 
 
 def _change(db: sqlite3.Connection, column: str, outgoing_id: int, value: object) -> None:
@@ -202,8 +204,8 @@ def release(db: sqlite3.Connection, first: int, last: int) -> Totals:
 
 def transactional_by_queue(db: sqlite3.Connection) -> dict[int, int]:
     """How many transactional messages each outgoing queue holds, of those that hold some."""
-    rows = db.execute(
-        f"SELECT key >> {LOOKUP_BITS}, count(*) FROM outgoing"
-        f" WHERE key >> {ARRIVAL_BITS} & {LEVEL_MAX} = {OUTGOING_TRANSACTIONAL_LEVEL} GROUP BY 1"
-    )
-    return dict(rows.fetchall())
+    return {
+        outgoing_id: total.messages
+        for (outgoing_id, level), total in totals_by_level(db).items()
+        if level == OUTGOING_TRANSACTIONAL_LEVEL
+    }

@@ -29,7 +29,7 @@ COMMANDS = {
 }
 
 
-@click.group(cls=Program, commands_at=COMMANDS, epilog=EXIT_CODES)
+@click.group("qmd", cls=Program, commands_at=COMMANDS, epilog=EXIT_CODES)
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),

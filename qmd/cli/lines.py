@@ -13,7 +13,7 @@ LINE_BYTES_MAX = 4 * 1024 * 1024  # no message can be longer
 
 
 async def lines(stream: IO[bytes]) -> AsyncIterator[bytes]:
-    """Without their newlines; the last one need not have any.  Raises ValueError if too long."""
+    """Without their newlines; the last one need not have any.  Raises OSError if too long."""
     rest = b""
     async for chunk in _chunks(stream):
         *whole, rest = (rest + chunk).split(b"\n")

@@ -76,10 +76,8 @@ def number(text: str) -> int:
     return found
 
 
-def confirm(question: str, *, yes: bool) -> None:
+def confirm(act: str) -> None:
     """Ask before something that cannot be undone.  Raises Failure or Abort without a yes."""
-    if yes:
-        return
     if not sys.stdin.isatty():
-        raise Failure(ExitCode.USAGE, f"{question}; nobody is there to be asked; add --yes")
-    click.confirm(question, abort=True, err=True)
+        raise Failure(ExitCode.USAGE, f"{act}: nobody is there to be asked; add --yes")
+    click.confirm(f"{act}?", abort=True, err=True)

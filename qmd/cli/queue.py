@@ -115,7 +115,7 @@ def _confirmed(configuration: Configuration, act: str, name: str) -> dict[str, A
     """The queue, after somebody agreed to lose its messages; without messages nobody is asked."""
     found = configuration.ask(lambda qm: qm.show_queue(name))
     if messages := found["messages"]:
-        confirm(f"{act} {found['name']} with {messages} messages?", yes=False)
+        confirm(f"{act} {found['name']} with {messages} messages")
     return found
 
 

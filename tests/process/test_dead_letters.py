@@ -257,7 +257,7 @@ def test_a_transactional_message_to_an_unknown_queue_is_answered_by_a_final_ack_
 ):
     peer = remote.connect(receiver.port, source="127.0.0.2")
     packet = remote.transactional(
-        "no such queue",
+        "nosuchqueue",
         remote.new_sequence(),
         1,
         admin=wire.private("admin", "TCP:127.0.0.2"),
@@ -280,7 +280,7 @@ def test_with_the_switch_an_unknown_queue_is_told_to_the_admin_queue_too(hosts: 
     peer = remote.connect(daemon.port, source="127.0.0.2")
     admin = wire.private("admin", "TCP:127.0.0.2")
     packet = remote.transactional(
-        "no such queue", remote.new_sequence(), 1, admin=admin, ack_bits=wire.NA
+        "nosuchqueue", remote.new_sequence(), 1, admin=admin, ack_bits=wire.NA
     )
 
     peer.send(packet)

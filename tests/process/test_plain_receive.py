@@ -255,7 +255,7 @@ def test_a_message_that_nobody_takes_is_counted_and_the_session_stays(
 ):
     peer = remote.connect(daemon.port)
     lost = [
-        remote.message("no such queue", recoverable=True),
+        remote.message("nosuchqueue", recoverable=True),
         remote.message("orders", recoverable=True),  # plain to a transactional queue
         remote.message("plain", recoverable=True, address=b"somebody else's "),
         remote.message("x", recoverable=True, destination=wire.direct("TCP:127.0.0.1\\public")),

@@ -39,6 +39,8 @@ guids = st.binary(min_size=16, max_size=16)
 # null character.
 characters = st.characters(min_codepoint=1) | st.sampled_from("a\u0100\u6200\ud800\U0001f4e8")
 texts = st.text(characters, max_size=12).map(wide_text)
+# Bytes that are a text, or just not.
+nearly_texts = st.lists(st.sampled_from([0, 0, 0x61, 1]), max_size=8).map(bytes)
 blobs = st.binary(max_size=9)
 
 direct_names = texts.map(lambda text: DirectQueueName(len(text), text))

@@ -8,7 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol import (
+    DirectQueueName,
     MalformedPacket,
+    MqfAddressHeader,
+    MqfElement,
     UserMessage,
     build_establish_connection,
     build_session_ack,
@@ -24,6 +27,7 @@ from protocol.records import ConnectionParameters, EstablishConnection, SessionA
 from protocol.reference import build_plainly, parse_plainly
 from tests.properties.packet_strategies import (
     guids,
+    nearly_texts,
     session_headers,
     spoilt,
     u16,
@@ -124,7 +128,11 @@ def test_both_refuse_to_build_the_same_contradictions(
         field = data.draw(st.sampled_from(header._fields))
         value = getattr(strange, field)
         if isinstance(value, bytes):
-            value = data.draw(st.binary(max_size=20))
+            value = data.draw(st.binary(max_size=20) | nearly_texts)
+        if isinstance(value, DirectQueueName):
+            value = DirectQueueName(0, data.draw(nearly_texts))
+        if isinstance(value, MqfAddressHeader):
+            value = value._replace(elements=(MqfElement(3, data.draw(nearly_texts)),))
         strange = header._replace(**{field: value})
     mixed = message._replace(**{name: strange})
 

@@ -8,7 +8,11 @@ After one of `dies_after` nobody listens any more, either.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
+import threading
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +28,20 @@ class Peer:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.packet: Callable[[frames.NewMessage], bytes] = lambda message: message.body
         self.id = "00000000-0000-0000-0000-0000000000aa"
         self.version = frames.VERSION
         self.queues: defaultdict[str, list[frames.StoredMessage]] = defaultdict(list)
         self.outcomes: dict[bytes, Any] = {}
         self.refusals: dict[type[frames.Request], frames.Refused] = {}
+        self.refuse_at: int | None = None  # messages sent in all, beyond which none is taken
         self.before: list[type[frames.Request]] = []
         self.after: list[type[frames.Request]] = []
         self.dies_after: list[type[frames.Request]] = []
         self.requests: list[frames.AnyRequest] = []
         self.reads = 0
         self._news = asyncio.Event()
+        self.finish: Callable[[], object] = lambda: None
         self.connections: list[Connection] = []
         self.deserted = asyncio.Event()
         self.last_lookup_id = 0
@@ -127,7 +134,10 @@ class Connection:
             peer.before.remove(verb)
             raise HungUp
         reply: frames.Reply | None
-        if verb in peer.refusals:
+        sends = sum(len(one.messages) for one in peer.requests_of(frames.Send))
+        if peer.refuse_at is not None and sends > peer.refuse_at:
+            reply = frames.Refused(request.number, "over_quota", "The queue is full.", "make room")
+        elif verb in peer.refusals:
             refusal = peer.refusals.pop(verb)
             reply = frames.Refused(request.number, refusal.code, refusal.text, refusal.remedy)
         else:
@@ -153,7 +163,7 @@ class Connection:
             case frames.Send(messages=messages, token=token):
                 ids = []
                 for message in messages:
-                    peer.put(message.destination, message.body)
+                    peer.put(message.destination, peer.packet(message))
                     ids.append(f"{peer.id}\\{peer.last_lookup_id}")
                 peer.outcomes[token] = ids
                 return ids
@@ -219,3 +229,26 @@ class Connection:
 
 
 WAITS = object()
+
+
+@contextlib.contextmanager
+def peer_in_thread(path: Path) -> Iterator[Peer]:
+    """A peer in an event loop of its own, as a daemon is in a process of its own."""
+    started: concurrent.futures.Future[Peer] = concurrent.futures.Future()
+
+    async def serve() -> None:
+        done = asyncio.Event()
+        async with Peer(path) as peer:
+            loop = asyncio.get_running_loop()
+            peer.finish = lambda: loop.call_soon_threadsafe(done.set)
+            started.set_result(peer)
+            await done.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    peer = started.result()
+    try:
+        yield peer
+    finally:
+        peer.finish()
+        thread.join()

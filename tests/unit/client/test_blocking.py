@@ -1,35 +1,18 @@
 """The client without `await`: the same verbs, through the one wrapper."""
 
-import asyncio
 import threading
 
 import pytest
 
 from qmd import frames
 from qmd.client import NotConnected, OverQuota, blocking
-from tests.unit.client.peer import Peer
+from tests.unit.client.peer import peer_in_thread
 
 
 @pytest.fixture
 def peer(tmp_path):
-    """A peer in an event loop of its own, as a daemon is in a process of its own."""
-    ready, done = threading.Event(), None
-    the_peer = None
-
-    async def serve():
-        nonlocal the_peer, done
-        done = asyncio.Event()
-        async with Peer(tmp_path / "socket") as the_peer:
-            the_peer.loop = asyncio.get_running_loop()
-            ready.set()
-            await done.wait()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    ready.wait()
-    yield the_peer
-    the_peer.loop.call_soon_threadsafe(done.set)
-    thread.join()
+    with peer_in_thread(tmp_path / "socket") as peer:
+        yield peer
 
 
 def test_what_is_sent_can_be_received(peer):

@@ -174,7 +174,7 @@ class TestAtTheDestination:
 
     @pytest.mark.parametrize("transactional", [True, False])
     def test_nothing_else_is_kept_or_journaled_here(self, transactional):
-        kept = {0x8000, 0x8003, 0x8009, 0x800A}
+        kept = {0x8000, 0x8002, 0x8003, 0x8009, 0x800A}
         asking = message(transactional=transactional, jn=True, jp=True)
 
         for each in MessageClass:

@@ -1,0 +1,219 @@
+"""Messages that will not be delivered: off their outgoing queue, with a reason, in one commit.
+
+A message dies because its time is over or because its destination has refused it
+for good.  While its removal is being committed nothing that follows it in its
+sequence is sent, because that is linked around it; and an acknowledgment that
+arrives meanwhile does not count it a second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from protocol import parse_user_message, patch_class
+from protocol.message_class import MessageClass
+from qmd.core.fate import consequences, reason_text
+from qmd.core.stored_packet import message_identity, reach_deadline_s, wants_dead_letter
+from qmd.frames import StoredMessage
+from qmd.outgoing_queue import TRANSACTIONAL_FIRST, InFlight, OutgoingQueue
+from storage import messages as message_rows
+from storage import outgoing as outgoing_rows
+from storage.keys import LOOKUP_BITS
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from qmd.manager import QueueManager
+
+log = structlog.get_logger()
+
+DEAD_LEVEL = 7
+
+
+class _Dying(NamedTuple):
+    """A stored message whose end is being committed."""
+
+    key: int
+    place: int  # its lookup id in the dead-letter queue
+    sent: InFlight | None  # how it was in flight
+
+
+class _Found(NamedTuple):
+    """What the disk held of it."""
+
+    dying: _Dying
+    packet: bytes | None  # None: nothing, it was released meanwhile
+    is_meant: bool  # False: another message, which stays
+
+
+class Undelivered:
+    """Ends messages of outgoing queues."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+        self.dead_count = 0
+
+    def expire(self, queue: OutgoingQueue, keys: list[int]) -> None:
+        """Messages whose time to reach their queue is over."""
+        self.kill(
+            queue,
+            keys,
+            MessageClass.NACK_REACH_QUEUE_TIMEOUT,
+            reason_text(
+                MessageClass.NACK_REACH_QUEUE_TIMEOUT,
+                queue=queue.destination,
+                detail=_hindrance(queue),
+            ),
+        )
+
+    def expire_express(self, wall_s: int) -> None:
+        """Express messages that waited too long: the disk knows nothing of them."""
+        for queue in self._manager.outgoing.queues:
+            over = [
+                key
+                for key, packet in queue.express.items()
+                if (deadline := reach_deadline_s(packet)) is not None and wall_s > deadline
+            ]
+            if over:
+                self.expire(queue, over)
+
+    def kill(
+        self,
+        queue: OutgoingQueue,
+        keys: list[int],
+        message_class: int,
+        reason: str,
+        *,
+        message_number: int | None = None,
+    ) -> None:
+        """The messages at `keys` end here; with `message_number`, only the one that bears it.
+
+        A key whose message is gone, acknowledged or ending already is passed over.
+        """
+        manager = self._manager
+        wall_ms = int(manager.environment.time() * 1000)
+        dying: list[_Dying] = []
+        for key in keys:
+            packet = queue.forget_express(key)
+            if packet is not None:
+                self._end(queue, packet, message_class)
+                if wants_dead_letter(packet):
+                    manager.endings.dead_letter(patch_class(packet, message_class), reason, wall_ms)
+            elif queue.begin_removal(key):
+                place = manager.next_lookup_id(DEAD_LEVEL)
+                dying.append(_Dying(key, place, queue.forget_in_flight(key)))
+        if not dying:
+            return
+
+        def bury(db: sqlite3.Connection) -> list[_Found]:
+            found: list[_Found] = []
+            for each in dying:
+                row = outgoing_rows.find(db, queue.id << LOOKUP_BITS | each.key)
+                if row is None:
+                    found.append(_Found(each, None, True))
+                else:
+                    is_meant = message_number in (None, message_identity(row.packet)[1])
+                    found.append(_Found(each, row.packet, is_meant))
+            buried = [(each.dying, each.packet) for each in found if each.packet and each.is_meant]
+            outgoing_rows.delete(db, [queue.id << LOOKUP_BITS | each.key for each, _ in buried])
+            message_rows.insert(
+                db,
+                [
+                    (
+                        manager.endings.dead_letter_queue(packet).id << LOOKUP_BITS | each.place,
+                        wall_ms,
+                        None,
+                        reason,
+                        patch_class(packet, message_class),
+                    )
+                    for each, packet in buried
+                    if wants_dead_letter(packet)
+                ],
+            )
+            return found
+
+        done = manager.storage.batch.run(bury)
+        done.add_done_callback(partial(self._buried, queue, message_class, reason, wall_ms))
+
+    def _buried(
+        self,
+        queue: OutgoingQueue,
+        message_class: int,
+        reason: str,
+        wall_ms: int,
+        done: asyncio.Future[list[_Found]],
+    ) -> None:
+        if done.cancelled() or done.exception() is not None:
+            return  # the storage failed, and the daemon stops
+        manager = self._manager
+        count = 0
+        again = False
+        for each, packet, is_meant in done.result():
+            queue.end_removal(each.key)
+            if not is_meant:
+                again = True  # it is in flight no more, and has to be sent after all
+                continue
+            self._count_out(queue, each, packet)
+            if packet is None:
+                continue
+            count += 1
+            self._end(queue, packet, message_class)
+            if wants_dead_letter(packet):
+                copy = patch_class(packet, message_class)
+                dead_letters = manager.endings.dead_letter_queue(packet)
+                dead_letters.messages += 1
+                dead_letters.grow(len(copy))
+                manager.reading.arrived(
+                    dead_letters, [StoredMessage(each.place, wall_ms, copy, reason)]
+                )
+        if count:
+            log.info("messages_died", destination=queue.destination, count=count, reason=reason)
+        if again:
+            queue.new_pass(transactional_only=True)
+        queue.link.wake()
+
+    def _count_out(self, queue: OutgoingQueue, dying: _Dying, packet: bytes | None) -> None:
+        if dying.key < TRANSACTIONAL_FIRST:
+            if packet is not None:
+                queue.others -= 1
+                queue.shrink(len(packet))
+            return
+        if packet is None and dying.sent is None:
+            return
+        # Without its row it was acknowledged while it was dying; it was not counted then.
+        queue.shrink(len(packet) if packet is not None else dying.sent.size if dying.sent else 0)
+        if queue.sequence.remove(queue.number_of(dying.key)):
+            queue.sequence.hasten(self._manager.loop.time())
+            self._manager.outgoing.arm_resend(queue)
+
+    def _end(self, queue: OutgoingQueue, packet: bytes, message_class: int) -> None:
+        """Tell the application, if it asked to hear of this end and nobody else does."""
+        self.dead_count += 1
+        original = parse_user_message(packet)
+        result = consequences(
+            original,
+            message_class,
+            at_source=True,
+            insecure_nacks=self._manager.settings.delivery.insecure_nacks,
+            by_final_ack=message_class != MessageClass.NACK_REACH_QUEUE_TIMEOUT,
+        )
+        if result.acknowledgment is not None:
+            self._manager.outgoing.acknowledge_to_application(
+                original, result.acknowledgment, self._manager.storage.batch
+            )
+
+
+def _hindrance(queue: OutgoingQueue) -> str:
+    """What kept the messages of a queue from being delivered, as far as we know."""
+    if queue.paused:
+        return "the outgoing queue was paused"
+    history = queue.link.retry.history
+    if queue.link.connection is None and history:
+        return f"{queue.link.name}: {history[-1].result}"
+    if queue.link.connection is None:
+        return f"no session with {queue.link.name}"
+    return f"{queue.link.name} did not acknowledge it"

@@ -1,0 +1,145 @@
+"""How every command fails, helps and is loaded."""
+
+import json
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from qmd import frames
+from qmd.cli import main
+from qmd.cli.program import Failure
+
+
+def commands(group=main, path=()):
+    """Every command there is, as the words that call it."""
+    yield path
+    if isinstance(group, click.Group):
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            yield from commands(group.get_command(context, name), (*path, name))
+
+
+@pytest.mark.parametrize("words", list(commands()), ids=" ".join)
+def test_every_command_explains_itself(words):
+    result = CliRunner().invoke(main, [*words, "--help"])
+
+    assert result.exit_code == 0
+    assert result.output.startswith(f"Usage: {' '.join(('qmd', *words))}")
+
+
+def test_help_loads_nothing_heavy():
+    script = f"""
+import sys
+from qmd.cli import main
+for words in {list(commands())!r}:
+    main([*words, "--help"], standalone_mode=False)
+print(sorted(sys.modules), file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+
+    heavy = ("asyncio", "construct", "msgspec", "protocol", "qmd.client", "structlog", "uvloop")
+    assert not [name for name in heavy if repr(name) in done.stderr]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["no-such-command"],
+        ["--no-such-option"],
+        ["send"],
+        ["send", "orders", "x", "--priority", "8"],
+        ["send", "orders", "x", "--time-to-reach-queue", "30"],
+        ["send", "orders", "x", "--time-to-reach-queue", "1500ms"],
+        ["send", "orders", "x", "--body-base64", "eA=="],
+        ["send", "orders", "--body-base64", "&"],
+        ["send", "orders", "x", "--body-type", "zwei"],
+        ["send", "orders", "x", "--acknowledge", "full-receive"],
+        ["send", "orders", "--each-line", "--count", "2"],
+        ["send", "DIRECT=nonsense", "x"],
+        ["receive", "orders", "--all", "--count", "2"],
+        ["receive", "orders", "--json", "--body-only"],
+        ["queue", "create", "orders", "--quota", "much"],
+        ["name", "explain", "DIRECT=nonsense"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_said_in_one_line(qmd, words):
+    result = qmd(*words)
+
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("qmd: ")
+
+
+def test_a_daemon_that_is_not_there_is_said_in_one_line(qmd):
+    result = qmd("status")
+
+    assert result.exit_code == 5
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("qmd: there is no control socket at ")
+    assert "qmd serve" in line
+
+
+def test_a_wrong_configuration_is_said_in_one_line(qmd, config):
+    config.write_text("[control]\nsockt = 1\n")
+
+    result = qmd("status")
+
+    assert result.exit_code == 78
+    (line,) = result.stderr.splitlines()
+    assert "did you mean socket?" in line
+
+
+def test_without_a_configuration_the_way_to_one_is_said(monkeypatch):
+    monkeypatch.delenv("QMD_CONFIG", raising=False)
+
+    result = CliRunner().invoke(main, ["status"])
+
+    assert result.exit_code == 78
+    assert "--config or QMD_CONFIG" in result.stderr
+
+
+def test_the_environment_names_the_configuration(peer, config, monkeypatch):
+    monkeypatch.setenv("QMD_CONFIG", str(config))
+
+    assert CliRunner().invoke(main, ["queue", "list"]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [("no_such_queue", 3), ("bad_name", 2), ("access_denied", 4), ("something_new", 4)],
+)
+def test_a_refusal_has_an_exit_code_and_says_what_to_do(qmd, peer, code, exit_code):
+    peer.refusals[frames.ShowQueue] = frames.Refused(0, code, "It is\nnot so.", "Do this.")
+
+    result = qmd("queue", "show", "orders")
+
+    assert result.exit_code == exit_code
+    assert result.stderr == "qmd: It is not so; Do this.\n"
+
+
+def test_init_writes_a_configuration_that_can_be_used(tmp_path):
+    folder = tmp_path / "new"
+
+    made = CliRunner().invoke(main, ["init", str(folder), "--listen", "127.0.0.1:1999", "--json"])
+    again = CliRunner().invoke(main, ["init", str(folder)])
+
+    assert json.loads(made.stdout) == {"config": str(folder / "qmd.toml")}
+    assert "port = 1999" in (folder / "qmd.toml").read_text()
+    assert again.exit_code == 78, "what is there is never overwritten"
+
+
+def test_colors_are_for_terminals_that_want_them(monkeypatch, capsys):
+    failure = Failure(1, "it failed")
+    failure.show()
+    assert capsys.readouterr().err == "qmd: it failed\n"
+
+    monkeypatch.setenv("NO_COLOR", "1")
+    result = CliRunner().invoke(main, ["--no-such-option"], color=True)
+    assert "\x1b" not in result.stderr
