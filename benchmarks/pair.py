@@ -5,24 +5,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import socket
 import sys
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from qmd.client import QueueManager, connect
 
 READY_TIMEOUT_S = 30.0
+LAST_WORDS_CHARACTERS = 2000
+# Below the range that outgoing connections are given: a daemon that was killed finds its port free.
+PORTS = range(10_000, 32_000)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
 
 def free_port() -> int:
     """A TCP port of the loopback address that nobody listens at now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    for port in random.sample(PORTS, 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise RuntimeError("no free port was found")
+
+
+@contextlib.asynccontextmanager
+async def ended_at_last(*daemons: Daemon) -> AsyncIterator[None]:
+    """Whatever happens within: at the end none of them runs."""
+    try:
+        yield
+    finally:
+        await asyncio.gather(*(daemon.kill() for daemon in daemons))
 
 
 @dataclass
@@ -32,26 +47,24 @@ class Daemon:
     folder: Path
     name: str
     port: int = field(default_factory=free_port)
+    environment: dict[str, str] = field(default_factory=dict)  # QMD_<SECTION>_<KEY>
     process: asyncio.subprocess.Process | None = None
 
-    async def create(self, *changes: tuple[str, str]) -> None:
-        """Write its configuration, with lines of it changed: (key, value)."""
-        init = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "qmd", "init", str(self.folder)),
-            *("--listen", f"127.0.0.1:{self.port}", "--name", self.name),
-            stdout=asyncio.subprocess.DEVNULL,
-        )
-        if await init.wait():
-            raise RuntimeError(f"qmd init {self.folder} failed")
-        lines = self.config.read_text().splitlines()
-        for key, value in (("run_as_root", "true"), *changes):
-            index = next(n for n, line in enumerate(lines) if line.lstrip("# ").startswith(f"{key} ="))
-            lines[index] = f"{key} = {value}"
-        self.config.write_text("\n".join(lines) + "\n")
+    async def create(self) -> None:
+        """Make its folder and its configuration."""
+        self.folder.mkdir(parents=True)
+        with self.log.open("ab") as log:
+            init = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "qmd", "init", str(self.folder)),
+                *("--listen", f"127.0.0.1:{self.port}", "--name", self.name),
+                stdout=log,
+                stderr=log,
+            )
+            if await init.wait():
+                raise RuntimeError(f"qmd init {self.folder} failed:\n{self.last_words}")
 
     async def start(self) -> None:
         """Returns when it serves.  Raises RuntimeError with its last words when it does not."""
-        loop = asyncio.get_running_loop()
         ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         with ready, self.log.open("ab") as log:
             path = self.folder / "ready.sock"
@@ -60,18 +73,25 @@ class Daemon:
             ready.setblocking(False)
             self.process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "qmd", "--config", str(self.config), "serve"),
-                env=os.environ | {"NOTIFY_SOCKET": str(path)},
+                env=os.environ
+                | {"QMD_QUEUE_MANAGER_RUN_AS_ROOT": "true", "NOTIFY_SOCKET": str(path)}
+                | self.environment,
                 stdout=log,
                 stderr=log,
             )
+            is_ready = asyncio.create_task(_told_ready(ready))
+            is_over = asyncio.create_task(self.process.wait())
             try:
-                async with asyncio.timeout(READY_TIMEOUT_S):
-                    while b"READY=1" not in await loop.sock_recv(ready, 4096):
-                        pass
-            except TimeoutError:
-                raise RuntimeError(
-                    f"{self.name} did not start:\n{self.log.read_text()[-2000:]}"
-                ) from None
+                await asyncio.wait(
+                    (is_ready, is_over),
+                    timeout=READY_TIMEOUT_S,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if not is_ready.done():
+                    raise RuntimeError(f"{self.name} did not start:\n{self.last_words}")
+            finally:
+                is_ready.cancel()
+                is_over.cancel()
 
     async def kill(self) -> None:
         """SIGKILL: no goodbye, no flush."""
@@ -82,23 +102,28 @@ class Daemon:
         await self._end(signal.SIGTERM)
 
     def client(self) -> QueueManager:
-        return connect(self.folder / "qmd.sock")
+        return connect(self.socket)
 
-    def destination(self, queue: str) -> str:
-        """How others name a queue of it."""
-        return f"DIRECT=TCP:127.0.0.1:{self.port}\\private$\\{queue}"
+    def destination(self, queue: str, *, port: int | None = None) -> str:
+        """How others name a queue of it; by another port where that leads to it as well."""
+        return f"DIRECT=TCP:127.0.0.1:{port or self.port}\\private$\\{queue}"
 
     def cpu_s(self) -> float:
-        """User and system time so far."""
-        assert self.process is not None
-        text = Path(f"/proc/{self.process.pid}/stat").read_text()
-        fields = text.rpartition(")")[2].split()
+        """User and system time since it was started."""
+        fields = self._proc("stat").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
     def rss_mb(self) -> float:
-        assert self.process is not None
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
-        return pages * _PAGE_BYTES / 1e6
+        return int(self._proc("statm").split()[1]) * _PAGE_BYTES / 1e6
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, "it does not run"
+        return self.process.pid
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / "qmd.sock"
 
     @property
     def config(self) -> Path:
@@ -108,9 +133,23 @@ class Daemon:
     def log(self) -> Path:
         return self.folder / "log"
 
+    @property
+    def last_words(self) -> str:
+        return self.log.read_text(errors="replace")[-LAST_WORDS_CHARACTERS:]
+
+    def _proc(self, file: str) -> str:
+        return Path(f"/proc/{self.pid}/{file}").read_text()
+
     async def _end(self, number: signal.Signals) -> None:
-        process, self.process = self.process, None
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(number)
-            await process.wait()
+        process = self.process
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+        await process.wait()
+        self.process = None
+
+
+async def _told_ready(ready: socket.socket) -> None:
+    while b"READY=1" not in await asyncio.get_running_loop().sock_recv(ready, 4096):
+        pass

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from protocol import MalformedPacket
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 # Output waiting in the transport above which nothing more is handed to the session.
 WRITE_BYTES_HIGH = 1024 * 1024
 WRITE_BYTES_LOW = 256 * 1024
+FINAL_ACKS_MAX = 1024  # that wait for room in the window
 UNREAD_BYTES_MAX = 32 * 1024 * 1024  # more than a full pump of the largest messages
 
 
@@ -50,6 +52,9 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.bytes_received = 0
         self.bytes_sent = 0
         self.owed_order_acks: dict[IncomingStream, None] = {}
+        # Refusals of transactional messages.  One that is lost, or finds no place here, is made
+        # again when its message is sent again.
+        self.owed_final_acks: deque[bytes] = deque(maxlen=FINAL_ACKS_MAX)
 
     # What the event loop calls.
 
@@ -122,6 +127,11 @@ class PeerConnection(asyncio.BufferedProtocol):
             self.session.mark_stored(numbers, self._loop.time())
             self.flush_soon()
 
+    def owe_final_ack(self, packet: bytes) -> None:
+        """A final ack goes out over this session, as soon as its window lets it."""
+        self.owed_final_acks.append(packet)
+        self.flush_soon()
+
     def flush_soon(self) -> None:
         if not self._flush_due:
             self._flush_due = True
@@ -181,7 +191,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._flush_due = False
         if self._closed or self.session is None:
             return
-        self._manager.incoming.send_owed_order_acks(self)
+        self._manager.incoming.send_owed_acks(self)
         self._manager.peers.pump(self)
         self._write()
         self._arm(self._loop.time())

@@ -156,7 +156,7 @@ class Endings:
                     )
                 if result.final_ack is not None:
                     self._manager.outgoing.send_final_ack(
-                        original, result.final_ack, self._manager.storage.batch, address=None
+                        original, result.final_ack, self._manager.storage.batch
                     )
             log.info("messages_expired", queue=queue.name, count=len(ended))
 

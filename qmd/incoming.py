@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+STREAMS_MAX = 100_000  # (source, queue) whose sequences are remembered
 WIRE_NAMES_MAX = 10_000  # destinations as peers spell them, remembered with their queue
 POSITIVE_ARRIVAL = 0x01  # MessagePropertiesHeader.Flags.PA
 
@@ -151,6 +152,15 @@ class Incoming:
             if transaction is None and self._is_duplicate(source, user.message_number, now):
                 self.duplicate_count += 1
                 continue
+            size = len(packet)
+            if (full := manager.is_full(size)) is not None:
+                # The sender keeps what is not acknowledged: [MS-MQQB] 3.1.5.8.8.
+                manager.log_limited("session_closed_for_lack_of_room", "room", reason=full)
+                if recoverable_number:
+                    decided.pop()
+                self._finish(connection, decided, arrivals, accepted, wall_s)
+                connection.close(f"no room for messages: {full}")
+                return
             deadline = reach_deadline_s(packet)
             if deadline is not None and wall_s > deadline:
                 self._refuse(
@@ -171,7 +181,6 @@ class Incoming:
                     connection, message, packet, MessageClass.NACK_BAD_DESTINATION_QUEUE, wall_ms
                 )
                 continue
-            size = len(packet)
             if transaction is not None:
                 if not queue.transactional:
                     self._refuse(
@@ -193,16 +202,14 @@ class Incoming:
                     queue,
                 )
                 continue
-            if (full := manager.is_full(size)) is not None:
-                # The sender keeps what is not acknowledged: [MS-MQQB] 3.1.5.8.8.
-                manager.log_limited("session_closed_for_lack_of_room", "room", reason=full)
-                if recoverable_number:
-                    decided.pop()
-                self._finish(connection, decided, arrivals, accepted, wall_s)
-                connection.close(f"no room for messages: {full}")
-                return
             has_room = queue.has_room(size)
             if transaction is not None:
+                if len(self._streams) >= STREAMS_MAX and (source, queue.id) not in self._streams:
+                    manager.log_limited("too_many_streams", connection.host, limit=STREAMS_MAX)
+                    decided.pop()
+                    self._finish(connection, decided, arrivals, accepted, wall_s)
+                    connection.close("too many sources of transactional messages")
+                    return
                 stream = self._streams.get((source, queue.id)) or self._new_stream(source, queue)
                 stream.return_path = connection
                 stream.by_direct_name = type(destination) is DirectQueueName
@@ -316,27 +323,28 @@ class Incoming:
         connection.owed_order_acks[stream] = None
         connection.flush_soon()
 
-    def send_owed_order_acks(self, connection: PeerConnection) -> None:
+    def send_owed_acks(self, connection: PeerConnection) -> None:
         """As many as the window lets through; only the newest position of a stream counts."""
+        manager = self._manager
+        session, now = connection.session, manager.loop.time()
+        assert session is not None
         owed = connection.owed_order_acks
         while owed and connection.room > 0:
             stream = next(iter(owed))
             del owed[stream]
-            assert connection.session is not None
-            connection.session.send(
-                order_ack_packet(
-                    stream.sequence.durable,
-                    destination=order_queue_name(connection.host)
-                    if stream.by_direct_name
-                    else PrivateQueueName(stream.source, ORDER_QUEUE_NUMBER),
-                    own_id=self._manager.id,
-                    message_number=self._manager.message_numbers.next() & 0xFFFFFFFF,
-                    sent_time=int(self._manager.environment.time()),
-                ),
-                recoverable=True,
-                token=None,
-                now=self._manager.loop.time(),
+            packet = order_ack_packet(
+                stream.sequence.durable,
+                destination=order_queue_name(connection.host)
+                if stream.by_direct_name
+                else PrivateQueueName(stream.source, ORDER_QUEUE_NUMBER),
+                own_id=manager.id,
+                message_number=manager.next_message_number(),
+                sent_time=int(manager.environment.time()),
             )
+            session.send(packet, recoverable=True, token=None, now=now)
+        final_acks = connection.owed_final_acks
+        while final_acks and connection.room > 0:
+            session.send(final_acks.popleft(), recoverable=True, token=None, now=now)
 
     def arm_order_ack(self, stream: IncomingStream) -> None:
         wake_at = stream.sequence.next_timer()
@@ -449,9 +457,11 @@ class Incoming:
         if result.acknowledgment is not None:
             manager.outgoing.acknowledge_to_application(message, result.acknowledgment, batch)
         if result.final_ack is not None:
-            manager.outgoing.send_final_ack(
-                message, result.final_ack, batch, address=connection.host
+            final_ack = manager.outgoing.final_ack(
+                message, result.final_ack, address=connection.host
             )
+            # Not before the disk holds what was kept of the message.
+            batch.when_durable(partial(connection.owe_final_ack, final_ack))
         manager.log_limited(
             "message_refused",
             connection.host,

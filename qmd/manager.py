@@ -159,6 +159,10 @@ class QueueManager:
         self.timers.cancel_all()
         await self.storage.close()
 
+    def next_message_number(self) -> int:
+        """[MS-MQQB] 3.1.1.3 MessageIdOrdinal: 32 bits, each number once."""
+        return self.message_numbers.next() & 0xFFFFFFFF
+
     def next_lookup_id(self, level: int) -> int:
         return level << LEVEL_SHIFT | self._arrivals.next()
 

@@ -110,17 +110,24 @@ class Outgoing:
 
     # Sending.
 
-    def queue_for(self, name: DirectName | PrivateName) -> OutgoingQueue:
-        """The outgoing queue for a destination, made when it is the first message."""
+    def queue_for(
+        self, name: DirectName | PrivateName, *, for_acknowledgments: bool = False
+    ) -> OutgoingQueue:
+        """The outgoing queue for a destination, made when it is the first message.
+
+        Peers can make us send acknowledgments to names of their choice, and so may use up only
+        a half of all ids.
+        """
         key = name.key
         queue = self._queues.get(key)
         if queue is not None:
             return queue
         manager = self._manager
-        if self._next_id > QUEUE_ID_MAX:
+        limit = QUEUE_ID_MAX // 2 if for_acknowledgments else QUEUE_ID_MAX
+        if self._next_id > limit:
             raise Refusal(
                 "too_many_destinations",
-                f"there are {QUEUE_ID_MAX} outgoing queues; no further destination can be added",
+                f"there are {limit} outgoing queues; no further destination can be added",
             )
         timestamp = max(int(manager.environment.time()), self._last_timestamp + 1)
         queue = OutgoingQueue(
@@ -340,7 +347,7 @@ class Outgoing:
             original,
             message_class,
             own_id=manager.id,
-            message_number=manager.message_numbers.next() & 0xFFFFFFFF,
+            message_number=manager.next_message_number(),
             sent_time=int(manager.environment.time()),
         )
         if built is not None:
@@ -354,30 +361,31 @@ class Outgoing:
                 name = PublicName(destination)
             manager.sending.send_packet(name, packet, batch)
 
-    def send_final_ack(
-        self, original: UserMessage, message_class: int, batch: Batch, *, address: str | None
-    ) -> None:
-        """[MS-MQQB] 3.1.7.17: tell the source what became of a transactional message.
+    def final_ack(self, original: UserMessage, message_class: int, *, address: str | None) -> bytes:
+        """[MS-MQQB] 3.1.7.17: the packet that tells the source what became of its message.
 
         `address` is where the message came from, when that is known.
         """
-        manager = self._manager
-        source = original.user.source_queue_manager
-        packet = final_ack_packet(
+        return final_ack_packet(
             original,
             message_class,
             destination=order_queue_of(
-                source,
+                original.user.source_queue_manager,
                 address or "",
                 by_direct_name=address is not None
                 and isinstance(original.user.destination_queue, DirectQueueName),
             ),
-            own_id=manager.id,
-            message_number=manager.message_numbers.next() & 0xFFFFFFFF,
-            sent_time=int(manager.environment.time()),
+            own_id=self._manager.id,
+            message_number=self._manager.next_message_number(),
+            sent_time=int(self._manager.environment.time()),
         )
-        # Whatever address the packet bears, it goes over a session with its source.
-        manager.sending.send_packet(PrivateName(source, ORDER_QUEUE_NUMBER), packet, batch)
+
+    def send_final_ack(self, original: UserMessage, message_class: int, batch: Batch) -> None:
+        """Tell the source of a message that it was accepted and then ended; this must arrive."""
+        packet = self.final_ack(original, message_class, address=None)
+        # Over whatever session with its source there is, or will be.
+        name = PrivateName(original.user.source_queue_manager, ORDER_QUEUE_NUMBER)
+        self._manager.sending.send_packet(name, packet, batch)
 
     # What operators do.
 

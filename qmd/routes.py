@@ -95,7 +95,7 @@ class Routes:
         self._routes[text] = route
         return route
 
-    def route_name(self, name: FormatName) -> Route:
+    def route_name(self, name: FormatName, *, for_acknowledgments: bool = False) -> Route:
         if isinstance(name, DirectName) and self.is_local(name):
             key = queue_key(name)
             queue = None if key is None else self._manager.queues.get(key)
@@ -118,7 +118,7 @@ class Routes:
                     f"{name} is a journal or dead-letter queue of another computer",
                     "Such queues can be read on their own computer, and not be sent to.",
                 )
-            return self._manager.outgoing.queue_for(name)
+            return self._manager.outgoing.queue_for(name, for_acknowledgments=for_acknowledgments)
         raise Refusal(
             "bad_name",
             f"{name} needs a directory, and this queue manager has none",

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 
 LEVEL_SHIFT = 44
-MESSAGE_NUMBER_MASK = 0xFFFFFFFF
 
 Route = LocalQueue | OutgoingQueue
 
@@ -67,7 +66,7 @@ class Sending:
         to_send: dict[OutgoingQueue, list[tuple[int, bytes]]] = {}
         express: dict[OutgoingQueue, list[tuple[int, bytes]]] = {}
         for new, (route, delivery) in zip(messages, routes, strict=True):
-            number = self._manager.message_numbers.next() & MESSAGE_NUMBER_MASK
+            number = self._manager.next_message_number()
             ids.append(f"{own_guid}\\{number}")
             if isinstance(route, OutgoingQueue):
                 if delivery == TRANSACTIONAL:
@@ -212,7 +211,7 @@ class Sending:
     def send_packet(self, name: FormatName, packet: bytes, batch: Batch) -> None:
         """A packet of our own making: an acknowledgment, to a queue here or elsewhere."""
         try:
-            route = self._manager.routes.route_name(name)
+            route = self._manager.routes.route_name(name, for_acknowledgments=True)
         except Refusal as refusal:
             self._manager.log_limited("acknowledgment_not_sent", str(name), reason=refusal.text)
             return

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import json_option
 
 if TYPE_CHECKING:
@@ -20,18 +21,28 @@ def name() -> None:
 @name.command()
 @click.argument("text")
 @json_option
-def explain(text: str, as_json: bool) -> None:
+@pass_configuration
+def explain(configuration: Configuration, text: str, as_json: bool) -> None:
     """Say what TEXT means as the name of a queue.  The daemon is not asked."""
     from protocol.format_name import MultipleName, parse_destination
     from qmd.cli.output import print_facts
 
-    meant = parse_destination(text, local_host=".")
+    meant = parse_destination(text, local_host=_local_host(configuration))
     facts: dict[str, Any] = {"format_name": str(meant), **_facts(meant)}
     if isinstance(meant, MultipleName):
         facts["elements"] = [
             {"format_name": str(element), **_facts(element)} for element in meant.elements
         ]
     print_facts(facts, as_json=as_json)
+
+
+def _local_host(configuration: Configuration) -> str:
+    """The name in the configuration, where there is one; else what the host is called."""
+    import os
+
+    if configuration.path.exists():
+        return configuration.settings().queue_manager.name
+    return os.uname().nodename or "localhost"
 
 
 def _facts(meant: FormatName) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def send(
 
     from protocol.format_name import parse_destination
 
-    canonical = str(parse_destination(destination, local_host="."))
+    parse_destination(destination, local_host=".")  # what is no name needs no daemon
     properties = _properties(delivery, acknowledge, given)
     if each_line:
         assert file is not None
@@ -120,7 +120,7 @@ def send(
     else:
         messages = _repeated(_content(body, body_base64, file), count, properties)
     only_one = not each_line and count is None
-    report = _Report(canonical, None if each_line else count or 1, as_json=as_json)
+    report = _Report(destination, None if each_line else count or 1, as_json=as_json)
     asyncio.run(_send(configuration, destination, messages, report, only_one=only_one))
 
 
@@ -132,7 +132,10 @@ async def _send(
     *,
     only_one: bool,
 ) -> None:
+    from protocol.format_name import parse_destination
+
     async with configuration.connect() as qm:
+        report.canonical = str(parse_destination(destination, local_host=qm.name))
         if only_one:
             async for body, properties in messages:
                 report.sent(await qm.send(destination, body, **properties))
@@ -159,10 +162,10 @@ def _report_confirmed(unconfirmed: deque[asyncio.Future[str]], report: _Report) 
 class _Report:
     """Prints ids as they are confirmed; to a person, one line about all of them."""
 
-    def __init__(self, canonical: str, expected: int | None, *, as_json: bool) -> None:
+    def __init__(self, destination: str, expected: int | None, *, as_json: bool) -> None:
         from qmd.cli.progress import Progress
 
-        self._canonical = canonical
+        self.canonical = destination
         self._as_json = as_json
         self._for_a_person = sys.stdout.isatty() and not as_json
         self._first = self._last = ""
@@ -176,17 +179,17 @@ class _Report:
         if self._as_json:
             from qmd.cli.output import print_json
 
-            print_json({"id": message_id, "destination": self._canonical})
+            print_json({"id": message_id, "destination": self.canonical})
         elif not self._for_a_person:
             click.echo(message_id)
 
     def end(self) -> None:
         self._progress.finish()
         if self._for_a_person and self._count == 1:
-            click.echo(f"sent {self._first} to {self._canonical}")
+            click.echo(f"sent {self._first} to {self.canonical}")
         elif self._for_a_person:
             numbers = f", {self._first} to {self._last}" if self._count else ""
-            click.echo(f"sent {self._count} messages to {self._canonical}{numbers}")
+            click.echo(f"sent {self._count} messages to {self.canonical}{numbers}")
 
 
 def _properties(delivery: str | None, acknowledge: str | None, given: dict[str, Any]) -> Properties:

@@ -1,6 +1,6 @@
 """The same client without `await`, for programs that have no event loop.
 
-    with blocking.connect("/run/qmd/control.sock") as qm:
+    with blocking.connect("/run/qmd/qmd.sock") as qm:
         qm.send("orders@hostb", b"10 screws")
         for message in qm.receive_each("replies", timeout_s=5):
             ...

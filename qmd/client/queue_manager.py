@@ -1,6 +1,6 @@
 """The queue manager, as an application on the same computer sees it.
 
-    async with connect("/run/qmd/control.sock") as qm:
+    async with connect("/run/qmd/qmd.sock") as qm:
         await qm.send("orders@hostb", b"10 screws", label="order 17")
         message = await qm.receive("replies", timeout_s=30)
 

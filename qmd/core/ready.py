@@ -15,8 +15,9 @@ messages exist nowhere else, stay whatever their number, and wait at the horizon
 until what may precede them has been read.
 
 A message that was taken is still on disk.  It is remembered until `remove` or
-`put_back`, because a refill may read it again; so `remove` is called *after* the
-commit that deleted it.
+`put_back`, because a refill may read it again.  So `remove` is called when no
+refill that begins later can see the row any more: after the commit that deleted
+it, or once that is ahead of every further read in the writer's line.
 """
 
 from __future__ import annotations

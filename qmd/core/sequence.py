@@ -179,6 +179,7 @@ class OutgoingSequence:
         "_fresh",
         "_highest_transmitted",
         "_intervals_s",
+        "_relink_at",
         "ack_count",
         "acknowledged",
         "base",
@@ -219,6 +220,7 @@ class OutgoingSequence:
         self._fresh = True  # nothing was transmitted in this pass
         self._intervals_s = resend_intervals_s
         self._due: float | None = None
+        self._relink_at: float | None = None
 
     def append(self) -> int:
         """The number of the next message; it never changes.
@@ -279,7 +281,10 @@ class OutgoingSequence:
         in_flight = self.in_flight
         while in_flight and in_flight[0] <= number:
             in_flight.popleft()
-        self._due = now + self._interval_s() if in_flight else None
+        if in_flight:
+            self._due = now + self._interval_s()
+        else:
+            self._stop_timer()
         return number
 
     def released(self, count: int) -> None:
@@ -304,7 +309,7 @@ class OutgoingSequence:
             is_linked = number != in_flight[-1]
             in_flight.remove(number)
             if not in_flight:
-                self._due = None
+                self._stop_timer()
         self._settle()
         return is_linked
 
@@ -312,30 +317,38 @@ class OutgoingSequence:
         """A new pass: a new session, a resend.  Everything outstanding goes again, in order."""
         self.in_flight.clear()
         self._fresh = True
-        self._due = None
+        self._stop_timer()
 
     def next_timer(self) -> float | None:
         """When the resend timer runs out; it runs while anything in flight lacks its ack."""
-        return self._due
+        if self._due is None or self._relink_at is None:
+            return self._due
+        return min(self._due, self._relink_at)
 
     def handle_timer(self, now: float) -> bool:
         """True: begin a new pass (see `restart`).  The wait after it may be longer."""
-        if self._due is None or now < self._due:
+        due = self.next_timer()
+        if due is None or now < due:
             return False
-        self._due = None
-        self.resend_count += 1
+        if due == self._due:
+            self.resend_count += 1
+        self._stop_timer()
         return True
 
     def hasten(self, now: float) -> None:
         """The peer refused a message that later ones in flight are linked to: resend soon.
 
         Not at once, because the refusals of what follows are probably on their way.
+        The peer is there, so this pass counts for none that it left unanswered.
         """
-        if self._due is not None:
-            self._due = min(self._due, now + RELINK_DELAY_S)
+        if self._due is not None and self._relink_at is None:
+            self._relink_at = now + RELINK_DELAY_S
 
     def _interval_s(self) -> float:
         return self._intervals_s[min(self.resend_count, len(self._intervals_s) - 1)]
+
+    def _stop_timer(self) -> None:
+        self._due = self._relink_at = None
 
     def _settle(self) -> None:
         if self.outstanding == 0:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import contextlib
+import functools
 import json
 import os
 import random
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.process.peer import RemoteQueueManager
+from tests.process.warm import Warm
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "qmd"]
@@ -46,7 +49,10 @@ class Daemon:
     """A queue manager of its own folder and port.  `start`, `kill`, `terminate`, again and again.
 
     `settings` are written into the configuration that `qmd init` made, table by table.
+    Its commands are forks of one warm process, unless `warm` is False.
     """
+
+    warm = True
 
     def __init__(
         self, folder: Path, *, settings: Mapping[str, Any] | None = None, port: int | None = None
@@ -56,7 +62,7 @@ class Daemon:
         self.config = folder / "qmd.toml"
         self.process: subprocess.Popen[bytes] | None = None
         self.log = folder.with_name(folder.name + ".log")
-        run(["init", str(folder), "--listen", f"127.0.0.1:{self.port}"])
+        run(["init", str(folder), "--listen", f"127.0.0.1:{self.port}"], warm=True)
         self.configure(settings or {})
 
     # -- its life --
@@ -192,6 +198,7 @@ class Daemon:
             input=input,
             check=check,
             timeout_s=timeout_s,
+            warm=self.warm,
         )
 
     def spawn_cli(self, *arguments: str) -> subprocess.Popen[bytes]:
@@ -270,18 +277,22 @@ def run(
     check: bool = True,
     timeout_s: float = 60.0,
     environment: Mapping[str, str] | None = None,
+    warm: bool = False,
 ) -> subprocess.CompletedProcess[bytes]:
     """The command line without a daemon of its own."""
-    done = subprocess.run(
-        [*COMMAND, *arguments],
-        cwd=ROOT,
-        input=input,
-        stdin=subprocess.DEVNULL if input is None else None,
-        capture_output=True,
-        timeout=timeout_s,
-        check=False,
-        env={**_environment(), **(environment or {})},
-    )
+    if warm:
+        done = _warm().run(arguments, input=input, timeout_s=timeout_s)
+    else:
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            cwd=ROOT,
+            input=input,
+            stdin=subprocess.DEVNULL if input is None else None,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+            env={**_environment(), **(environment or {})},
+        )
     if check and done.returncode != 0:
         raise AssertionError(
             f"qmd {' '.join(arguments)[:300]} ended with {done.returncode}:\n"
@@ -289,6 +300,13 @@ def run(
             f"{done.stderr.decode(errors='replace')[-2000:]}"
         )
     return done
+
+
+@functools.cache
+def _warm() -> Warm:
+    warm = Warm(ROOT, _environment())
+    atexit.register(warm.close)
+    return warm
 
 
 def _environment() -> dict[str, str]:

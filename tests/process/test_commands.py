@@ -34,6 +34,7 @@ def daemon(shared_hosts: Hosts) -> Daemon:
     daemon = shared_hosts.daemon()
     daemon.create("plain")
     daemon.create("orders", transactional=True)
+    daemon.warm = False  # programs as everybody starts them
     return daemon
 
 

@@ -220,6 +220,8 @@ class Queue(RuleBasedStateMachine):
         assert known <= set(keys) <= self.disk | self.ghosts | self.express
         assert not self.taken & set(keys)
         assert all(item == self.items[key][0] for key, item in entries)
+        waiting = [key for key in self.express if horizon is not None and key >= horizon]
+        assert len(keys) + len(waiting) == len(self.window), "stored beyond the horizon"
 
     @precondition(lambda self: self.window is not None)
     @invariant()

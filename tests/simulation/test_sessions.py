@@ -31,6 +31,7 @@ from tests.unit.core.session_wire import message_number, numbered_packet
 
 # Why a session may end in here; anything else is an error.
 EXPECTED_ENDS = ("cut", "nothing came for", "idle for", "no session after")
+EXPECTED_ENDS_IN_PEACE = ("idle for",)
 
 happened: Counter[str] = Counter()  # over all worlds: what the faults led to
 
@@ -145,6 +146,7 @@ class End:
         for event in events:
             if isinstance(event, MessageReceived):
                 number = message_number(event.packet)
+                assert event.packet == numbered_packet(number, other.kinds[number])
                 self.received.add(number)
                 if event.recoverable_number:
                     assert other.kinds[number] != "express"
@@ -163,10 +165,13 @@ class End:
             self.acknowledged.add(token)
 
     def check(self) -> None:
-        """Whatever came in is acknowledged when half of the window is used up."""
+        """Receipt is acknowledged at half of the window, storage at once if it is to be."""
         if self.session.state is SessionState.OPEN:
             usable = max(1, min(self.announced, max(self.seen_window, 1)) // 2)
             assert self.received_count - self.said_received < min(usable, 32)
+        following = self.said_stored + 1
+        if self.settings.ack_at_once and following in self.recoverable_received:
+            assert following in self.to_store, "stored, and nothing was said"
 
 
 class World:
@@ -211,7 +216,8 @@ class World:
         end.transmit()
         end.check()
         if events and isinstance(events[-1], Closed):
-            assert any(text in events[-1].reason for text in EXPECTED_ENDS), events[-1].reason
+            expected = EXPECTED_ENDS_IN_PEACE if self.healing else EXPECTED_ENDS
+            assert any(text in events[-1].reason for text in expected), events[-1].reason
             happened[events[-1].reason.split(" for ")[0]] += 1
             self.other(end).session.close("cut", self.now)
             self.connect()

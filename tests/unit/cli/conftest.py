@@ -28,7 +28,7 @@ def packet(message: frames.NewMessage) -> bytes:
 def config(tmp_path):
     """A configuration whose control socket is `socket`, beside it."""
     path = tmp_path / "qmd.toml"
-    path.write_text('[control]\nsocket = "socket"\n')
+    path.write_text('[queue_manager]\nname = "hosta"\n[control]\nsocket = "socket"\n')
     return path
 
 

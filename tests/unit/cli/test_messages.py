@@ -40,6 +40,12 @@ def test_json_gives_the_canonical_destination(qmd, peer):
     }
 
 
+def test_no_computer_means_this_one(qmd, peer):
+    result = qmd("send", "orders", "--json")
+
+    assert json.loads(result.output)["destination"] == r"DIRECT=OS:hosta\private$\orders"
+
+
 def test_every_property_has_its_option(qmd, peer):
     correlation = "01020304-0506-0708-090a-0b0c0d0e0f10\\7"
 

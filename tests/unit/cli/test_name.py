@@ -21,7 +21,7 @@ import pytest
             },
         ),
         (r".\system$;deadxact", {"system": True, "queue": None, "part": "deadxact"}),
-        ("orders", {"host": ".", "queue": "orders"}),
+        ("orders", {"host": "hosta", "queue": "orders"}),
         (
             "PRIVATE=01020304-0506-0708-090a-0b0c0d0e0f10\\c",
             {

@@ -103,6 +103,17 @@ class TestHorizon:
         assert drain(one) == [1, 2, 3]
         assert one.needs_refill
 
+    def test_what_arrives_just_at_the_horizon_is_beyond_it(self):
+        one = window()
+        one.clear_to_disk(0)
+        read(one, 1, 2, complete=False)
+
+        add(one, 3)
+
+        assert (one.horizon, drain(one)) == (3, [1, 2])
+        read(one, 3)
+        assert drain(one) == [3]
+
     def test_room_that_becomes_free_is_not_for_what_is_beyond_it(self):
         one = window(1, 2, 3, 4)
         one.pop()

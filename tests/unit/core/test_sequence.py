@@ -499,19 +499,49 @@ class TestResendTimer:
 
         assert sequence.next_timer() is None
 
-    def test_after_a_refusal_it_comes_sooner_and_is_not_put_off_by_the_next_one(self):
-        sequence = outgoing(3, transmitted=3)
-        assert sequence.remove(1)
+    def test_after_a_refusal_it_comes_sooner_and_is_not_put_off(self):
+        sequence = outgoing(5, transmitted=5)
+        assert sequence.remove(2)
 
         sequence.hasten(now=2.0)
+        sequence.hasten(now=2.5)
+        sequence.acknowledge(ID, 1, now=2.7)
 
         assert sequence.next_timer() == 2.0 + RELINK_DELAY_S
-        sequence.hasten(now=2.5)
-        assert sequence.next_timer() == 2.0 + RELINK_DELAY_S
+        assert not sequence.handle_timer(now=2.9)
+        assert sequence.handle_timer(now=3.0)
+
+    def test_a_pass_after_a_refusal_makes_no_later_wait_longer(self):
+        sequence = outgoing(3, transmitted=3, resend_intervals_s=(10.0, 20.0))
+        sequence.remove(1)
+        sequence.hasten(now=2.0)
+        assert sequence.handle_timer(now=3.0)
+        sequence.restart()
+        assert sequence.resend_count == 0
+
+        sequence.transmit(2, 3.0)
+
+        assert sequence.next_timer() == 13.0
+
+    def test_it_comes_no_later_for_a_refusal(self):
+        sequence = outgoing(3, transmitted=3, resend_intervals_s=(0.5, 0.7))
+        sequence.remove(1)
+
+        sequence.hasten(now=0.2)
+
+        assert sequence.next_timer() == 0.5
+        assert sequence.handle_timer(now=0.5)
+        assert (sequence.resend_count, sequence.next_timer()) == (1, None)
 
     def test_nothing_is_hastened_when_nothing_is_in_flight(self):
-        sequence = outgoing(1)
-
+        sequence = outgoing(2, transmitted=2)
+        sequence.remove(1)
         sequence.hasten(now=2.0)
 
+        sequence.remove(2)
         assert sequence.next_timer() is None
+        assert not sequence.handle_timer(now=9.0)
+
+        sequence.hasten(now=10.0)
+        sequence.transmit(sequence.append(), 11.0)
+        assert sequence.next_timer() == 41.0

@@ -181,6 +181,8 @@ def test_a_peer_that_receives_but_never_stores_is_sent_half_the_numbers_at_most(
     assert window.room() == 0
     assert acknowledge(window, IN_DOUBT_MAX, 1, 0b11) == [1, 2]
     assert window.room() == 2
+    assert acknowledge(window, IN_DOUBT_MAX, 1, 0b1) == []
+    assert window.room() == 2, "an older acknowledgment takes nothing back"
 
 
 kinds = st.text(alphabet="er", min_size=1, max_size=80)

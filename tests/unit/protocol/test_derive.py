@@ -1,0 +1,110 @@
+"""The derivation itself: what it knows, what it refuses to guess, what it costs to load."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Annotated, NamedTuple
+
+import construct
+import pytest
+
+from protocol import MalformedPacket
+from protocol.derive import Codec
+from protocol.layout import Rule
+from protocol.reference import build_plainly, parse_plainly
+
+
+class Small(NamedTuple):
+    kind: Annotated[int, construct.Int8ul]
+    count: Annotated[int, construct.Int16ul, Rule(construct.this.count < 10, "MUST be below 10")]  # type: ignore[assignment]
+    last: Annotated[int, construct.Int32ul]
+
+
+class BigEndian(NamedTuple):
+    number: Annotated[int, construct.Int16ub]
+
+
+class Unknown(NamedTuple):
+    rest: Annotated[bytes, construct.GreedyBytes]
+
+
+class Clever(NamedTuple):
+    size: Annotated[int, construct.Int8ul]
+    rest: Annotated[int, construct.If(lambda context: context.size > 3, construct.Int8ul)]
+
+
+SMALL = Codec(Small)
+
+
+def test_fields_that_follow_each_other_are_read_at_once() -> None:
+    assert SMALL.parse(b"\x01\x02\x00\x03\x00\x00\x00") == Small(1, 2, 3)
+    assert SMALL.build(Small(1, 2, 3)) == b"\x01\x02\x00\x03\x00\x00\x00"
+    assert SMALL.parse_source.count("unpack") == 1
+
+
+def test_a_record_may_start_inside_the_bytes() -> None:
+    assert SMALL.parse(b"????\x01\x02\x00\x03\x00\x00\x00", 4) == Small(1, 2, 3)
+    with pytest.raises(MalformedPacket, match=r"^count at offset 5: MUST be below 10"):
+        SMALL.parse(b"????\x01\x0b\x00\x03\x00\x00\x00", 4)
+
+
+def test_the_first_field_that_is_not_there_is_named() -> None:
+    with pytest.raises(MalformedPacket, match="^last at offset 3: takes 4 bytes, 2 are left"):
+        SMALL.parse(b"\x01\x02\x00\x03\x00")
+
+
+def test_a_rule_holds_for_what_is_built_too() -> None:
+    with pytest.raises(MalformedPacket, match=r"^count at offset 1: MUST be below 10"):
+        SMALL.build(Small(1, 10, 3))
+    with pytest.raises(MalformedPacket, match=r"^last at offset 3: MUST fit into 32 bits"):
+        SMALL.build(Small(1, 2, 2**32))
+
+
+def test_the_reference_names_the_same_field_and_rule() -> None:
+    with pytest.raises(MalformedPacket) as refused:
+        parse_plainly(Small, b"\x01\x0b\x00\x03\x00\x00\x00")
+    assert (refused.value.field, refused.value.rule) == ("count", "MUST be below 10")
+    with pytest.raises(MalformedPacket) as refused:
+        build_plainly(Small(1, 10, 3))
+    assert (refused.value.field, refused.value.rule) == ("count", "MUST be below 10")
+
+
+@pytest.mark.parametrize("record", [BigEndian, Unknown, Clever])
+def test_a_layout_that_is_not_understood_is_an_error_when_it_is_declared(record: type) -> None:
+    with pytest.raises(TypeError):
+        Codec(record)
+
+
+def test_errors_show_the_derived_line() -> None:
+    with pytest.raises(MalformedPacket) as refused:
+        SMALL.parse(b"\x01\x0b\x00\x03\x00\x00\x00")
+
+    assert "MUST be below 10" in str(refused.traceback[-1].statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import protocol",
+        "import protocol.format_name",
+        "from protocol import format_name",
+        "from protocol import InvalidName, MessageClass, guid_text",
+        "from protocol.errors import MalformedPacket",
+    ],
+)
+def test_names_come_without_construct(statement: str) -> None:
+    program = f"import sys; {statement}; sys.exit('construct' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_packets_come_when_they_are_asked_for() -> None:
+    program = (
+        "from protocol import PacketBuffer, Ping, UserMessage, parse_user_message, framing;"
+        "import protocol\n"
+        "try: protocol.no_such_name\n"
+        "except AttributeError as error: assert 'no_such_name' in str(error)"
+    )
+
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
