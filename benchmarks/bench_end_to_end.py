@@ -46,7 +46,9 @@ async def measure(messages: int, body_bytes: int, delivery: str) -> dict[str, An
                 await daemon.create()
                 await daemon.start()
             async with b.client() as there:
-                await there.create_queue("private$\\orders", transactional=delivery == "transactional")
+                await there.create_queue(
+                    "private$\\orders", transactional=delivery == "transactional"
+                )
             result: dict[str, Any] = {"idle_rss_mb": [round(d.rss_mb(), 1) for d in (a, b)]}
             await _throughput(a, b, WARM_UP_MESSAGES, body_bytes, delivery)
             result |= await _throughput(a, b, messages, body_bytes, delivery)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from qmd.client import QueueManager, connect
+from qmd.client.queue_manager import RECONNECT_S
 
 READY_TIMEOUT_S = 30.0
 LAST_WORDS_CHARACTERS = 2000
@@ -52,7 +53,7 @@ class Daemon:
 
     async def create(self) -> None:
         """Make its folder and its configuration."""
-        self.folder.mkdir(parents=True)
+        self.folder.mkdir(mode=0o700, parents=True)
         with self.log.open("ab") as log:
             init = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "qmd", "init", str(self.folder)),
@@ -101,8 +102,8 @@ class Daemon:
         """SIGTERM, and wait."""
         await self._end(signal.SIGTERM)
 
-    def client(self) -> QueueManager:
-        return connect(self.socket)
+    def client(self, *, reconnect_s: float = RECONNECT_S) -> QueueManager:
+        return connect(self.control_socket, reconnect_s=reconnect_s)
 
     def destination(self, queue: str, *, port: int | None = None) -> str:
         """How others name a queue of it; by another port where that leads to it as well."""
@@ -122,7 +123,7 @@ class Daemon:
         return self.process.pid
 
     @property
-    def socket(self) -> Path:
+    def control_socket(self) -> Path:
         return self.folder / "qmd.sock"
 
     @property

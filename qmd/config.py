@@ -243,12 +243,14 @@ def _check_together(settings: Settings, source: _Source) -> None:
         raise source.error(problem, "control", "socket")
 
 
-def write_default_config(folder: Path, *, listen: str, name: str) -> Path:
+def write_default_config(
+    folder: Path, *, listen: str, name: str, run_as_root: bool = False
+) -> Path:
     """Writes `folder`/qmd.toml for a queue manager that keeps everything in `folder`.
 
     `listen` is address:port, with an IPv6 address in brackets; an empty `name` stands for the
-    host's.  A new folder gets mode 0700, the file 0640.  Raises ConfigError; an existing file
-    is never touched.
+    host's; `run_as_root` is for a folder that is root's own.  A new folder gets mode 0700, the
+    file 0640.  Raises ConfigError; an existing file is never touched.
     """
     address, _, port = listen.rpartition(":")
     if not (port.isascii() and port.isdigit() and len(port) <= 5):
@@ -261,6 +263,8 @@ def write_default_config(folder: Path, *, listen: str, name: str) -> Path:
     }
     if name:
         given["queue_manager", "name"] = name
+    if run_as_root:
+        given["queue_manager", "run_as_root"] = True
     file = folder.absolute() / CONFIG_NAME
     text = _default_text(given)
     try:

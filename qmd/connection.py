@@ -84,7 +84,9 @@ class PeerConnection(asyncio.BufferedProtocol):
         try:
             packets = self._buffer.buffer_updated(nbytes)
         except MalformedPacket as error:
-            self._handle(self.session.close(f"bytes that are no packet: {error}", now), now)
+            self._handle(
+                self.session.close(f"bytes that are no packet: {error}", now, whole=False), now
+            )
             self.flush_soon()
             return
         if packets:
@@ -106,7 +108,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             return
         reason = f"the connection was lost: {exc}" if exc else "the peer closed the connection"
         now = self._loop.time()
-        self._handle(self.session.close(reason, now), now)
+        self._handle(self.session.close(reason, now, whole=False), now)
 
     # What the queue manager calls.
 
@@ -171,11 +173,11 @@ class PeerConnection(asyncio.BufferedProtocol):
             elif kind is Opened:
                 self._manager.peers.opened(self)
             elif kind is Closed:
-                self._end(cast(Closed, event).reason)
+                self._end(*cast(Closed, event))
         if received:
             self._manager.incoming.receive(self, received, now)
 
-    def _end(self, reason: str) -> None:
+    def _end(self, reason: str, whole: bool) -> None:
         if self._closed:
             return
         self._write()
@@ -185,7 +187,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             # close() writes what is buffered first: a refusal has to arrive.
             self._transport.close()
-        self._manager.peers.closed(self, reason)
+        self._manager.peers.closed(self, reason, whole=whole)
 
     def _flush(self) -> None:
         self._flush_due = False

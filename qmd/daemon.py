@@ -7,6 +7,7 @@ Exit codes:  0 stopped as asked;  1 the storage or something of this host failed
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import resource
 import signal
@@ -43,6 +44,9 @@ BACKLOG = 512
 # A commit's thread and the event loop share the interpreter: with the usual 5 ms either may keep
 # the other waiting for as long as a whole commit takes.
 SWITCH_INTERVAL_S = 0.0005
+# A batch of parsed messages alone passes Python's usual 700 objects: the collector would run for
+# each, and find nothing.  Measured: 0.9 µs of 1.7 a message in the session.
+GC_THRESHOLDS = (20_000, 50, 100)
 
 
 # What starting again does not mend.
@@ -64,6 +68,7 @@ def main(settings: Settings) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.umask(0o077)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.set_threshold(*GC_THRESHOLDS)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(serve(settings, Environment(), ServiceManager(os.environ)))
@@ -119,6 +124,9 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
             listen=[f"{host}:{port}" for host, port in manager.listening],
             control=str(settings.control.socket),
         )
+        # What is there now stays: the collector need not walk over it again and again.
+        gc.collect()
+        gc.freeze()
         service.tell("READY=1", f"STATUS=Serving {len(manager.queues)} queues as {name}")
         await _until_stopped(stop, manager, tasks)
     finally:

@@ -103,15 +103,16 @@ class Link:
             queue.new_pass(transactional_only=False)
         self.wake()
 
-    def closed(self, connection: PeerConnection, reason: str) -> None:
-        """The session, or the attempt at one, is over."""
+    def closed(self, connection: PeerConnection, reason: str, *, whole: bool) -> None:
+        """The session, or the attempt at one, is over; `whole`: because it was not needed."""
         if self.attempt is connection:
             self.attempt = None
         if self.connection is connection:
             self.connection = None
             for queue in self.queues:
                 queue.new_pass(transactional_only=False)
-        self.retry.failed(self._manager.loop.time(), reason)
+        if not whole:
+            self.retry.failed(self._manager.loop.time(), reason)
         if self.has_work:
             self.connect()
 

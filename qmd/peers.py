@@ -123,7 +123,7 @@ class Peers:
                 if link.remote_id == guid and link.connection is None and link.has_work:
                     link.kick()
 
-    def closed(self, connection: PeerConnection, reason: str) -> None:
+    def closed(self, connection: PeerConnection, reason: str, *, whole: bool) -> None:
         if connection not in self.connections:
             return
         del self.connections[connection]
@@ -146,7 +146,7 @@ class Peers:
         if connection.link is not None:
             links[connection.link] = None
         for link in links:
-            link.closed(connection, reason)
+            link.closed(connection, reason, whole=whole)
             if link.guid is not None and (other := self.connection_to(link.guid)) is not None:
                 link.opened(other)
 

@@ -41,6 +41,17 @@ def delete(db: sqlite3.Connection, keys: Sequence[int]) -> None:
     )
 
 
+def remove(db: sqlite3.Connection, keys: Sequence[int]) -> Totals:
+    """Delete these messages; how many of them there were."""
+    count, size = db.execute(
+        "SELECT count(*), coalesce(sum(length(packet)), 0) FROM message"
+        " WHERE key IN (SELECT value FROM json_each(?))",
+        (key_list(keys),),
+    ).fetchone()
+    delete(db, keys)
+    return Totals(count, size)
+
+
 def find(db: sqlite3.Connection, key: int) -> MessageRow | None:
     row = db.execute(f"SELECT {COLUMNS} FROM message WHERE key = ?", (key,)).fetchone()
     return None if row is None else MessageRow._make(row)
@@ -63,6 +74,15 @@ def page(
         (*queue_range(queue_id, from_lookup), rows_max),
     )
     return pages.take(cursor, MessageRow._make, bytes_max)
+
+
+def keys(db: sqlite3.Connection, queue_id: int, rows_max: int) -> list[int]:
+    """The keys of the first messages of a queue."""
+    rows = db.execute(
+        "SELECT key FROM message WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?",
+        (*queue_range(queue_id), rows_max),
+    )
+    return [key for (key,) in rows]
 
 
 def totals(db: sqlite3.Connection, queue_id: int) -> Totals:
@@ -114,23 +134,3 @@ def _delete_range(db: sqlite3.Connection, first: int, last: int) -> Totals:
     deleted = pages.totals_between(db, "message", first, last)
     db.execute("DELETE FROM message WHERE key BETWEEN ? AND ?", (first, last))
     return deleted
-
-
-def keys(db: sqlite3.Connection, queue_id: int, rows_max: int) -> list[int]:
-    """The keys of the first messages of a queue."""
-    rows = db.execute(
-        "SELECT key FROM message WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?",
-        (*queue_range(queue_id), rows_max),
-    )
-    return [key for (key,) in rows]
-
-
-def remove(db: sqlite3.Connection, keys: Sequence[int]) -> Totals:
-    """Delete these messages; how many of them there were."""
-    count, size = db.execute(
-        "SELECT count(*), coalesce(sum(length(packet)), 0) FROM message"
-        " WHERE key IN (SELECT value FROM json_each(?))",
-        (key_list(keys),),
-    ).fetchone()
-    delete(db, keys)
-    return Totals(count, size)

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from storage import pages
-from storage.errors import NoSuchQueue, TooManyQueues
+from storage.errors import NoSuchQueue
 from storage.keys import (
     OUTGOING_TRANSACTIONAL_LEVEL,
-    QUEUE_ID_MAX,
     level_range,
     queue_range,
 )
@@ -57,6 +56,13 @@ def delete_ranges(db: sqlite3.Connection, ranges: Iterable[tuple[int, int]]) -> 
     db.executemany("DELETE FROM outgoing WHERE key BETWEEN ? AND ?", ranges)
 
 
+def release(db: sqlite3.Connection, first: int, last: int) -> Totals:
+    """Delete the rows of a range, both ends included; how many they were."""
+    released = pages.totals_between(db, "outgoing", first, last)
+    db.execute("DELETE FROM outgoing WHERE key BETWEEN ? AND ?", (first, last))
+    return released
+
+
 def set_sequences(db: sqlite3.Connection, states: Sequence[SequenceState]) -> None:
     changed = db.executemany(
         "UPDATE outgoing_queue SET sequence_id = ?, base = ?, next_number = ? WHERE id = ?", states
@@ -64,45 +70,12 @@ def set_sequences(db: sqlite3.Connection, states: Sequence[SequenceState]) -> No
     assert changed.rowcount == len(states), "the state of an unknown outgoing queue would be lost"
 
 
-def ensure_queue(
-    db: sqlite3.Connection,
-    *,
-    destination: str,
-    address: str,
-    sequence_id: int,
-    now_s: int,
-) -> OutgoingQueueRow:
-    """The outgoing queue to this destination, made if there is none.
-
-    An existing one keeps its address and sequence.  Raises TooManyQueues.
-    """
-    key = destination.casefold()
-    row = db.execute(f"SELECT {QUEUE_COLUMNS} FROM outgoing_queue WHERE key = ?", (key,)).fetchone()
-    if row is None:
-        row = db.execute(
-            "INSERT INTO outgoing_queue (id, destination, key, address, sequence_id, created_at_s)"
-            f" VALUES (?, ?, ?, ?, ?, ?) RETURNING {QUEUE_COLUMNS}",
-            (_next_id(db), destination, key, address, encode_sequence_id(sequence_id), now_s),
-        ).fetchone()
-    return _queue(row)
-
-
 def add_queues(db: sqlite3.Connection, rows: Iterable[OutgoingQueueRow]) -> None:
     """New destinations with ids of the caller's choice."""
     db.executemany(
         f"INSERT INTO outgoing_queue ({QUEUE_COLUMNS}, key) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            (
-                row.id,
-                row.destination,
-                row.address,
-                row.paused,
-                encode_sequence_id(row.sequence_id),
-                row.base,
-                row.next_number,
-                row.created_at_s,
-                row.destination.casefold(),
-            )
+            (*row[:4], encode_sequence_id(row.sequence_id), *row[5:], row.destination.casefold())
             for row in rows
         ),
     )
@@ -119,6 +92,11 @@ def set_paused(db: sqlite3.Connection, outgoing_id: int, paused: bool) -> None:
 
 def set_address(db: sqlite3.Connection, outgoing_id: int, address: str) -> None:
     _change(db, "address", outgoing_id, address)
+
+
+def find(db: sqlite3.Connection, key: int) -> OutgoingRow | None:
+    row = db.execute(f"SELECT {COLUMNS} FROM outgoing WHERE key = ?", (key,)).fetchone()
+    return None if row is None else OutgoingRow._make(row)
 
 
 def page(
@@ -160,20 +138,21 @@ def totals_by_level(db: sqlite3.Connection) -> dict[tuple[int, int], Totals]:
     return pages.totals_by_level(db, "outgoing")
 
 
+def transactional_by_queue(db: sqlite3.Connection) -> dict[int, int]:
+    """How many transactional messages each outgoing queue holds, of those that hold some."""
+    return {
+        outgoing_id: total.messages
+        for (outgoing_id, level), total in totals_by_level(db).items()
+        if level == OUTGOING_TRANSACTIONAL_LEVEL
+    }
+
+
 def _change(db: sqlite3.Connection, column: str, outgoing_id: int, value: object) -> None:
     changed = db.execute(
         f"UPDATE outgoing_queue SET {column} = ? WHERE id = ?", (value, outgoing_id)
     )
     if changed.rowcount == 0:
         raise NoSuchQueue(outgoing_id)
-
-
-def _next_id(db: sqlite3.Connection) -> int:
-    """Outgoing queues are never removed, so the next one is simply the next."""
-    (last,) = db.execute("SELECT coalesce(max(id), 0) FROM outgoing_queue").fetchone()
-    if last >= QUEUE_ID_MAX:
-        raise TooManyQueues(QUEUE_ID_MAX)
-    return int(last) + 1
 
 
 def _queue(row: tuple[int, str, str, int, bytes, int, int, int]) -> OutgoingQueueRow:
@@ -188,24 +167,3 @@ def _queue(row: tuple[int, str, str, int, bytes, int, int, int]) -> OutgoingQueu
         next_number,
         created_at_s,
     )
-
-
-def find(db: sqlite3.Connection, key: int) -> OutgoingRow | None:
-    row = db.execute(f"SELECT {COLUMNS} FROM outgoing WHERE key = ?", (key,)).fetchone()
-    return None if row is None else OutgoingRow._make(row)
-
-
-def release(db: sqlite3.Connection, first: int, last: int) -> Totals:
-    """Delete the rows of a range, both ends included; how many they were."""
-    released = pages.totals_between(db, "outgoing", first, last)
-    db.execute("DELETE FROM outgoing WHERE key BETWEEN ? AND ?", (first, last))
-    return released
-
-
-def transactional_by_queue(db: sqlite3.Connection) -> dict[int, int]:
-    """How many transactional messages each outgoing queue holds, of those that hold some."""
-    return {
-        outgoing_id: total.messages
-        for (outgoing_id, level), total in totals_by_level(db).items()
-        if level == OUTGOING_TRANSACTIONAL_LEVEL
-    }

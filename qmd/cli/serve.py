@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -37,12 +38,21 @@ def serve(context: click.Context, configuration: Configuration) -> None:
 def init(folder: Path, listen: str, name: str, as_json: bool) -> None:
     """Write the configuration of a new queue manager.
 
-    FOLDER/qmd.toml: the queue manager keeps everything in FOLDER.
+    FOLDER/qmd.toml: the queue manager keeps everything in FOLDER.  Made by root, for
+    root's own use, it says that the daemon may run as root; it does not otherwise.
     """
     from qmd.cli.output import print_json
     from qmd.config import write_default_config
 
-    path = write_default_config(folder, listen=listen, name=name)
+    # What root makes is root's: nobody else could use it, and so it must say what it is.
+    is_root = os.geteuid() == 0
+    path = write_default_config(folder, listen=listen, name=name, run_as_root=is_root)
+    if is_root:
+        click.echo(
+            "qmd: made by root, for root: run_as_root = true was written. The daemon needs no right"
+            " of root's; make it as a user of its own where you can.",
+            err=True,
+        )
     if as_json:
         print_json({"config": str(path)})
     else:

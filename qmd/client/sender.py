@@ -114,7 +114,7 @@ class Sender:
         if self._batches_under_way == 0:
             self._connection = self._caller.live_connection
         elif self._connection is None or self._connection.is_lost:
-            return  # what was under way is settled first: nothing may overtake it
+            return  # what was under way goes one by one, in order; then all at full speed again
         while self._waiting and (
             self._batches_under_way == 0 or len(self._waiting) >= BATCH_MESSAGES_MAX
         ):
@@ -152,7 +152,8 @@ class Sender:
                 if before is not None:
                     await asyncio.wait([before])
             if ids is None and self._failure is None:
-                ids = await self._caller.change_again(frames.Send, messages, token=token)
+                send = self._caller.change_once if connection is None else self._caller.change_again
+                ids = await send(frames.Send, messages, token=token)
             elif ids is None:
                 ids = await self._caller.outcome(token)  # behind a failure it is not sent again
         except Exception as failure:  # whatever it is, everyone who waits has to hear of it

@@ -154,6 +154,16 @@ def test_any_spelling_of_a_remote_queue_reaches_it(
     assert message.destination.text.lower() == "tcp:127.0.0.1\\private$\\q"
 
 
+def test_another_name_of_this_computer_stands_for_it(hosts: Hosts):
+    daemon = hosts.daemon(queue_manager={"name": "Alpha", "aliases": ["Beta.example.org"]})
+    daemon.create("plain")
+
+    for host in ("alpha", "ALPHA", "beta.example.org", "BETA.Example.ORG", "localhost"):
+        daemon.cli("send", f"DIRECT=OS:{host}\\private$\\plain", host, "--recoverable")
+
+    assert len(daemon.receive("plain")) == 5
+
+
 def test_the_body_may_come_from_the_command_a_file_or_standard_input(daemon: Daemon, tmp_path):
     path = tmp_path / "body"
     path.write_bytes(b"from a file\n\0")

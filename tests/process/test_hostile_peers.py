@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.process import wire
-from tests.process.harness import Daemon, Hosts, body
+from tests.process.harness import DEADXACT, Daemon, Hosts, body
 from tests.process.peer import Closed, Connection, Peer, RemoteQueueManager
 
 MB = 1024 * 1024
@@ -313,6 +313,112 @@ def test_an_acknowledgment_of_what_was_never_sent_closes_the_session(
     peer.expect_closed()
 
 
+ODD_NAMES = {
+    "blank": "OS:host\\private$\\a queue",
+    "no backslash": "nonsense",
+    "no queue": "TCP:127.0.0.1\\",
+    "only private$": "TCP:127.0.0.1\\private$\\",
+    "unknown protocol": "CARRIER-PIGEON:coop\\q",
+    "umlaut": "OS:höst\\private$\\wüste",
+    "control characters": "OS:host\\private$\\\x1b[2J\x07",
+    "half a surrogate pair": "OS:host\\private$\\\ud800",
+    "1,000 characters": "OS:host\\private$\\" + "q" * 1000,
+    "30,000 characters": "OS:host\\private$\\" + "q" * 30_000,
+    "http": "HTTP://host:99999/msmq/q",
+    "subqueue": "OS:host\\private$\\q;sub;sub;sub",
+    "comma": "OS:a\\q,DIRECT=OS:b\\q",
+}
+
+
+class Unchecked(wire.Name):
+    """A direct name of any characters, half surrogates too."""
+
+    def build(self) -> bytes:
+        raw = self.text.encode("utf-16-le", "surrogatepass") + b"\0\0"
+        return wire.pad4(struct.pack("<H", len(raw)) + raw)
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+@pytest.mark.parametrize("where", ["response", "admin"])
+def test_a_message_with_an_odd_reply_name_takes_no_other_with_it(
+    daemon: Daemon, remote: RemoteQueueManager, name: str, where: str
+):
+    # Whether such a message is delivered or its session closed: its neighbours must get through,
+    # the queue must stay readable, and nothing may be removed that was not printed.
+    odd: dict[str, object] = {where: Unchecked(7, text=ODD_NAMES[name])}
+    if where == "admin":
+        odd["ack_bits"] = wire.PA | wire.NA
+    peer = remote.connect(daemon.port)
+    peer.send(remote.message("plain", b"before", recoverable=True))
+    peer.wait_stored()
+    try:
+        peer.send(remote.message("plain", b"odd", recoverable=True, **odd))
+        peer.wait_stored()
+    except Closed:
+        peer = remote.connect(daemon.port)
+    peer.send(remote.message("plain", b"after", recoverable=True))
+    peer.wait_stored()
+
+    peeked = [body(message) for message in daemon.peek("plain")]
+    received = daemon.bodies("plain")
+
+    assert peeked == received
+    assert received in ([b"before", b"odd", b"after"], [b"before", b"after"])
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_refused_message_with_an_odd_destination_leaves_the_dead_letters_readable(
+    daemon: Daemon, remote: RemoteQueueManager, name: str
+):
+    peer = remote.connect(daemon.port)
+    sequence = remote.new_sequence()
+    peer.send(remote.transactional("plain", sequence, 1, body=b"before"))
+    peer.wait_stored()
+    odd = Unchecked(7, text=ODD_NAMES[name])
+    other = remote.new_sequence()
+    try:
+        peer.send(remote.transactional("x", other, 1, destination=odd, body=b"odd"))
+        peer.wait_stored()
+    except Closed:
+        peer = remote.connect(daemon.port)
+    peer.send(remote.transactional("plain", sequence, 2, 0, body=b"after"))
+    peer.wait_stored()
+
+    received = daemon.bodies(DEADXACT)
+
+    assert received[:1] + received[-1:] == [b"before", b"after"]
+    assert set(received) <= {b"before", b"odd", b"after"}
+
+
+ODD_LABELS = {
+    "half a surrogate pair": b"\x00\xd8a\0\0\0",
+    "control characters": "\x1b]0;x\x07\r\n".encode("utf-16-le") + b"\0\0",
+    "a null inside": b"a\0\0\0b\0\0\0",
+    "only the terminator": b"\0\0",
+}
+
+
+@pytest.mark.parametrize("name", ODD_LABELS)
+def test_a_message_with_an_odd_label_takes_no_other_with_it(
+    daemon: Daemon, remote: RemoteQueueManager, name: str
+):
+    raw = ODD_LABELS[name]
+    stand_in = "x" * (len(raw) // 2 - 1)
+    packet = remote.message("plain", b"odd", label=stand_in or "", recoverable=True)
+    if stand_in:
+        packet = packet.replace(stand_in.encode("utf-16-le") + b"\0\0", raw)
+    peer = remote.connect(daemon.port)
+    try:
+        peer.send(packet)
+        peer.wait_stored()
+    except Closed:
+        peer = remote.connect(daemon.port)
+    peer.send(remote.message("plain", b"after", recoverable=True))
+    peer.wait_stored()
+
+    assert daemon.bodies("plain") in ([b"odd", b"after"], [b"after"])
+
+
 def test_a_packet_of_exactly_4_mb_is_delivered(daemon: Daemon, remote: RemoteQueueManager):
     empty = len(remote.message("plain"))
     content = b"\xa5" * (wire.PACKET_BYTES_MAX - empty)
@@ -370,7 +476,7 @@ def test_announced_but_unsent_megabytes_cost_no_memory(daemon: Daemon, bystander
     assert grown < 50 * MB, f"{grown / MB:.0f} MB for 50 announcements of 4 MB"
 
 
-def test_200_sessions_at_once_each_deliver(daemon: Daemon):
+def test_200_sessions_at_once_each_deliver(daemon: Daemon, bystander: Bystander):
     remotes = [RemoteQueueManager() for _ in range(200)]
     try:
         peers = [remote.connect(daemon.port) for remote in remotes]

@@ -342,6 +342,7 @@ def test_what_two_sessions_say_is_true_and_everything_arrives(seed):
     for _ in range(world.random.randrange(20, 300)):
         world.step()
     world.heal()
+    happened["worlds"] += 1
 
     for end in world.ends:
         other = world.other(end)
@@ -351,8 +352,9 @@ def test_what_two_sessions_say_is_true_and_everything_arrives(seed):
         assert end.session.unacknowledged == 0
 
 
-@pytest.mark.skipif("SEED" in os.environ, reason="one world does not see everything")
 def test_the_worlds_saw_what_they_are_for():
+    if happened["worlds"] < 200:
+        pytest.skip("few worlds do not see everything")
     for what in (
         "carried acknowledgments",
         "wrapped counts",

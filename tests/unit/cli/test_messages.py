@@ -7,7 +7,7 @@ import pytest
 
 from qmd import frames
 from qmd.cli.send import BODY_BYTES_MAX
-from tests.unit.cli.conftest import packet
+from tests.unit.client.packets import packet
 
 PLAIN = r"DIRECT=OS:.\private$\orders"
 

@@ -39,7 +39,6 @@ class Peer:
         self.after: list[type[frames.Request]] = []
         self.dies_after: list[type[frames.Request]] = []
         self.requests: list[frames.AnyRequest] = []
-        self.reads = 0
         self._news = asyncio.Event()
         self.finish: Callable[[], object] = lambda: None
         self.connections: list[Connection] = []
@@ -98,7 +97,6 @@ class Peer:
         buffer = frames.FrameBuffer()
         try:
             while data := await reader.read(1 << 20):
-                self.reads += 1
                 for inside in buffer.feed(data):
                     connection.answer(frames.decode_request(inside))
         except (HungUp, ConnectionError):

@@ -8,20 +8,32 @@ import pytest
 
 from qmd import frames
 from qmd.client import NotConnected, TooLarge
-from qmd.client.connection import open_connection
+from qmd.client.connection import Connection, open_connection
 from tests.unit.client.peer import Peer
+
+
+class Line(asyncio.Transport):
+    """Keeps what is written to it."""
+
+    def __init__(self):
+        super().__init__()
+        self.writes = []
+
+    def write(self, data):
+        self.writes.append(data)
 
 
 def test_requests_made_together_leave_in_one_write(tmp_path):
     async def scenario():
-        async with Peer(tmp_path / "socket") as peer:
-            connection = await open_connection(peer.path)
-            answers = [connection.ask(frames.Peek, "orders") for _ in range(10)]
-            await asyncio.gather(*answers)
+        line, connection = Line(), Connection(tmp_path)
+        connection.connection_made(line)
 
-            assert len(peer.requests) == 10
-            assert peer.reads == 1
-            await connection.close()
+        for _ in range(10):
+            connection.ask(frames.Peek, "orders")
+        await asyncio.sleep(0)
+
+        (written,) = line.writes
+        assert len(frames.FrameBuffer().feed(written)) == 10
 
     asyncio.run(scenario())
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.conftest import packet
+from tests.unit.client.packets import packet
 from tests.unit.client.peer import peer_in_thread
 
 TEXT = (Path(__file__).parents[3] / "docs" / "client.md").read_text()

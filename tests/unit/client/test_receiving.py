@@ -102,6 +102,19 @@ def test_a_message_that_vanished_while_taken_is_passed_over_and_the_others_are_n
     asyncio.run(scenario())
 
 
+def test_messages_taken_ahead_do_not_overtake_those_that_went_back(tmp_path):
+    async def scenario():
+        async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
+            peer.put("orders", *numbered(30))
+            peer.refusals[frames.Remove] = frames.Refused(0, "not_taken", "one is not there")
+
+            received = [one async for one in qm.receive_each("orders", timeout_s=0, batch=10)]
+
+            assert bodies(received) == numbered(30)
+
+    asyncio.run(scenario())
+
+
 def test_messages_go_back_when_their_removal_is_refused(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:

@@ -50,7 +50,7 @@ def test_a_record_may_start_inside_the_bytes() -> None:
 
 
 def test_the_first_field_that_is_not_there_is_named() -> None:
-    with pytest.raises(MalformedPacket, match="^last at offset 3: takes 4 bytes, 2 are left"):
+    with pytest.raises(MalformedPacket, match=r"^last at offset 3: takes 4 bytes, 2 are left"):
         SMALL.parse(b"\x01\x02\x00\x03\x00")
 
 

@@ -19,7 +19,7 @@ def head(size: int, flags: int = 0) -> bytes:
     ("stream", "field", "offset"),
     [
         (b"\x11", "base.version", 0),
-        (b"GET / HTTP/1.1\r\n\r\n", "base.version", 0),
+        (b"G", "base.version", 0),
         (b"\x10\x00\x00\x00LIOS", "base.signature", 4),
         (head(0), "base.packet_size", 8),
         (head(19), "base.packet_size", 8),
@@ -34,8 +34,7 @@ def test_a_fault_is_seen_with_the_byte_that_shows_it(
         with pytest.raises(MalformedPacket) as refused:
             PacketBuffer().feed(stream.ljust(length, b"\0"))
         assert (refused.value.field, refused.value.offset) == (field, offset)
-    buffer = PacketBuffer()
-    assert buffer.feed(stream[:-1]) == [] or offset == 0
+    assert PacketBuffer().feed(stream[:-1]) == []
 
 
 def test_the_packets_before_a_fault_come_with_it() -> None:

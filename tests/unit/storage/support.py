@@ -32,10 +32,12 @@ async def opened(folder: Path, **changes: Any) -> AsyncIterator[Storage]:
 
 
 async def durable(storage: Storage) -> None:
-    """Wait until the open batch is on the disk."""
+    """Wait until the open batch is on the disk.  Raises StorageError."""
     done = asyncio.get_running_loop().create_future()
     storage.batch.when_durable(lambda: done.set_result(None))
-    await done
+    await asyncio.wait({done, storage.failed}, return_when=asyncio.FIRST_COMPLETED)
+    if not done.done():
+        await storage.failed
 
 
 def memory_database() -> sqlite3.Connection:

@@ -62,6 +62,24 @@ def test_messages_are_deleted_one_by_one_and_absent_ones_do_not_matter(
     assert keys_of(db) == [keys[0], keys[2], keys[3], keys[5]]
 
 
+def test_removing_messages_says_how_many_there_were(db: sqlite3.Connection) -> None:
+    keys = [message_key(Q, 7, arrival) for arrival in range(4)]
+    put(db, *keys, size=10)
+
+    assert messages.remove(db, [keys[1], keys[3], message_key(Q, 7, 99)]) == Totals(2, 20)
+    assert keys_of(db) == [keys[0], keys[2]]
+
+
+def test_the_first_keys_of_a_queue_are_read_without_its_neighbours(
+    db: sqlite3.Connection,
+) -> None:
+    keys = [message_key(Q, level, 1) for level in (3, 5, 7)]
+    put(db, *keys, message_key(Q - 1, 15, 9), message_key(Q + 1, 0, 0))
+
+    assert messages.keys(db, Q, rows_max=2) == keys[:2]
+    assert messages.keys(db, Q, rows_max=9) == keys
+
+
 def test_a_purge_deletes_the_first_messages_and_says_how_many(db: sqlite3.Connection) -> None:
     keys = [message_key(Q, 7, arrival) for arrival in range(5)]
     neighbours = [message_key(Q - 1, 15, 2**44 - 1), message_key(Q + 1, 0, 0)]
@@ -76,11 +94,11 @@ def test_a_purge_deletes_the_first_messages_and_says_how_many(db: sqlite3.Connec
 
 def test_totals_count_messages_and_bytes_of_packets(db: sqlite3.Connection) -> None:
     put(db, *(message_key(Q, 7, arrival) for arrival in range(3)), size=1000)
-    put(db, message_key(Q + 1, 0, 0), size=20_000)
+    put(db, message_key(Q, 3, 5), message_key(Q + 1, 0, 0), size=20_000)
 
-    assert messages.totals(db, Q) == Totals(3, 3000)
+    assert messages.totals(db, Q) == Totals(4, 23_000)
     assert messages.totals(db, Q - 1) == Totals(0, 0)
-    assert messages.totals_by_queue(db) == {Q: Totals(3, 3000), Q + 1: Totals(1, 20_000)}
+    assert messages.totals_by_queue(db) == {Q: Totals(4, 23_000), Q + 1: Totals(1, 20_000)}
 
 
 def test_a_moved_message_keeps_its_content_and_counts_the_move(db: sqlite3.Connection) -> None:

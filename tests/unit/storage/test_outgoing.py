@@ -2,8 +2,8 @@ import sqlite3
 
 import pytest
 
-from storage import NoSuchQueue, TooManyQueues, outgoing
-from storage.keys import QUEUE_ID_MAX, level_range, lookup_id_of, message_key
+from storage import NoSuchQueue, outgoing
+from storage.keys import level_range, lookup_id_of, message_key
 from storage.outgoing import OutgoingQueueRow, OutgoingRow
 from storage.pages import Totals
 from storage.sequences import encode_sequence_id
@@ -11,9 +11,8 @@ from storage.sequences import encode_sequence_id
 LEVEL = 8
 
 
-def ensure(db: sqlite3.Connection, destination: str, **changes: object) -> OutgoingQueueRow:
-    values = {"address": "hostb:1801", "sequence_id": 1, "now_s": 5} | changes
-    return outgoing.ensure_queue(db, destination=destination, **values)  # type: ignore[arg-type]
+def queue(outgoing_id: int, destination: str = "DIRECT=TCP:10.0.0.5\\q") -> OutgoingQueueRow:
+    return OutgoingQueueRow(outgoing_id, destination, "10.0.0.5:1801", False, 2**64 - 1, 3, 4, 5)
 
 
 def put(db: sqlite3.Connection, *keys: int) -> None:
@@ -24,44 +23,36 @@ def keys_of(db: sqlite3.Connection) -> list[int]:
     return [key for (key,) in db.execute("SELECT key FROM outgoing ORDER BY key")]
 
 
+def test_outgoing_queues_come_back_as_they_were_added(db: sqlite3.Connection) -> None:
+    added = [queue(1), queue(7, "DIRECT=OS:hostb\\q")._replace(paused=True, sequence_id=0)]
+
+    outgoing.add_queues(db, added)
+
+    assert outgoing.list_queues(db) == added
+
+
 def test_a_destination_has_one_outgoing_queue_by_any_spelling(db: sqlite3.Connection) -> None:
-    created = ensure(db, "DIRECT=TCP:10.0.0.5\\private$\\Orders", sequence_id=2**64 - 1)
+    outgoing.add_queues(db, [queue(1, "DIRECT=OS:hostb\\Orders")])
 
-    again = ensure(db, "DIRECT=TCP:10.0.0.5\\PRIVATE$\\orders", sequence_id=7, address="other")
-
-    assert again == created
-    assert created == OutgoingQueueRow(
-        1, "DIRECT=TCP:10.0.0.5\\private$\\Orders", "hostb:1801", False, 2**64 - 1, 0, 1, 5
-    )
-    assert ensure(db, "DIRECT=OS:hostc\\q").id == 2
-    assert [row.id for row in outgoing.list_queues(db)] == [1, 2]
+    with pytest.raises(sqlite3.IntegrityError):
+        outgoing.add_queues(db, [queue(2, "DIRECT=OS:HOSTB\\orders")])
 
 
 def test_pausing_and_a_new_address_are_kept(db: sqlite3.Connection) -> None:
-    queue = ensure(db, "DIRECT=OS:hostb\\q")
+    outgoing.add_queues(db, [queue(1)])
 
-    outgoing.set_paused(db, queue.id, True)
-    outgoing.set_address(db, queue.id, "hostb:1802")
+    outgoing.set_paused(db, 1, True)
+    outgoing.set_address(db, 1, "hostb:1802")
 
-    (kept,) = outgoing.list_queues(db)
-    assert kept.paused is True
-    assert kept.address == "hostb:1802"
+    assert outgoing.list_queues(db) == [queue(1)._replace(paused=True, address="hostb:1802")]
     with pytest.raises(NoSuchQueue, match="9"):
         outgoing.set_paused(db, 9, True)
 
 
-def test_when_all_ids_are_taken_the_next_destination_is_refused(db: sqlite3.Connection) -> None:
-    ensure(db, "DIRECT=OS:hostb\\q")
-    db.execute("UPDATE outgoing_queue SET id = ?", (QUEUE_ID_MAX,))
-
-    with pytest.raises(TooManyQueues):
-        ensure(db, "DIRECT=OS:hostc\\q")
-
-
 def test_a_sequence_state_is_kept_with_its_64_bits(db: sqlite3.Connection) -> None:
-    queue = ensure(db, "DIRECT=OS:hostb\\q")
+    outgoing.add_queues(db, [queue(1)])
 
-    outgoing.set_sequences(db, [(encode_sequence_id(2**63 + 5), 17, 400, queue.id)])
+    outgoing.set_sequences(db, [(encode_sequence_id(2**63 + 5), 17, 400, 1)])
 
     (kept,) = outgoing.list_queues(db)
     assert (kept.sequence_id, kept.base, kept.next_number) == (2**63 + 5, 17, 400)
@@ -74,8 +65,9 @@ def test_a_sequence_state_without_its_queue_is_a_bug_and_not_lost_silently(
         outgoing.set_sequences(db, [(encode_sequence_id(1), 0, 1, 5)])
 
 
+@pytest.mark.parametrize("by_release", [False, True])
 def test_a_range_is_deleted_with_both_ends_and_without_its_neighbours(
-    db: sqlite3.Connection,
+    db: sqlite3.Connection, by_release: bool
 ) -> None:
     def key(arrival: int, outgoing_id: int = 3, level: int = LEVEL) -> int:
         return message_key(outgoing_id, level, arrival)
@@ -91,7 +83,10 @@ def test_a_range_is_deleted_with_both_ends_and_without_its_neighbours(
     ]
     put(db, *inside, *neighbours)
 
-    outgoing.delete_ranges(db, [(inside[0], inside[-1])])
+    if by_release:
+        assert outgoing.release(db, inside[0], inside[-1]) == Totals(3, 3 * len(b"packet"))
+    else:
+        outgoing.delete_ranges(db, [(inside[0], inside[-1])])
 
     assert keys_of(db) == sorted(neighbours)
 
@@ -127,7 +122,20 @@ def test_the_bounds_of_a_level_are_its_first_and_last_key(db: sqlite3.Connection
 
 
 def test_totals_count_messages_and_bytes_of_packets(db: sqlite3.Connection) -> None:
-    put(db, message_key(3, 8, 1), message_key(3, 8, 2), message_key(4, 0, 1))
+    put(db, message_key(3, 7, 1), message_key(3, 8, 1), message_key(3, 8, 2), message_key(4, 0, 1))
 
-    assert outgoing.totals(db, 3) == Totals(2, 12)
-    assert outgoing.totals_by_queue(db) == {3: Totals(2, 12), 4: Totals(1, 6)}
+    assert outgoing.totals(db, 3) == Totals(3, 18)
+    assert outgoing.totals_by_queue(db) == {3: Totals(3, 18), 4: Totals(1, 6)}
+    assert outgoing.totals_by_level(db) == {
+        (3, 7): Totals(1, 6),
+        (3, 8): Totals(2, 12),
+        (4, 0): Totals(1, 6),
+    }
+    assert outgoing.transactional_by_queue(db) == {3: 2}
+
+
+def test_a_message_is_found_by_its_key(db: sqlite3.Connection) -> None:
+    put(db, 5)
+
+    assert outgoing.find(db, 5) == OutgoingRow(5, None, b"packet")
+    assert outgoing.find(db, 6) is None

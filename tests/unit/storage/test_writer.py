@@ -53,22 +53,19 @@ async def settled(storage: Storage) -> None:
 def test_every_kind_of_act_is_stored_by_one_commit(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
-            queue = await storage.batch.run(
-                lambda db: outgoing.ensure_queue(
-                    db, destination="DIRECT=OS:b\\q", address="b:1801", sequence_id=1, now_s=5
-                )
-            )
             for number in (1, 2, 3, 4):
-                storage.batch.insert_outgoing(message_key(queue.id, 8, number), PACKET, 99)
+                storage.batch.insert_outgoing(message_key(7, 8, number), PACKET, 99)
+            await durable(storage)
 
             batch = storage.batch
             insert(storage, 1, 2)
             batch.delete_messages([key(1)])
-            batch.delete_outgoing([message_key(queue.id, 8, 4)])
-            batch.delete_outgoing_range(message_key(queue.id, 8, 1), message_key(queue.id, 8, 2))
+            batch.delete_outgoing([message_key(7, 8, 4)])
+            batch.delete_outgoing_range(message_key(7, 8, 1), message_key(7, 8, 2))
             batch.add_incoming_sequence(1, SOURCE, 16, at_s=7)
             batch.set_incoming_sequence(1, 2**64 - 1, 5, at_s=8)
-            batch.set_outgoing_sequence(queue.id, 2**64 - 2, base=3, next_number=4)
+            batch.add_outgoing_queue(outgoing.OutgoingQueueRow(7, "b", "b:1801", False, 1, 0, 1, 5))
+            batch.set_outgoing_sequence(7, 2**64 - 2, base=3, next_number=4)
             batch.remember_message_id(SOURCE, 11, at_s=9)
             batch.record_outcome(b"token", b"result", at_s=10)
             first = batch.run(lambda db: counters.reserve(db, "n", 10))
@@ -78,7 +75,7 @@ def test_every_kind_of_act_is_stored_by_one_commit(folder: Path) -> None:
             def look(db: sqlite3.Connection) -> tuple[object, ...]:
                 return (
                     [row.key for row in messages.page(db, 16)],
-                    [row.key for row in outgoing.page(db, queue.id)],
+                    [row.key for row in outgoing.page(db, 7)],
                     sequences.list_all(db),
                     [row[4:7] for row in outgoing.list_queues(db)],
                     history.entries(db),
@@ -87,7 +84,7 @@ def test_every_kind_of_act_is_stored_by_one_commit(folder: Path) -> None:
 
             assert await storage.read(look) == (
                 [key(2)],
-                [message_key(queue.id, 8, 3)],
+                [message_key(7, 8, 3)],
                 [(1, SOURCE, 16, 2**64 - 1, 5, 8)],
                 [(2**64 - 2, 3, 4)],
                 [(SOURCE, 11, 9)],

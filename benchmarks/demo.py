@@ -1,0 +1,216 @@
+"""Two queue managers, 22,000 messages, four kills, and the wire between them cut: what arrives?
+
+    python -m benchmarks.demo
+
+    client ──20,000 transactional──► A ──wire──► B ──► client
+    client ◄── A ◄──wire── B ◄──1,000 recoverable and 1,000 express── client
+
+A and B are processes of their own, and the wire is a TCP proxy.  While the messages travel, each
+queue manager is killed (SIGKILL) and started again twice, and the wire is cut again and again.
+Exit code 0: every transactional message arrived exactly once and in order, every recoverable one
+exactly once, and no express one twice.  Otherwise 1: what is wrong is listed, and the data stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import sys
+import tempfile
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+
+import uvloop
+
+from benchmarks.pair import Daemon, ended_at_last
+from benchmarks.progress import Display, Progress
+from benchmarks.tally import Tally, delivery_of
+from benchmarks.verdict import Outcome, reasons, table, verdict, wrongs
+from benchmarks.wire_cutter import WireCutter
+from qmd.client import QueueManager
+
+TRANSACTIONAL_MESSAGES = 20_000
+RECOVERABLE_MESSAGES = 1_000
+EXPRESS_MESSAGES = 1_000
+BREAKS = ("cut", "kill A", "cut", "kill B", "cut", "kill A", "cut", "kill B", "cut")
+
+TIMEOUT_S = 45.0  # the promise is an end within a minute, a bad one included
+RECONNECT_S = 10.0
+QUIET_S = 0.5  # when all is settled: would a doubled message come?
+POLL_S = 0.02
+
+EXIT_OK = 0
+EXIT_WRONG = 1
+EXIT_INTERRUPTED = 130
+
+
+class Demo:
+    """One run, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.outcome = Outcome(
+            Tally("transactional", TRANSACTIONAL_MESSAGES),
+            Tally("recoverable", RECOVERABLE_MESSAGES),
+            Tally("express", EXPRESS_MESSAGES),
+        )
+        self._progress = Progress(2 * TRANSACTIONAL_MESSAGES)  # each is sent, and is delivered
+        self.display = Display(self._progress)
+        self._a, self._b = Daemon(folder / "a", "A"), Daemon(folder / "b", "B")
+        self._wires = [WireCutter(self._b.port), WireCutter(self._a.port)]
+
+    async def run(self) -> None:
+        """Raises whatever keeps it from coming to its end."""
+        a, b = self._a, self._b
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(ended_at_last(a, b))
+            await asyncio.gather(_create_and_start(a), _create_and_start(b))
+            for wire in self._wires:
+                await stack.enter_async_context(wire)
+            at_a = await stack.enter_async_context(a.client(reconnect_s=RECONNECT_S))
+            at_b = await stack.enter_async_context(b.client(reconnect_s=RECONNECT_S))
+            await at_b.create_queue("orders", transactional=True)
+            await at_a.create_queue("replies")
+            self.display.tell(f"A (process {a.pid}) and B (process {b.pid}) serve")
+            await stack.enter_async_context(asyncio.timeout(TIMEOUT_S))
+            await self._exchange(at_a, at_b)
+
+    async def _exchange(self, at_a: QueueManager, at_b: QueueManager) -> None:
+        started_s = self.display.elapsed_s
+        settled = asyncio.Event()
+        async with asyncio.TaskGroup() as receiving:
+            drawing = receiving.create_task(self.display.keep_drawing())
+            receiving.create_task(self._receive(at_a, "replies", settled))
+            receiving.create_task(self._receive(at_b, "orders", settled))
+            async with asyncio.TaskGroup() as sending:
+                sending.create_task(self._send_transactional(at_a))
+                sending.create_task(self._send_plain(at_b))
+                sending.create_task(self._break({"A": at_a, "B": at_b}))
+            await _nothing_is_left(at_a, at_b)
+            self.outcome.seconds = self.display.elapsed_s - started_s
+            settled.set()
+            for client in (at_a, at_b):
+                await self._add_counters(client)
+            drawing.cancel()
+
+    # Sending and receiving.
+
+    async def _send_transactional(self, at_a: QueueManager) -> None:
+        tally = self.outcome.transactional
+        async with at_a.sender(self._b.destination("orders", port=self._wires[0].port)) as sender:
+            for number in range(tally.total):
+                confirmed = await sender.send(tally.body(number), delivery=tally.delivery)
+                confirmed.add_done_callback(partial(self._confirmed, tally, number))
+
+    async def _send_plain(self, at_b: QueueManager) -> None:
+        """Recoverable and express by turns, in step with the others."""
+        kinds = (self.outcome.recoverable, self.outcome.express)
+        total = RECOVERABLE_MESSAGES + EXPRESS_MESSAGES
+        async with at_b.sender(self._a.destination("replies", port=self._wires[1].port)) as sender:
+            for index in range(total):
+                await self._progress.reach(index / total)
+                tally, number = kinds[index % 2], index // 2
+                tally.kills_before[number] = self.outcome.kills
+                confirmed = await sender.send(tally.body(number), delivery=tally.delivery)
+                confirmed.add_done_callback(partial(self._confirmed, tally, number))
+
+    def _confirmed(self, tally: Tally, number: int, confirmed: asyncio.Future[str]) -> None:
+        if not confirmed.cancelled() and confirmed.exception() is None:
+            tally.confirmed(number, confirmed.result())
+            if tally is self.outcome.transactional:
+                self._progress.advance()
+
+    async def _receive(self, client: QueueManager, queue: str, settled: asyncio.Event) -> None:
+        """Until all is settled, and then nothing came for a while."""
+        tallies: dict[str, Tally] = {tally.delivery: tally for tally in self.outcome.tallies}
+        is_last = False
+        while not is_last:
+            is_last = settled.is_set()
+            async for message in client.receive_each(queue, timeout_s=QUIET_S):
+                tally = tallies.get(delivery_of(message.body), self.outcome.transactional)
+                tally.arrived(message)
+                if tally is self.outcome.transactional:
+                    self._progress.advance()
+
+    # What is done to them.
+
+    async def _break(self, clients: dict[str, QueueManager]) -> None:
+        for index, what in enumerate(BREAKS, start=1):
+            await self._progress.reach(index / (len(BREAKS) + 1))
+            if what == "cut":
+                await self._cut()
+            else:
+                daemon = self._a if what == "kill A" else self._b
+                await self._kill(daemon, clients[daemon.name])
+
+    async def _cut(self) -> None:
+        await self._wires[0].connected()
+        connections = sum(wire.cut() for wire in self._wires)
+        self.outcome.cuts += connections
+        self.display.tell(f"cut the wire: {connections} connections aborted on both sides")
+
+    async def _kill(self, daemon: Daemon, client: QueueManager) -> None:
+        await self._add_counters(client)  # its successor begins at 0
+        pid, killed_s = daemon.pid, self.display.elapsed_s
+        self.outcome.kills += 1
+        await daemon.kill()
+        self.display.tell(f"killed {daemon.name} (process {pid})")
+        await daemon.start()
+        took_s = self.display.elapsed_s - killed_s
+        self.display.tell(f"{daemon.name} serves again after {took_s:.1f} s (process {daemon.pid})")
+
+    async def _add_counters(self, client: QueueManager) -> None:
+        status = await client.status()
+        self.outcome.resent += status["resent"]
+        self.outcome.duplicates_refused += status["duplicates_refused"]
+
+
+async def _create_and_start(daemon: Daemon) -> None:
+    await daemon.create()
+    await daemon.start()
+
+
+async def _nothing_is_left(*clients: QueueManager) -> None:
+    """No queue and no outgoing queue holds a message."""
+    while True:
+        states = [await client.status() for client in clients]
+        if not any(state["messages"] or state["outgoing_messages"] for state in states):
+            return
+        await asyncio.sleep(POLL_S)
+
+
+def main() -> int:
+    folder = Path(tempfile.mkdtemp(prefix="qmd-demo-"))
+    demo = Demo(folder)
+    wrong: list[str] = []
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_ended_by_signals(demo))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        shutil.rmtree(folder, ignore_errors=True)
+        demo.display.clear()
+        print("interrupted: both queue managers were ended, and their data is removed")
+        return EXIT_INTERRUPTED
+    except Exception as failure:
+        demo.outcome.seconds = demo.display.elapsed_s
+        wrong = reasons(failure)
+    demo.display.clear()
+    wrong += wrongs(demo.outcome)
+    print("\n".join(["", *table(demo.outcome), "", *verdict(demo.outcome, wrong, folder)]))
+    if wrong:
+        return EXIT_WRONG
+    shutil.rmtree(folder)
+    return EXIT_OK
+
+
+async def _ended_by_signals(demo: Demo) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    await demo.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

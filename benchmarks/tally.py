@@ -1,0 +1,75 @@
+"""Which messages were sent and which arrived, told by what they themselves contain."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+from qmd.client import Message
+from qmd.client.new_message import DeliveryName
+
+BODY_BYTES = 1024
+
+
+@dataclass
+class Tally:
+    """The messages of one delivery, numbered from 0; each has its number in its body."""
+
+    delivery: DeliveryName
+    total: int
+    ids: list[str | None] = field(init=False)  # by number; None before it was confirmed
+    kills_before: dict[int, int] = field(default_factory=dict)  # its sending, by number
+    arrivals: list[int] = field(init=False)  # by number
+    sent: int = 0  # confirmed
+    delivered: int = 0  # different ones, of however many arrivals
+    out_of_order: list[int] = field(default_factory=list)  # came first after a later one
+    altered: list[str] = field(default_factory=list)  # ids of messages that are none of ours
+    _last: int = -1
+
+    def __post_init__(self) -> None:
+        self.ids = [None] * self.total
+        self.arrivals = [0] * self.total
+
+    def body(self, number: int) -> bytes:
+        """Delivery and number in the first line, then what no other message's body has."""
+        line = f"{self.delivery} {number}\n".encode()
+        pattern = hashlib.blake2b(line).digest()
+        return (line + pattern * (BODY_BYTES // len(pattern)))[:BODY_BYTES]
+
+    def confirmed(self, number: int, message_id: str) -> None:
+        self.ids[number] = message_id
+        self.sent += 1
+
+    def arrived(self, message: Message) -> None:
+        number = number_of(message.body)
+        if not 0 <= number < self.total or message.body != self.body(number):
+            self.altered.append(message.id)
+            return
+        self.arrivals[number] += 1
+        if self.arrivals[number] == 1:
+            self.delivered += 1
+            if number < self._last:
+                self.out_of_order.append(number)
+            self._last = max(self._last, number)
+
+    @property
+    def missing(self) -> list[int]:
+        return [number for number, times in enumerate(self.arrivals) if times == 0]
+
+    @property
+    def doubled(self) -> list[int]:
+        return [number for number, times in enumerate(self.arrivals) if times > 1]
+
+    def name(self, number: int) -> str:
+        """For a person who looks for it in a queue or a log."""
+        return f"{self.delivery} message {number}, id {self.ids[number] or 'never confirmed'}"
+
+
+def number_of(body: bytes) -> int:
+    """The number in a body, or -1."""
+    words = body.partition(b"\n")[0].split()
+    return int(words[1]) if len(words) == 2 and words[1].isdigit() else -1
+
+
+def delivery_of(body: bytes) -> str:
+    return body.partition(b" ")[0].decode("ascii", "replace")

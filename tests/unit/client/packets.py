@@ -1,0 +1,19 @@
+"""Real packets, for the peer to store."""
+
+from protocol.format_name import parse_destination
+from qmd import frames
+from qmd.compose import NO_ADDRESS, compose, queue_address
+
+
+def packet(message: frames.NewMessage) -> bytes:
+    return compose(
+        message,
+        source=bytes(15) + b"\xaa",
+        destination=queue_address(parse_destination(message.destination, local_host=".")),
+        admin=NO_ADDRESS,
+        response=NO_ADDRESS,
+        message_number=1,
+        sent_time_s=1_700_000_000,
+        delivery=frames.RECOVERABLE,
+        position=None,
+    )

@@ -1,0 +1,247 @@
+"""A full disk: nothing that was acknowledged is lost, and queues can still be emptied."""
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage import Disk, Storage, StorageError, counters, messages
+from storage.keys import message_key
+from tests.unit.storage.support import durable, opened
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+def key(arrival: int) -> int:
+    return message_key(16, 7, arrival)
+
+
+def content(arrival: int) -> bytes:
+    return b"%06d" % arrival * 500
+
+
+async def insert(storage: Storage, *arrivals: int) -> None:
+    for arrival in arrivals:
+        storage.batch.insert_message(key(arrival), content(arrival), 1)
+    await durable(storage)
+
+
+async def stored(storage: Storage) -> list[int]:
+    """The arrivals of all messages, each of which must be whole."""
+    rows = await storage.read(lambda db: messages.page(db, 16, rows_max=10_000))
+    arrivals = [row.key - key(0) for row in rows]
+    assert [row.packet for row in rows] == [content(arrival) for arrival in arrivals]
+    return arrivals
+
+
+class LimitedDisk(Disk):
+    """SQLite may have so many pages; more when the reserve is removed.
+
+    SQLITE_FULL comes from `max_page_count`, in the middle of a batch, on every machine.
+    """
+
+    def __init__(self, pages_after_removal: int) -> None:
+        self.removed = 0
+        self.can_reserve = True
+        self._pages_after_removal = pages_after_removal
+        self._db: sqlite3.Connection
+
+    def limit(self, db: sqlite3.Connection, pages: int) -> None:
+        self._db = db
+        db.execute(f"PRAGMA max_page_count = {pages}")
+
+    def reserve(self, path: Path, size_bytes: int) -> None:
+        if not self.can_reserve:
+            raise OSError(28, "No space left on device")
+        super().reserve(path, size_bytes)
+
+    def remove(self, path: Path) -> None:
+        super().remove(path)
+        self.removed += 1
+        self.limit(self._db, self._pages_after_removal)
+
+
+def test_on_a_full_disk_the_reserve_is_given_up_and_the_batch_written_once_more(
+    folder: Path,
+) -> None:
+    async def scenario() -> None:
+        disk = LimitedDisk(pages_after_removal=1000)
+        async with opened(folder, disk=disk, disk_reserve_bytes=MIB) as storage:
+            await storage.batch.run(lambda db: disk.limit(db, 40))
+            disk.can_reserve = False
+            runs: list[int] = []
+
+            def unit(db: sqlite3.Connection) -> int:
+                runs.append(1)
+                messages.insert(db, [(key(n), 1, None, None, content(n)) for n in range(100, 300)])
+                return counters.reserve(db, "n", 10)
+
+            told: list[str] = []
+            storage.batch.when_durable(lambda: told.append("durable"))
+            reserved = storage.batch.run(unit)
+            await insert(storage, *range(100))
+
+            assert await reserved == 1
+            assert await storage.read(lambda db: counters.following(db, "n")) == 11
+            assert told == ["durable"]
+            assert len(runs) == 2
+            assert await stored(storage) == list(range(300))
+            assert disk.removed == 1
+            assert storage.full
+            assert not storage.room(0.0)
+
+            await insert(storage, 300)
+            assert storage.full
+            disk.can_reserve = True
+            await insert(storage, 301)
+            assert not storage.full
+            assert storage.room(10.0)
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_that_fails_twice_on_a_full_disk_stops_the_storage(folder: Path) -> None:
+    async def scenario() -> None:
+        disk = LimitedDisk(pages_after_removal=41)
+        async with opened(folder, disk=disk, disk_reserve_bytes=MIB) as storage:
+            await storage.batch.run(lambda db: disk.limit(db, 40))
+            await insert(storage, 0)
+            with pytest.raises(StorageError, match="full"):
+                await insert(storage, *range(1, 300))
+
+            assert disk.removed == 1
+            assert await stored(storage) == [0]
+        async with opened(folder) as storage:
+            assert await stored(storage) == [0]
+
+    asyncio.run(scenario())
+
+
+def test_any_other_error_is_not_tried_again(folder: Path) -> None:
+    async def scenario() -> None:
+        disk = LimitedDisk(pages_after_removal=1000)
+        async with opened(folder, disk=disk, disk_reserve_bytes=MIB) as storage:
+            await storage.batch.run(lambda db: disk.limit(db, 1000))
+            await insert(storage, 1)
+            with pytest.raises(StorageError, match="UNIQUE"):
+                await insert(storage, 2, 1)
+            assert disk.removed == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "qmd-test", str(mount)]
+    if subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("this machine does not let us mount a small disk")
+    yield mount
+    subprocess.run(["umount", str(mount)], check=True)
+
+
+SMALL = {"disk_reserve_bytes": MIB, "disk_watermark_bytes": 512 * KIB}
+
+
+@pytest.mark.parametrize("batch_rows", [1, 20])
+def test_a_disk_that_the_queue_fills_can_be_emptied_and_used_again(
+    small_disk: Path, batch_rows: int
+) -> None:
+    async def scenario() -> None:
+        async with opened(small_disk / "data", **SMALL) as storage:
+            count = 0
+            while not storage.full:
+                await insert(storage, *range(count, count + batch_rows))
+                count += batch_rows
+            assert not storage.room(0.0)
+            assert await stored(storage) == list(range(count))
+        async with opened(small_disk / "data", **SMALL) as storage:
+            assert storage.full
+            assert await stored(storage) == list(range(count))
+            for start in range(0, count, batch_rows):
+                storage.batch.delete_messages([key(start + row) for row in range(batch_rows)])
+                await durable(storage)
+            assert await stored(storage) == []
+            assert not storage.full
+            assert storage.room(10.0)
+            await insert(storage, *range(count))
+            assert await stored(storage) == list(range(count))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("batch_rows", [1, 20])
+def test_a_disk_that_somebody_else_fills_does_not_keep_queues_from_being_emptied(
+    small_disk: Path, batch_rows: int
+) -> None:
+    count = 400
+
+    async def scenario() -> None:
+        async with opened(small_disk / "data", **SMALL) as storage:
+            await insert(storage, *range(count))
+            with (small_disk / "other").open("wb", buffering=0) as other, pytest.raises(OSError):
+                while True:
+                    other.write(bytes(4096))
+            assert not storage.room(0.0)
+
+            for start in range(0, count, batch_rows):
+                storage.batch.delete_messages([key(start + row) for row in range(batch_rows)])
+                await durable(storage)
+
+            assert await stored(storage) == []
+            (small_disk / "other").unlink()
+            await insert(storage, *range(10))
+            assert not storage.full
+            assert await stored(storage) == list(range(10))
+
+    asyncio.run(scenario())
+
+
+WRITE_UNTIL_IT_FAILS = """
+import asyncio, resource, sys
+from pathlib import Path
+from storage import StorageError
+from tests.unit.storage.test_full_disk import insert, opened
+
+async def main(folder):
+    async with opened(folder) as storage:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        for count in range(0, 10_000, 5):
+            try:
+                await insert(storage, *range(count, count + 5))
+            except StorageError as error:
+                print(f"failed: {error}", flush=True)
+                return
+            print(count + 5, flush=True)
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+def test_a_file_that_must_not_grow_stops_the_storage_and_loses_nothing(folder: Path) -> None:
+    writer = subprocess.run(
+        [sys.executable, "-c", WRITE_UNTIL_IT_FAILS, str(folder)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *acknowledged, failure = writer.stdout.splitlines()
+
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            assert await stored(storage) == list(range(int(acknowledged[-1])))
+            storage.batch.delete_messages([key(0)])
+            await durable(storage)
+
+    assert failure == "failed: a commit failed: disk I/O error"
+    asyncio.run(scenario())
