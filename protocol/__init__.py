@@ -45,5 +45,6 @@ def __getattr__(name: str) -> Any:
         for module in _LAZY:
             it = import_module(f"protocol.{module}")
             if hasattr(it, name):
-                return getattr(it, name)
+                found = globals()[name] = getattr(it, name)  # asked for once
+                return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

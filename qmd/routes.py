@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from qmd.manager import QueueManager
 
 
+DEFAULT_PORT = 1801  # [MS-MQQB] 2.1.1
 ROUTES_MAX = 10_000  # spellings of destinations, remembered with what they lead to
 
 Route = LocalQueue | OutgoingQueue
@@ -141,18 +142,16 @@ class Routes:
 
     def is_local(self, name: DirectName) -> bool:
         """Whether a direct name stands for this queue manager."""
-        host, port = name.host.casefold(), name.port or 1801
+        host, port = name.host.casefold(), name.port
         if host == ".":
             return True
         if name.transport == "OS":
-            own = {
-                self._manager.name.casefold(),
-                "localhost",
-                *self._manager.settings.queue_manager.aliases,
-            }
-            if host not in own and host.partition(".")[0] != self._manager.name.casefold():
+            own = self._manager.name.casefold()
+            aliases = map(str.casefold, self._manager.settings.queue_manager.aliases)
+            if host not in (own, "localhost", *aliases) and host.partition(".")[0] != own:
                 return False
-            return name.port is None or self._listens_at_port(port)
+            # A name without a port means this computer, wherever on it we listen.
+            return port == DEFAULT_PORT or self._listens_at_port(port)
         return any(
             port == own_port and _is_own_address(host, own_host)
             for own_host, own_port in self._manager.listening

@@ -32,6 +32,8 @@ class Reserve:
 
     def take(self) -> None:
         """Hold the reserve, where the disk has room for it and the watermark beside it."""
+        if self.held:
+            return
         present = self._disk.file_bytes(self._path)
         if present != self._size_bytes:
             free_bytes = self._disk.free_bytes(self._folder) + present
@@ -50,6 +52,10 @@ class Reserve:
         self.held = False
         self._disk.remove(self._path)
         return True
+
+    def is_short(self) -> bool:
+        """Whether the database should give back what it does not use."""
+        return not self.held or self._disk.free_bytes(self._folder) < self._watermark_bytes
 
     def log_fits(self) -> bool:
         """Whether the database could grow by everything that the log holds."""

@@ -126,7 +126,7 @@ def _commit(db: sqlite3.Connection, batch: Batch, reserve: Reserve) -> None:
         if not _is_full(error) or not reserve.give_up():
             raise
         _write(db, batch)  # once more, from the beginning
-    if not reserve.held:
+    if reserve.is_short():
         _make_room(db, reserve)
         reserve.take()
     batch.read(db)
@@ -144,6 +144,8 @@ def _write(db: sqlite3.Connection, batch: Batch) -> None:
 
 def _make_room(db: sqlite3.Connection, reserve: Reserve) -> None:
     """Bring the log into the database and give free pages back, as far as the disk allows."""
+    if reserve.held and _free_pages(db) == 0:
+        return
     for step in (_empty_log, partial(vacuum, pages_max=VACUUM_PAGES), _empty_log):
         # Half a checkpoint would take the room that deletions need, and give nothing back.
         if not reserve.log_fits():
@@ -160,8 +162,12 @@ def vacuum(db: sqlite3.Connection, pages_max: int) -> int:
     """Give free pages at the end of the file back to the file system; how many are left."""
     # executescript, because execute would step only once, and free a single page.
     db.executescript(f"PRAGMA incremental_vacuum({pages_max})")
-    (left,) = db.execute("PRAGMA freelist_count").fetchone()
-    return int(left)
+    return _free_pages(db)
+
+
+def _free_pages(db: sqlite3.Connection) -> int:
+    (count,) = db.execute("PRAGMA freelist_count").fetchone()
+    return int(count)
 
 
 def _empty_log(db: sqlite3.Connection) -> None:
