@@ -1,215 +1,200 @@
 """Client, daemon A, daemon B, client: what a message costs, with an fsync before every promise.
 
-    python -m benchmarks.bench_end_to_end [--messages N] [--body BYTES] [--json]
+    python -m benchmarks.bench_end_to_end [--messages N] [--delivery D] [--window N] ... [--json]
 
-The sending client keeps a window of messages unconfirmed; the receiving client
-takes messages in batches and removes them, each removal committed before it
-counts.  Four processes share the machine.  Then the latency of single messages,
-sent at a steady pace, and what an idle daemon takes.
+Four processes share the machine.  The sending client keeps a window of messages unconfirmed, the
+receiving one checks each body and its place in the order, and removes what it took; a message
+counts as received when its removal is durable.  Then the latency of single messages, sent at a
+steady pace, and what the daemons take while nothing happens.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
-import resource
+import os
 import statistics
 import sys
 import tempfile
-import time
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
-from benchmarks.pair import Daemon
-from qmd.client import connect
+from benchmarks.pair import Daemon, ended_at_last, nothing_is_left
 
-WARM_UP_MESSAGES = 3000
-WINDOW_MESSAGES = 2048
-TAKE_MESSAGES = 256
-TAKES_AHEAD = 4
+WARM_UP_MESSAGES = 5000
 LATENCY_RATE_PER_S = 200
 LATENCY_S = 10.0
 IDLE_S = 5.0
+RELEASE_TIMEOUT_S = 20.0
+QUEUE = "orders"
+REPORT_BYTES_MAX = 64 * 1024 * 1024
 
 
-async def measure(messages: int, body_bytes: int, delivery: str) -> dict[str, Any]:
-    """All figures of one run."""
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What is sent."""
+
+    messages: int = 60_000
+    body_bytes: int = 1024
+    delivery: str = "transactional"
+    window_size: int | None = None  # of the sessions; None: as it comes
+
+    @property
+    def environment(self) -> dict[str, str]:
+        if self.window_size is None:
+            return {}
+        return {"QMD_DELIVERY_WINDOW_SIZE": str(self.window_size)}
+
+
+async def measure(load: Load, *, throughput_only: bool = False) -> dict[str, Any]:
+    """All figures of one run, by name."""
+    figures: dict[str, Any] = {"load_average": round(os.getloadavg()[0], 1)}
+    async with daemons(load) as (a, b):
+        if not throughput_only:
+            figures["idle_rss_mb"] = [round(daemon.rss_mb(), 1) for daemon in (a, b)]
+        await throughput(a, b, load, WARM_UP_MESSAGES)
+        figures |= await throughput(a, b, load, load.messages)
+        if not throughput_only:
+            figures |= await latency(a, b, load)
+            figures["idle_cpu_percent"] = await idle_cpu_percent(a, b)
+        figures["peak_rss_mb"] = [round(daemon.peak_rss_mb(), 1) for daemon in (a, b)]
+    return figures
+
+
+@contextlib.asynccontextmanager
+async def daemons(load: Load) -> AsyncIterator[tuple[Daemon, Daemon]]:
+    """Two that serve, and a queue at the second one."""
     with tempfile.TemporaryDirectory(prefix="qmd-bench-") as folder:
-        a, b = Daemon(Path(folder, "a"), "a"), Daemon(Path(folder, "b"), "b")
-        try:
+        a, b = (
+            Daemon(Path(folder, name), name, environment=load.environment) for name in ("a", "b")
+        )
+        async with ended_at_last(a, b):
             for daemon in (a, b):
                 await daemon.create()
                 await daemon.start()
             async with b.client() as there:
-                await there.create_queue(
-                    "private$\\orders", transactional=delivery == "transactional"
-                )
-            result: dict[str, Any] = {"idle_rss_mb": [round(d.rss_mb(), 1) for d in (a, b)]}
-            await _throughput(a, b, WARM_UP_MESSAGES, body_bytes, delivery)
-            result |= await _throughput(a, b, messages, body_bytes, delivery)
-            result |= await _latency(a, b, body_bytes, delivery)
-            result["rss_mb"] = [round(d.rss_mb(), 1) for d in (a, b)]
-            before = [d.cpu_s() for d in (a, b)]
-            await asyncio.sleep(IDLE_S)
-            result["idle_cpu_percent"] = [
-                round(100 * (d.cpu_s() - cpu) / IDLE_S, 2)
-                for d, cpu in zip((a, b), before, strict=True)
-            ]
-        finally:
-            await a.stop()
-            await b.stop()
-    return result
+                await there.create_queue(QUEUE, transactional=load.delivery == "transactional")
+            yield a, b
 
 
-async def _throughput(
-    a: Daemon, b: Daemon, messages: int, body_bytes: int, delivery: str
-) -> dict[str, Any]:
-    before = [d.cpu_s() for d in (a, b)]
-    receiver = await _role("receive", b, ["--messages", str(messages)])
-    started = time.perf_counter()
-    sender = await _role(
-        "send",
-        a,
-        ["--messages", str(messages), "--body", str(body_bytes), "--delivery", delivery]
-        + ["--destination", b.destination("orders")],
-    )
-    sent, received = await _report(sender), await _report(receiver)
-    wall_s = received["last"] - sent["first"]
-    cpu = [d.cpu_s() - cpu for d, cpu in zip((a, b), before, strict=True)]
-    assert received["in_order"], "messages arrived out of order"
-    del started
+async def throughput(a: Daemon, b: Daemon, load: Load, messages: int) -> dict[str, Any]:
+    """From the first send until the last removal, and until A has released the last message."""
+    before_s = [daemon.cpu_s() for daemon in (a, b)]
+    sent, received = await _exchange(a, b, load, messages)
+    async with asyncio.timeout(RELEASE_TIMEOUT_S), a.client() as here, b.client() as there:
+        await nothing_is_left(here, there)
+    cpu_s = [daemon.cpu_s() - before for daemon, before in zip((a, b), before_s, strict=True)]
     return {
-        "messages_per_s": round(messages / wall_s),
-        "daemons_cpu_s_per_1000": round(sum(cpu) / messages * 1000, 4),
-        "daemon_us_per_message": [round(each / messages * 1e6, 1) for each in cpu],
+        "messages_per_s": round(messages / (received["last_ns"] - sent["first_ns"]) * 1e9),
+        "daemons_cpu_s_per_1000": round(sum(cpu_s) / messages * 1000, 4),
+        "daemon_us_per_message": [round(each / messages * 1e6, 1) for each in cpu_s],
         "client_us_per_message": [
-            round(each["cpu_s"] / messages * 1e6, 1) for each in (sent, received)
+            round(report["cpu_s"] / messages * 1e6, 1) for report in (sent, received)
         ],
     }
 
 
-async def _latency(a: Daemon, b: Daemon, body_bytes: int, delivery: str) -> dict[str, Any]:
-    count = int(LATENCY_RATE_PER_S * LATENCY_S)
-    receiver = await _role("receive", b, ["--messages", str(count), "--times"])
-    sender = await _role(
-        "send",
-        a,
-        ["--messages", str(count), "--body", str(body_bytes), "--delivery", delivery]
-        + ["--destination", b.destination("orders"), "--rate", str(LATENCY_RATE_PER_S)],
+async def latency(a: Daemon, b: Daemon, load: Load) -> dict[str, Any]:
+    """Of messages that come at a steady pace: until they are removed, and until they are given."""
+    messages = int(LATENCY_RATE_PER_S * LATENCY_S)
+    _, received = await _exchange(a, b, load, messages, rate_per_s=LATENCY_RATE_PER_S)
+    removed, given = (
+        statistics.quantiles(received[name], n=100) for name in ("removed_ms", "given_ms")
     )
-    sent, received = await _report(sender), await _report(receiver)
-    took = [
-        (there - here) * 1e3 for here, there in zip(sent["times"], received["times"], strict=True)
+    return {
+        "latency_p50_ms": round(removed[49], 2),
+        "latency_p99_ms": round(removed[98], 2),
+        "given_p50_ms": round(given[49], 2),
+        "given_p99_ms": round(given[98], 2),
+    }
+
+
+async def idle_cpu_percent(a: Daemon, b: Daemon) -> list[float]:
+    """With a session between them, and nothing to do."""
+    before_s = [daemon.cpu_s() for daemon in (a, b)]
+    await asyncio.sleep(IDLE_S)
+    return [
+        round(100 * (daemon.cpu_s() - before) / IDLE_S, 2)
+        for daemon, before in zip((a, b), before_s, strict=True)
     ]
-    cuts = statistics.quantiles(took, n=100)
-    return {"latency_p50_ms": round(cuts[49], 2), "latency_p99_ms": round(cuts[98], 2)}
 
 
-async def _role(role: str, daemon: Daemon, more: Sequence[str]) -> asyncio.subprocess.Process:
+async def _exchange(
+    a: Daemon, b: Daemon, load: Load, messages: int, *, rate_per_s: float = 0.0
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the sending and the receiving client report."""
+    common = ("--messages", str(messages), "--body-bytes", str(load.body_bytes))
+    async with (
+        _client("receive", b, QUEUE, *common) as receiver,
+        _client(
+            *("send", a, b.destination(QUEUE), *common),
+            *("--delivery", load.delivery, "--rate-per-s", str(rate_per_s)),
+        ) as sender,
+    ):
+        return await _report(sender), await _report(receiver)
+
+
+@contextlib.asynccontextmanager
+async def _client(
+    role: str, daemon: Daemon, queue: str, *more: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Connected, and about to begin."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.bench_end_to_end", "--role", role),
-        *("--socket", str(daemon.folder / "qmd.sock"), *more),
+        *(sys.executable, "-m", "benchmarks.end_to_end_clients", role),
+        *(str(daemon.control_socket), queue, *more),
         stdout=asyncio.subprocess.PIPE,
-        limit=64 * 1024 * 1024,
+        limit=REPORT_BYTES_MAX,
     )
-    assert process.stdout is not None
-    assert await process.stdout.readline() == b"ready\n"
-    return process
+    try:
+        assert process.stdout is not None
+        if await process.stdout.readline() != b"ready\n":
+            raise RuntimeError(f"the client that should {role} did not start")
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
 
 
-async def _report(process: asyncio.subprocess.Process) -> dict[str, Any]:
-    assert process.stdout is not None
-    report: dict[str, Any] = json.loads(await process.stdout.readline())
-    await process.wait()
+async def _report(client: asyncio.subprocess.Process) -> dict[str, Any]:
+    assert client.stdout is not None
+    line = await client.stdout.readline()
+    if not line:
+        raise RuntimeError("a client failed: see above")
+    report: dict[str, Any] = json.loads(line)
     return report
 
 
-# The two clients.
-
-
-async def send(arguments: argparse.Namespace) -> dict[str, Any]:
-    body = bytes(index * 7 & 255 for index in range(arguments.body))
-    times: list[float] = []
-    async with connect(arguments.socket) as here:
-        print("ready", flush=True)
-        cpu = _cpu_s()
-        first = time.time()
-        if arguments.rate:
-            for index in range(arguments.messages):
-                due = first + index / arguments.rate
-                await asyncio.sleep(max(0.0, due - time.time()))
-                times.append(time.time())
-                await here.send(
-                    arguments.destination, body, label=str(index), delivery=arguments.delivery
-                )
-        else:
-            async with here.sender(arguments.destination, window=WINDOW_MESSAGES) as sender:
-                for index in range(arguments.messages):
-                    await sender.send(body, label=str(index), delivery=arguments.delivery)
-        return {"first": first, "cpu_s": _cpu_s() - cpu, "times": times}
-
-
-async def receive(arguments: argparse.Namespace) -> dict[str, Any]:
-    times: list[float] = []
-    count = 0
-    in_order = True
-    async with connect(arguments.socket) as there:
-        print("ready", flush=True)
-        cpu = _cpu_s()
-        if arguments.times:
-            while count < arguments.messages:
-                taken = await there.take("orders", TAKE_MESSAGES, timeout_s=None)
-                await taken.remove()
-                now = time.time()
-                for message in taken.messages:
-                    in_order &= message.label == str(count)
-                    times.append(now)
-                    count += 1
-            return {"in_order": in_order, "times": times, "last": now, "cpu_s": _cpu_s() - cpu}
-        removals: deque[asyncio.Task[None]] = deque()
-        while count < arguments.messages:
-            taken = await there.take("orders", TAKE_MESSAGES, timeout_s=None)
-            in_order &= taken.messages[0].label == str(count)
-            count += len(taken)
-            removals.append(asyncio.create_task(taken.remove()))
-            while len(removals) > TAKES_AHEAD:
-                await removals.popleft()
-        for removal in removals:
-            await removal
-        return {"in_order": in_order, "last": time.time(), "cpu_s": _cpu_s() - cpu}
-
-
-def _cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--messages", type=int, default=60_000)
-    parser.add_argument("--body", type=int, default=1024)
-    parser.add_argument("--delivery", default="transactional")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--messages", type=int, default=Load.messages)
+    parser.add_argument("--body-bytes", type=int, default=Load.body_bytes)
+    parser.add_argument(
+        "--delivery", choices=("transactional", "recoverable", "express"), default="transactional"
+    )
+    parser.add_argument("--window", type=int, help="window_size of both daemons")
+    parser.add_argument("--throughput-only", action="store_true")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--role", choices=("send", "receive"), help=argparse.SUPPRESS)
-    parser.add_argument("--socket", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--destination", help=argparse.SUPPRESS)
-    parser.add_argument("--rate", type=float, default=0.0, help=argparse.SUPPRESS)
-    parser.add_argument("--times", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.role:
-        role = send if arguments.role == "send" else receive
-        print(json.dumps(uvloop.run(role(arguments))), flush=True)
+    given = parser.parse_args()
+    load = Load(
+        messages=given.messages,
+        body_bytes=given.body_bytes,
+        delivery=given.delivery,
+        window_size=given.window,
+    )
+    figures = uvloop.run(measure(load, throughput_only=given.throughput_only))
+    if given.json:
+        print(json.dumps(figures))
         return
-    result = uvloop.run(measure(arguments.messages, arguments.body, arguments.delivery))
-    if arguments.json:
-        print(json.dumps(result))
-        return
-    for name, value in result.items():
+    for name, value in figures.items():
         print(f"{name:28} {value}")
 
 

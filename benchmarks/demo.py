@@ -24,7 +24,7 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks.pair import Daemon, ended_at_last
+from benchmarks.pair import Daemon, ended_at_last, nothing_is_left
 from benchmarks.progress import Display, Progress
 from benchmarks.tally import Tally, delivery_of
 from benchmarks.verdict import Outcome, reasons, table, verdict, wrongs
@@ -35,11 +35,12 @@ TRANSACTIONAL_MESSAGES = 20_000
 RECOVERABLE_MESSAGES = 1_000
 EXPRESS_MESSAGES = 1_000
 BREAKS = ("cut", "kill A", "cut", "kill B", "cut", "kill A", "cut", "kill B", "cut")
+# Between two breaks so many transactional messages travel; a break comes in the middle of them.
+STAGE_MESSAGES = TRANSACTIONAL_MESSAGES // (len(BREAKS) + 1)
 
 TIMEOUT_S = 45.0  # the promise is an end within a minute, a bad one included
 RECONNECT_S = 10.0
 QUIET_S = 0.5  # when all is settled: would a doubled message come?
-POLL_S = 0.02
 
 EXIT_OK = 0
 EXIT_WRONG = 1
@@ -56,6 +57,7 @@ class Demo:
             Tally("express", EXPRESS_MESSAGES),
         )
         self._progress = Progress(2 * TRANSACTIONAL_MESSAGES)  # each is sent, and is delivered
+        self._breaks = Progress(len(BREAKS))
         self.display = Display(self._progress)
         self._a, self._b = Daemon(folder / "a", "A"), Daemon(folder / "b", "B")
         self._wires = [WireCutter(self._b.port), WireCutter(self._a.port)]
@@ -87,7 +89,7 @@ class Demo:
                 sending.create_task(self._send_transactional(at_a))
                 sending.create_task(self._send_plain(at_b))
                 sending.create_task(self._break({"A": at_a, "B": at_b}))
-            await _nothing_is_left(at_a, at_b)
+            await nothing_is_left(at_a, at_b)
             self.outcome.seconds = self.display.elapsed_s - started_s
             settled.set()
             for client in (at_a, at_b):
@@ -100,11 +102,12 @@ class Demo:
         tally = self.outcome.transactional
         async with at_a.sender(self._b.destination("orders", port=self._wires[0].port)) as sender:
             for number in range(tally.total):
+                await self._breaks.reach(number // STAGE_MESSAGES / len(BREAKS))
                 confirmed = await sender.send(tally.body(number), delivery=tally.delivery)
                 confirmed.add_done_callback(partial(self._confirmed, tally, number))
 
     async def _send_plain(self, at_b: QueueManager) -> None:
-        """Recoverable and express by turns, in step with the others."""
+        """Recoverable and express by turns, in step with the transactional ones."""
         kinds = (self.outcome.recoverable, self.outcome.express)
         total = RECOVERABLE_MESSAGES + EXPRESS_MESSAGES
         async with at_b.sender(self._a.destination("replies", port=self._wires[1].port)) as sender:
@@ -136,13 +139,14 @@ class Demo:
     # What is done to them.
 
     async def _break(self, clients: dict[str, QueueManager]) -> None:
-        for index, what in enumerate(BREAKS, start=1):
-            await self._progress.reach(index / (len(BREAKS) + 1))
+        for stage, what in enumerate(BREAKS):
+            await self._progress.reach((stage + 0.5) / (len(BREAKS) + 1))
             if what == "cut":
                 await self._cut()
             else:
                 daemon = self._a if what == "kill A" else self._b
                 await self._kill(daemon, clients[daemon.name])
+            self._breaks.advance()
 
     async def _cut(self) -> None:
         await self._wires[0].connected()
@@ -169,15 +173,6 @@ class Demo:
 async def _create_and_start(daemon: Daemon) -> None:
     await daemon.create()
     await daemon.start()
-
-
-async def _nothing_is_left(*clients: QueueManager) -> None:
-    """No queue and no outgoing queue holds a message."""
-    while True:
-        states = [await client.status() for client in clients]
-        if not any(state["messages"] or state["outgoing_messages"] for state in states):
-            return
-        await asyncio.sleep(POLL_S)
 
 
 def main() -> int:

@@ -17,6 +17,7 @@ from qmd.client import QueueManager, connect
 from qmd.client.queue_manager import RECONNECT_S
 
 READY_TIMEOUT_S = 30.0
+POLL_S = 0.02
 LAST_WORDS_CHARACTERS = 2000
 # Below the range that outgoing connections are given: a daemon that was killed finds its port free.
 PORTS = range(10_000, 32_000)
@@ -41,6 +42,15 @@ async def ended_at_last(*daemons: Daemon) -> AsyncIterator[None]:
         await asyncio.gather(*(daemon.kill() for daemon in daemons))
 
 
+async def nothing_is_left(*clients: QueueManager) -> None:
+    """Wait until no queue and no outgoing queue of these holds a message."""
+    while True:
+        states = [await client.status() for client in clients]
+        if not any(state["messages"] or state["outgoing_messages"] for state in states):
+            return
+        await asyncio.sleep(POLL_S)
+
+
 @dataclass
 class Daemon:
     """One queue manager, `start`ed and stopped or killed as often as wanted."""
@@ -55,14 +65,15 @@ class Daemon:
         """Make its folder and its configuration."""
         self.folder.mkdir(mode=0o700, parents=True)
         with self.log.open("ab") as log:
-            init = await asyncio.create_subprocess_exec(
+            self.process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "qmd", "init", str(self.folder)),
                 *("--listen", f"127.0.0.1:{self.port}", "--name", self.name),
                 stdout=log,
                 stderr=log,
             )
-            if await init.wait():
-                raise RuntimeError(f"qmd init {self.folder} failed:\n{self.last_words}")
+        if await self.process.wait():
+            raise RuntimeError(f"qmd init {self.folder} failed:\n{self.last_words}")
+        self.process = None
 
     async def start(self) -> None:
         """Returns when it serves.  Raises RuntimeError with its last words when it does not."""
@@ -116,6 +127,10 @@ class Daemon:
 
     def rss_mb(self) -> float:
         return int(self._proc("statm").split()[1]) * _PAGE_BYTES / 1e6
+
+    def peak_rss_mb(self) -> float:
+        line = next(line for line in self._proc("status").splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024 / 1e6
 
     @property
     def pid(self) -> int:

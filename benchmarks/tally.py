@@ -19,7 +19,7 @@ class Tally:
     total: int
     ids: list[str | None] = field(init=False)  # by number; None before it was confirmed
     kills_before: dict[int, int] = field(default_factory=dict)  # its sending, by number
-    arrivals: list[int] = field(init=False)  # by number
+    arrivals: list[list[str]] = field(init=False)  # the ids they came with, by number
     sent: int = 0  # confirmed
     delivered: int = 0  # different ones, of however many arrivals
     out_of_order: list[int] = field(default_factory=list)  # came first after a later one
@@ -28,7 +28,7 @@ class Tally:
 
     def __post_init__(self) -> None:
         self.ids = [None] * self.total
-        self.arrivals = [0] * self.total
+        self.arrivals = [[] for _ in range(self.total)]
 
     def body(self, number: int) -> bytes:
         """Delivery and number in the first line, then what no other message's body has."""
@@ -45,8 +45,8 @@ class Tally:
         if not 0 <= number < self.total or message.body != self.body(number):
             self.altered.append(message.id)
             return
-        self.arrivals[number] += 1
-        if self.arrivals[number] == 1:
+        self.arrivals[number].append(message.id)
+        if len(self.arrivals[number]) == 1:
             self.delivered += 1
             if number < self._last:
                 self.out_of_order.append(number)
@@ -54,15 +54,20 @@ class Tally:
 
     @property
     def missing(self) -> list[int]:
-        return [number for number, times in enumerate(self.arrivals) if times == 0]
+        """Confirmed, and not arrived."""
+        return [
+            number
+            for number, ids in enumerate(self.arrivals)
+            if not ids and self.ids[number] is not None
+        ]
 
     @property
     def doubled(self) -> list[int]:
-        return [number for number, times in enumerate(self.arrivals) if times > 1]
+        return [number for number, ids in enumerate(self.arrivals) if len(ids) > 1]
 
     def name(self, number: int) -> str:
         """For a person who looks for it in a queue or a log."""
-        return f"{self.delivery} message {number}, id {self.ids[number] or 'never confirmed'}"
+        return f"{self.delivery} message {number}, id {self.ids[number] or 'unknown'}"
 
 
 def number_of(body: bytes) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import indent
 
 from benchmarks.tally import Tally
 
@@ -36,12 +37,17 @@ def wrongs(outcome: Outcome) -> list[str]:
 
 
 def _wrongs(tally: Tally, kills: int) -> Iterator[str]:
+    if tally.sent < tally.total:
+        yield f"{tally.total - tally.sent:,} {tally.delivery} messages were not sent"
     for number in tally.missing:
         # An express message lives in memory: a kill that came after it may have taken it.
         if tally.delivery != "express" or tally.kills_before.get(number, kills) == kills:
             yield f"lost: {tally.name(number)}"
     for number in tally.doubled:
-        yield f"arrived {tally.arrivals[number]} times: {tally.name(number)}"
+        yield (
+            f"arrived {len(tally.arrivals[number])} times: {tally.name(number)},"
+            f" as {' and '.join(tally.arrivals[number])}"
+        )
     if tally.delivery == "transactional":
         for number in tally.out_of_order:
             yield f"arrived after a later one: {tally.name(number)}"
@@ -109,7 +115,7 @@ def verdict(outcome: Outcome, wrong: list[str], folder: Path) -> list[str]:
         ]
     findings = folder / FINDINGS
     findings.write_text("".join(f"{line}\n" for line in wrong))
-    lines = ["THIS IS WRONG:", *(f"  {line}" for line in wrong[:LISTED_MAX])]
+    lines = ["THIS IS WRONG:", *(indent(line, "  ") for line in wrong[:LISTED_MAX])]
     if len(wrong) > LISTED_MAX:
         lines.append(f"  ... and {len(wrong) - LISTED_MAX} more: see {findings}")
     return [*lines, f"The data and the logs of both queue managers are kept in {folder}"]

@@ -67,7 +67,7 @@ def classify(message: UserMessage, own_id: bytes) -> MessageKind:
         return MessageKind.FINAL_ACK
     if (
         properties.message_class == MessageClass.ORDER_ACK
-        and properties.message_size == ACK_BODY_BYTES
+        and len(properties.body) == ACK_BODY_BYTES
     ):
         return MessageKind.ORDER_ACK
     return MessageKind.ORDINARY

@@ -7,7 +7,7 @@
 * a variable field becomes a slice behind such a check, a rule an `if`, a Switch an `if` chain;
 * a record becomes its NamedTuple, a flag word its class.
 
-Plain construct needs 100 microseconds and more for a message, these functions 3 to 5; compiled
+Plain construct needs 100 microseconds and more for a message, these functions 4 to 5; compiled
 construct is no way out, since it drops the checks of lengths.  Whatever a layout says, both must
 agree on: the property tests compare the derived functions with `reference.py`, which runs the
 layout plainly.  A construct that is not known here raises TypeError when the module is imported,

@@ -14,23 +14,8 @@ import construct as C
 
 from protocol.derive_source import Field, Place, Run, Scope, Writer, unwrap
 from protocol.errors import MalformedPacket
-from protocol.layout import (
-    Absent,
-    Align,
-    Aligned,
-    AlignTo,
-    Bound,
-    Measured,
-    NothingLeft,
-    Octets,
-    Present,
-    Repeat,
-    Rule,
-    ScannedText,
-    Unbound,
-    WideText,
-    Within,
-)
+from protocol.layout import Absent, Aligned, Octets, Present, Repeat, ScannedText, WideText, Within
+from protocol.marks import Align, AlignTo, Bound, Measured, NothingLeft, Rule, Unbound
 from protocol.text import ends_with_its_only_null
 
 _WRONG_TYPE = "MUST be what the flags announce"

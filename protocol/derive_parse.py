@@ -15,22 +15,16 @@ from protocol.derive_source import Field, Place, Run, Scope, Writer
 from protocol.errors import MalformedPacket
 from protocol.layout import (
     Absent,
-    Align,
     Aligned,
-    AlignTo,
-    Bound,
     Flags,
-    Measured,
-    NothingLeft,
     Octets,
     Present,
     Repeat,
-    Rule,
     ScannedText,
-    Unbound,
     WideText,
     Within,
 )
+from protocol.marks import Align, AlignTo, Bound, Measured, NothingLeft, Rule, Unbound
 from protocol.text import end_of_text, ends_with_its_only_null
 
 
@@ -187,13 +181,13 @@ class ParseWriter(Writer):
         self.line(f"{place.variable} = None")
 
     def within(self, con: Within, place: Place, scope: Scope) -> None:
-        outer, inner = f"outer_{place.variable}", f"end_{place.variable}"
+        outer = f"outer_{place.variable}"
         refuse = self.refuse(place, "o", con.rule)
-        self.line(f"{outer} = end; {inner} = end = o + {scope.expression(con.length)}")
+        self.line(f"{outer} = end; end = o + {scope.expression(con.length)}")
         self.line(f"if end > {outer}: {refuse}")
         self.field(con.subcon, place, scope)
-        self.line(f"if end - o > {con.padding_bytes_max}: {refuse}")
-        self.line(f"o = {inner}; end = {outer}")
+        self.line(f"if end != o and end != o + 3 & -4: {refuse}")
+        self.line(f"end = {outer}")
 
     def repeat(self, con: Repeat, place: Place, scope: Scope) -> None:
         element = Place(f"{place.variable}_element", place.path)

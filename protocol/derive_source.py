@@ -13,24 +13,17 @@ from protocol.errors import MalformedPacket
 from protocol.flags import FlagWord
 from protocol.layout import (
     Absent,
-    Align,
     Aligned,
-    AlignTo,
-    Bound,
     Flags,
-    Measured,
-    NothingLeft,
     Octets,
     Present,
     Refuse,
     Repeat,
-    Reserved,
-    Rule,
     ScannedText,
-    Unbound,
     WideText,
     Within,
 )
+from protocol.marks import Align, AlignTo, Bound, Measured, NothingLeft, Reserved, Rule, Unbound
 
 _OPERATORS = {
     operator.add: "+",

@@ -121,7 +121,7 @@ class PacketBuffer:
             self._replace(BUFFER_BYTES)  # the large packet is out
         elif not left:
             self._start = self._end = 0
-        elif capacity - self._end < min(READ_BYTES_MIN, self._start + needed - self._end):
+        elif capacity - self._end < READ_BYTES_MIN:
             if needed > capacity and left > capacity // 2:
                 self._replace(min(needed, 2 * capacity))
             elif self._start:

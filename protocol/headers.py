@@ -35,18 +35,8 @@ from protocol.flags import (
     TransactionFlags,
     UserFlags,
 )
-from protocol.layout import (
-    ABSENT,
-    Align,
-    AlignTo,
-    Measured,
-    Octets,
-    Present,
-    Refuse,
-    Rule,
-    WideText,
-    layout,
-)
+from protocol.layout import ABSENT, Octets, Present, Refuse, WideText, layout
+from protocol.marks import Align, AlignTo, Measured, Rule
 
 VERSION = 0x10
 SIGNATURE = 0x524F494C  # on the wire "LIOR"

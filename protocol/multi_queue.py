@@ -11,18 +11,8 @@ from typing import Annotated, NamedTuple
 from construct import Int16ul, Int32ul, Rebuild, Switch, len_, this
 
 from protocol.headers import PACKET_BYTES_MAX, PrivateQueueName
-from protocol.layout import (
-    Align,
-    Aligned,
-    Measured,
-    Octets,
-    Refuse,
-    Repeat,
-    Rule,
-    ScannedText,
-    Within,
-    layout,
-)
+from protocol.layout import Aligned, Octets, Refuse, Repeat, ScannedText, Within, layout
+from protocol.marks import Align, Measured, Rule
 
 MQF_PUBLIC = 1
 MQF_PRIVATE = 2

@@ -12,7 +12,8 @@ from construct import Int16ul, Int32ul, this
 
 from protocol.derive import Codec
 from protocol.flags import PingFlags
-from protocol.layout import NothingLeft, Octets, Rule
+from protocol.layout import Octets
+from protocol.marks import NothingLeft, Rule
 
 PING_PORT = 3527
 PING_BYTES = 24

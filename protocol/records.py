@@ -21,7 +21,8 @@ from protocol.headers import (
     TransactionHeader,
     UserHeader,
 )
-from protocol.layout import Bound, NothingLeft, Octets, Present, Reserved, Rule, Unbound
+from protocol.layout import Octets, Present
+from protocol.marks import Bound, NothingLeft, Reserved, Rule, Unbound
 from protocol.multi_queue import MultiQueueFormatHeader
 
 BASE_FLAGS_OFFSET = 2

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 import construct as C
 
 from protocol.errors import MalformedPacket
-from protocol.layout import PacketStream, Present, Repeat, RuleBroken, Within, layout
+from protocol.layout import Present, Repeat, Within, layout
+from protocol.marks import PacketStream, RuleBroken
 
 Record = TypeVar("Record")
 

@@ -22,7 +22,7 @@ def plain_text(raw: bytes) -> str:
 
 def ends_with_its_only_null(text: bytes) -> bool:
     """Whether the bytes end with a null character and hold no other."""
-    return len(text) % 2 == 0 and 0 <= _first_null(text) == len(text) - 2
+    return 0 <= _first_null(text) == len(text) - 2
 
 
 def end_of_text(packet: bytes, start: int, end: int) -> int:

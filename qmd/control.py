@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import grp
-import os
-import socket
 import stat
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -48,17 +45,8 @@ class ControlServer:
     async def start(self, path: Path, mode: int, group: str) -> None:
         """Raises OSError, or LookupError for a group that does not exist."""
         _remove_socket(path)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener = self._manager.environment.bind(path, mode, group)
         try:
-            # Nobody may connect before mode and group are what they shall be.
-            before = os.umask(0o177)
-            try:
-                listener.bind(str(path))
-            finally:
-                os.umask(before)
-            if group:
-                os.chown(path, -1, grp.getgrnam(group).gr_gid)
-            os.chmod(path, mode)
             self._server = await asyncio.get_running_loop().create_unix_server(
                 self._connected, sock=listener
             )

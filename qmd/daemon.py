@@ -124,9 +124,7 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
             listen=[f"{host}:{port}" for host, port in manager.listening],
             control=str(settings.control.socket),
         )
-        # What is there now stays: the collector need not walk over it again and again.
-        gc.collect()
-        gc.freeze()
+        environment.freeze_memory()
         service.tell("READY=1", f"STATUS=Serving {len(manager.queues)} queues as {name}")
         await _until_stopped(stop, manager, tasks)
     finally:

@@ -8,8 +8,14 @@ compared with each other.
 
 from __future__ import annotations
 
+import gc
+import grp
 import os
+import socket
 import time
+from pathlib import Path
+
+from storage import Storage, StorageOptions
 
 
 class Environment:
@@ -21,3 +27,34 @@ class Environment:
 
     def urandom(self, size: int) -> bytes:
         return os.urandom(size)
+
+    async def open_storage(
+        self, folder: Path, options: StorageOptions, *, now_ms: int, new_id: bytes
+    ) -> Storage:
+        """See `Storage.open`.  Raises CannotStart."""
+        return await Storage.open(folder, options, now_ms=now_ms, new_id=new_id)
+
+    def bind(self, path: Path, mode: int, group: str) -> socket.socket:
+        """A Unix socket at `path`; nobody may connect before mode and group are what they shall be.
+
+        Raises OSError, or LookupError for a group that does not exist.
+        """
+        bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            before = os.umask(0o177)
+            try:
+                bound.bind(str(path))
+            finally:
+                os.umask(before)
+            if group:
+                os.chown(path, -1, grp.getgrnam(group).gr_gid)
+            os.chmod(path, mode)
+        except BaseException:
+            bound.close()
+            raise
+        return bound
+
+    def freeze_memory(self) -> None:
+        """What is there now stays: the collector need not walk over it again and again."""
+        gc.collect()
+        gc.freeze()

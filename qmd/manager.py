@@ -107,7 +107,7 @@ class QueueManager:
     @classmethod
     async def open(cls, settings: Settings, environment: Environment, name: str) -> QueueManager:
         """Open the data folder and take up what it holds.  Raises storage.errors.CannotStart."""
-        storage = await Storage.open(
+        storage = await environment.open_storage(
             settings.queue_manager.data,
             StorageOptions(
                 commit_rows_max=settings.storage.commit_rows_max,
@@ -157,6 +157,7 @@ class QueueManager:
         self.peers.stop()
         await asyncio.sleep(0)  # what the sessions still say is written
         self.timers.cancel_all()
+        self.outgoing.release()
         await self.storage.close()
 
     def next_message_number(self) -> int:

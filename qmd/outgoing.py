@@ -22,6 +22,7 @@ from protocol import (
     UserMessage,
 )
 from protocol.direct_name import parse_wire_name
+from protocol.errors import InvalidName
 from protocol.format_name import DirectName, FormatName, PrivateName, PublicName, parse_format_name
 from protocol.identifiers import guid_text, sequence_id
 from qmd.compose import queue_address
@@ -50,6 +51,7 @@ log = structlog.get_logger()
 
 PORT = 1801  # [MS-MQQB] 2.1.1
 REFILL_ROWS = 512
+RELEASE_DELAY_S = 0.02
 REFILL_BYTES = 4 * 1024 * 1024
 NEGATIVE_ARRIVAL = 0x04  # MessagePropertiesHeader.Flags.NA
 
@@ -64,6 +66,10 @@ class Outgoing:
         self._next_id = 1
         self._last_timestamp = 0
         self._link_by_sender: dict[bytes, Link] = {}
+        # Acknowledged, and still on disk.
+        self._releasable: dict[OutgoingQueue, list[InFlight]] = {}
+        self._releasable_keys: list[tuple[OutgoingQueue, int]] = []
+        self._release_timer: asyncio.TimerHandle | None = None
         self.transmitted_count = 0
         self.released_count = 0
 
@@ -160,6 +166,7 @@ class Outgoing:
 
     def append(self, queue: OutgoingQueue, key: int, packet: bytes, batch: Batch) -> None:
         """Rows for a message that is to be sent; `appended` follows when they are durable."""
+        self.release()  # a commit is due anyway
         queue.grow(len(packet))
         if key < TRANSACTIONAL_FIRST:
             queue.others += 1
@@ -185,6 +192,7 @@ class Outgoing:
 
     def refill(self, queue: OutgoingQueue) -> None:
         """Read on where the window ends."""
+        self.release()  # or the rows would be read once more
         start = queue.window.begin_refill()
         self._manager.storage.batch.read_after(
             lambda db: outgoing_rows.page(db, queue.id, start, REFILL_ROWS, REFILL_BYTES),
@@ -201,16 +209,12 @@ class Outgoing:
 
     def session_acknowledged(self, tokens: list[tuple[OutgoingQueue, int]]) -> None:
         """[MS-MQQB] 3.1.5.5.2 - .4: what is not transactional is finished."""
-        keys: list[int] = []
-        gone: list[tuple[OutgoingQueue, int]] = []
-        batch = self._manager.storage.batch
         for queue, key in tokens:
             packet = queue.in_flight.pop(key, None)
             if packet is not None:
                 queue.others -= 1
                 queue.shrink(len(packet))
-                keys.append(queue.id << LOOKUP_BITS | key)
-                gone.append((queue, key))
+                self._releasable_keys.append((queue, key))
             else:
                 packet = queue.forget_express(key)
                 if packet is None:
@@ -218,9 +222,7 @@ class Outgoing:
             self.released_count += 1
             if wants_journal(packet):
                 self._manager.endings.journal(packet)
-        if keys:
-            batch.delete_outgoing(keys)
-            batch.when_durable(partial(self._gone, gone))
+        self._release_soon()
 
     def _gone(self, messages: list[tuple[OutgoingQueue, int]]) -> None:
         for queue, key in messages:
@@ -251,12 +253,37 @@ class Outgoing:
         last = first + queue.sequence.base + released
         done = queue.forget_transmitted(released)
         if done is not None:
-            batch.delete_outgoing_range(first, last)
-            batch.when_durable(partial(self._released, queue, done))
+            self._releasable.setdefault(queue, []).extend(done)
+            self._release_soon()
         else:
             # An ack for an earlier pass: how many rows it releases, only the disk knows.
             counted = batch.run(lambda db: outgoing_rows.release(db, first, last))
             counted.add_done_callback(partial(self._released_rows, queue))
+
+    def _release_soon(self) -> None:
+        """Nobody waits for a release, so it need not cause a commit of its own.
+
+        Messages that a crash brings back are sent again, and recognised as duplicates.
+        """
+        if self._release_timer is None and (self._releasable or self._releasable_keys):
+            self._release_timer = self._manager.loop.call_later(RELEASE_DELAY_S, self.release)
+
+    def release(self) -> None:
+        """What was acknowledged leaves the disk with the open batch."""
+        if self._release_timer is None:
+            return
+        self._release_timer.cancel()
+        self._release_timer = None
+        batch = self._manager.storage.batch
+        releasable, self._releasable = self._releasable, {}
+        for queue, messages in releasable.items():
+            base = queue.id << LOOKUP_BITS
+            batch.delete_outgoing_range(base | TRANSACTIONAL_FIRST, base | messages[-1].key)
+            batch.when_durable(partial(self._released, queue, messages))
+        keys, self._releasable_keys = self._releasable_keys, []
+        if keys:
+            batch.delete_outgoing([queue.id << LOOKUP_BITS | key for queue, key in keys])
+            batch.when_durable(partial(self._gone, keys))
 
     def _released(self, queue: OutgoingQueue, messages: list[InFlight]) -> None:
         """They are off the disk."""
@@ -354,7 +381,12 @@ class Outgoing:
             destination, packet = built
             name: FormatName
             if isinstance(destination, DirectQueueName):
-                name = parse_wire_name(destination.name)
+                try:
+                    name = parse_wire_name(destination.name)
+                except InvalidName as error:
+                    # The original bears it; whoever wrote that gets no answer.
+                    manager.log_limited("no_administration_queue", "name", reason=str(error))
+                    return
             elif isinstance(destination, PrivateQueueName):
                 name = PrivateName(destination.queue_manager, destination.number)
             else:

@@ -23,7 +23,7 @@ class Reserve:
         self.held = False
         self._disk = disk
         self._folder = database.parent
-        self._log = database.with_name(f"{database.name}-wal")
+        self._database = database
         self._path = database.with_name("reserve")
         self._size_bytes = options.disk_reserve_bytes
         self._watermark_bytes = options.disk_watermark_bytes
@@ -57,9 +57,10 @@ class Reserve:
         """Whether the database should give back what it does not use."""
         return not self.held or self._disk.free_bytes(self._folder) < self._watermark_bytes
 
-    def log_fits(self) -> bool:
-        """Whether the database could grow by everything that the log holds."""
-        return self._disk.free_bytes(self._folder) >= self._disk.file_bytes(self._log)
+    def lets_grow(self, database_bytes: int) -> bool:
+        """Whether the database file could grow to this size."""
+        growth_bytes = database_bytes - self._disk.file_bytes(self._database)
+        return growth_bytes <= self._disk.free_bytes(self._folder)
 
     def has_room(self, now_s: float) -> bool:
         """Whether new messages may be taken.  Asks the system at most once a second."""

@@ -19,7 +19,7 @@ import aiosqlite
 from storage.batch import Batch
 from storage.connection import submit
 from storage.errors import StorageError
-from storage.options import StorageOptions
+from storage.options import PAGE_BYTES, StorageOptions
 from storage.reserve import Reserve
 
 #: What a commit on a full disk gives back at once: 2 MiB, some 10 ms.
@@ -144,11 +144,11 @@ def _write(db: sqlite3.Connection, batch: Batch) -> None:
 
 def _make_room(db: sqlite3.Connection, reserve: Reserve) -> None:
     """Bring the log into the database and give free pages back, as far as the disk allows."""
-    if reserve.held and _free_pages(db) == 0:
+    if reserve.held and _pragma(db, "freelist_count") == 0:
         return
     for step in (_empty_log, partial(vacuum, pages_max=VACUUM_PAGES), _empty_log):
         # Half a checkpoint would take the room that deletions need, and give nothing back.
-        if not reserve.log_fits():
+        if not reserve.lets_grow(_pragma(db, "page_count") * PAGE_BYTES):
             return
         try:
             step(db)
@@ -162,16 +162,16 @@ def vacuum(db: sqlite3.Connection, pages_max: int) -> int:
     """Give free pages at the end of the file back to the file system; how many are left."""
     # executescript, because execute would step only once, and free a single page.
     db.executescript(f"PRAGMA incremental_vacuum({pages_max})")
-    return _free_pages(db)
-
-
-def _free_pages(db: sqlite3.Connection) -> int:
-    (count,) = db.execute("PRAGMA freelist_count").fetchone()
-    return int(count)
+    return _pragma(db, "freelist_count")
 
 
 def _empty_log(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _pragma(db: sqlite3.Connection, name: str) -> int:
+    (value,) = db.execute(f"PRAGMA {name}").fetchone()
+    return int(value)
 
 
 def _is_full(error: sqlite3.Error) -> bool:

@@ -255,12 +255,18 @@ class Message:
 
     def _queue(self, kind: int, value: Any) -> str | None:
         """A queue name in a UserHeader, as a format name.  [MS-MQMQ] 2.2.19.2"""
+        from protocol.errors import InvalidName
         from protocol.format_name import PrivateName, PublicName, parse_wire_name
+        from protocol.text import plain_text
 
         user = self.packet.user
         match kind:
             case 7:
-                return str(parse_wire_name(value.name))
+                try:
+                    return str(parse_wire_name(value.name))
+                except InvalidName:
+                    # Shown as it came: it must not make its message unreadable.
+                    return f"DIRECT={plain_text(value.name)}"
             case 6:
                 return str(PrivateName(value.queue_manager, value.number))
             case 5:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -48,6 +48,28 @@ def shared_hosts() -> Iterator[Hosts]:
         yield hosts
     finally:
         hosts.close()
+
+
+@pytest.fixture
+def clean(request: pytest.FixtureRequest) -> Callable[[Daemon], Daemon]:
+    """A daemon that several tests share, as if nothing had happened before.
+
+    Tests leave nothing behind, but one that failed may have: then the daemon is started again,
+    dead or dying or not, and its queues are emptied.
+    """
+
+    def clean(daemon: Daemon) -> Daemon:
+        failed = request.session.testsfailed
+        if failed != _failed_before.setdefault(daemon, failed):
+            daemon.restart()
+            daemon.empty()
+            _failed_before[daemon] = failed
+        return daemon
+
+    return clean
+
+
+_failed_before: dict[Daemon, int] = {}
 
 
 @pytest.fixture

@@ -234,6 +234,12 @@ class Daemon:
         """The bodies of all that is in a queue, taken out."""
         return [body(message) for message in self.receive(queue)]
 
+    def empty(self) -> None:
+        """Remove all messages of all queues."""
+        for queue in self.json("queue", "list", "--system"):
+            if queue["messages"]:
+                self.cli("queue", "purge", queue["format_name"], "--yes")
+
     def count(self, queue: str) -> int:
         (shown,) = self.json("queue", "show", address(queue))
         return int(shown["messages"])
@@ -343,6 +349,9 @@ def _toml(values: Mapping[str, Any], prefix: str = "") -> str:
     return text
 
 
+Cleaner = Callable[[Daemon], Daemon]  # the fixture `clean`
+
+
 class Hosts:
     """All that one test starts, and ends with it."""
 
@@ -393,6 +402,7 @@ class Proxy:
         self._sockets: set[socket.socket] = set()
         self.connections = 0
         self.bytes_passed = 0
+        self._passed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._closing = False
         self._start(self._accept)
@@ -406,6 +416,12 @@ class Proxy:
             for sock in self._sockets:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
+
+    def wait_passed(self, count: int, timeout_s: float = 2.0) -> None:
+        """Until so many more bytes went through, or for so long."""
+        goal = self.bytes_passed + count
+        with self._passed:
+            self._passed.wait_for(lambda: self.bytes_passed >= goal, timeout_s)
 
     def retarget(self, port: int) -> None:
         """From now on the cable leads to another port."""
@@ -457,7 +473,9 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 target.sendall(data)
-                self.bytes_passed += len(data)
+                with self._passed:
+                    self.bytes_passed += len(data)
+                    self._passed.notify_all()
         for sock in (source, target):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)

@@ -15,6 +15,7 @@ from tests.process.harness import (
     DEADLETTER,
     DEADXACT,
     JOURNAL,
+    Cleaner,
     Daemon,
     Hosts,
     body,
@@ -30,12 +31,17 @@ MESSAGE_KEYS = {
 
 
 @pytest.fixture(scope="module")
-def daemon(shared_hosts: Hosts) -> Daemon:
+def shared(shared_hosts: Hosts) -> Daemon:
     daemon = shared_hosts.daemon()
     daemon.create("plain")
     daemon.create("orders", transactional=True)
     daemon.warm = False  # programs as everybody starts them
     return daemon
+
+
+@pytest.fixture
+def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
+    return clean(shared)
 
 
 def test_a_message_is_shown_with_at_least_the_promised_names(daemon: Daemon):

@@ -13,25 +13,35 @@ from typing import Any
 import pytest
 
 from tests.process import wire
-from tests.process.harness import DEADLETTER, DEADXACT, Daemon, Hosts, body, free_port
+from tests.process.harness import DEADLETTER, DEADXACT, Cleaner, Daemon, Hosts, body, free_port
 from tests.process.peer import RemoteQueueManager
 
 QUICK = {"resend": ["500ms"], "retry_first": "50ms", "retry_max": "200ms"}
 
 
 @pytest.fixture(scope="module")
-def sender(shared_hosts: Hosts) -> Daemon:
+def shared_sender(shared_hosts: Hosts) -> Daemon:
     daemon = shared_hosts.daemon(delivery=QUICK)
     daemon.create("answers")
     return daemon
 
 
+@pytest.fixture
+def sender(shared_sender: Daemon, clean: Cleaner) -> Daemon:
+    return clean(shared_sender)
+
+
 @pytest.fixture(scope="module")
-def receiver(shared_hosts: Hosts) -> Daemon:
+def shared_receiver(shared_hosts: Hosts) -> Daemon:
     daemon = shared_hosts.daemon(delivery=QUICK)
     daemon.create("plain")
     daemon.create("orders", transactional=True)
     return daemon
+
+
+@pytest.fixture
+def receiver(shared_receiver: Daemon, clean: Cleaner) -> Daemon:
+    return clean(shared_receiver)
 
 
 def nowhere() -> str:

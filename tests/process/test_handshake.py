@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.process import wire
-from tests.process.harness import Daemon, Hosts
+from tests.process.harness import Cleaner, Daemon, Hosts
 from tests.process.peer import (
     Connection,
     Peer,
@@ -19,10 +19,15 @@ from tests.process.peer import (
 
 
 @pytest.fixture(scope="module")
-def daemon(shared_hosts: Hosts) -> Daemon:
+def shared(shared_hosts: Hosts) -> Daemon:
     daemon = shared_hosts.daemon()
     daemon.create("plain")
     return daemon
+
+
+@pytest.fixture
+def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
+    return clean(shared)
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import struct
 import threading
 from collections.abc import Iterator
@@ -9,18 +11,23 @@ from collections.abc import Iterator
 import pytest
 
 from tests.process import wire
-from tests.process.harness import DEADXACT, Daemon, Hosts, body
+from tests.process.harness import DEADXACT, Cleaner, Daemon, Hosts, body
 from tests.process.peer import Closed, Connection, Peer, RemoteQueueManager
 
 MB = 1024 * 1024
 
 
 @pytest.fixture(scope="module")
-def daemon(shared_hosts: Hosts) -> Daemon:
+def shared(shared_hosts: Hosts) -> Daemon:
     daemon = shared_hosts.daemon()
     daemon.create("plain", "side", "victim")
     daemon.create("orders", transactional=True)
     return daemon
+
+
+@pytest.fixture
+def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
+    return clean(shared)
 
 
 class Bystander:
@@ -561,6 +568,59 @@ def test_a_peer_that_does_not_read_costs_bounded_memory_and_disturbs_nobody(
 
     assert sent > 0
     assert grown < 50 * MB, f"{grown / MB:.0f} MB after {sent} messages"
+
+
+def test_large_messages_that_wait_for_the_disk_cost_bounded_memory(daemon: Daemon):
+    before = daemon.resident_bytes()
+    content = bytes(4_000_000)
+    with RemoteQueueManager() as remote:
+        peer = remote.connect(daemon.port)
+        packets = [remote.message("plain", content, recoverable=True) for _ in range(60)]
+        waiting = memoryview(b"".join(packets))
+        for packet in packets:
+            peer.count(packet)
+        with daemon.held_disk():
+            # Within the window, as fast as the daemon reads; 240 MB are on offer.
+            peer.connection.sock.settimeout(1)
+            try:
+                while waiting:
+                    waiting = waiting[peer.connection.sock.send(waiting[:1_000_000]) :]
+            except TimeoutError:
+                pass
+            grown = daemon.resident_bytes() - before
+        peer.connection.send(waiting)
+        peer.wait_stored(60)
+
+    assert daemon.count("plain") == 60
+    daemon.empty()
+    assert grown < 100 * MB, f"{grown / MB:.0f} MB for one session"
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"",
+        b"\0",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\xff\xff\xff\xff",
+        struct.pack("<I", 5) + b"\xc1\xc1\xc1\xc1\xc1",
+        struct.pack("<I", 0) * 100,
+        struct.pack("<I", 1_000_000) + b"\x91" * 1_000_000,
+        struct.pack("<I", 60 * MB),
+    ],
+    ids=["nothing", "one byte", "http", "4 GB", "no msgpack", "empty", "deep", "60 MB announced"],
+)
+def test_junk_on_the_control_socket_disturbs_nobody(
+    daemon: Daemon, bystander: Bystander, junk: bytes
+):
+    (path,) = (path for path in daemon.folder.rglob("*") if path.is_socket())
+    before = daemon.resident_bytes()
+    with socket.socket(socket.AF_UNIX) as control:
+        control.connect(str(path))
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            control.sendall(junk)
+        assert daemon.json("status")
+    assert daemon.resident_bytes() - before < 30 * MB
 
 
 def test_an_end_in_the_middle_of_everything_leaks_no_files(daemon: Daemon):

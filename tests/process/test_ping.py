@@ -9,14 +9,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.process.harness import Daemon, Hosts, free_port
+from tests.process.harness import Cleaner, Daemon, Hosts, free_port
 
 SIGNATURE = 0x5548
 
 
 @pytest.fixture(scope="module")
-def daemon(shared_hosts: Hosts) -> Daemon:
+def shared(shared_hosts: Hosts) -> Daemon:
     return shared_hosts.daemon(listen={"ping": True, "ping_port": free_port()})
+
+
+@pytest.fixture
+def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
+    return clean(shared)
 
 
 @pytest.fixture

@@ -11,16 +11,21 @@ from dataclasses import replace
 import pytest
 
 from tests.process import wire
-from tests.process.harness import Daemon, Hosts, body
+from tests.process.harness import Cleaner, Daemon, Hosts, body
 from tests.process.peer import Peer, RemoteQueueManager
 
 
 @pytest.fixture(scope="module")
-def daemon(shared_hosts: Hosts) -> Daemon:
+def shared(shared_hosts: Hosts) -> Daemon:
     daemon = shared_hosts.daemon()
     daemon.create("plain")
     daemon.create("orders", transactional=True)
     return daemon
+
+
+@pytest.fixture
+def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
+    return clean(shared)
 
 
 def barrier(peer: Peer) -> None:
@@ -328,6 +333,24 @@ def test_arrival_is_acknowledged_to_the_admin_queue_when_asked_for(
     assert ack.body == b""
     assert ack.correlation == remote.guid + struct.pack("<I", 7)
     assert not ack.recoverable, "express, as the original was (digest 17.3)"
+    assert daemon.bodies("plain") == [b"body"]
+
+
+@pytest.mark.parametrize("kind", [2, 6])
+def test_an_admin_queue_of_our_queue_manager_is_reached_over_its_live_session(
+    daemon: Daemon, remote: RemoteQueueManager, kind: int
+):
+    # AQ 2: private queue of SourceQueueManager; AQ 6: of the queue manager that it names.
+    peer = remote.connect(daemon.port)
+    admin = wire.Name(kind, guid=remote.guid if kind == 6 else b"", number=99)
+
+    peer.send(remote.message("plain", b"body", message_id=8, admin=admin, ack_bits=wire.PA))
+    ack = peer.receive()
+
+    assert ack.message_class == 2
+    assert (ack.destination.kind, ack.destination.number) == (3, 99)
+    assert ack.address == remote.guid
+    assert ack.correlation == remote.guid + struct.pack("<I", 8)
     assert daemon.bodies("plain") == [b"body"]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.process import wire
-from tests.process.harness import COMMAND, ROOT, Daemon, Hosts, _environment, body, run
+from tests.process.harness import COMMAND, ROOT, Cleaner, Daemon, Hosts, _environment, body, run
 from tests.process.peer import Closed, Connection, RemoteQueueManager
 
 MB = 1024 * 1024
@@ -23,10 +23,15 @@ IS_ROOT = os.geteuid() == 0
 
 
 @pytest.fixture(scope="module")
-def daemon(shared_hosts: Hosts) -> Daemon:
+def shared(shared_hosts: Hosts) -> Daemon:
     daemon = shared_hosts.daemon()
     daemon.create("plain")
     return daemon
+
+
+@pytest.fixture
+def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
+    return clean(shared)
 
 
 # --- stopping -----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from tests.process import wire
-from tests.process.harness import DEADXACT, Daemon, Hosts
+from tests.process.harness import DEADXACT, Cleaner, Daemon, Hosts
 from tests.process.peer import Closed, Listener, RemoteQueueManager
 
 QUICK = {"resend": ["700ms"], "retry_first": "50ms", "retry_max": "200ms"}
@@ -20,17 +20,27 @@ DEFAULT_TIME_TO_REACH_QUEUE_S = 345_600
 
 
 @pytest.fixture(scope="module")
-def daemon(shared_hosts: Hosts) -> Daemon:
+def shared(shared_hosts: Hosts) -> Daemon:
     """Never sends again by itself: whatever comes twice has another reason."""
     daemon = shared_hosts.daemon(delivery=SLOW)
     daemon.create("here")
     return daemon
 
 
+@pytest.fixture
+def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
+    return clean(shared)
+
+
 @pytest.fixture(scope="module")
-def quick(shared_hosts: Hosts) -> Daemon:
+def shared_quick(shared_hosts: Hosts) -> Daemon:
     """Sends unacknowledged transactional messages again after 700 ms."""
     return shared_hosts.daemon(delivery=QUICK)
+
+
+@pytest.fixture
+def quick(shared_quick: Daemon, clean: Cleaner) -> Daemon:
+    return clean(shared_quick)
 
 
 @pytest.fixture
@@ -288,6 +298,54 @@ def test_a_peer_that_never_finishes_the_handshake_is_given_up(hosts: Hosts):
 
     assert first.expect_closed(10) == []
     assert listener.accept().receive().body == b"x"
+
+
+NONSENSE = {
+    "no packet at all": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "another handshake": wire.establish(client=b"c" * 16),
+    "an unknown packet type": wire.internal(9, bytes(16)),
+    "a count that is wrong": wire.session_ack(wire.Session(sent=7)),
+    "an acknowledgment of too much": wire.session_ack(wire.Session(acknowledged=9)),
+    "bits of what was never sent": wire.session_ack(
+        wire.Session(acknowledged=1, recoverable_acknowledged=1, recoverable_flags=0xFF)
+    ),
+    "a message that ends too early": wire.message(
+        source=b"s" * 16, message_id=1, destination=wire.private("here"), label="label"
+    )[:-40].ljust(200, b"\xff"),
+}
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_a_peer_that_answers_with_nonsense_is_left_and_tried_again(
+    daemon: Daemon, listener: Listener, name: str
+):
+    daemon.send(listener.destination("q"), b"x", "--recoverable")
+    first = listener.accept(auto_ack=False)
+    first.receive()
+
+    first.send_raw(NONSENSE[name])
+    first.expect_closed()
+
+    assert listener.accept().receive().body == b"x"
+
+
+def test_a_peer_that_reads_nothing_costs_bounded_memory(hosts: Hosts):
+    daemon = hosts.daemon(delivery=SLOW)
+    listener = hosts.remote().listen()
+    content = bytes(4_000_000)
+    for _ in range(30):
+        daemon.cli("send", listener.destination("q"), "--recoverable", "--file", "-", input=content)
+    before = daemon.resident_bytes()
+    peer = listener.accept(auto_ack=False)
+    peer.receive(30)  # so it has begun to send, and from here on nobody reads
+    daemon.json("status")
+    daemon.json("status")
+
+    grown = daemon.resident_bytes() - before
+    assert grown < 64 * 1024 * 1024, f"{grown // 2**20} MB for one peer that does not read"
+    peer.auto_ack = True
+    peer.session_ack()
+    peer.receive_many(29, 60)
 
 
 # --- the window ---------------------------------------------------------------------------

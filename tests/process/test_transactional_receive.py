@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.process import wire
-from tests.process.harness import Daemon, Hosts, body
+from tests.process.harness import Cleaner, Daemon, Hosts, body
 from tests.process.peer import Closed, RemoteQueueManager
 
 FIRST = 1000 << 32 | 1
@@ -19,10 +19,15 @@ SECOND = 1000 << 32 | 2
 
 
 @pytest.fixture(scope="module")
-def daemon(shared_hosts: Hosts) -> Daemon:
+def shared(shared_hosts: Hosts) -> Daemon:
     daemon = shared_hosts.daemon()
     daemon.create("orders", "others", transactional=True)
     return daemon
+
+
+@pytest.fixture
+def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
+    return clean(shared)
 
 
 @dataclass(frozen=True)

@@ -95,10 +95,7 @@ def test_kills_while_everything_is_under_way(hosts: Hosts, pair: tuple[Daemon, D
 
     # Each kill comes when a little more has passed: somewhere in the middle of things.
     for victim in (receiver, sender, receiver, sender, receiver):
-        goal = proxy.bytes_passed + 60_000
-        deadline = time.monotonic() + 10
-        while proxy.bytes_passed < goal and time.monotonic() < deadline:
-            time.sleep(0.0005)
+        proxy.wait_passed(60_000)
         victim.restart()
         proxy.cut()
 
@@ -169,10 +166,7 @@ def test_both_directions_and_two_queues_at_once(hosts: Hosts, pair: tuple[Daemon
     for thread in threads:
         thread.start()
     for proxy in (to_right, to_left, to_right, to_left):
-        goal = proxy.bytes_passed + 50_000
-        deadline = time.monotonic() + 10
-        while proxy.bytes_passed < goal and time.monotonic() < deadline:
-            time.sleep(0.0005)
+        proxy.wait_passed(50_000)
         proxy.cut()
     for thread in threads:
         thread.join()

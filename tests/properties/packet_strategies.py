@@ -191,7 +191,7 @@ def spoilt(draw: st.DrawFn, packet: bytes) -> bytes:
         data[at : at + size] = lie.to_bytes(size, "little")
     match draw(st.sampled_from(["cut", "extend", "leave"])):
         case "cut":
-            del data[draw(st.integers(0, len(data))) :]
+            del data[draw(st.integers(0, len(data)) | st.integers(len(data) - 30, len(data))) :]
         case "extend":
             data += draw(blobs)
     if len(data) >= 12 and draw(st.booleans()):

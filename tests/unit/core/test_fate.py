@@ -212,6 +212,12 @@ class TestAtTheSource:
         for each in (MessageClass.NACK_REACH_QUEUE_TIMEOUT, MessageClass.NACK_DELETED):
             assert at_source(asking, each) == Consequences(acknowledgment=each)
 
+    def test_what_happened_in_the_queue_is_for_the_destination_to_tell(self):
+        asking = message(transactional=True, acks="PA PR NA NR")
+
+        for each in RECEPTION_NACKS:
+            assert at_source(asking, each) == NOTHING
+
     def test_it_never_acknowledges_success(self):
         asking = message(acks="PA PR NA NR")
 

@@ -274,6 +274,18 @@ class TestRefill:
         assert one.horizon is None
         assert drain(one) == [1, 9]
 
+    def test_what_arrives_and_goes_while_the_disk_is_read_does_not_come_again(self):
+        one = window()
+        one.clear_to_disk(0)
+        one.begin_refill()
+        add(one, 9)
+        one.hold(9)
+        one.remove(9)
+
+        one.refill([], complete=True)
+
+        assert drain(one) == []
+
     def test_what_arrives_meanwhile_is_bounded_too(self):
         one = window(entries_max=2)
         one.clear_to_disk(0)
@@ -338,6 +350,18 @@ class TestTaking:
         assert drain(one) == [1, 2, 3]
         read(one, 4)
         assert drain(one) == [4]
+
+    @pytest.mark.parametrize("stored", [True, False])
+    def test_what_nobody_has_taken_cannot_be_put_back(self, stored):
+        one = window()
+        add(one, 1, stored=stored)
+        one.pop()
+        one.put_back(1, "m1", 1)
+        assert one.purge() == [(1, "m1")]
+
+        one.put_back(1, "m1", 1)
+
+        assert drain(one) == []
 
     def test_what_is_removed_is_forgotten_wherever_it_is(self):
         one = window(1, 2, 3, 4)
@@ -416,3 +440,16 @@ class TestPurge:
 
         assert drain(one) == []
         assert one.horizon is None
+
+    def test_rows_that_were_read_before_it_stay_of_no_use(self):
+        one = window()
+        one.clear_to_disk(0)
+        one.begin_refill()
+        one.purge()
+        one.clear_to_disk(0)
+
+        one.refill(rows(4), complete=True)
+
+        assert (one.horizon, len(one)) == (0, 0)
+        read(one, 5)
+        assert drain(one) == [5]

@@ -11,7 +11,7 @@ import pytest
 
 from protocol import MalformedPacket
 from protocol.derive import Codec
-from protocol.layout import Rule
+from protocol.marks import Rule
 from protocol.reference import build_plainly, parse_plainly
 
 
@@ -32,6 +32,11 @@ class Unknown(NamedTuple):
 class Clever(NamedTuple):
     size: Annotated[int, construct.Int8ul]
     rest: Annotated[int, construct.If(lambda context: context.size > 3, construct.Int8ul)]
+
+
+class Summed(NamedTuple):
+    total: Annotated[int, construct.Rebuild(construct.Int8ul, construct.sum_(construct.this.rest))]
+    rest: Annotated[int, construct.Int8ul]
 
 
 SMALL = Codec(Small)
@@ -70,7 +75,7 @@ def test_the_reference_names_the_same_field_and_rule() -> None:
     assert (refused.value.field, refused.value.rule) == ("count", "MUST be below 10")
 
 
-@pytest.mark.parametrize("record", [BigEndian, Unknown, Clever])
+@pytest.mark.parametrize("record", [BigEndian, Unknown, Clever, Summed])
 def test_a_layout_that_is_not_understood_is_an_error_when_it_is_declared(record: type) -> None:
     with pytest.raises(TypeError):
         Codec(record)

@@ -97,6 +97,18 @@ def test_memory_grows_with_what_came_and_not_with_what_is_announced() -> None:
     assert len(buffer.get_buffer()) == BUFFER_BYTES
 
 
+def test_an_announcement_behind_many_packets_moves_to_the_front_first() -> None:
+    buffer = PacketBuffer()
+    small = head(1000).ljust(1000, b"\0")
+    stream = small * 250 + head(0x400000)
+
+    room = buffer.get_buffer()
+    room[: len(stream)] = stream
+
+    assert len(buffer.buffer_updated(len(stream))) == 250
+    assert len(buffer.get_buffer()) == BUFFER_BYTES - 12
+
+
 def test_the_event_loop_writes_into_the_buffer_itself() -> None:
     buffer = PacketBuffer()
     stream = ACK * 3 + ACK[:10]

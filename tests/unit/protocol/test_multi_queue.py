@@ -63,6 +63,8 @@ def test_a_size_may_count_the_padding_or_not() -> None:
     packet = build_user_message(carrying(header))
 
     assert packet[AT : AT + 4] == b"\x1e\0\0\0"
+    for wrong in (31, 33):
+        assert refusal(put(packet, AT, wrong)) == ("multi_queue.destination.elements", AT + 30)
     padded = parse_user_message(put(packet, AT, 32)).multi_queue
     assert padded == header._replace(destination=header.destination._replace(header_size=32))
 
@@ -75,6 +77,7 @@ def test_a_size_may_count_the_padding_or_not() -> None:
         (0, 0x400000, 4, "destination.elements", 12),
         (0, 88, 4, "destination.elements.name", 76),  # ends before its last element does
         (0, 96, 4, "destination.elements", 92),  # four bytes more than its elements have
+        (0, 93, 4, "destination.elements", 92),
         (4, 0xC8, 2, "destination.header_id", 4),
         (8, 5, 4, "destination.elements.format_type", 92),
         (8, 3, 4, "destination.elements", 72),

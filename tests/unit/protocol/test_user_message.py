@@ -138,6 +138,7 @@ def test_user_flags_that_the_specification_forbids_are_refused(packet: bytes, fi
         (b"\x05\x00a\x00\x00\x00\x00", "user.destination_queue.name", 66),
         (b"\x06\x00a\x00\x00\x00\x00\x00", "user.destination_queue.name", 66),
         (b"\x04\x00\x00\x00a\x00", "user.destination_queue.name", 66),
+        (b"\x04\x00a\x00\x00b", "user.destination_queue.name", 66),
         (b"\x04\x00\x00a\x00\x00", None, 0),  # U+6100: the two zeros are halves
         (b"\xff\xff", "user.destination_queue.name", 66),
     ],
@@ -269,6 +270,17 @@ def test_bytes_behind_the_last_header_are_skipped() -> None:
     assert session.ack_number == 0x0100
 
 
+def test_headers_do_not_reach_into_the_session_header() -> None:
+    """The 16 bytes behind PacketSize are no place to read a user header from."""
+    packet = put(EXPRESS[:66], 2, 0x13, 2)
+
+    assert refusal(put(packet, 8, 50)) == ("user.time_to_be_received", 48)
+    for size in range(64, len(EXPRESS)):
+        field, offset = refusal(put(put(EXPRESS[:size] + bytes(16), 2, 0x13, 2), 8, size))
+        assert field.startswith(("user", "properties"))
+        assert offset <= size + 3, "or behind the padding that is missing"
+
+
 def test_the_padding_of_the_last_header_may_be_missing() -> None:
     packet = EXPRESS[:188]  # 116 + 56 + 8 + 5 + 3
 
@@ -335,6 +347,16 @@ def test_a_queue_name_of_the_wrong_type_is_not_built(wrong: object) -> None:
         build_user_message(
             message._replace(user=message.user._replace(destination_queue=wrong))  # type: ignore[arg-type]
         )
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_no_queue_name_is_built_where_the_flags_announce_none(kind: int) -> None:
+    message = express_message()
+    flags = message.user.flags.replace(response_type=kind)
+    user = message.user._replace(flags=flags, response_queue=OTHER)
+
+    with pytest.raises(MalformedPacket, match=r"^user\.response_queue at offset 116"):
+        build_user_message(message._replace(user=user))
 
 
 @pytest.mark.parametrize(

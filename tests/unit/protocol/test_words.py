@@ -51,6 +51,17 @@ def test_every_class_has_a_sentence() -> None:
     assert "0x1234" in MessageClass.describe(0x1234)
 
 
+def test_classes_have_the_numbers_of_the_specification() -> None:
+    """MS-MQMQ 2.2.18.1.6, in its order."""
+    arrival = [0x8000, 0x8001, 0x8002, 0x8003, 0x8004, 0x8005, 0x8006, 0x8007]
+    arrival += [0x8009, 0x800A, 0x800B]
+    reception = [0xC000, 0xC001, 0xC002, 0xC004]
+
+    assert [int(it) for it in MessageClass] == [0, 1, 2, 0xFF, 0x4000, *arrival, *reception]
+    for name in MessageClass.__members__:
+        assert name.startswith("NACK_") == bool(MessageClass[name] & 0x8000)
+
+
 def test_the_spelling_of_the_specification_names_the_same_classes() -> None:
     assert MessageClass.NACK_BAD_DST_Q is MessageClass.NACK_BAD_DESTINATION_QUEUE
     assert MessageClass.NACK_NOT_TRANSACTIONAL_MSG == 0x800A
@@ -108,7 +119,9 @@ def test_a_null_character_is_where_the_decoder_finds_it(text: bytes, start: int)
     even = text[start : len(text) - (len(text) - start) % 2] if start <= len(text) else b""
     at = even.decode("utf-16-le", "surrogatepass").find("\0")
 
-    assert end_of_text(text, start, len(text)) == (start + 2 * at + 2 if at >= 0 else -1)
+    found = start + 2 * at + 2 if at >= 0 else -1
+    assert end_of_text(text, start, len(text)) == found
+    assert end_of_text(text + b"\0\0", start, len(text)) == found, "not beyond the bound"
     if start == 0 and len(text) % 2 == 0:
         assert ends_with_its_only_null(text) == (at >= 0 and 2 * at + 2 == len(text))
 

@@ -1,0 +1,132 @@
+"""The two applications of the end-to-end benchmark, each a process of its own.
+
+A body begins with the message's number and the time of its sending, on the clock that all
+processes of a host share; behind them it is the same in every message.  The receiver reads every
+body and accepts nothing but the next number.
+
+What they print: "ready", and when they are done one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import resource
+import struct
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from qmd.client import Taken, connect
+from qmd.client.new_message import DeliveryName
+
+WINDOW_MESSAGES = 1000  # handed over and not confirmed
+TAKE_MESSAGES = 250
+TAKES_AHEAD = 4  # whose removals are under way
+PATIENCE_S = 20.0
+
+_HEAD = struct.Struct(">QQ")  # number, time of sending in ns
+
+
+async def send(
+    socket: Path,
+    destination: str,
+    *,
+    messages: int,
+    body_bytes: int,
+    delivery: DeliveryName,
+    rate_per_s: float = 0.0,
+) -> dict[str, Any]:
+    """As fast as the window allows; or at a steady pace, waiting for no confirmation."""
+    rest = _rest(body_bytes)
+    async with connect(socket) as here:
+        print("ready", flush=True)
+        cpu_s, first_ns = _cpu_s(), time.monotonic_ns()
+        async with here.sender(destination, window=WINDOW_MESSAGES) as sender:
+            for number in range(messages):
+                if rate_per_s:
+                    due_ns = first_ns + int(number / rate_per_s * 1e9)
+                    await asyncio.sleep(max(0, due_ns - time.monotonic_ns()) / 1e9)
+                body = _HEAD.pack(number, time.monotonic_ns()) + rest
+                await sender.send(body, delivery=delivery)
+        return {"first_ns": first_ns, "cpu_s": _cpu_s() - cpu_s}
+
+
+async def receive(socket: Path, queue: str, *, messages: int, body_bytes: int) -> dict[str, Any]:
+    """Take, check, remove; a message counts as received when its removal is on the disk."""
+    rest = _rest(body_bytes)
+    given_ms: list[float] = []  # from its sending until the application has the message
+    removed_ms: list[float] = []  # from its sending until its removal is durable
+
+    async def remove(taken: Taken, sent_ns: list[int]) -> None:
+        await taken.remove()
+        now_ns = time.monotonic_ns()
+        removed_ms.extend((now_ns - each) / 1e6 for each in sent_ns)
+
+    async with connect(socket) as there:
+        print("ready", flush=True)
+        cpu_s = _cpu_s()
+        removals: deque[asyncio.Task[None]] = deque()
+        while len(given_ms) < messages:
+            taken = await there.take(queue, TAKE_MESSAGES, timeout_s=PATIENCE_S)
+            if not taken:
+                raise RuntimeError(f"after {len(given_ms)} of {messages} messages no more came")
+            now_ns = time.monotonic_ns()
+            sent_ns = []
+            for message in taken.messages:
+                body = message.body
+                number, at_ns = _HEAD.unpack_from(body)
+                if number != len(given_ms) or body[_HEAD.size :] != rest:
+                    raise RuntimeError(f"message {number} came, {len(given_ms)} was the next")
+                given_ms.append((now_ns - at_ns) / 1e6)
+                sent_ns.append(at_ns)
+            removals.append(asyncio.create_task(remove(taken, sent_ns)))
+            while len(removals) > TAKES_AHEAD:
+                await removals.popleft()
+        for removal in removals:
+            await removal
+        last_ns = time.monotonic_ns()
+        return {
+            "last_ns": last_ns,
+            "cpu_s": _cpu_s() - cpu_s,
+            "given_ms": given_ms,
+            "removed_ms": removed_ms,
+        }
+
+
+def _rest(body_bytes: int) -> bytes:
+    pattern = bytes(index * 7 & 255 for index in range(256))
+    size = body_bytes - _HEAD.size
+    return (pattern * (size // len(pattern) + 1))[:size]
+
+
+def _cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("role", choices=("send", "receive"))
+    parser.add_argument("socket", type=Path)
+    parser.add_argument("queue")
+    parser.add_argument("--messages", type=int, required=True)
+    parser.add_argument("--body-bytes", type=int, required=True)
+    parser.add_argument("--delivery", default="transactional")
+    parser.add_argument("--rate-per-s", type=float, default=0.0)
+    given = vars(parser.parse_args())
+    role, socket, queue = given.pop("role"), given.pop("socket"), given.pop("queue")
+    if role == "send":
+        report = uvloop.run(send(socket, queue, **given))
+    else:
+        messages, body_bytes = given["messages"], given["body_bytes"]
+        report = uvloop.run(receive(socket, queue, messages=messages, body_bytes=body_bytes))
+    print(json.dumps(report), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""One queue manager on one computer: its folder, its daemon under the shim, what it went through."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.crash import changes
+from tests.crash.control import Control, Ended
+from tests.crash.forge import Forge, Process
+from tests.crash.shim import ALL_KINDS, Counter, Fault, WriteLog
+
+READY_S = 20.0
+
+CONFIGURATION = """\
+[queue_manager]
+name = "crashes"
+run_as_root = true
+[listen]
+address = "127.0.0.1"
+port = 0
+[quotas]
+disk_reserve = "1MB"
+[delivery]
+resend = ["200ms"]
+retry_first = "5ms"
+retry_max = "20ms"
+[storage]
+checkpoint_pages = 100
+[log]
+format = "json"
+"""
+
+
+class Machine:
+    """`start` it, talk to it, let it die; `wipe` makes it a new one.
+
+    Everything that happens to its disk, and all that it says, is in `log`.
+    """
+
+    def __init__(self, forge: Forge, base: Path, *, configuration: str = CONFIGURATION) -> None:
+        self._forge = forge
+        self.base = base
+        self.home = base / "home"
+        self.data = self.home / "data"
+        self.config = self.home / "qmd.toml"
+        self.socket = self.home / "qmd.sock"
+        self.output = base / "output"
+        self.home.mkdir(parents=True)
+        self.config.write_text(configuration)
+        self.count = Counter(base / "count")
+        self.log = WriteLog(base / "log")
+        self.process: Process | None = None
+        self.controls: list[Control] = []
+        self.changes: Sequence[str] = ("hurry",)
+        self._clock_origin = time.time()
+        self._notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._notify.bind(str(base / "notify"))
+
+    def start(self, fault: Fault | None = None) -> bool:
+        """Whether it became ready; False when it ended before."""
+        assert self.process is None
+        while select.select([self._notify], [], [], 0)[0]:
+            self._notify.recv(4096)
+        environment = {
+            "NOTIFY_SOCKET": str(self.base / "notify"),
+            "SHIM_FOLDER": str(self.data),
+            "SHIM_COUNT": str(self.count.path),
+            "SHIM_LOG": str(self.log.path),
+            "SHIM_KINDS": ALL_KINDS,
+            "SHIM_AT": "0",
+            changes.CLOCK_ORIGIN: str(self._clock_origin),
+        } | (fault.environment() if fault else {})
+        self.process = self._forge.start(self.config, self.output, environment, self.changes)
+        return self._is_ready(self.process)
+
+    def _is_ready(self, process: Process) -> bool:
+        while True:
+            readable, _, _ = select.select([self._notify, process.status], [], [], READY_S)
+            if self._notify in readable:
+                if b"READY=1" in self._notify.recv(4096).split(b"\n"):
+                    return True
+            elif process.status in readable:
+                return False
+            else:
+                raise TimeoutError(f"the daemon is not ready after {READY_S} s:\n{self.said()}")
+
+    def connect(self) -> Control:
+        control = Control(self.socket)
+        self.controls.append(control)
+        return control
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and not self.process.ended()
+
+    def hears(self, listener: socket.socket, timeout_s: float = 0.01) -> bool:
+        """Whether somebody connects.  Raises Ended when the daemon did."""
+        ends = [self.process.status] if self.process is not None else []
+        readable, _, _ = select.select([listener, *ends], [], [], timeout_s)
+        if listener in readable:
+            return True
+        if readable:
+            raise Ended
+        return False
+
+    def ends(self) -> bool:
+        """Whether it is about to end by itself, or has."""
+        return self.process is None or self.process.ended(READY_S)
+
+    def ended(self) -> int:
+        """It has to end by itself now; its exit code."""
+        assert self.process is not None
+        code = self.process.wait()
+        self._over()
+        return code
+
+    def terminate(self) -> int:
+        assert self.process is not None
+        self.process.signal(signal.SIGTERM)
+        return self.ended()
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self._over()
+
+    def _over(self) -> None:
+        self.process = None
+        for control in self.controls:
+            control.close()
+        self.controls.clear()
+
+    def events(self) -> list[dict[str, object]]:
+        """What its daemons logged; a line that is no JSON is a traceback, and so a failure."""
+        lines = self.output.read_text().splitlines() if self.output.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def said(self) -> str:
+        return self.output.read_text(errors="replace")[-6000:] if self.output.exists() else ""
+
+    def wipe(self) -> None:
+        """A new machine in the place of this one."""
+        self.kill()
+        shutil.rmtree(self.data, ignore_errors=True)
+        for path in (self.socket, self.output):
+            path.unlink(missing_ok=True)
+        self.log.close()
+        os.unlink(self.log.path)
+        self.log = WriteLog(self.log.path)
+        self.count.reset()
+        self._clock_origin = time.time()
+
+    def close(self) -> None:
+        self.kill()
+        self.log.close()
+        self._notify.close()
+        shutil.rmtree(self.base, ignore_errors=True)

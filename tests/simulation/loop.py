@@ -1,0 +1,328 @@
+"""Time, and whose turn it is: one event loop for each simulated process, one scheduler over them.
+
+A process's loop runs what is ready in the order in which it became ready, as asyncio and uvloop
+promise.  Which process runs next is drawn.  When nobody has anything to do, the scheduler jumps to
+the earliest timer or delivery.  Nothing waits, nothing happens at the same time, and the same seed
+gives the same run.
+
+A process that dies leaves its tasks where they stand.  Python would run their `finally` blocks if
+they were dropped, so that they are kept, in a loop that takes nothing any more, until the end of
+the seed (`bury`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import heapq
+import random
+import sys
+import warnings
+from asyncio import events
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+TURN_S_MAX = 20e-6  # what one turn of a loop takes: nobody spins for ever at one instant
+STEPS_MAX = 5_000_000  # turns in one run; more of them are no progress
+
+
+class Stuck(Exception):
+    """Something goes on for ever without getting anywhere."""
+
+
+class SimulatedTask(asyncio.Task[Any]):
+    """Hashed by a serial number, not by its address: sets of tasks then have one order."""
+
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, Any], *, loop: ProcessLoop, **options: Any
+    ) -> None:
+        self._serial = loop.next_serial()
+        super().__init__(coroutine, loop=loop, **options)
+
+    def __hash__(self) -> int:
+        return self._serial
+
+
+class SimulatedFuture(asyncio.Future[Any]):
+    """Likewise."""
+
+    def __init__(self, *, loop: ProcessLoop) -> None:
+        self._serial = loop.next_serial()
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._serial
+
+
+class Scheduler:
+    """The one clock, and the heap of all that is to come."""
+
+    def __init__(self, source: random.Random) -> None:
+        self.random = source
+        self.now = 0.0
+        self.steps = 0
+        self.loops: list[ProcessLoop] = []
+        self._heap: list[tuple[float, int, ProcessLoop | None, events.Handle | None, Any]] = []
+        self._serial = 0
+        self._graves: list[ProcessLoop] = []
+
+    def at(self, when: float, callback: Callable[..., object], *arguments: Any) -> None:
+        """Call back at `when`, from outside of all processes."""
+        self._serial += 1
+        entry = (when, self._serial, None, None, (callback, arguments))
+        heapq.heappush(self._heap, entry)
+
+    def after(self, delay_s: float, callback: Callable[..., object], *arguments: Any) -> None:
+        self.at(self.now + delay_s, callback, *arguments)
+
+    def wake(self, when: float, loop: ProcessLoop, handle: events.Handle) -> None:
+        """Make `handle` ready in its loop at `when`."""
+        self._serial += 1
+        heapq.heappush(self._heap, (when, self._serial, loop, handle, None))
+
+    def run(self, until: float, is_over: Callable[[], bool]) -> None:
+        """Until the given time, or until `is_over` says so (it is asked after each turn)."""
+        choose = self.random.random
+        while not is_over():
+            self._take_due()
+            ready = [
+                loop for loop in self.loops if loop.has_work and loop.frozen_until <= self.now
+            ]
+            if ready:
+                self.steps += 1
+                if self.steps > STEPS_MAX:
+                    raise Stuck(f"{STEPS_MAX} turns, at {self.now:.3f} s")
+                loop = ready[int(choose() * len(ready))] if len(ready) > 1 else ready[0]
+                loop.take_turn()
+                self.now += choose() * TURN_S_MAX
+            elif self._heap and self._heap[0][0] <= until:
+                self.now = max(self.now, self._heap[0][0])
+            else:
+                return
+
+    def _take_due(self) -> None:
+        heap, now = self._heap, self.now
+        while heap and heap[0][0] <= now:
+            _, _, loop, handle, own = heapq.heappop(heap)
+            if loop is not None:
+                loop.make_ready(handle)
+            else:
+                callback, arguments = own
+                callback(*arguments)
+
+    def drop(self, loop: ProcessLoop, *belongings: object) -> None:
+        """The process died.  Nothing of it runs any more."""
+        loop.die(belongings)
+        self.loops.remove(loop)
+        self._graves.append(loop)
+
+    def bury(self) -> None:
+        """At the end of a seed: let go of all dead processes.
+
+        Their `finally` blocks run now, against things that are dead as well, and whatever they
+        say about it is not listened to.
+        """
+        for loop in list(self.loops):
+            self.drop(loop)
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                for loop in self._graves:
+                    loop.belongings.clear()
+                self._graves.clear()
+                self._heap.clear()
+                gc.collect()
+        finally:
+            sys.unraisablehook = hook
+
+
+class ProcessLoop(asyncio.BaseEventLoop):
+    """The event loop of one process: a list of what is ready, and no selector.
+
+    `clock` turns the scheduler's time into the process's own (`time()`), and back.  What a loop
+    does beyond timers (servers, connections) is up to `network`.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, name: str, *, clock: Clock, network: Any, host: Any
+    ) -> None:
+        self.scheduler = scheduler
+        self.name = name
+        self.host = host  # where the network finds it
+        self.is_dead = False
+        self.frozen_until = 0.0  # it hangs until then, as after SIGSTOP
+        self.turns_left: int | None = None  # after so many callbacks it dies
+        self.on_death: Callable[[], None] = lambda: None
+        self.unhandled: list[str] = []  # what nobody caught
+        self.signals: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}
+        self.belongings: list[object] = []
+        self.connections: dict[Any, None] = {}  # its ends of connections
+        self._clock = clock
+        self._network = network
+        self._serial = 0
+        super().__init__()
+        self.set_debug(False)  # whatever PYTHONASYNCIODEBUG says: it costs a third of the speed
+        self.set_task_factory(self._make_task)
+        scheduler.loops.append(self)
+
+    # For the scheduler.
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._ready)
+
+    def make_ready(self, handle: events.Handle | None) -> None:
+        assert handle is not None
+        if not (self.is_dead or handle.cancelled()):
+            self._ready.append(handle)
+
+    def take_turn(self) -> None:
+        """One iteration: what is ready now, and not what becomes ready by it."""
+        ready = self._ready
+        events._set_running_loop(self)
+        try:
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if not handle._cancelled:
+                    handle._run()
+                if self.turns_left is not None:
+                    self.turns_left -= 1
+                    if self.turns_left <= 0 and not self.is_dead:
+                        self.on_death()
+                if self.is_dead or not ready:
+                    break
+        finally:
+            events._set_running_loop(None)
+
+    def spawn(self, main: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
+        """Start the process's first task."""
+        events._set_running_loop(self)
+        try:
+            return contextvars.Context().run(lambda: self.create_task(main()))
+        finally:
+            events._set_running_loop(None)
+
+    def die(self, belongings: tuple[object, ...]) -> None:
+        self.is_dead = True
+        self.belongings += [*belongings, asyncio.all_tasks(self), list(self._ready)]
+        self._ready.clear()
+
+    def next_serial(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    # What asyncio calls.
+
+    def time(self) -> float:
+        return self._clock.local(self.scheduler.now)
+
+    def call_soon(
+        self, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> events.Handle:
+        handle = events.Handle(callback, args, self, context)
+        if not self.is_dead:
+            self._ready.append(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> events.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(
+        self, delay: float, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> events.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> events.TimerHandle:
+        timer = events.TimerHandle(when, callback, args, self, context)
+        if not self.is_dead:
+            self.scheduler.wake(self._clock.world(when), self, timer)
+        return timer
+
+    def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
+
+    def is_running(self) -> bool:
+        return not self.is_dead
+
+    def close(self) -> None:
+        pass
+
+    def __del__(self) -> None:
+        pass
+
+    def create_future(self) -> Any:
+        return SimulatedFuture(loop=self)
+
+    def _make_task(
+        self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
+    ) -> asyncio.Task[Any]:
+        return SimulatedTask(coroutine, loop=self, name=f"{self.name}-{self._serial}", **options)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if self.is_dead:
+            return
+        if self._exception_handler is not None:
+            self._exception_handler(self, context)
+        else:
+            self.unhandled.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:
+        self.signals[sig] = (callback, args)
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+        raise NotImplementedError("a thread would run whenever it likes")
+
+    async def create_server(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
+    ) -> Any:
+        return self._network.listen(self, protocol_factory, port)
+
+    async def create_unix_server(self, protocol_factory: Any, path: Any = None, **options: Any) -> Any:
+        return self._network.listen_unix(self, protocol_factory, options["sock"])
+
+    async def create_connection(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
+    ) -> Any:
+        return await self._network.connect(self, protocol_factory, host, port)
+
+    async def create_unix_connection(
+        self, protocol_factory: Any, path: Any = None, **options: Any
+    ) -> Any:
+        return await self._network.connect_unix(self, protocol_factory, path)
+
+
+class Clock:
+    """A computer's clock: how its time and the scheduler's go together."""
+
+    def __init__(self, *, offset_s: float = 0.0, rate: float = 1.0) -> None:
+        self._offset_s = offset_s
+        self._rate = rate
+
+    def local(self, now: float) -> float:
+        return self._offset_s + self._rate * now
+
+    def world(self, local: float) -> float:
+        return (local - self._offset_s) / self._rate
+
+
+def sleeping(loop: ProcessLoop, delay_s: float) -> Awaitable[None]:
+    """`asyncio.sleep` by the scheduler's clock, which no process's clock bends."""
+    future = loop.create_future()
+    handle = events.Handle(_wake, (future,), loop, None)
+    loop.scheduler.wake(loop.scheduler.now + delay_s, loop, handle)
+    awaitable: Awaitable[None] = future
+    return awaitable
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,302 @@
+"""What was promised, and whether it was kept.  This file knows nothing of qmd's code.
+
+It hears what applications were told: *confirmed* (the message is safe), *received* (it was removed
+for good, and is theirs).  And it looks into the databases, with SQL of its own, where a message is
+known by a mark in its body.  Then:
+
+    a confirmed message is in one place: a queue, a dead-letter queue, or an application's hands
+    nobody receives a message twice, or two messages of a stream in the wrong order
+    a request is done as a whole or not at all
+
+Express messages may be lost when a process dies, and so may what a lost disk held.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+from typing import NamedTuple
+
+from tests.simulation import vfs
+from tests.simulation.disk import SimulatedDisk
+
+_MARK = re.compile(rb"<message (\d+)>")
+_LOOKUP_BITS = 48
+_DEAD_LETTER_QUEUES = ("system$;deadletter", "system$;deadxact")
+
+
+def mark(number: int) -> bytes:
+    """What the body of a message must contain."""
+    return b"<message %d>" % number
+
+
+def marked(body: bytes) -> int | None:
+    found = _MARK.search(body)
+    return int(found[1]) if found else None
+
+
+class Fate(Enum):
+    """How a message must end."""
+
+    RECEIVED = "received"
+    REFUSED = "refused by its destination"
+    EXPIRES = "received, unless its time is over before"
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    """A message that an application sent, or tried to."""
+
+    number: int
+    stream: str  # messages of one stream are received in the order of their numbers
+    source: str
+    target: str
+    queue: str
+    delivery: str
+    fate: Fate
+    wants_dead_letter: bool
+    request: int
+    confirmed: bool = False
+    refused: bool = False  # the queue manager said that it was not sent
+    received: list[int] = field(default_factory=list)  # in which life of the target's daemon
+    removals_in_doubt: int = 0
+    may_be_lost: bool = False
+
+
+class Place(NamedTuple):
+    """Where a message lies: in a `queue` of `host`, or on its way ("outgoing")."""
+
+    host: str
+    kind: str  # "queue", "dead", "outgoing"
+    queue: str
+
+
+class Totals(NamedTuple):
+    messages: int
+    bytes: int
+
+
+class Found(NamedTuple):
+    """What one host's database holds."""
+
+    places: dict[int, list[Place]]
+    queues: dict[str, Totals]
+    outgoing: dict[str, Totals]
+
+
+class Oracle:
+    """`fail` is called with a sentence for each broken promise."""
+
+    def __init__(self, fail: Callable[[str], None]) -> None:
+        self._fail = fail
+        self.messages: dict[int, Sent] = {}
+        self.requests: dict[int, list[Sent]] = defaultdict(list)
+        self.disk_lives: Counter[str] = Counter()  # of each host
+        self._last: dict[tuple[str, int], int] = {}  # (stream, life of the disk) -> number
+        self._unseen: Counter[tuple[str, str]] = Counter()  # (host, queue) -> how many at most
+        self._repeated: set[tuple[int, int]] = set()  # (number, life of the disk) received
+
+    # What applications are told.
+
+    def attempted(self, message: Sent) -> None:
+        self.messages[message.number] = message
+        self.requests[message.request].append(message)
+
+    def confirmed(self, message: Sent) -> None:
+        message.confirmed = True
+
+    def refused(self, message: Sent) -> None:
+        message.refused = True
+
+    def removing(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self.messages[number].removals_in_doubt += 1
+
+    def not_removed(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self.messages[number].removals_in_doubt -= 1
+
+    def removed(self, host: str, queue: str, numbers: list[int], daemon_life: int) -> None:
+        self.not_removed(numbers)
+        for number in numbers:
+            self.received(host, queue, number, daemon_life)
+
+    def received(self, host: str, queue: str, number: int, daemon_life: int) -> None:
+        message = self.messages.get(number)
+        if message is None:
+            self._fail(f"message {number} was received and never sent")
+            return
+        if (host, queue) != (message.target, message.queue):
+            self._fail(f"message {number} for {message.queue}@{message.target} came to {queue}@{host}")
+        if message.refused:
+            self._fail(f"message {number} was received after its sender was told that it is not sent")
+        if message.fate is Fate.REFUSED:
+            self._fail(f"message {number} was received although {queue}@{host} does not take it")
+        disk_life = self.disk_lives[host]
+        if (number, disk_life) in self._repeated:
+            # Express messages are remembered as long as the process lives.
+            if message.delivery != "express" or daemon_life in message.received:
+                self._fail(f"message {number} ({message.delivery}) was received twice")
+        else:
+            last = self._last.get((message.stream, disk_life), 0)
+            if number < last:
+                self._fail(f"message {number} was received after {last} of {message.stream}")
+            self._last[message.stream, disk_life] = max(last, number)
+        self._repeated.add((number, disk_life))
+        message.received.append(daemon_life)
+
+    def may_have_received(self, host: str, queue: str, count: int) -> None:
+        """An application died while messages were handed to it: nobody knows which."""
+        self._unseen[host, queue] += count
+
+    def lost_disk(self, host: str, found: Found) -> None:
+        """What it held is gone; what others still hold for it must come, perhaps again."""
+        self.disk_lives[host] += 1
+        for number in found.places:
+            self.messages[number].may_be_lost = True
+
+    # What must hold at any time.
+
+    def check(self, databases: list[Found], *, at_the_end: bool) -> None:
+        """`databases`: what all hosts hold, as a loss of power would leave it."""
+        places: dict[int, list[Place]] = defaultdict(list)
+        for found in databases:
+            for number, where in found.places.items():
+                places[number] += where
+        missing: dict[tuple[str, str], list[Sent]] = defaultdict(list)
+        for message in self.messages.values():
+            self._check_places(message, places[message.number], at_the_end=at_the_end)
+            if message.confirmed and self._is_missing(message, places[message.number]):
+                missing[message.target, message.queue].append(message)
+        for (host, queue), messages in missing.items():
+            if len(messages) > self._unseen[host, queue]:
+                numbers = ", ".join(str(message.number) for message in messages[:5])
+                self._fail(f"{len(messages)} messages for {queue}@{host} are lost: {numbers}")
+        self._check_requests(places)
+
+    def _is_missing(self, message: Sent, places: list[Place]) -> bool:
+        return not (
+            message.received
+            or places
+            or message.removals_in_doubt
+            or message.may_be_lost
+            or message.delivery == "express"
+            or (message.fate is Fate.EXPIRES and not message.wants_dead_letter)
+        )
+
+    def _check_places(self, message: Sent, places: list[Place], *, at_the_end: bool) -> None:
+        number = message.number
+        for place in places:
+            if places.count(place) > 1:
+                self._fail(f"message {number} is in {place} twice")
+        kinds = Counter(place.kind for place in places)
+        disk_life = self.disk_lives[message.target]
+        is_here = (number, disk_life) in self._repeated
+        if is_here and kinds["queue"] and not message.removals_in_doubt:
+            if message.delivery != "express":
+                self._fail(f"message {number} was received, and is in its queue again")
+        if kinds["queue"] > 1:
+            self._fail(f"message {number} is in two queues: {places}")
+        for place in places:
+            expected = (message.target, message.queue)
+            if place.kind == "queue" and (place.host, place.queue) != expected:
+                self._fail(f"message {number} for {expected} is in {place}")
+        if message.refused and places:
+            self._fail(f"message {number} is in {places[0]}, and its sender was told it is not sent")
+        if message.fate is Fate.RECEIVED and kinds["dead"]:
+            self._fail(f"message {number} is in a dead-letter queue: {places}")
+        if message.fate is Fate.REFUSED:
+            if kinds["queue"]:
+                self._fail(f"message {number} should have been refused, and is in {places}")
+            if at_the_end and message.confirmed:
+                self._check_refused(message, places)
+        if at_the_end and kinds["outgoing"]:
+            self._fail(f"message {number} was not delivered: {places}")
+
+    def _check_refused(self, message: Sent, places: list[Place]) -> None:
+        """Kept where it was refused; a transactional one at its source as well, if it asked."""
+        if message.may_be_lost or message.delivery == "express" or self.disk_lives[message.target]:
+            return
+        dead_at = Counter(place.host for place in places if place.kind == "dead")
+        expected = Counter({message.target: 1})
+        if message.delivery == "transactional" and message.wants_dead_letter:
+            expected[message.source] += 1
+        if dead_at != expected:
+            self._fail(f"message {message.number} was refused, and is in {places}")
+
+    def _check_requests(self, places: dict[int, list[Place]]) -> None:
+        for request, messages in self.requests.items():
+            if len(messages) == 1 or any(
+                message.may_be_lost
+                or message.delivery == "express"
+                or message.fate is Fate.EXPIRES
+                or self._unseen[message.target, message.queue]
+                for message in messages
+            ):
+                continue
+            done = [
+                bool(message.received or message.removals_in_doubt or places[message.number])
+                for message in messages
+            ]
+            if any(done) and not all(done):
+                self._fail(f"request {request} was done in part: {messages[0].number} to "
+                           f"{messages[-1].number}")
+
+
+def examine(image: dict[str, bytes], host: str) -> Found:
+    """What a host's database holds.  Raises sqlite3.Error when it cannot be read."""
+    disk = SimulatedDisk("oracle", Random(0))
+    vfs.mount(disk)
+    disk.load({path.replace(f"/{host}/", "/oracle/", 1): data for path, data in image.items()})
+    if disk.find("/oracle/data/queues.db") is None:
+        return Found({}, {}, {})
+    database = vfs.connect("/oracle/data/queues.db")
+    try:
+        return _read(database, host)
+    finally:
+        database.close()
+
+
+def _read(database: sqlite3.Connection, host: str) -> Found:
+    places: dict[int, list[Place]] = defaultdict(list)
+    if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'queue'").fetchone():
+        return Found(places, {}, {})
+    (verdict,) = database.execute("PRAGMA quick_check").fetchone()
+    if verdict != "ok":
+        raise sqlite3.DatabaseError(f"the database of {host} is damaged: {verdict}")
+    names = dict(database.execute("SELECT id, key FROM queue"))
+    queues = {name: Totals(0, 0) for name in names.values()}
+    for key, packet in database.execute("SELECT key, packet FROM message"):
+        name = names.get(key >> _LOOKUP_BITS)
+        if name is None:
+            raise sqlite3.DatabaseError(f"a message of {host} is in a queue that does not exist")
+        queues[name] = _plus(queues[name], packet)
+        number = marked(packet)
+        if number is not None:
+            kind = "dead" if name in _DEAD_LETTER_QUEUES else "queue"
+            places[number].append(Place(host, kind, name))
+    names = dict(database.execute("SELECT id, destination FROM outgoing_queue"))
+    outgoing = {name: Totals(0, 0) for name in names.values()}
+    for key, packet in database.execute("SELECT key, packet FROM outgoing"):
+        name = names[key >> _LOOKUP_BITS]
+        outgoing[name] = _plus(outgoing[name], packet)
+        number = marked(packet)
+        if number is not None:
+            places[number].append(Place(host, "outgoing", name))
+    return Found(places, queues, outgoing)
+
+
+def _plus(totals: Totals, packet: bytes) -> Totals:
+    return Totals(totals.messages + 1, totals.bytes + len(packet))
+
+
+def compare(name: str, told: dict[str, Totals], found: dict[str, Totals]) -> Iterator[str]:
+    """Where what a queue manager tells about its queues differs from what there is."""
+    for queue in sorted(told.keys() | found.keys()):
+        if told.get(queue) != found.get(queue):
+            yield f"{name} says of {queue} {told.get(queue)}, and there is {found.get(queue)}"
