@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 PURGE_ROWS = 4096  # deleted in one commit
+QUOTA_BYTES_MAX = (1 << 63) - 1  # what SQLite can keep
 TRANSACTIONAL_LEVEL = 7
 
 
@@ -47,8 +48,10 @@ class Administration:
         """A new queue of ours.  Raises Refusal."""
         path = self._manager.routes.own_path(name)
         quota = self._manager.settings.quotas.queue_bytes if quota_bytes is None else quota_bytes
-        if quota < 0:
-            raise Refusal("bad_request", f"a quota of {quota} bytes is none", "Give 0 or more.")
+        if not 0 <= quota <= QUOTA_BYTES_MAX:
+            raise Refusal(
+                "bad_request", f"a quota of {quota} bytes is none", f"Give 0 to {QUOTA_BYTES_MAX}."
+            )
         if len(label) > LABEL_CHARACTERS_MAX:
             raise Refusal(
                 "bad_request",

@@ -23,6 +23,7 @@ from qmd.frames import Done, FrameBuffer, FrameError, Refused
 from qmd.local_queue import Reader
 from qmd.refusal import Refusal
 from storage.errors import StorageError
+from storage.keys import LOOKUP_MASK
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager
@@ -31,6 +32,7 @@ log = structlog.get_logger()
 
 WRITE_BYTES_HIGH = 4 * 1024 * 1024
 LIMIT_MAX = 4096  # messages in one answer
+WAIT_S_MAX = 1e9
 CLIENTS_MAX = 1024
 
 
@@ -208,7 +210,7 @@ class ControlConnection(asyncio.Protocol):
             self._reader,
             queue,
             _limit(request.limit),
-            request.wait_s,
+            _wait_s(request.wait_s),
             partial(self._done, request.number),
         )
 
@@ -231,10 +233,8 @@ class ControlConnection(asyncio.Protocol):
 
     def _peek(self, request: frames.Peek) -> None:
         queue = self._manager.routes.find_queue(request.queue)
-        self._later(
-            request.number,
-            self._manager.reading.peek(queue, request.start, _limit(request.limit), request.wait_s),
-        )
+        start, limit, wait_s = _place(request.start), _limit(request.limit), _wait_s(request.wait_s)
+        self._later(request.number, self._manager.reading.peek(queue, start, limit, wait_s))
 
     def _outcome(self, request: frames.Outcome) -> None:
         self._later(request.number, self._manager.outcome(request.token))
@@ -344,6 +344,18 @@ def _limit(limit: int) -> int:
     if limit < 1:
         raise Refusal("bad_request", f"{limit} messages cannot be asked for", "Ask for 1 or more.")
     return min(limit, LIMIT_MAX)
+
+
+def _wait_s(wait_s: float) -> float:
+    if not wait_s <= WAIT_S_MAX:  # no comparison is true of what is not a number
+        raise Refusal("bad_request", f"nobody can wait for {wait_s} s", "Without an end it is -1.")
+    return wait_s
+
+
+def _place(lookup_id: int) -> int:
+    if not 0 <= lookup_id <= LOOKUP_MASK:
+        raise Refusal("bad_request", f"no message can have the lookup id {lookup_id}")
+    return lookup_id
 
 
 def _remove_socket(path: Path) -> None:

@@ -15,12 +15,15 @@ is answered with an error and the connection stays, one whose length is over
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 VERSION = 1
 FRAME_BYTES_MAX = 64 * 1024 * 1024  # a batch of messages; one body is at most 4 MB
+# In one request.  Without it a frame of empty messages would take forty times its size in memory.
+MESSAGES_MAX = 65_536
+TOKEN_BYTES_MAX = 64
 _LENGTH = struct.Struct("<I")
 
 # The `delivery` of a new message.  The first two are also the wire's values.
@@ -34,6 +37,10 @@ NO_WAIT = 0.0
 FOREVER = -1.0
 
 INFINITE_S = 0xFFFFFFFF  # a time-to-reach-queue or time-to-be-received without an end
+
+
+Token = Annotated[bytes, msgspec.Meta(max_length=TOKEN_BYTES_MAX)]
+LookupIds = Annotated[list[int], msgspec.Meta(max_length=MESSAGES_MAX)]
 
 
 class NewMessage(msgspec.Struct, array_like=True, frozen=True):
@@ -85,8 +92,8 @@ class Send(Request, tag="send", frozen=True):
     whose answer was lost is not done twice.
     """
 
-    messages: list[NewMessage]
-    token: bytes = b""
+    messages: Annotated[list[NewMessage], msgspec.Meta(max_length=MESSAGES_MAX)]
+    token: Token = b""
 
 
 class Take(Request, tag="take", frozen=True):
@@ -105,15 +112,15 @@ class Remove(Request, tag="remove", frozen=True):
     """Remove messages that this connection took, for good.  -> their number"""
 
     queue: str
-    lookup_ids: list[int]
-    token: bytes = b""
+    lookup_ids: LookupIds
+    token: Token = b""
 
 
 class GiveBack(Request, tag="give_back", frozen=True):
     """Put messages that this connection took back to their old place.  -> their number"""
 
     queue: str
-    lookup_ids: list[int]
+    lookup_ids: LookupIds
 
 
 class Peek(Request, tag="peek", frozen=True):
@@ -128,7 +135,7 @@ class Peek(Request, tag="peek", frozen=True):
 class Outcome(Request, tag="outcome", frozen=True):
     """What became of an earlier request.  -> its answer, or None: it was not done"""
 
-    token: bytes
+    token: Token
 
 
 class CreateQueue(Request, tag="create_queue", frozen=True):
@@ -247,9 +254,18 @@ class Refused(msgspec.Struct, array_like=True, frozen=True, tag="refused"):
 
 Reply = Done | Refused
 
+
+class _Head(msgspec.Struct, array_like=True):
+    """The beginning of any request; what follows is passed over."""
+
+    verb: str
+    number: int
+
+
 _encoder = msgspec.msgpack.Encoder()
 _requests: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(AnyRequest)
 _replies: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Reply)
+_heads = msgspec.msgpack.Decoder(_Head)
 
 
 class FrameError(Exception):
@@ -264,14 +280,22 @@ def frame(value: msgspec.Struct) -> bytes:
 
 def decode_request(data: bytes | memoryview) -> AnyRequest:
     """Raises msgspec.ValidationError or msgspec.DecodeError with the place of the fault."""
-    request: AnyRequest = _requests.decode(data)
+    request: AnyRequest = _decode(_requests, data)
     return request
 
 
 def decode_reply(data: bytes | memoryview) -> Reply:
     """Raises msgspec.ValidationError or msgspec.DecodeError with the place of the fault."""
-    reply: Reply = _replies.decode(data)
+    reply: Reply = _decode(_replies, data)
     return reply
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes | memoryview) -> Any:
+    try:
+        return decoder.decode(data)
+    except (RecursionError, UnicodeDecodeError) as error:
+        # Arrays in arrays in arrays, or text that is not UTF-8.
+        raise msgspec.DecodeError(str(error)) from error
 
 
 def stored_messages(result: Any) -> list[StoredMessage]:
@@ -282,12 +306,10 @@ def stored_messages(result: Any) -> list[StoredMessage]:
 def request_number(data: bytes | memoryview) -> int:
     """The number of a request that could not be decoded, or 0: to answer it all the same."""
     try:
-        value = msgspec.msgpack.decode(data)
+        head: _Head = _decode(_heads, data)
     except msgspec.DecodeError:
         return 0
-    if isinstance(value, list) and len(value) > 1 and isinstance(value[1], int):
-        return value[1]
-    return 0
+    return head.number
 
 
 class FrameBuffer:

@@ -134,6 +134,7 @@ class Incoming:
         wall_s, wall_ms = int(wall), int(wall * 1000)
         own_id, by_wire_name = manager.id, self._queues_by_wire_name
         decided: list[int] = []  # recoverable numbers of this session
+        heard: list[int] = []  # those of order acks and final acks
         arrivals: dict[LocalQueue, list[StoredMessage]] = {}
         accepted: dict[IncomingStream, tuple[int, int]] = {}
         self.received_count += len(messages)
@@ -145,6 +146,9 @@ class Incoming:
             message_class = message.properties.message_class
             if message_class and (kind := classify(message, own_id)) is not MessageKind.ORDINARY:
                 self._internal(connection, kind, message, now)
+                if recoverable_number:
+                    # What a crash makes of it needs no disk: the peer would tell us again.
+                    heard.append(decided.pop())
                 continue
 
             transaction = message.transaction
@@ -153,7 +157,7 @@ class Incoming:
                 self.duplicate_count += 1
                 continue
             size = len(packet)
-            if (full := manager.is_full(size)) is not None:
+            if (full := manager.is_full(size, express=not flags & _EXPRESS_BITS)) is not None:
                 # The sender keeps what is not acknowledged: [MS-MQQB] 3.1.5.8.8.
                 manager.log_limited("session_closed_for_lack_of_room", "room", reason=full)
                 if recoverable_number:
@@ -162,7 +166,8 @@ class Incoming:
                 connection.close(f"no room for messages: {full}")
                 return
             deadline = reach_deadline_s(packet)
-            if deadline is not None and wall_s > deadline:
+            too_late = deadline is not None and wall_s > deadline
+            if too_late and transaction is None:
                 self._refuse(
                     connection, message, packet, MessageClass.NACK_REACH_QUEUE_TIMEOUT, wall_ms
                 )
@@ -219,11 +224,18 @@ class Incoming:
                     transaction.sequence_number,
                     transaction.previous_number,
                 )
-                if (has_room or not sequence.is_next(*position)) and not sequence.offer(
+                # A duplicate is one, however late, and whether or not there is room.
+                is_taken = has_room and not too_late
+                if (is_taken or not sequence.is_next(*position)) and not sequence.offer(
                     *position, now
                 ):
                     self.rejected_count += 1
                     self.arm_order_ack(stream)
+                    continue
+                if too_late:
+                    self._refuse(
+                        connection, message, packet, MessageClass.NACK_REACH_QUEUE_TIMEOUT, wall_ms
+                    )
                     continue
             if not has_room:
                 self._refuse(
@@ -265,6 +277,8 @@ class Incoming:
                 manager.outgoing.acknowledge_to_application(
                     message, MessageClass.ACK_REACH_QUEUE, batch
                 )
+        if heard:
+            connection.mark_stored(heard)
         self._finish(connection, decided, arrivals, accepted, wall_s)
 
     def _finish(

@@ -172,13 +172,13 @@ class LocalQueue(Measured):
             self.shrink(len(message.packet))
 
     def put_back(self, reader: Reader, lookup_ids: Iterable[int]) -> int:
-        """Messages return to their old place.  Returns how many did."""
+        """Those that `reader` has return to their old place.  Returns how many did."""
         mine = reader.taken.get(self, set())
         count = 0
         for lookup_id in lookup_ids:
-            mine.discard(lookup_id)
-            message = self.taken.pop(lookup_id, None)
-            if message is not None:
+            if lookup_id in mine:
+                mine.remove(lookup_id)
+                message = self.taken.pop(lookup_id)
                 self.window.put_back(lookup_id, message, len(message.packet))
                 count += 1
         return count

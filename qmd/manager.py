@@ -167,7 +167,7 @@ class QueueManager:
     def next_lookup_id(self, level: int) -> int:
         return level << LEVEL_SHIFT | self._arrivals.next()
 
-    def is_full(self, size: int) -> str | None:
+    def is_full(self, size: int, *, express: bool = False) -> str | None:
         """Why no more can be stored now, or None."""
         quota = self.settings.quotas.computer_bytes
         if self.usage.bytes + size > quota:
@@ -175,7 +175,7 @@ class QueueManager:
                 f"the computer quota is reached: {self.usage.bytes} of {quota} bytes are used"
                 " ([quotas] computer)"
             )
-        if self.usage.express_bytes + size > self.settings.quotas.express_bytes:
+        if express and self.usage.express_bytes + size > self.settings.quotas.express_bytes:
             return (
                 f"express messages take {self.usage.express_bytes} of"
                 f" {self.settings.quotas.express_bytes} bytes of memory ([quotas] express)"

@@ -120,6 +120,7 @@ class Reading:
     ) -> None:
         """Messages that `reader` took go for good; `done(count)` once that is durable."""
         mine = reader.taken.get(queue, set())
+        lookup_ids = list(dict.fromkeys(lookup_ids))
         missing = [lookup_id for lookup_id in lookup_ids if lookup_id not in mine]
         if missing:
             raise Refusal(

@@ -20,6 +20,7 @@ from qmd.compose import (
     compose,
     packet_size,
 )
+from qmd.core.sequence import NUMBER_MAX
 from qmd.core.stored_packet import receive_deadline_s
 from qmd.frames import AUTOMATIC, EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage, StoredMessage
 from qmd.local_queue import LocalQueue
@@ -119,30 +120,41 @@ class Sending:
         routes: list[tuple[Route, int]] = []
         added: dict[Route, int] = {}
         total = 0
+        express = False
+        names = self._manager.routes
+        body_bytes_max = self._manager.settings.quotas.message_bytes_max
         for new in messages:
             check(new)
-            route = self._manager.routes.route(new.destination)
+            route = names.route(new.destination)
             delivery = new.delivery
             if isinstance(route, LocalQueue):
                 delivery = self._local_delivery(route, delivery)
             elif delivery == AUTOMATIC:
                 delivery = RECOVERABLE
-            self._manager.routes.reply_address(new.admin_queue)
-            self._manager.routes.reply_address(new.response_queue)
             size = packet_size(
                 new,
                 route.address,
-                self._manager.routes.reply_address(new.admin_queue),
-                self._manager.routes.reply_address(new.response_queue),
+                names.reply_address(new.admin_queue),
+                names.reply_address(new.response_queue),
                 delivery,
             )
-            if len(new.body) > self._manager.settings.quotas.message_bytes_max:
+            if len(new.body) > body_bytes_max:
                 raise Refusal(
                     "too_large",
-                    f"the body has {len(new.body)} bytes;"
-                    f" {self._manager.settings.quotas.message_bytes_max} are allowed",
+                    f"the body has {len(new.body)} bytes; {body_bytes_max} are allowed",
                     "See message_bytes_max in the section [quotas] of the configuration.",
                 )
+            if (
+                delivery == TRANSACTIONAL
+                and isinstance(route, OutgoingQueue)
+                and route.sequence.next_number + len(messages) > NUMBER_MAX
+            ):
+                raise Refusal(
+                    "over_quota",
+                    f"the sequence to {route.destination} has given all of its numbers",
+                    "Wait until the destination has acknowledged what is under way.",
+                )
+            express |= delivery == EXPRESS
             total += size
             before = added.get(route, 0)
             added[route] = before + size
@@ -154,7 +166,7 @@ class Sending:
                     "Receive or purge messages, or create the queue with a larger quota.",
                 )
             routes.append((route, delivery))
-        if (full := self._manager.is_full(total)) is not None:
+        if (full := self._manager.is_full(total, express=express)) is not None:
             code = "disk_full" if self._manager.storage.full else "over_quota"
             raise Refusal(code, full, "Receive messages, or make room.")
         return routes

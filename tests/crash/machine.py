@@ -58,6 +58,7 @@ class Machine:
         self.count = Counter(base / "count")
         self.log = WriteLog(base / "log")
         self.process: Process | None = None
+        self.last_code: int | None = None
         self.controls: list[Control] = []
         self.changes: Sequence[str] = ("hurry",)
         self._clock_origin = time.time()
@@ -133,6 +134,8 @@ class Machine:
             self._over()
 
     def _over(self) -> None:
+        assert self.process is not None
+        self.last_code = self.process.wait()
         self.process = None
         for control in self.controls:
             control.close()

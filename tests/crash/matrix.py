@@ -1,0 +1,94 @@
+"""The crash matrix: the workload, with a death at every act in its turn, and what comes after it.
+
+    python -m tests.crash.matrix [CYCLES]      `make crashes`; exit code 1 when a promise was broken
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.crash.forge import Forge
+from tests.crash.machine import Machine
+from tests.crash.shim import Fault
+from tests.crash.workload import Lost, Workload
+
+#: Acts that change what a crash leaves behind; without the writes in between, of which there are
+#: ten times as many.
+TURNS = "ctsduk"
+EVERYTHING = "cwtsduk"
+
+
+class Cycle(NamedTuple):
+    """One life of a machine: what kills it, and what kills its next starts before they are done."""
+
+    seed: int
+    fault: Fault
+    deaths: tuple[Fault, ...] = ()
+
+    def __str__(self) -> str:
+        dead = "".join(f", then at act {death.at} of a start" for death in self.deaths)
+        fault = self.fault
+        return f"seed {self.seed}, {fault.do} at act {fault.at} of {fault.kinds}{dead}"
+
+
+class Bench:
+    """Runs one cycle after the other on one machine."""
+
+    def __init__(self, forge: Forge, base: Path) -> None:
+        self.machine = Machine(forge, base)
+
+    def acts(self, seed: int, kinds: str) -> int:
+        """How many there are to die at: a life without a fault."""
+        self.machine.wipe()
+        workload = Workload(self.machine, seed)
+        try:
+            never = Fault("kill", at=0, kinds=kinds)
+            if not workload.run(never):
+                raise Lost(f"without any fault it does not come to its end: {self.machine.said()}")
+            acts = self.machine.count.value
+            workload.verify()
+            return acts
+        finally:
+            workload.close()
+
+    def run(self, cycle: Cycle) -> bool:
+        """Whether it died where it should; it may have had fewer acts this time.  Raises Lost."""
+        self.machine.wipe()
+        workload = Workload(self.machine, cycle.seed)
+        try:
+            came_to_its_end = workload.run(cycle.fault)
+            self._check_death(cycle, came_to_its_end)
+            workload.verify(deaths=cycle.deaths)
+            return not came_to_its_end
+        except Exception as error:
+            raise Lost(f"{cycle}: {error!r}\n{self.machine.said()}") from error
+        finally:
+            workload.close()
+
+    def _check_death(self, cycle: Cycle, came_to_its_end: bool) -> None:
+        if not came_to_its_end and cycle.fault.do == "kill":
+            process = self.machine.process
+            code = self.machine.last_code if process is None else process.wait()
+            if code != -9:
+                raise Lost(f"it was to be killed, and ended with {code}")
+
+
+def kills(seed: int, acts: int, kinds: str) -> Iterator[Cycle]:
+    """One for each act; every third dies in its next start as well, and some more than once."""
+    rng = random.Random(seed)
+    for at in range(1, acts + 1):
+        deaths: Sequence[Fault] = ()
+        if at % 3 == 0:
+            count = rng.choice((1, 1, 2, 3))
+            deaths = [Fault("kill", rng.randrange(1, 30), EVERYTHING) for _ in range(count)]
+        yield Cycle(seed, Fault("kill", at, kinds), tuple(deaths))
+
+
+def scratch() -> Path:
+    """A folder in memory where there is one: what is synced there costs nothing."""
+    memory = Path("/dev/shm")
+    return Path(tempfile.mkdtemp(prefix="qmd-crash-", dir=memory if memory.is_dir() else None))

@@ -1,0 +1,362 @@
+"""Programs that use a queue manager through `qmd.client`, and tell the oracle what they were told.
+
+Each is the main function of a process that may be killed at any moment and is started again; what
+it has to do is kept here, outside of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from qmd.client import (
+    ClientError,
+    Message,
+    NotConnected,
+    NotHandedOver,
+    NotTaken,
+    OutcomeUnknown,
+    QueueExists,
+    QueueManager,
+    QueueManagerError,
+    connect,
+    new_message,
+)
+from tests.simulation.oracle import Fate, Oracle, Sent, Totals, mark, marked
+from tests.simulation.world import Host
+
+RECONNECT_S = 5.0
+PAUSE_S = 0.2  # after everything that failed
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue that a host shall have."""
+
+    name: str
+    transactional: bool
+
+    @property
+    def key(self) -> str:
+        return f"private$\\{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where messages go, how, and how they must end."""
+
+    host: str
+    queue: str
+    format_name: str
+    delivery: str
+    fate: Fate = Fate.RECEIVED
+    lifetime_s: int | None = None  # to reach the queue
+    receive_within_s: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Habits:
+    """How a writer works."""
+
+    way: str  # "one", "batch", "pipeline"
+    pause_s: float
+    batch_max: int
+    body_bytes_max: int
+    dead_letter: bool
+    retry: bool
+
+
+class Writer:
+    """Sends `count` messages to its destinations, each in a stream of its own."""
+
+    def __init__(
+        self, host: Host, name: str, oracle: Oracle, destinations: list[Destination], count: int,
+        habits: Habits,
+    ) -> None:
+        self.host = host
+        self.name = name
+        self.left = count
+        self._oracle = oracle
+        self._random = host.world.random
+        self._destinations = destinations
+        self._habits = habits
+        self._life = 0
+
+    def stop(self) -> None:
+        """Whatever is under way is the last."""
+        self.left = 0
+
+    async def run(self) -> None:
+        self._life += 1
+        while self.left > 0:
+            with contextlib.suppress(ClientError):
+                async with connect(self.host.control_socket, reconnect_s=RECONNECT_S) as client:
+                    await self._send_all(client)
+            await asyncio.sleep(PAUSE_S)
+
+    async def _send_all(self, client: QueueManager) -> None:
+        habits = self._habits
+        while self.left > 0:
+            if habits.way == "one":
+                await self._send_request(client, 1)
+            elif habits.way == "batch":
+                await self._send_request(client, self._random.randint(1, habits.batch_max))
+            else:
+                await self._send_stream(client, self._random.randint(1, habits.batch_max))
+            if habits.pause_s:
+                await asyncio.sleep(self._random.expovariate(1 / habits.pause_s))
+
+    async def _send_request(self, client: QueueManager, count: int) -> None:
+        """All of them or none."""
+        request = self._oracle.next_request()
+        sent = [self._attempt(self._choose(), request) for _ in range(min(count, self.left))]
+        messages = [
+            new_message(sending.destination.format_name, sending.body, **sending.properties)
+            for sending in sent
+        ]
+        try:
+            await client.send_many(messages, retry=self._habits.retry)
+        except QueueManagerError as refusal:
+            self._refused(sent, refusal)
+        else:
+            for sending in sent:
+                self._oracle.confirmed(sending.message)
+            self.host.world.client_was_told(self.host)
+
+    async def _send_stream(self, client: QueueManager, count: int) -> None:
+        """One after the other without waiting."""
+        destination = self._choose()
+        confirmations: list[tuple[Sending, asyncio.Future[str]]] = []
+        try:
+            async with client.sender(destination.format_name, window=16) as sender:
+                for _ in range(min(count, self.left)):
+                    sending = self._attempt(destination, self._oracle.next_request())
+                    confirmed = await sender.send(sending.body, **sending.properties)
+                    confirmed.add_done_callback(self._hearer(sending))
+                    confirmations.append((sending, confirmed))
+        except QueueManagerError as refusal:
+            self.host.world.note("refused", self.name, refusal)
+
+    def _hearer(self, sending: Sending) -> Any:
+        def hear(confirmed: asyncio.Future[str]) -> None:
+            if confirmed.cancelled():
+                return
+            error = confirmed.exception()
+            if error is None:
+                self._oracle.confirmed(sending.message)
+                self.host.world.client_was_told(self.host)
+            elif isinstance(error, QueueManagerError):
+                self._refused([sending], error)
+
+        return hear
+
+    def _refused(self, sent: list[Sending], refusal: QueueManagerError) -> None:
+        self.host.world.happened("request refused", self.host.name, refusal.code)
+        for sending in sent:
+            self._oracle.refused(sending.message)
+
+    def _choose(self) -> Destination:
+        return self._random.choice(self._destinations)
+
+    def _attempt(self, destination: Destination, request: int) -> Sending:
+        self.left -= 1
+        number = self._oracle.next_number()
+        habits, source = self._habits, self._random
+        size = int(habits.body_bytes_max * source.random() ** 4)
+        priority = 3 if destination.delivery == "transactional" else source.choice((0, 3, 3, 7))
+        message = Sent(
+            number=number,
+            stream=f"{self.name}.{self._life}-{priority}-{destination.format_name}",
+            source=self.host.name,
+            target=destination.host,
+            queue=f"private$\\{destination.queue}",
+            delivery=destination.delivery,
+            fate=destination.fate,
+            wants_dead_letter=habits.dead_letter,
+            request=request,
+        )
+        self._oracle.attempted(message)
+        self.host.world.note("send", self.host.name, number, destination.format_name)
+        properties: dict[str, Any] = {
+            "delivery": destination.delivery,
+            "priority": priority,
+            "dead_letter": habits.dead_letter,
+            "time_to_reach_queue_s": destination.lifetime_s,
+            "time_to_be_received_s": destination.receive_within_s,
+        }
+        return Sending(message, destination, mark(number) + bytes(size), properties)
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    message: Sent
+    destination: Destination
+    body: bytes
+    properties: dict[str, Any]
+
+
+class Reader:
+    """Receives from one queue for ever.  `way`: "take", "receive" or "each"."""
+
+    def __init__(
+        self, host: Host, queue: Queue, oracle: Oracle, *, way: str, batch: int, pause_s: float
+    ) -> None:
+        self.host = host
+        self.queue = queue
+        self._oracle = oracle
+        self._random = host.world.random
+        self._way = way
+        self._batch = batch
+        self._pause_s = pause_s
+        self._handing_over = 0  # so many messages may be removed and not here yet
+
+    async def run(self) -> None:
+        while True:
+            try:
+                async with connect(self.host.control_socket, reconnect_s=RECONNECT_S) as client:
+                    await self._receive_all(client)
+            except NotHandedOver as rest:
+                self._received(rest.messages)
+            except ClientError as failure:
+                self.host.world.note("reader", self.host.name, failure)
+            await asyncio.sleep(PAUSE_S)
+
+    def process_died(self) -> None:
+        if self._handing_over:
+            self._oracle.may_have_received(self.host.name, self.queue.key, self._handing_over)
+            self._handing_over = 0
+
+    async def _receive_all(self, client: QueueManager) -> None:
+        while True:
+            if self._way == "take":
+                await self._take(client)
+            elif self._way == "receive":
+                await self._receive(client)
+            else:
+                await self._receive_each(client)
+            if self._pause_s:
+                await asyncio.sleep(self._random.expovariate(1 / self._pause_s))
+
+    async def _take(self, client: QueueManager) -> None:
+        taken = await client.take(self.queue.name, self._batch, timeout_s=1.0)
+        if not taken:
+            return
+        if self._pause_s:
+            await asyncio.sleep(self._random.expovariate(1 / self._pause_s))  # the work
+        if self._random.random() < 0.1:
+            await taken.give_back()
+            return
+        numbers = _numbers(taken.messages)
+        self._oracle.removing(numbers)
+        try:
+            await taken.remove()
+        except OutcomeUnknown:
+            raise
+        except (NotTaken, NotConnected):
+            self._oracle.not_removed(numbers)
+        else:
+            self._oracle.not_removed(numbers)
+            self._received(taken.messages)
+
+    async def _receive(self, client: QueueManager) -> None:
+        self._handing_over = self._batch
+        try:
+            messages = await client.receive_many(self.queue.name, self._batch, timeout_s=1.0)
+        except OutcomeUnknown as failure:
+            self._oracle.removing(_numbers(failure.messages))
+            raise
+        finally:
+            self._handing_over = 0
+        self._received(messages)
+
+    async def _receive_each(self, client: QueueManager) -> None:
+        self._handing_over = self._batch
+        left_early = self._random.random() < 0.1
+        try:
+            each = client.receive_each(self.queue.name, timeout_s=1.0, batch=self._batch)
+            async with contextlib.aclosing(each) as messages:
+                async for message in messages:
+                    self._received([message])
+                    if left_early and self._random.random() < 0.2:
+                        break
+        except OutcomeUnknown as failure:
+            self._oracle.removing(_numbers(failure.messages))
+            raise
+        finally:
+            self._handing_over = 0
+
+    def _received(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            number = marked(message.body)
+            assert number is not None
+            self.host.world.note("received", self.host.name, number)
+            self._oracle.received(self.host.name, self.queue.key, number, self.host.daemon_life)
+
+
+def _numbers(messages: Iterable[Message]) -> list[int]:
+    return [number for message in messages if (number := marked(message.body)) is not None]
+
+
+class Operator:
+    """Makes the queues of a host, and looks after it: the `facts` of its latest round."""
+
+    def __init__(self, host: Host, queues: list[Queue]) -> None:
+        self.host = host
+        self.queues = queues
+        self.facts: Facts | None = None
+        self.is_watching = False
+        self.orders: list[tuple[str, str]] = []  # ("pause" | "resume" | "kick", destination)
+
+    async def run(self) -> None:
+        while True:
+            with contextlib.suppress(ClientError):
+                async with connect(self.host.control_socket, reconnect_s=RECONNECT_S) as client:
+                    await self._make_queues(client)
+                    self.host.interface.is_fenced = False
+                    while True:
+                        await self._obey(client)
+                        if self.is_watching:
+                            self.facts = await look(client)
+                        await asyncio.sleep(0.25)
+            await asyncio.sleep(PAUSE_S)
+
+    async def _make_queues(self, client: QueueManager) -> None:
+        for queue in self.queues:
+            with contextlib.suppress(QueueExists):
+                await client.create_queue(queue.name, transactional=queue.transactional)
+
+    async def _obey(self, client: QueueManager) -> None:
+        while self.orders:
+            verb, destination = self.orders.pop(0)
+            act = {
+                "pause": client.pause_outgoing,
+                "resume": client.resume_outgoing,
+                "kick": client.kick_outgoing,
+            }[verb]
+            with contextlib.suppress(QueueManagerError):  # there is no such queue yet
+                await act(destination)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a queue manager tells about itself."""
+
+    queues: dict[str, Totals]
+    outgoing: dict[str, Totals]
+    status: dict[str, Any]
+
+
+async def look(client: QueueManager) -> Facts:
+    queues = await client.list_queues(system=True)
+    outgoing = await client.list_outgoing()
+    return Facts(
+        {queue["name"].casefold(): Totals(queue["messages"], queue["bytes"]) for queue in queues},
+        {
+            queue["destination"]: Totals(queue["messages"], queue["bytes"])
+            for queue in outgoing
+        },
+        await client.status(),
+    )
