@@ -248,7 +248,6 @@ class Outgoing:
         self.arm_resend(queue)
         if released is None:
             return
-        batch = self._manager.storage.batch
         first = queue.id << LOOKUP_BITS | TRANSACTIONAL_FIRST
         last = first + queue.sequence.base + released
         done = queue.forget_transmitted(released)
@@ -256,7 +255,10 @@ class Outgoing:
             self._releasable.setdefault(queue, []).extend(done)
             self._release_soon()
         else:
-            # An ack for an earlier pass: how many rows it releases, only the disk knows.
+            # An ack for an earlier pass: how many rows it releases, only the disk knows.  Those
+            # that were counted already have to be gone by then.
+            self.release()
+            batch = self._manager.storage.batch
             counted = batch.run(lambda db: outgoing_rows.release(db, first, last))
             counted.add_done_callback(partial(self._released_rows, queue))
 
