@@ -87,6 +87,8 @@ class Administration:
                 "Purge it instead.",
             )
         count = await self.purge(queue)
+        if queue.deleted:
+            return count  # by another request, meanwhile
         del self._manager.queues[queue.key]
         del self._manager.queues_by_id[queue.id]
         queue.deleted = True

@@ -29,6 +29,7 @@ __all__ = [
 
 CONFIG_NAME = "qmd.toml"
 FILE_BYTES_MAX = 64 * 1024
+SEARCH_CHARACTERS_MAX = 1_000_000  # read again to find the line of a fault: some 50 ms
 SOCKET_PATH_BYTES_MAX = 107  # sun_path of unix(7) has 108, one of them for the null
 
 # (section, key, key that must not be smaller)
@@ -37,6 +38,10 @@ _ORDERED = (
     ("delivery", "retry_first", "retry_max"),
     ("delivery", "order_ack_timeout", "order_ack_delay_max"),
 )
+
+
+# What tomllib raises: a TOMLDecodeError is a ValueError, and so is a number of too many digits.
+_UNREADABLE = (ValueError, RecursionError)
 
 
 class ConfigError(Exception):
@@ -57,7 +62,8 @@ class ConfigError(Exception):
 
     def __str__(self) -> str:
         where = ":".join(str(part) for part in (self.file, self.line) if part is not None)
-        return ": ".join(part for part in (where, self.key, self.problem) if part)
+        text = ": ".join(part for part in (where, self.key, self.problem) if part)
+        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
@@ -110,12 +116,12 @@ class _Source:
         import tomllib  # only now: `--help` of the command line needs none of it
 
         self._parse = tomllib.loads
-        self._syntax_error = tomllib.TOMLDecodeError
-        self._lines = text.splitlines(keepends=True)
+        # TOML knows no other ends of lines, str.splitlines does.
+        self._lines = [f"{line}\n" for line in text.removesuffix("\n").split("\n")]
         self.file = file
         try:
             self.document: dict[str, Any] = self._parse(text)
-        except tomllib.TOMLDecodeError as error:
+        except _UNREADABLE as error:
             problem, line = _split_line(str(error), len(self._lines))
             raise ConfigError(problem, file=file, line=line) from error
 
@@ -127,30 +133,41 @@ class _Source:
         """The line on which `key`, or else `section`, first appears; None if it does not.
 
         tomllib keeps no positions.  So: of the lines that contain the word, the first one with
-        which the text up to there, once it is complete, contains the key.
+        which the text up to there, once it is complete, contains the key.  What takes too long
+        to find is not worth it.
         """
         word = key or section
+        characters_left = SEARCH_CHARACTERS_MAX
         for start, line in enumerate(self._lines):
-            if word in line and self._appears_by(start, section, key):
-                return start + 1
+            if word not in line or line.lstrip().startswith("#"):
+                continue
+            for end in range(start + 1, len(self._lines) + 1):  # a value may span lines
+                text = "".join(self._lines[:end])
+                characters_left -= len(text)
+                if characters_left < 0:
+                    return None
+                try:
+                    document = self._parse(text)
+                except _UNREADABLE:
+                    continue
+                if _contains(document, section, key):
+                    return start + 1
+                break
         return None
 
-    def _appears_by(self, start: int, section: str, key: str | None) -> bool:
-        for end in range(start + 1, len(self._lines) + 1):  # a value may span lines
-            try:
-                document = self._parse("".join(self._lines[:end]))
-            except self._syntax_error:
-                continue
-            table = document.get(section)
-            return table is not None and (key is None or (isinstance(table, dict) and key in table))
-        return False
+
+def _contains(document: Mapping[str, Any], section: str, key: str | None) -> bool:
+    table = document.get(section)
+    return table is not None and (key is None or (isinstance(table, dict) and key in table))
 
 
-def _split_line(message: str, lines: int) -> tuple[str, int]:
+def _split_line(message: str, lines: int) -> tuple[str, int | None]:
     """Takes "problem (at line 3, column 5)" apart; "(at end of document)" is the last line."""
     problem, _, place = message.rpartition(" (at ")
+    if not problem:
+        return message, None
     line = place.removeprefix("line ").partition(",")[0]
-    return problem or message, int(line) if line.isdigit() else max(lines, 1)
+    return problem, int(line) if line.isdigit() else lines
 
 
 def _check_names(source: _Source, section: str, table: object) -> None:
@@ -325,6 +342,8 @@ def _toml(value: object) -> str:
         return f'"{"".join(map(_toml_character, value))}"'
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, int):
+        return str(value) if value.bit_length() <= 64 else hex(value)  # Python's own limit is 4300
     return repr(value)
 
 

@@ -1,7 +1,8 @@
 """The way to one remote queue manager: its sessions, and when to try again.
 
 A link is named by an address that we dial (`host:port`), or by a queue
-manager's GUID when all we can do is to wait until a session with it exists.
+manager's GUID: then any session with it will do, and we dial only where its
+address is known as well.
 All outgoing queues of one address share its one session.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from protocol.identifiers import guid_text
 from qmd.core.retry import QueueState, Retry
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ class Link:
     def __init__(
         self, manager: QueueManager, *, address: tuple[str, int] | None, guid: bytes | None
     ) -> None:
-        assert (address is None) != (guid is None)
+        assert address is not None or guid is not None
         settings = manager.settings.delivery
         self._manager = manager
         self._dialling: asyncio.Task[None] | None = None
@@ -42,13 +44,11 @@ class Link:
 
     @property
     def name(self) -> str:
-        if self.address is not None:
-            host, port = self.address
-            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        from protocol.identifiers import guid_text
-
-        assert self.guid is not None
-        return guid_text(self.guid)
+        if self.guid is not None:
+            return guid_text(self.guid)
+        assert self.address is not None
+        host, port = self.address
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def state(self, queue: OutgoingQueue) -> QueueState:
         if queue.paused:

@@ -24,7 +24,7 @@ from protocol import (
 from protocol.direct_name import parse_wire_name
 from protocol.errors import InvalidName
 from protocol.format_name import DirectName, FormatName, PrivateName, PublicName, parse_format_name
-from protocol.identifiers import guid_text, sequence_id
+from protocol.identifiers import guid_bytes, guid_text, sequence_id
 from qmd.compose import queue_address
 from qmd.core.acknowledgment import build_acknowledgment, final_ack_packet, order_queue_of
 from qmd.core.fate import reason_text
@@ -86,7 +86,9 @@ class Outgoing:
         self, row: outgoing_rows.OutgoingQueueRow, messages: int, size: int, transactional: int
     ) -> None:
         """An outgoing queue as the disk has it; all of it counts as sent once."""
-        name = parse_format_name(row.destination)
+        # "NAME via GUID": see `acknowledge_to_application`.
+        text, _, via = row.destination.partition(" via ")
+        name = parse_format_name(text)
         sequence = OutgoingSequence(
             row.sequence_id,
             row.base,
@@ -97,9 +99,9 @@ class Outgoing:
         queue = OutgoingQueue(
             id=row.id,
             destination=row.destination,
-            key=name.key,
+            key=row.destination.casefold(),
             address=queue_address(name),
-            link=self._link(name),
+            link=self._link(name, guid_bytes(via) if via else None),
             sequence=sequence,
             paused=row.paused,
             others=messages - transactional,
@@ -117,14 +119,20 @@ class Outgoing:
     # Sending.
 
     def queue_for(
-        self, name: DirectName | PrivateName, *, for_acknowledgments: bool = False
+        self,
+        name: DirectName | PrivateName,
+        *,
+        for_acknowledgments: bool = False,
+        via: bytes | None = None,
     ) -> OutgoingQueue:
         """The outgoing queue for a destination, made when it is the first message.
 
+        With `via` it leads over a session with the queue manager of that GUID, if there is one.
         Peers can make us send acknowledgments to names of their choice, and so may use up only
         a half of all ids.
         """
-        key = name.key
+        destination = str(name) if via is None else f"{name} via {guid_text(via)}"
+        key = destination.casefold()
         queue = self._queues.get(key)
         if queue is not None:
             return queue
@@ -138,10 +146,10 @@ class Outgoing:
         timestamp = max(int(manager.environment.time()), self._last_timestamp + 1)
         queue = OutgoingQueue(
             id=self._next_id,
-            destination=str(name),
+            destination=destination,
             key=key,
             address=queue_address(name),
-            link=self._link(name),
+            link=self._link(name, via),
             usage=manager.usage,
             sequence=OutgoingSequence(
                 sequence_id(timestamp, 1), resend_intervals_s=manager.settings.delivery.resend_s
@@ -209,6 +217,7 @@ class Outgoing:
 
     def session_acknowledged(self, tokens: list[tuple[OutgoingQueue, int]]) -> None:
         """[MS-MQQB] 3.1.5.5.2 - .4: what is not transactional is finished."""
+        has_copies = False
         for queue, key in tokens:
             packet = queue.in_flight.pop(key, None)
             if packet is not None:
@@ -222,7 +231,10 @@ class Outgoing:
             self.released_count += 1
             if wants_journal(packet):
                 self._manager.endings.journal(packet)
+                has_copies = True
         self._release_soon()
+        if has_copies:
+            self.release()  # in one commit with the copies, or a crash would make a second one
 
     def _gone(self, messages: list[tuple[OutgoingQueue, int]]) -> None:
         for queue, key in messages:
@@ -393,7 +405,25 @@ class Outgoing:
                 name = PrivateName(destination.queue_manager, destination.number)
             else:
                 name = PublicName(destination)
-            manager.sending.send_packet(name, packet, batch)
+            manager.sending.send_packet(
+                name, packet, batch, via=self._session_to(original.user.source_queue_manager, name)
+            )
+
+    def _session_to(self, guid: bytes, name: FormatName) -> bytes | None:
+        """The GUID, if there is a session with it and `name` is a queue of it.  [MS-MQQB] 1.3.5.1
+
+        The name says nothing of ports, so where several queue managers share an address, only
+        its session leads to the right one.
+        """
+        connection = self._manager.peers.connection_to(guid)
+        if (
+            connection is not None
+            and isinstance(name, DirectName)
+            and name.transport == "TCP"
+            and (name.host, name.port) == (connection.host, PORT)
+        ):
+            return guid
+        return None
 
     def final_ack(self, original: UserMessage, message_class: int, *, address: str | None) -> bytes:
         """[MS-MQQB] 3.1.7.17: the packet that tells the source what became of its message.
@@ -450,8 +480,10 @@ class Outgoing:
         self._last_timestamp = max(self._last_timestamp, timestamp)
         self._next_id = max(self._next_id, queue.id + 1)
 
-    def _link(self, name: FormatName) -> Link:
+    def _link(self, name: FormatName, via: bytes | None) -> Link:
         peers = self._manager.peers
+        if via is not None and isinstance(name, DirectName):
+            return peers.link_to_queue_manager(via, (name.host, name.port))
         if isinstance(name, DirectName) and name.transport in ("TCP", "OS"):
             return peers.link_to_address(name.host, name.port or PORT)
         if isinstance(name, PrivateName):

@@ -52,14 +52,19 @@ class Peers:
             link = self._links_by_address[address] = Link(self._manager, address=address, guid=None)
         return link
 
-    def link_to_queue_manager(self, guid: bytes) -> Link:
-        """The link over whatever session with that queue manager there is, or will be."""
+    def link_to_queue_manager(self, guid: bytes, address: tuple[str, int] | None = None) -> Link:
+        """The link over whatever session with that queue manager there is, or will be.
+
+        Without one, `address` is dialled.
+        """
         link = self._links_by_guid.get(guid)
         if link is None:
-            link = self._links_by_guid[guid] = Link(self._manager, address=None, guid=guid)
+            link = self._links_by_guid[guid] = Link(self._manager, address=address, guid=guid)
             connection = self.connection_to(guid)
             if connection is not None:
                 link.opened(connection)
+        elif link.address is None:
+            link.address = address
         return link
 
     def connection_to(self, guid: bytes) -> PeerConnection | None:
@@ -94,6 +99,7 @@ class Peers:
         return Session(
             initiator=dialled,
             own_id=manager.id,
+            expected_remote=None if connection.link is None else connection.link.guid,
             settings=self._session_settings,
             now=manager.loop.time(),
             refuse=refuse,

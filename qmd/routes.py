@@ -96,8 +96,11 @@ class Routes:
         self._routes[text] = route
         return route
 
-    def route_name(self, name: FormatName, *, for_acknowledgments: bool = False) -> Route:
-        if isinstance(name, DirectName) and self.is_local(name):
+    def route_name(
+        self, name: FormatName, *, for_acknowledgments: bool = False, via: bytes | None = None
+    ) -> Route:
+        # What leads over a session is not here, even where the address is ours as well.
+        if isinstance(name, DirectName) and via is None and self.is_local(name):
             key = queue_key(name)
             queue = None if key is None else self._manager.queues.get(key)
             if queue is None:
@@ -119,7 +122,9 @@ class Routes:
                     f"{name} is a journal or dead-letter queue of another computer",
                     "Such queues can be read on their own computer, and not be sent to.",
                 )
-            return self._manager.outgoing.queue_for(name, for_acknowledgments=for_acknowledgments)
+            return self._manager.outgoing.queue_for(
+                name, for_acknowledgments=for_acknowledgments, via=via
+            )
         raise Refusal(
             "bad_name",
             f"{name} needs a directory, and this queue manager has none",

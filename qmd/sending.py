@@ -220,10 +220,12 @@ class Sending:
         self._transaction_index = self._transaction_index + 1 & 0xFFFFF
         return sequence_id, number, self._transaction_index
 
-    def send_packet(self, name: FormatName, packet: bytes, batch: Batch) -> None:
+    def send_packet(
+        self, name: FormatName, packet: bytes, batch: Batch, *, via: bytes | None = None
+    ) -> None:
         """A packet of our own making: an acknowledgment, to a queue here or elsewhere."""
         try:
-            route = self._manager.routes.route_name(name, for_acknowledgments=True)
+            route = self._manager.routes.route_name(name, for_acknowledgments=True, via=via)
         except Refusal as refusal:
             self._manager.log_limited("acknowledgment_not_sent", str(name), reason=refusal.text)
             return

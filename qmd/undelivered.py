@@ -95,6 +95,7 @@ class Undelivered:
         A key whose message is gone, acknowledged or ending already is passed over.
         """
         manager = self._manager
+        manager.outgoing.release()  # what was acknowledged is off the disk before we look there
         wall_ms = int(manager.environment.time() * 1000)
         dying: list[_Dying] = []
         for key in keys:

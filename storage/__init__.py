@@ -14,7 +14,7 @@ made of those in the modules of the tables:
 from sqlite3 import Connection
 
 from storage.batch import Batch
-from storage.disk import Disk
+from storage.disk import Disk, Lock
 from storage.errors import (
     CannotStart,
     DatabaseDamaged,
@@ -43,6 +43,7 @@ __all__ = [
     "FolderInUse",
     "ForeignDatabase",
     "Identity",
+    "Lock",
     "NewerSchema",
     "NoSuchQueue",
     "QueueExists",

@@ -40,9 +40,10 @@ def submit(connection: aiosqlite.Connection, work: Work[T]) -> asyncio.Future[T]
 
 def set_up_writer(db: sqlite3.Connection, options: StorageOptions) -> None:
     _set_up(db, options)
-    # These two work only before the first table.  INCREMENTAL: the file shrinks again when asked.
-    db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-    db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    if db.execute("PRAGMA page_count").fetchone() == (0,):
+        # These are for life.  INCREMENTAL: the file shrinks again, when asked.
+        db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
     # One sync a commit, and readers that do not wait for the writer.
     mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":

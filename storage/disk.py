@@ -15,6 +15,25 @@ from storage.recovery import rewrite_log, sync_folder
 CHUNK_BYTES = 1024 * 1024
 
 
+class Lock:
+    """Keeps other daemons out, until it is released or this process ends, however it does.
+
+    Its file says whether the last holder came to a good end: if not, it names the process.
+    """
+
+    def __init__(self, file: int, *, was_abandoned: bool) -> None:
+        self.was_abandoned = was_abandoned
+        #: To be set when everything is closed as it should be.
+        self.is_clean = False
+        self._file = file
+
+    def release(self) -> None:
+        """The file stays: a name that is removed could be locked by two."""
+        if self.is_clean:
+            os.ftruncate(self._file, 0)
+        os.close(self._file)
+
+
 class Disk:
     """The real one.  Every method may raise OSError."""
 
@@ -25,11 +44,8 @@ class Disk:
         for path in missing:
             sync_folder(path.parent)
 
-    def lock(self, folder: Path) -> int:
-        """Keep other daemons out until `unlock`, or until this process ends, however it does.
-
-        Raises FolderInUse.
-        """
+    def lock(self, folder: Path) -> Lock:
+        """Raises FolderInUse."""
         file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -37,15 +53,16 @@ class Disk:
             holder = os.pread(file, 32, 0).decode("ascii", "replace").strip()
             os.close(file)
             raise FolderInUse(f"{folder} is in use by process {holder or 'unknown'}") from None
-        os.ftruncate(file, 0)
-        # Only for the message above: on a full disk it may fail.
+        was_abandoned = os.fstat(file).st_size > 0
+        # On a full disk this may fail, and then a log that is left behind must tell instead.
         with contextlib.suppress(OSError):
-            os.pwrite(file, f"{os.getpid()}\n".encode("ascii"), 0)
-        return file
+            os.pwrite(file, f"{os.getpid():<10}\n".encode("ascii"), 0)
+            os.fsync(file)
+        return Lock(file, was_abandoned=was_abandoned)
 
-    def unlock(self, lock: int) -> None:
-        """The file stays: a name that is removed could be locked by two."""
-        os.close(lock)
+    def sync_folder(self, folder: Path) -> None:
+        """Make the names of new files durable."""
+        sync_folder(folder)
 
     def rewrite_log(self, path: Path) -> int:
         """Make what the log holds durable, whatever happened before: recovery.py."""

@@ -11,9 +11,8 @@ folder.  When that fails, the daemon must not start.
 The database file needs no such care: a checkpoint that cannot sync it leaves the log in place, and
 the next one copies every page of the log again.
 
-**A log left behind is checked.**  A clean stop removes the log.  Where there is one, the last stop
-was none, and SQLite's `quick_check` looks through the database, unless it is so large that this
-would take seconds (it reads every page: some 0.5 s for each GiB in the page cache).
+**After an unclean stop the database is checked** by SQLite's `quick_check`, unless it is so large
+that this would take long: every page is read, at about a second for each GiB in the page cache.
 """
 
 import os
@@ -30,7 +29,8 @@ PROBLEMS_MAX = 5
 class Recovery(NamedTuple):
     """What the start found, for the daemon's log."""
 
-    log_bytes: int  # 0 after a clean stop
+    was_clean: bool  # the last stop; the first start comes after a clean one
+    log_bytes: int
     database_bytes: int
     checked: bool
 

@@ -23,7 +23,6 @@ class Reserve:
         self.held = False
         self._disk = disk
         self._folder = database.parent
-        self._database = database
         self._path = database.with_name("reserve")
         self._size_bytes = options.disk_reserve_bytes
         self._watermark_bytes = options.disk_watermark_bytes
@@ -56,11 +55,6 @@ class Reserve:
     def is_short(self) -> bool:
         """Whether the database should give back what it does not use."""
         return not self.held or self._disk.free_bytes(self._folder) < self._watermark_bytes
-
-    def lets_grow(self, database_bytes: int) -> bool:
-        """Whether the database file could grow to this size."""
-        growth_bytes = database_bytes - self._disk.file_bytes(self._database)
-        return growth_bytes <= self._disk.free_bytes(self._folder)
 
     def has_room(self, now_s: float) -> bool:
         """Whether new messages may be taken.  Asks the system at most once a second."""

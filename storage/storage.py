@@ -1,7 +1,7 @@
 """Storage: the data folder of one queue manager, open.
 
-queues.db, -wal, -shm   the database        lock      one daemon at a time
-reserve                 given up when the disk is full
+It holds `queues.db` with its log (`-wal`) and the log's index (`-shm`); `lock`, which keeps a
+second daemon out; and `reserve`, which is given up when the disk is full.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import aiosqlite
 from storage import recovery, schema
 from storage.batch import Batch
 from storage.connection import open_connection, set_up_reader, set_up_writer, submit
-from storage.disk import Disk
+from storage.disk import Disk, Lock
 from storage.errors import CannotStart, RecoveryFailed, StorageError
 from storage.options import StorageOptions
 from storage.recovery import Recovery
@@ -43,6 +43,7 @@ class Storage:
         writer: Writer,
         reading: aiosqlite.Connection,
         reserve: Reserve,
+        lock: Lock,
         options: StorageOptions,
     ) -> None:
         self.identity = identity
@@ -52,6 +53,7 @@ class Storage:
         self._writer = writer
         self._reading = reading
         self._reserve = reserve
+        self._lock = lock
         self._options = options
         self._resources = contextlib.AsyncExitStack()
 
@@ -124,6 +126,7 @@ class Storage:
     async def close(self) -> None:
         """Wait for the open batch, bring the log into the database, let others in."""
         await self._writer.close()
+        self._lock.is_clean = not self.failed.done()
         await self._resources.aclose()
 
 
@@ -141,7 +144,8 @@ async def _open(
     Nothing touches the files before the lock, and SQLite not before the log was written again.
     """
     disk.make_folder(folder)
-    resources.callback(disk.unlock, disk.lock(folder))
+    lock = disk.lock(folder)
+    resources.callback(lock.release)
 
     path = folder / DATABASE
     try:
@@ -149,7 +153,8 @@ async def _open(
     except OSError as error:
         raise RecoveryFailed(f"the log of {path} cannot be made durable: {error}") from error
     database_bytes = disk.file_bytes(path)
-    must_check = log_bytes > 0 and database_bytes <= options.quick_check_bytes_max
+    was_clean = log_bytes == 0 and not lock.was_abandoned
+    must_check = not was_clean and database_bytes <= options.quick_check_bytes_max
 
     def start(db: sqlite3.Connection) -> Identity:
         migrations = schema.read_migrations()
@@ -167,20 +172,25 @@ async def _open(
     resources.push_async_callback(_close, reading)
     await submit(reading, partial(set_up_reader, options=options))
 
+    # The log has its name now, and keeps it until the end.  SQLite syncs the folder as well, but
+    # goes on when that fails.
+    disk.sync_folder(folder)
+
     reserve = Reserve(disk, path, options)
     reserve.take()
     return Storage(
         identity=identity,
-        recovery=Recovery(log_bytes, database_bytes, must_check),
+        recovery=Recovery(was_clean, log_bytes, database_bytes, must_check),
         writer=Writer(writing, reserve, options),
         reading=reading,
         reserve=reserve,
+        lock=lock,
         options=options,
     )
 
 
 async def _close(connection: aiosqlite.Connection) -> None:
-    """The last connection that closes checkpoints and removes the log.
+    """The last connection that closes brings the log into the database and removes it.
 
     After a failure, or on a full disk, it may not get that far; the next start takes it from there.
     """

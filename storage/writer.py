@@ -19,7 +19,7 @@ import aiosqlite
 from storage.batch import Batch
 from storage.connection import submit
 from storage.errors import StorageError
-from storage.options import PAGE_BYTES, StorageOptions
+from storage.options import StorageOptions
 from storage.reserve import Reserve
 
 #: What a commit on a full disk gives back at once: 2 MiB, some 10 ms.
@@ -146,16 +146,13 @@ def _make_room(db: sqlite3.Connection, reserve: Reserve) -> None:
     """Bring the log into the database and give free pages back, as far as the disk allows."""
     if reserve.held and _pragma(db, "freelist_count") == 0:
         return
-    for step in (_empty_log, partial(vacuum, pages_max=VACUUM_PAGES), _empty_log):
-        # Half a checkpoint would take the room that deletions need, and give nothing back.
-        if not reserve.lets_grow(_pragma(db, "page_count") * PAGE_BYTES):
-            return
-        try:
-            step(db)
-        except sqlite3.Error as error:
-            if not _is_full(error):
-                raise
-            return
+    try:
+        _empty_log(db)
+        vacuum(db, VACUUM_PAGES)
+        _empty_log(db)
+    except sqlite3.Error as error:
+        if not _is_full(error):
+            raise
 
 
 def vacuum(db: sqlite3.Connection, pages_max: int) -> int:

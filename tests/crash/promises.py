@@ -144,12 +144,6 @@ class Promises:
         for number in request.stores:
             self._messages[number].stored = False
 
-    def learn(self, other: Promises) -> None:
-        """What the other knows to be done or denied."""
-        for key, request in other._requests.items():
-            if request.done is not None:
-                self.tell(key) if request.done else self.deny(key)
-
     def open_keys(self) -> list[str]:
         """Requests with a token about whose outcome nothing was said."""
         return [key for key, each in self._requests.items() if each.token and each.done is None]
@@ -229,7 +223,7 @@ class Promises:
 
     def _disorder(self, place: str, numbers: list[int]) -> list[str]:
         """Numbers grow with the sending; those of the other queue manager are a range apart."""
-        if place in (DEAD_LETTER, JOURNAL):
+        if place in (OUT, NOWHERE, DEAD_LETTER, JOURNAL):  # by kind, or by the time of the end
             return []
         broken = []
         for origin in (0, 1):
@@ -285,7 +279,11 @@ class Hearing:
                 self._packets(buffer, record.name.split()[2])
 
     def mark(self, data: bytes) -> None:
-        self.promises.ask(**json.loads(data))
+        what = json.loads(data)
+        if "done" in what:
+            self.promises.tell(what["key"]) if what["done"] else self.promises.deny(what["key"])
+        else:
+            self.promises.ask(**what)
 
     def _replies(self, buffer: bytearray) -> None:
         for kind, number, *rest in take_replies(buffer):

@@ -34,7 +34,7 @@ from tests.process.peer import Closed, Peer, RemoteQueueManager
 
 EXPRESS, RECOVERABLE, TRANSACTIONAL, AUTOMATIC = 0, 1, 2, 3
 FOREVER = -1.0
-LARGE_BYTES = 60_000
+LARGE_BYTES = 25_000
 QUEUES = {"plain": False, "fleeting": False, "orders": True}
 PATHS = {
     r"private$\plain": "plain",
@@ -62,12 +62,13 @@ class Workload:
         self._peers_next = PEERS_NUMBERS
         self._remote = RemoteQueueManager()
         self._listener = self._remote.listen()
-        self._nowhere = free_port()
+        self.nowhere_port = free_port()
         self._sequence = self._remote.new_sequence()
         #: What the other queue manager keeps until it is acknowledged, by key in the log.
         self._orders: list[tuple[int, bytes]] = []
         self._letters: dict[int, tuple[int, bytes]] = {}
         self._delivered: dict[int, wire.Message] = {}
+        self._last_delivered = 0  # of those that have to come in order
         self._outgoing: Peer | None = None
 
     def close(self) -> None:
@@ -198,7 +199,7 @@ class Workload:
         """One request; its number."""
         destination = {
             OUT: self._listener.destination("q"),
-            NOWHERE: rf"DIRECT=TCP:127.0.0.1:{self._nowhere}\private$\q",
+            NOWHERE: rf"DIRECT=TCP:127.0.0.1:{self.nowhere_port}\private$\q",
         }.get(place, rf"private$\{place}")
         instead = DEAD_LETTER if lifetime_s is not None else JOURNAL if journal else None
         numbers = range(self._next, self._next + count)
@@ -293,6 +294,10 @@ class Workload:
         numbers = []
         for message in arrived:
             number = number_in(message.body)
+            if message.transaction is not None and number not in self._delivered:
+                if number < self._last_delivered:
+                    raise Lost(f"message {number} came after {self._last_delivered}")
+                self._last_delivered = number
             first = self._delivered.setdefault(number, message)
             same = (first.source, first.message_id) == (message.source, message.message_id)
             assert same, f"message {number} was delivered under two identifiers"
@@ -321,15 +326,23 @@ class Workload:
         if not machine.start():
             raise Lost(f"it does not start again:\n{machine.said()}")
         control = machine.connect()
-        promises = self._promises()
+        self._require(control, self.ask_again(control), "after the start")
+        self._finish(control)
+
+    def ask_again(self, control: Control) -> Promises:
+        """What became of requests that were not answered, as an application would ask."""
+        promises = self.promises()
         for key in promises.open_keys():
-            number = int(key.split()[1])
-            if control.ask("outcome", _token(number)) is None:
-                promises.deny(key)
-            else:
-                promises.tell(key)
-        self._require(control, promises, "after the start")
-        self._finish(control, promises)
+            is_done = control.ask("outcome", _token(int(key.split()[1]))) is not None
+            self._machine.log.mark({"key": key, "done": is_done})
+        return self.promises()
+
+    def send_again(self, control: Control) -> None:
+        """What the other queue manager does with what was not acknowledged."""
+        if "orders" in self._queues(control):
+            peer = self._remote.connect(self._port())
+            self._transmit(peer)
+            peer.close()
 
     def _hang_up(self) -> None:
         """What the daemon that died began to say is of no interest any more."""
@@ -337,30 +350,24 @@ class Workload:
         while self._machine.hears(self._listener.sock, 0.0):
             self._listener.accept_raw().close()
 
-    def _finish(self, control: Control, promises: Promises) -> None:
+    def _finish(self, control: Control) -> None:
         """Both queue managers do what was left, and then everything is in its place."""
-        if "orders" in self._queues(control):
-            peer = self._remote.connect(self._port())
-            self._transmit(peer)
-            peer.close()
-        expected = promises.expected_at_peer()
+        self.send_again(control)
+        expected = self.promises().expected_at_peer()
         self._take_delivery(
             lambda: expected <= self._delivered.keys() and not self._waiting(control)
         )
-        promises = self._promises(promises)
-        self._require(control, promises, "in the end", is_over=True)
-        if (wrong := self._miscounts(control)):
+        self._require(control, self.promises(), "in the end", is_over=True)
+        if wrong := self._miscounts(control):
             raise Lost(f"in the accounts: {'; '.join(wrong)}")
         if (code := self._machine.terminate()) != 0:
             raise Lost(f"it stopped with {code}:\n{self._machine.said()}")
 
-    def _promises(self, known: Promises | None = None) -> Promises:
-        """All of the log.  With `known`, what was found out about open requests is kept."""
+    def promises(self) -> Promises:
+        """All that the machine's log knows of."""
         hearing = Hearing(Promises())
         for record in self._machine.log.records():
             hearing.feed(record)
-        if known is not None:
-            hearing.promises.learn(known)
         return hearing.promises
 
     def _look(self, control: Control) -> State:

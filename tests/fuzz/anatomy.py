@@ -7,6 +7,7 @@ a good one.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from dataclasses import dataclass, field
 
@@ -44,10 +45,8 @@ class _Over(Exception):
 def dissect(packet: bytes) -> Anatomy:
     """The anatomy of one packet."""
     found = Anatomy()
-    try:
+    with contextlib.suppress(_Over):
         _walk(packet, found)
-    except _Over:
-        pass
     return found
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 Result = TypeVar("Result")
+Refusal = TypeVar("Refusal", bound=Exception)
 
 INPUT_BYTES_MAX = 64 * 1024
 PROCESSOR_S_MAX = 0.1
@@ -28,6 +29,16 @@ def within_limits(act: Callable[..., Result], *arguments: object) -> Result:
     finally:
         if time.process_time() - started > PROCESSOR_S_MAX:
             _confirm(act, arguments)
+
+
+def outcome(
+    refusal: type[Refusal], act: Callable[..., Result], *arguments: object
+) -> tuple[Result | None, Refusal | None]:
+    """What `act` returns, or how it refuses: by this one kind of exception."""
+    try:
+        return within_limits(act, *arguments), None
+    except refusal as refused:
+        return None, refused
 
 
 def _confirm(act: Callable[..., object], arguments: tuple[object, ...]) -> None:

@@ -31,7 +31,9 @@ SPARE_HEADERS += [
     ("security", anatomy.USER_FLAGS_AT, anatomy.SECURITY, data)
     for data in (
         wire.security_header(b"\1" * 28),
-        wire.security_header(b"", key=b"k" * 5, signature=b"s" * 3, certificate=b"c", provider=b"p"),
+        wire.security_header(
+            b"", key=b"k" * 5, signature=b"s" * 3, certificate=b"c", provider=b"p"
+        ),
     )
 ]
 SPARE_HEADERS += [

@@ -559,6 +559,34 @@ def test_when_all_is_order_acknowledged_a_new_sequence_begins(daemon: Daemon, li
     assert [place(message) for message in second] == [(1, 0), (2, 1)]
 
 
+def test_an_order_ack_has_no_bit_before_its_effect_is_on_disk(daemon: Daemon, listener: Listener):
+    # MQ 2.2.20.4: a bit says "persisted".  What it says is that the sender is done with messages.
+    send(daemon, listener.destination("q"), b"1", b"2")
+    peer = listener.accept()
+    sequence = sequence_of(peer.receive_many(2)[0])
+    with daemon.held_disk():
+        peer.order_ack(sequence, 2)
+        peer.read_for(1.0)
+        assert peer.unstored == {1}
+
+    peer.wait_stored()
+
+
+def test_what_an_acknowledged_order_ack_released_never_comes_again(hosts: Hosts):
+    daemon = hosts.daemon(delivery=SLOW)
+    listener = hosts.remote().listen()
+    send(daemon, listener.destination("q"), *[b"%d" % n for n in range(1, 11)])
+    peer = listener.accept()
+    sequence = sequence_of(peer.receive_many(10)[0])
+    peer.order_ack(sequence, 7)
+    peer.wait_stored()
+
+    daemon.restart()
+
+    messages = listener.accept().receive_many(3)
+    assert [place(message) for message in messages] == [(8, 0), (9, 8), (10, 9)]
+
+
 def test_while_one_message_is_not_order_acknowledged_the_sequence_goes_on(
     daemon: Daemon, listener: Listener
 ):
@@ -988,6 +1016,21 @@ def test_a_negative_final_ack_ends_its_message_in_the_transactional_dead_letter_
     assert [(message.body, place(message)) for message in again] == [(b"1", (1, 0)), (b"3", (3, 1))]
     second.order_ack(sequence, 3)
     second.wait_stored()
+
+
+def test_a_final_ack_has_no_bit_before_the_dead_letter_is_on_disk(
+    daemon: Daemon, listener: Listener
+):
+    send(daemon, listener.destination("q"), b"1")
+    peer = listener.accept()
+    message = peer.receive()
+    with daemon.held_disk():
+        peer.final_ack(message, 0x8009)
+        peer.read_for(1.0)
+        assert peer.unstored == {1}
+
+    peer.wait_stored()
+    assert len(daemon.receive(DEADXACT)) == 1
 
 
 def test_a_negative_final_ack_of_a_message_without_dead_lettering_just_ends_it(

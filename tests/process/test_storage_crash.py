@@ -268,7 +268,7 @@ def test_what_was_durable_survives_a_loss_of_power_at_any_moment(
     assert said.last == 100
 
 
-@pytest.mark.parametrize("fail_sync", range(1, 13))
+@pytest.mark.parametrize("fail_sync", [*range(8, 20), 25, 30, 31])  # earlier ones: first start
 def test_after_a_failed_sync_the_next_start_speaks_of_nothing_that_can_be_lost(
     power_log: Path, tmp_path: Path, fail_sync: int
 ) -> None:
@@ -277,17 +277,23 @@ def test_after_a_failed_sync_the_next_start_speaks_of_nothing_that_can_be_lost(
     assert any(record.kind == "f" for record in failed)
 
     records = machine.run(batches=0)
+    said = Said()
+    disk = PowerlessDisk(machine.folder)
+    for record in failed:
+        disk.feed(record)
+    for line in lines(failed):
+        said.hear(line)
+    _, last = state_after(disk, tmp_path / "before", Loss.ALL, random.Random(1))
+    assert last >= said.last, "more was said to be durable than had been synced"
+
     greeting = next(
         position
         for position, record in enumerate(records[len(failed) :], len(failed))
         if record.kind == "o"
     )
-    disk = PowerlessDisk(machine.folder)
-    for record in records[:greeting]:
+    for record in records[len(failed) : greeting]:
         disk.feed(record)
-    said = Said()
-    for line in lines(records[: greeting + 1]):
-        said.hear(line)
+    said.hear(records[greeting].data.decode())
 
     first, last = state_after(disk, tmp_path / "after", Loss.ALL, random.Random(1))
 

@@ -17,7 +17,6 @@ from qmd.client import (
     Message,
     NotConnected,
     NotHandedOver,
-    NotTaken,
     OutcomeUnknown,
     QueueExists,
     QueueManager,
@@ -81,7 +80,7 @@ class Writer:
         self.left = count
         self._oracle = oracle
         self._random = host.world.random
-        self._destinations = destinations
+        self.destinations = destinations
         self._habits = habits
         self._life = 0
 
@@ -159,7 +158,7 @@ class Writer:
             self._oracle.refused(sending.message)
 
     def _choose(self) -> Destination:
-        return self._random.choice(self._destinations)
+        return self._random.choice(self.destinations)
 
     def _attempt(self, destination: Destination, request: int) -> Sending:
         self.left -= 1
@@ -177,6 +176,7 @@ class Writer:
             fate=destination.fate,
             wants_dead_letter=habits.dead_letter,
             request=request,
+            lives=self._oracle.lives(self.host.name, destination.host),
         )
         self._oracle.attempted(message)
         self.host.world.note("send", self.host.name, number, destination.format_name)
@@ -219,7 +219,7 @@ class Reader:
                 async with connect(self.host.control_socket, reconnect_s=RECONNECT_S) as client:
                     await self._receive_all(client)
             except NotHandedOver as rest:
-                self._received(rest.messages)
+                self._received(rest.messages, None)
             except ClientError as failure:
                 self.host.world.note("reader", self.host.name, failure)
             await asyncio.sleep(PAUSE_S)
@@ -241,6 +241,7 @@ class Reader:
                 await asyncio.sleep(self._random.expovariate(1 / self._pause_s))
 
     async def _take(self, client: QueueManager) -> None:
+        life = self.host.daemon_life
         taken = await client.take(self.queue.name, self._batch, timeout_s=1.0)
         if not taken:
             return
@@ -253,47 +254,50 @@ class Reader:
         self._oracle.removing(numbers)
         try:
             await taken.remove()
-        except OutcomeUnknown:
-            raise
-        except (NotTaken, NotConnected):
-            self._oracle.not_removed(numbers)
+        except (QueueManagerError, NotConnected):
+            self._oracle.not_removed(numbers)  # otherwise nobody knows
         else:
             self._oracle.not_removed(numbers)
-            self._received(taken.messages)
+            self._received(taken.messages, life)
 
     async def _receive(self, client: QueueManager) -> None:
-        self._handing_over = self._batch
+        life = self.host.daemon_life
+        self._handing_over = self._batch + len(client.unread)
         try:
             messages = await client.receive_many(self.queue.name, self._batch, timeout_s=1.0)
         except OutcomeUnknown as failure:
             self._oracle.removing(_numbers(failure.messages))
             raise
         finally:
-            self._handing_over = 0
-        self._received(messages)
+            self._handing_over = len(client.unread)
+        self._received(messages, life)
 
     async def _receive_each(self, client: QueueManager) -> None:
-        self._handing_over = self._batch
+        life = self.host.daemon_life
+        self._handing_over = self._batch + len(client.unread)
         left_early = self._random.random() < 0.1
         try:
             each = client.receive_each(self.queue.name, timeout_s=1.0, batch=self._batch)
             async with contextlib.aclosing(each) as messages:
                 async for message in messages:
-                    self._received([message])
+                    self._received([message], life)
                     if left_early and self._random.random() < 0.2:
                         break
         except OutcomeUnknown as failure:
             self._oracle.removing(_numbers(failure.messages))
             raise
         finally:
-            self._handing_over = 0
+            self._handing_over = len(client.unread)
 
-    def _received(self, messages: Iterable[Message]) -> None:
+    def _received(self, messages: Iterable[Message], life_before: int | None) -> None:
+        """`life_before`: of the daemon, when the messages were asked for."""
+        host = self.host
+        life = life_before if life_before == host.daemon_life else None
         for message in messages:
             number = marked(message.body)
             assert number is not None
-            self.host.world.note("received", self.host.name, number)
-            self._oracle.received(self.host.name, self.queue.key, number, self.host.daemon_life)
+            host.world.note("received", host.name, number)
+            self._oracle.received(host.name, self.queue.key, number, life)
 
 
 def _numbers(messages: Iterable[Message]) -> list[int]:

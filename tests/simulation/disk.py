@@ -118,7 +118,10 @@ class SimulatedDisk:
         if self.meets(Fault.WRITE_ERROR):
             raise OSError(errno.EIO, "the disk does not write")
         grows = offset + len(data) - len(file.content)
-        if self.meets(Fault.NO_SPACE) or (grows > 0 and grows > self.free_bytes()):
+        if grows > 0 and grows > self.free_bytes():
+            self.faults_met += 1
+            raise OSError(errno.ENOSPC, "the disk is full")
+        if self.meets(Fault.NO_SPACE):
             raise OSError(errno.ENOSPC, "the disk is full")
         if self.digest is not None:
             self.digest = zlib.crc32(data, self.digest ^ offset)
@@ -157,8 +160,10 @@ class SimulatedDisk:
     def free_bytes(self) -> int:
         if self.capacity_bytes is None:
             return 1 << 40
-        used = sum(len(file.content) + file.phantom_bytes for file in self.files.values())
-        return max(0, self.capacity_bytes - used)
+        return max(0, self.capacity_bytes - self.used_bytes())
+
+    def used_bytes(self) -> int:
+        return sum(len(file.content) + file.phantom_bytes for file in self.files.values())
 
     def step(self) -> None:
         """Every act that changes something may be the one in which the power goes."""

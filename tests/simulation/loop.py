@@ -99,6 +99,7 @@ class Scheduler:
             elif self._heap and self._heap[0][0] <= until:
                 self.now = max(self.now, self._heap[0][0])
             else:
+                self.now = max(self.now, until)
                 return
 
     def _take_due(self) -> None:

@@ -38,6 +38,7 @@ class Interface:
         self.name = name
         self.address = address
         self.has_power = True
+        self.is_fenced = False  # nobody gets through, in either direction
         self.ports: dict[int, Server] = {}
         self.files: dict[str, Server] = {}
 
@@ -144,7 +145,7 @@ class Network:
             if wait_s >= SYN_TIMEOUT_S or not target.has_power:
                 raise TimeoutError(errno.ETIMEDOUT, "connection timed out")
         server = target.ports.get(port)
-        if server is None:
+        if server is None or source.is_fenced or target.is_fenced:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "connection refused")
         return await self._join(loop, factory, server, source, target)
 

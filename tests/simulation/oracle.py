@@ -61,9 +61,10 @@ class Sent:
     fate: Fate
     wants_dead_letter: bool
     request: int
+    lives: tuple[int, int]  # of the two daemons, when it was sent
     confirmed: bool = False
     refused: bool = False  # the queue manager said that it was not sent
-    received: list[int] = field(default_factory=list)  # in which life of the target's daemon
+    received: list[int | None] = field(default_factory=list)  # in this life of the target's daemon
     removals_in_doubt: int = 0
     may_be_lost: bool = False
 
@@ -90,16 +91,33 @@ class Found(NamedTuple):
 
 
 class Oracle:
-    """`fail` is called with a sentence for each broken promise."""
+    """`fail` is called with a sentence for each broken promise.
 
-    def __init__(self, fail: Callable[[str], None]) -> None:
+    `life_of` tells how often a host's daemon has died: what was in its memory is then gone.
+    """
+
+    def __init__(self, fail: Callable[[str], None], life_of: Callable[[str], int]) -> None:
         self._fail = fail
+        self._life_of = life_of
+        self._last_number = 0
+        self._last_request = 0
         self.messages: dict[int, Sent] = {}
         self.requests: dict[int, list[Sent]] = defaultdict(list)
         self.disk_lives: Counter[str] = Counter()  # of each host
         self._last: dict[tuple[str, int], int] = {}  # (stream, life of the disk) -> number
         self._unseen: Counter[tuple[str, str]] = Counter()  # (host, queue) -> how many at most
         self._repeated: set[tuple[int, int]] = set()  # (number, life of the disk) received
+
+    def next_number(self) -> int:
+        self._last_number += 1
+        return self._last_number
+
+    def next_request(self) -> int:
+        self._last_request += 1
+        return self._last_request
+
+    def lives(self, source: str, target: str) -> tuple[int, int]:
+        return self._life_of(source), self._life_of(target)
 
     # What applications are told.
 
@@ -121,12 +139,7 @@ class Oracle:
         for number in numbers:
             self.messages[number].removals_in_doubt -= 1
 
-    def removed(self, host: str, queue: str, numbers: list[int], daemon_life: int) -> None:
-        self.not_removed(numbers)
-        for number in numbers:
-            self.received(host, queue, number, daemon_life)
-
-    def received(self, host: str, queue: str, number: int, daemon_life: int) -> None:
+    def received(self, host: str, queue: str, number: int, life: int | None) -> None:
         message = self.messages.get(number)
         if message is None:
             self._fail(f"message {number} was received and never sent")
@@ -140,7 +153,7 @@ class Oracle:
         disk_life = self.disk_lives[host]
         if (number, disk_life) in self._repeated:
             # Express messages are remembered as long as the process lives.
-            if message.delivery != "express" or daemon_life in message.received:
+            if message.delivery != "express" or (life is not None and life in message.received):
                 self._fail(f"message {number} ({message.delivery}) was received twice")
         else:
             last = self._last.get((message.stream, disk_life), 0)
@@ -148,7 +161,7 @@ class Oracle:
                 self._fail(f"message {number} was received after {last} of {message.stream}")
             self._last[message.stream, disk_life] = max(last, number)
         self._repeated.add((number, disk_life))
-        message.received.append(daemon_life)
+        message.received.append(life)
 
     def may_have_received(self, host: str, queue: str, count: int) -> None:
         """An application died while messages were handed to it: nobody knows which."""
@@ -171,7 +184,9 @@ class Oracle:
         missing: dict[tuple[str, str], list[Sent]] = defaultdict(list)
         for message in self.messages.values():
             self._check_places(message, places[message.number], at_the_end=at_the_end)
-            if message.confirmed and self._is_missing(message, places[message.number]):
+            if message.confirmed and self._is_missing(
+                message, places[message.number], at_the_end=at_the_end
+            ):
                 missing[message.target, message.queue].append(message)
         for (host, queue), messages in missing.items():
             if len(messages) > self._unseen[host, queue]:
@@ -179,13 +194,16 @@ class Oracle:
                 self._fail(f"{len(messages)} messages for {queue}@{host} are lost: {numbers}")
         self._check_requests(places)
 
-    def _is_missing(self, message: Sent, places: list[Place]) -> bool:
+    def _is_missing(self, message: Sent, places: list[Place], *, at_the_end: bool) -> bool:
+        if message.delivery == "express" and (
+            not at_the_end or message.lives != self.lives(message.source, message.target)
+        ):
+            return False
         return not (
             message.received
             or places
             or message.removals_in_doubt
             or message.may_be_lost
-            or message.delivery == "express"
             or (message.fate is Fate.EXPIRES and not message.wants_dead_letter)
         )
 

@@ -58,6 +58,8 @@ class World:
         self.hosts: dict[str, Host] = {}
         self.failures: list[str] = []
         self.seen: Counter[str] = Counter()  # how often each kind of thing happened
+        #: Asked when a client was told that its messages are safe.
+        self.on_confirmation: Callable[[Host], None] = lambda host: None
         self.trace = trace
         vfs.begin(seed, characteristics=characteristics)
         if trace is not None:
@@ -88,6 +90,9 @@ class World:
     def happened(self, what: str, *where: object) -> None:
         self.seen[what] += 1
         self.note("***", what, *where)
+
+    def client_was_told(self, host: Host) -> None:
+        self.on_confirmation(host)
 
     def draw_power_loss(self) -> tuple[PowerLoss, float]:
         """What is kept, and how long it lasts."""
@@ -189,6 +194,7 @@ class Host:
         self.daemon: Process | None = None
         self.applications: dict[str, Process] = {}
         self.programs: dict[str, Main] = {}  # applications that are started with the host
+        self.when_application_dies: dict[str, Callable[[], None]] = {}
         self.starts = 0
         self.daemon_life = 0  # changes whenever what is only in the daemon's memory is lost
         self.keep_down = False  # the supervisor does not start it again
@@ -228,9 +234,10 @@ class Host:
     def start_application(self, name: str) -> None:
         process = self.applications.get(name)
         if self.is_on and (process is None or not process.is_alive):
-            self.applications[name] = Process(
-                self, name, self.programs[name], self._application_ended
-            )
+            process = Process(self, name, self.programs[name], self._application_ended)
+            self.applications[name] = process
+            if name in self.when_application_dies:
+                process.when_dead(self.when_application_dies[name])
 
     def run_application(self, name: str, main: Main) -> Process:
         """Start one, and again with the host."""
@@ -260,7 +267,7 @@ class Host:
 
     def _is_excused(self, error: BaseException) -> bool:
         """Only a disk that failed may end a daemon."""
-        if self.disk.faults_met == self._faults_met and self.disk.capacity_bytes is None:
+        if self.disk.faults_met == self._faults_met:
             return False
         cause = error.__cause__ or error
         return isinstance(error, StorageError) and isinstance(

@@ -5,11 +5,12 @@ from datetime import UTC, datetime
 
 import pytest
 
+from protocol import DirectQueueName
 from protocol.format_name import parse_format_name
 from protocol.identifiers import sequence_id
 from qmd import frames
 from qmd.client import Message, SequencePosition
-from qmd.compose import NO_ADDRESS, compose, queue_address, reply_address
+from qmd.compose import NO_ADDRESS, QueueAddress, compose, queue_address, reply_address
 
 SOURCE = bytes(range(16))
 SOURCE_TEXT = "03020100-0504-0706-0809-0a0b0c0d0e0f"
@@ -139,6 +140,17 @@ def test_queues_are_named_by_their_format_names(name):
     assert found.destination == canonical
     assert found.admin_queue == canonical
     assert found.response_queue == canonical
+
+
+@pytest.mark.parametrize("odd", ["nonsense", "OS:a b\\q", "OS:\ud800\\q", "CARRIER:coop\\q"])
+def test_a_queue_name_that_is_none_is_shown_as_it_came(odd):
+    raw = f"{odd}\0".encode("utf-16-le", "surrogatepass")
+    response = QueueAddress(7, DirectQueueName(len(raw), raw), bytes(16), 0)
+
+    found = message(frames.NewMessage("DIRECT=OS:a\\q", b""), response=response)
+
+    assert found.response_queue == "DIRECT=" + odd.replace("\ud800", "\N{REPLACEMENT CHARACTER}")
+    assert json.dumps(found.to_json())
 
 
 def test_times_are_aware_of_their_zone():

@@ -292,6 +292,35 @@ def test_a_long_value_is_cut_in_the_message() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    ["a = " + "[" * 5000, "a = " + "{a = " * 5000, "a = " + "9" * 5000, "a = 0x" + "f" * 60_000],
+    ids=["arrays", "tables", "digits", "hexadecimal digits"],
+)
+def test_a_file_that_python_gives_up_on_is_refused_too(text: str) -> None:
+    assert refusal(text).startswith("/etc/qmd/qmd.toml:")
+    assert refusal(f"[listen]\nport{text[1:]}").startswith("/etc/qmd/qmd.toml:")
+
+
+def test_an_error_is_one_line_whatever_is_said() -> None:
+    for error in (
+        refusal('[log]\n"a\\nb" = 1'),
+        refusal("", QMD_CONTROL_SOCKET="a\n" * 60),
+        refusal('[log]\nlevel = "\\u001b[2J"'),
+    ):
+        assert error.isprintable()
+
+
+def test_lines_end_where_toml_says_and_nowhere_else() -> None:
+    assert refusal("# \u2028 \x85 \u2029\n[log]\nlevle = 1").startswith("/etc/qmd/qmd.toml:3: ")
+
+
+def test_the_line_of_a_fault_is_not_looked_for_too_long() -> None:
+    text = '[log]\nlevel = """\n' + "levle\n" * 5000 + '"""\nlevle = 1\n'
+
+    assert refusal(text) == "/etc/qmd/qmd.toml: [log] levle: unknown key; did you mean level?"
+
+
+@pytest.mark.parametrize(
     ("text", "problem"),
     [
         (

@@ -165,11 +165,15 @@ SMALL = {"disk_reserve_bytes": MIB, "disk_watermark_bytes": 512 * KIB}
 def test_a_disk_that_the_queue_fills_can_be_emptied_and_used_again(
     small_disk: Path, batch_rows: int
 ) -> None:
+    def log_bytes() -> int:
+        return (small_disk / "data" / "queues.db-wal").stat().st_size
+
     async def fill_up(storage: Storage) -> int:
         count = 0
         while not storage.full:
             await insert(storage, *range(count, count + batch_rows))
             count += batch_rows
+        assert log_bytes() == 0
         assert await stored(storage) == list(range(count))
         return count
 

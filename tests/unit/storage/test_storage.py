@@ -19,9 +19,12 @@ from storage import (
     FolderInUse,
     ForeignDatabase,
     Identity,
+    Lock,
     NewerSchema,
+    Recovery,
     RecoveryFailed,
     Storage,
+    StorageError,
     counters,
     messages,
     schema,
@@ -59,7 +62,7 @@ def test_the_first_start_makes_a_private_folder_and_an_identity(folder: Path) ->
         nested = folder / "deeper"
         async with opened(nested) as storage:
             assert storage.identity == Identity(OWN_ID, NOW_S)
-            assert storage.recovery == (0, 0, False)
+            assert storage.recovery == Recovery(True, 0, 0, False)
             assert nested.stat().st_mode & 0o777 == 0o700
         later = await Storage.open(nested, OPTIONS, now_ms=9, new_id=bytes(16))
         assert later.identity == Identity(OWN_ID, NOW_S)
@@ -75,7 +78,20 @@ def test_a_clean_stop_leaves_no_log(folder: Path) -> None:
             assert (folder / "queues.db-wal").stat().st_size > 0
         assert not (folder / "queues.db-wal").exists()
         async with opened(folder) as storage:
+            assert storage.recovery.was_clean
             assert storage.recovery.log_bytes == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_start_after_a_clean_stop_writes_nothing_into_the_database(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder):
+            pass
+        before = (folder / "queues.db").read_bytes()
+        async with opened(folder):
+            assert (folder / "queues.db-wal").stat().st_size == 0
+        assert (folder / "queues.db").read_bytes() == before
 
     asyncio.run(scenario())
 
@@ -286,6 +302,7 @@ def test_what_was_acknowledged_is_there_after_a_crash(folder: Path, tmp_path: Pa
         async with opened(tmp_path / "copy") as storage:
             (row,) = await storage.read(lambda db: messages.page(db, 16))
             assert row.packet == b"packet"
+            assert not storage.recovery.was_clean
             assert storage.recovery.log_bytes > 0
             assert storage.recovery.checked
 
@@ -309,7 +326,7 @@ def test_the_log_is_written_again_after_the_lock_and_before_sqlite_opens_it(
     events: list[str] = []
 
     class Observed(Disk):
-        def lock(self, folder: Path) -> int:
+        def lock(self, folder: Path) -> Lock:
             events.append("lock")
             return super().lock(folder)
 
@@ -345,27 +362,58 @@ def test_a_log_that_cannot_be_written_again_prevents_the_start(
     asyncio.run(scenario())
 
 
-def test_after_a_crash_a_damaged_database_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_after_a_crash_a_damaged_database_is_refused_every_time(
+    folder: Path, tmp_path: Path
+) -> None:
+    def damage(copy: Path) -> Path:
+        copy_while_open(folder, copy)
+        with (copy / "queues.db").open("r+b") as file:
+            file.seek(40 * 8192)
+            file.write(b"\xff" * 8192)
+        return copy
+
     async def scenario() -> None:
         async with opened(folder) as storage:
             for arrival in range(100):
                 storage.batch.insert_message(message_key(16, 7, arrival), bytes(5000), 1)
             await durable(storage)
-        await crashed_again()
-
-    async def crashed_again() -> None:
         async with opened(folder) as storage:
             await storage.batch.run(lambda db: counters.reserve(db, "n", 1))
-            copy_while_open(folder, tmp_path / "copy")
-        with (tmp_path / "copy" / "queues.db").open("r+b") as file:
-            file.seek(40 * 8192)
-            file.write(b"\xff" * 8192)
+            small, large = damage(tmp_path / "small"), damage(tmp_path / "large")
 
-        with pytest.raises(DatabaseDamaged, match="damaged"):
-            async with opened(tmp_path / "copy"):
-                pass
-        async with opened(tmp_path / "copy", quick_check_bytes_max=8192) as storage:
+        for _ in range(2):
+            with pytest.raises(DatabaseDamaged, match="damaged"):
+                async with opened(small):
+                    pass
+        # Too large to be looked through; the daemon's log says so.
+        async with opened(large, quick_check_bytes_max=8192) as storage:
             assert not storage.recovery.checked
+            assert not storage.recovery.was_clean
             assert storage.recovery.database_bytes > 100 * 5000
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_without_closing_is_noticed_even_where_no_log_is_left(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder):
+            abandoned = (folder / "lock").read_bytes()
+        assert (folder / "lock").read_bytes() == b""
+        (folder / "lock").write_bytes(abandoned)
+        async with opened(folder) as storage:
+            assert not storage.recovery.was_clean
+            assert storage.recovery.checked
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_after_a_failure_is_not_clean(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            storage.batch.set_incoming_sequence(5, 1, 1, at_s=0)
+            with pytest.raises(StorageError):
+                await durable(storage)
+        async with opened(folder) as storage:
+            assert not storage.recovery.was_clean
 
     asyncio.run(scenario())

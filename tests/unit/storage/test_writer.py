@@ -322,6 +322,9 @@ def test_a_failed_commit_is_never_reported_and_fails_everybody(folder: Path) -> 
             with pytest.raises(StorageError):
                 await storage.vacuum()
             assert await stored(storage) == [key(1)]
+            stranger = other_connection(folder)
+            stranger.execute("BEGIN IMMEDIATE")  # no transaction was left open
+            stranger.close()
 
     asyncio.run(scenario())
 
@@ -408,10 +411,18 @@ def test_too_much_waiting_is_seen_as_congestion(folder: Path) -> None:
 def test_closing_waits_for_what_was_given_and_for_what_that_leads_to(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
-            insert(storage, 1)
-            storage.batch.when_durable(lambda: insert(storage, 2))
+            told: list[int] = []
+
+            def step(arrival: int) -> None:
+                told.append(arrival)
+                if arrival < 4:
+                    insert(storage, arrival + 1)
+                    storage.batch.when_durable(lambda: step(arrival + 1))
+
+            step(0)
+        assert told == [0, 1, 2, 3, 4]
         async with opened(folder) as storage:
-            assert await stored(storage) == [key(1), key(2)]
+            assert await stored(storage) == [key(arrival) for arrival in (1, 2, 3, 4)]
 
     asyncio.run(scenario())
 

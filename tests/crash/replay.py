@@ -1,0 +1,112 @@
+"""One life of a machine, and then the power goes at every act of it, in every way.
+
+A state is what the disk may hold at one act after one kind of loss.  Each is recovered as a start
+would recover it, and compared with what had been promised when the power went.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.crash.disk import Loss, PowerlessDisk
+from tests.crash.promises import Hearing, Promises, State
+from tests.crash.shim import Record
+from tests.crash.stored import Damaged, read_state
+from tests.crash.workload import Lost
+
+MUST_HOLD_BACK = "cwtsdeur"  # acts after which the disk is another
+
+
+class Replay:
+    """`states` runs through them; `count` says how many there were, `broken` what was found."""
+
+    def __init__(
+        self,
+        records: Sequence[Record],
+        folder: Path,
+        scratch: Path,
+        *,
+        nowhere_port: int,
+        seed: int = 1,
+    ) -> None:
+        self._records = records
+        self._disk = PowerlessDisk(folder)
+        self._hearing = Hearing(Promises())
+        self._folder = scratch / "state"
+        self._nowhere_port = nowhere_port
+        self._rng = random.Random(seed)
+        self._synced: tuple[int, State] | None = None
+        self.count = 0
+        self.broken: list[str] = []
+
+    @property
+    def promises(self) -> Promises:
+        return self._hearing.promises
+
+    def skip(self, count: int) -> None:
+        """Let the first records happen without a loss of power."""
+        for record in self._records[:count]:
+            self._feed(record)
+
+    def run(self, first: int = 0, *, every_write: int = 1) -> Iterator[int]:
+        """Go through the acts from the record `first` on, and yield how many there were.
+
+        Of writes only every n-th is tried, of everything else all.
+        """
+        self.skip(first)
+        for index, record in enumerate(self._records[first:], first):
+            told = self.promises.told
+            self._feed(record)
+            if record.kind == "k" and self.promises.told > told:
+                self._check(index, Loss.UNSYNCED)
+            elif record.kind in "w" and index % every_write:
+                continue
+            elif record.kind in MUST_HOLD_BACK:
+                for loss in Loss:
+                    self._check(index, loss)
+            yield index
+
+    def state_now(self, loss: Loss = Loss.UNSYNCED) -> State:
+        """What is left when the power goes here.  Raises Damaged."""
+        self.write_now(self._folder, loss)
+        try:
+            return read_state(self._folder, self._nowhere_port)
+        finally:
+            shutil.rmtree(self._folder)
+
+    def write_now(self, folder: Path, loss: Loss) -> None:
+        folder.mkdir()
+        self._disk.write(folder, loss, self._rng)
+
+    def _feed(self, record: Record) -> None:
+        if record.kind in "km":
+            self._hearing.feed(record)
+        else:
+            self._disk.feed(record)
+
+    def _check(self, index: int, loss: Loss) -> None:
+        try:
+            broken = self.promises.check(self._state(loss))
+        except (Damaged, AssertionError) as error:
+            broken = [str(error)]
+        self.count += 1
+        record = self._records[index]
+        where = f"act {index} ({record.kind} {record.name[-20:]}), {loss.value}"
+        self.broken += [f"{where}: {each}" for each in broken]
+
+    def _state(self, loss: Loss) -> State:
+        if loss is not Loss.UNSYNCED:
+            return self.state_now(loss)
+        # Promises grow while the disk stays the same.
+        if self._synced is None or self._synced[0] != self._disk.syncs:
+            self._synced = self._disk.syncs, self.state_now(loss)
+        return self._synced[1]
+
+
+def require_whole(replay: Replay) -> None:
+    """Raises Lost."""
+    if replay.broken:
+        raise Lost(f"{len(replay.broken)} broken promises: " + "; ".join(replay.broken[:5]))

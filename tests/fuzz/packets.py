@@ -1,0 +1,240 @@
+"""Targets: the packets, read by the derived functions and by plain construct.
+
+Whatever the bytes, a parser gives a record or raises MalformedPacket, and both ways agree.  What
+was read can be built again, can be patched, and can be answered: none of what the queue manager
+does with an accepted message may fail because of what its sender wrote.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from protocol import (
+    MalformedPacket,
+    MessageClass,
+    MessageKind,
+    UserMessage,
+    append_session_header,
+    build_user_message,
+    classify,
+    final_ack_body,
+    order_ack_body,
+    packet_kind,
+    parse_user_message,
+    patch_class,
+    properties_offset,
+    transaction_offset,
+    without_session_header,
+)
+from protocol.derive import Codec
+from protocol.ping import Ping, parse_ping, ping_response
+from protocol.records import ConnectionParameters, EstablishConnection, SessionAck
+from protocol.reference import parse_plainly
+from qmd.client import Message
+from qmd.core import stored_packet
+from qmd.core.acknowledgment import build_acknowledgment, final_ack_packet, order_queue_of
+from qmd.core.fate import consequences
+from qmd.frames import StoredMessage
+from tests.conformance import published_frames
+from tests.fuzz import mutation
+from tests.fuzz.limits import outcome, within_limits
+from tests.fuzz.target import Target
+from tests.process import wire
+
+OWN_ID = bytes(range(16))
+PLAIN_BYTES_MAX = 8192  # plain construct needs 100 µs and more for a small packet
+CODECS: dict[type, Codec[Any]] = {
+    record: Codec(record)
+    for record in (UserMessage, EstablishConnection, ConnectionParameters, SessionAck, Ping)
+}
+REFUSALS = (
+    MessageClass.NACK_BAD_DESTINATION_QUEUE,
+    MessageClass.NACK_REACH_QUEUE_TIMEOUT,
+    MessageClass.NACK_RECEIVE_TIMEOUT,
+    MessageClass.ACK_REACH_QUEUE,
+    MessageClass.ACK_RECEIVE,
+)
+
+
+def message_packets() -> Iterable[bytes]:
+    """Messages with every header and every kind of queue name, and the published one."""
+    source = bytes(range(100, 116))
+    build = partial(wire.message, source=source, message_id=7, sent_time=1_700_000_000)
+    orders = wire.private("orders")
+    yield published_frames.USER_MESSAGE_AS_FAR_AS_PRINTED.ljust(0x8B0, b"a")
+    yield build(destination=orders)
+    yield build(destination=orders, body=b"odd", label="a label", extension=b"ext", priority=7)
+    yield build(destination=orders, recoverable=True, session=wire.Session(3, 1, 7, 9, 8))
+    yield build(destination=orders, transaction=wire.Transaction(0x1C, 5 << 32 | 1, 4, 3))
+    yield build(destination=orders, admin=orders, response=orders, ack_bits=15, dead_letter=True)
+    yield build(destination=wire.Name(3, number=9), address=OWN_ID, response=wire.Name(1))
+    yield build(destination=wire.Name(5, guid=source), response=wire.Name(4, number=1))
+    yield build(destination=orders, admin=wire.Name(6, guid=source, number=2), body_type=8)
+    yield build(destination=orders, time_to_reach_queue=30, time_to_be_received=60, hops=29)
+    yield build(destination=orders, trailing=struct.pack("<III", 12, 0, 0))
+    for part, _, _, header in mutation.SPARE_HEADERS:
+        if part in ("security", "debug", "soap", "multi_queue", "connector"):
+            yield build(destination=orders, **{part: header})
+    yield wire.order_ack(source=source, message_id=8, sequence_id=5 << 32 | 1, number=4)
+    original = wire.parse(build(destination=orders, transaction=wire.Transaction(12, 1, 1, 0)))
+    assert isinstance(original, wire.Message)
+    yield wire.final_ack(source=source, message_id=9, message_class=0x8000, of=original)
+
+
+def internal_packets() -> Iterable[bytes]:
+    yield published_frames.ESTABLISH_REQUEST
+    yield published_frames.PARAMETERS_REQUEST
+    yield published_frames.PING_REQUEST
+    yield wire.establish(client=OWN_ID, refused=True)
+    yield wire.session_ack(wire.Session(2, 1, 3, 4, 5))
+
+
+# The checks.
+
+
+def check_user_message(packet: bytes) -> None:
+    """Derived functions only: what was read is built again, and patched in its place."""
+    message = _read(parse_user_message, packet)
+    if message is None:
+        return
+    rebuilt = within_limits(build_user_message, message)
+    again = within_limits(parse_user_message, rebuilt)
+    assert build_user_message(again) == rebuilt
+    assert _without_sizes(again) == _without_sizes(message)
+    _check_places(packet, message)
+
+
+def check_answers(packet: bytes) -> None:
+    """What the queue manager makes of a message that it accepted."""
+    message = _read(parse_user_message, packet)
+    if message is None:
+        return
+    within_limits(_answer, packet, message)
+
+
+def check_against_plain_construct(packet: bytes) -> None:
+    """Both ways to read a user message agree, and blame the same field."""
+    if len(packet) <= PLAIN_BYTES_MAX:
+        _compare(UserMessage, packet)
+
+
+def check_internal_packet(packet: bytes) -> None:
+    """The packets of fixed size, and the ping: all parsers, since any peer may send anything."""
+    for record in (EstablishConnection, ConnectionParameters, SessionAck, Ping):
+        _compare(record, packet)
+    ping = _read(parse_ping, packet)
+    if ping is not None:
+        answer = ping_response(ping, queue_manager=OWN_ID, refused=True)
+        assert len(answer) == len(packet), "a datagram costs a datagram"
+
+
+def check_places(packet: bytes) -> None:
+    """The helpers that look at single places of a packet, given bytes that nobody has checked."""
+    for look in (packet_kind, transaction_offset, properties_offset):
+        found, _ = outcome(MalformedPacket, look, packet)
+        if found is None:
+            continue
+        if look is properties_offset:
+            assert len(patch_class(packet, 0x8002)) == len(packet)
+        if isinstance(found, int):
+            assert 0 < found < len(packet)
+
+
+# Helpers.
+
+
+def _read(parse: Any, packet: bytes) -> Any:
+    """What a parser gives, or None; it refuses in one way only, with a place in the packet."""
+    value, refused = outcome(MalformedPacket, parse, packet)
+    if refused is not None:
+        assert refused.field
+        assert refused.rule
+        # Where a run of fixed fields should stand, or behind padding that is missing.
+        assert 0 <= refused.offset <= max(64, len(packet) + 3)
+    return value
+
+
+def _compare(record: type, packet: bytes) -> None:
+    derived, refused = outcome(MalformedPacket, CODECS[record].parse, packet)
+    try:
+        plain, plainly_refused = parse_plainly(record, packet), None
+    except MalformedPacket as error:
+        plain, plainly_refused = None, error
+    assert derived == plain
+    assert repr(derived) == repr(plain), "of the same types"
+    # Where bytes are missing, plain construct may have met a broken rule just before.
+    if refused is not None and not refused.rule.startswith("takes "):
+        assert plainly_refused is not None
+        assert refused.field == plainly_refused.field
+
+
+def _without_sizes(message: UserMessage) -> UserMessage:
+    """The message without what is worked out when it is built."""
+    lists = message.multi_queue
+    if lists is not None:
+        lists = lists._replace(
+            destination=lists.destination._replace(header_size=0),
+            admin=lists.admin._replace(header_size=0),
+            response=lists.response._replace(header_size=0),
+        )
+    return message._replace(base=message.base._replace(packet_size=0), multi_queue=lists)
+
+
+def _check_places(packet: bytes, message: UserMessage) -> None:
+    """The helpers find what the parser has found."""
+    header, at = message.transaction, transaction_offset(packet)
+    assert (header is None) == (at is None)
+    if header is not None and at is not None:
+        found = struct.unpack_from("<QII", packet, at + 4)
+        assert found == (header.sequence_id, header.sequence_number, header.previous_number)
+    patched = parse_user_message(patch_class(packet, 0x8002))
+    changed = message.properties._replace(message_class=0x8002)
+    assert patched == message._replace(properties=changed)
+    stored = without_session_header(packet)
+    assert parse_user_message(stored).session is None
+    if message.session is not None:
+        assert append_session_header(stored, message.session) == packet
+    user = message.user
+    identity = user.source_queue_manager, user.message_number
+    assert stored_packet.message_identity(packet) == identity
+    assert stored_packet.is_express(packet) == (user.flags.delivery == 0)
+    assert stored_packet.is_transactional(packet) == (header is not None)
+
+
+def _answer(packet: bytes, message: UserMessage) -> None:
+    message_class = REFUSALS[zlib.crc32(packet) % len(REFUSALS)]
+    kind = classify(message, OWN_ID)
+    if kind is MessageKind.ORDER_ACK:
+        order_ack_body(message)
+    elif kind is MessageKind.FINAL_ACK:
+        _read(lambda _: final_ack_body(message), packet)
+    for at_source in (False, True):
+        consequences(message, message_class, at_source=at_source, insecure_nacks=True)
+    stored_packet.reach_deadline_s(packet)
+    stored_packet.receive_deadline_s(packet)
+    common: dict[str, Any] = {"own_id": OWN_ID, "message_number": 1, "sent_time": 1}
+    built = build_acknowledgment(message, message_class, **common)
+    if built is not None:
+        parse_user_message(built[1])
+    if message.transaction is not None:
+        destination = order_queue_of(OWN_ID, "127.0.0.1", by_direct_name=bool(packet[-1] & 1))
+        final_ack = final_ack_packet(
+            message, message_class | 0x4000, destination=destination, **common
+        )
+        final_ack_body(parse_user_message(final_ack))
+    Message(StoredMessage(1, 0, without_session_header(packet))).to_json()
+
+
+TARGETS = (
+    Target("user_message", check_user_message, message_packets, mutation.mutate_packet),
+    Target("answers", check_answers, message_packets, mutation.mutate_packet),
+    Target(
+        "plain_construct", check_against_plain_construct, message_packets, mutation.mutate_packet
+    ),
+    Target("internal_packet", check_internal_packet, internal_packets, mutation.mutate_packet),
+    Target("places", check_places, message_packets, mutation.mutate_packet),
+)

@@ -1,0 +1,188 @@
+"""Targets: streams in odd pieces, cut into packets and given to a session.
+
+However a stream is cut, the same packets come out of it, and memory grows with what has come and
+not with what is announced.  A session takes any packets at any time, and either goes on or ends
+with a reason; what it says itself can always be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from protocol import MalformedPacket, PacketKind, packet_kind, parse_user_message
+from protocol.framing import BUFFER_BYTES, BrokenStream, PacketBuffer
+from protocol.internal_packets import (
+    parse_connection_parameters,
+    parse_establish_connection,
+    parse_session_ack,
+)
+from qmd.core.session import Closed, Event, MessageReceived, Session, SessionSettings, SessionState
+from tests.fuzz import mutation
+from tests.fuzz.limits import within_limits
+from tests.fuzz.packets import OWN_ID, message_packets
+from tests.fuzz.target import Target, numbers, pieces, steered
+from tests.process import wire
+
+PACKET_BYTES_MAX = 0x400000
+STEPS_MAX = 16
+PEER_ID = bytes(range(100, 116))
+
+
+def streams() -> Iterable[bytes]:
+    """Packets in a row, behind a byte that says that no steering comes."""
+    packets = list(message_packets())
+    yield b"\0" + b"".join(packets)
+    yield b"\0" + b"".join(wire.session_ack(wire.Session(n)) for n in range(20))
+    yield b"\x03\x01\x07\xff" + packets[0] + packets[3]
+
+
+def conversations() -> Iterable[bytes]:
+    """What a peer sends from the first byte on; the first number chooses the role."""
+    opening = wire.establish(client=PEER_ID) + wire.parameters()
+    answer = wire.establish(client=OWN_ID, server=PEER_ID, padding=b"\x5a" * 512)
+    messages = b"".join(message_packets())
+    for role, head in ((0, opening), (1, answer + wire.parameters()), (2, b""), (3, b"")):
+        steering = bytes((2, role, 0))
+        yield steering + head
+        yield steering + head + messages
+        yield steering + head + wire.session_ack(wire.Session(0, window=1)) + messages
+        yield steering + head + wire.session_ack(wire.Session(3, 1, 1))
+
+
+# The checks.
+
+
+def check_framing(data: bytes) -> None:
+    """Pieces of any size give what a plain reading of the whole stream gives."""
+    sizes, stream = numbers(data, 8)
+    within_limits(_check_framing, stream, sizes)
+
+
+def _check_framing(stream: bytes, sizes: list[int]) -> None:
+    buffer = PacketBuffer()
+    packets: list[bytes] = []
+    is_broken = False
+    came = 0
+    for piece in pieces(stream, sizes):
+        came += len(piece)
+        try:
+            packets += buffer.feed(piece)
+        except BrokenStream as broken:
+            packets += broken.packets
+            is_broken = True
+            break
+        assert 0 < len(buffer.get_buffer()) <= max(BUFFER_BYTES, 2 * came)
+    expected, must_break = _cut(stream[:came] if is_broken else stream)
+    assert packets == expected
+    assert is_broken == must_break
+
+
+def _cut(stream: bytes) -> tuple[list[bytes], bool]:
+    """The whole packets of a stream, and whether what follows them begins no packet."""
+    packets = []
+    while stream:
+        head = stream[:12]
+        size = int.from_bytes(head[8:], "little") if len(head) == 12 else None
+        signature = b"LIOR" if len(head) < 8 else head[4:8]
+        if head[0] != 0x10 or signature != b"LIOR":
+            return packets, True
+        if size is None:
+            return packets, False
+        if not 20 <= size <= PACKET_BYTES_MAX:
+            return packets, True
+        size += 16 if head[2] & 0x18 == 0x10 else 0
+        if size > len(stream):
+            return packets, False
+        packets.append(stream[:size])
+        stream = stream[size:]
+    return packets, False
+
+
+def check_session(data: bytes) -> None:
+    """A whole session against a peer that says anything."""
+    steering, stream = numbers(data, STEPS_MAX)
+    within_limits(_check_session, stream, steering)
+
+
+def _check_session(stream: bytes, steering: list[int]) -> None:
+    role, *acts = steering or [0]
+    session = _session(role)
+    buffer, said, now = PacketBuffer(), PacketBuffer(), 0.0
+    received = 0
+    for turn, piece in enumerate(pieces(stream, acts[:3])):
+        now += 0.1
+        try:
+            packets = buffer.feed(piece)
+        except MalformedPacket as broken:
+            packets = broken.packets if isinstance(broken, BrokenStream) else []
+            received += len(_messages(session.receive(packets, now)))
+            session.close(str(broken), now, whole=False)
+            break
+        events = session.receive(packets, now)
+        assert [event for event in events if isinstance(event, Closed)] == [
+            event for event in events[-1:] if session.state is SessionState.CLOSED
+        ], "the last event, and only then"
+        stored = _messages(events)
+        received += len(stored)
+        session.mark_stored([it.recoverable_number for it in stored if it.recoverable_number], now)
+        _act(session, acts[turn % len(acts)] if acts else 0, now)
+        _read_said(said, session)
+    assert session.received_count == received
+    if session.state is SessionState.CLOSED:
+        assert session.closed_reason
+        assert session.receive(_MESSAGES, now) == []
+
+
+def _messages(events: list[Event]) -> list[MessageReceived]:
+    return [event for event in events if isinstance(event, MessageReceived)]
+
+
+def _session(role: int) -> Session:
+    """0 an acceptor, 1 an initiator, 2 an open session, 3 one with messages under way."""
+    settings = SessionSettings(window_size=1 + role // 4)
+    session = Session(initiator=role % 4 == 1, own_id=OWN_ID, settings=settings, now=0.0)
+    if role % 4 == 1:
+        session.start(0.0)
+    if role % 4 >= 2:
+        session.receive([wire.establish(client=PEER_ID), wire.parameters()], 0.0)
+        assert session.state is SessionState.OPEN
+    if role % 4 == 3:
+        _act(session, 1, 0.0)
+    return session
+
+
+_MESSAGES = list(message_packets())
+
+
+def _act(session: Session, choice: int, now: float) -> None:
+    """What the owner of a session may do between two reads."""
+    match choice % 5:
+        case 1:
+            while session.room() and session.sent_count < 200:
+                packet = _MESSAGES[session.sent_count % 2 + 1]
+                session.send(packet, recoverable=bool(session.sent_count % 2), token=0, now=now)
+        case 2:
+            session.pause(now)
+        case 3:
+            session.resume(now)
+        case 4:
+            session.handle_timer((session.next_timer() or now) + 0.01)
+
+
+_PARSERS = {
+    PacketKind.ESTABLISH_CONNECTION: parse_establish_connection,
+    PacketKind.CONNECTION_PARAMETERS: parse_connection_parameters,
+    PacketKind.SESSION_ACK: parse_session_ack,
+    PacketKind.USER_MESSAGE: parse_user_message,
+}
+
+
+def _read_said(said: PacketBuffer, session: Session) -> None:
+    for packet in said.feed(session.data_to_send()):
+        _PARSERS[packet_kind(packet)](packet)
+
+
+TARGETS = (
+    Target("framing", check_framing, streams, steered(mutation.mutate_stream, 8)),
+    Target("session", check_session, conversations, steered(mutation.mutate_stream, STEPS_MAX)),
+)

@@ -1,0 +1,411 @@
+"""The life of one seed's world: it is drawn, lives through its mischief, heals, and is judged.
+
+    live(seed) ─► a world is drawn ─► mischief, with a look at what is lost ─► everything heals
+                  ─► whatever was promised is where it belongs, and the books are right
+                  ─► the power goes everywhere ─► the same again
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from tests.simulation import vfs
+from tests.simulation.applications import Destination, Habits, Operator, Queue, Reader, Writer
+from tests.simulation.disk import PowerLoss
+from tests.simulation.loop import Clock, Stuck
+from tests.simulation.mischief import Mischief
+from tests.simulation.oracle import Fate, Found, Oracle, Totals, compare, examine
+from tests.simulation.world import Host, World
+
+MISCHIEF_S = (2.0, 12.0)
+HEALING_S_MAX = 900.0
+WRITERS_MAX = 4
+MESSAGES_MAX = 120
+
+QUEUES = (Queue("orders", True), Queue("invoices", True), Queue("news", False))
+
+
+@dataclass(slots=True)
+class Life:
+    """How it went.  `failures` is empty when every promise was kept."""
+
+    seed: int
+    failures: list[str]
+    messages: int = 0
+    received: int = 0
+    deliveries: int = 0  # pieces that the network carried
+    turns: int = 0
+    seconds: float = 0.0  # of virtual time
+    seen: Counter[str] = field(default_factory=Counter)
+    trace: list[str] = field(default_factory=list)
+
+
+def live(seed: int, *, trace: bool = False) -> Life:
+    """Live through one seed."""
+    lines: list[str] | None = [] if trace else None
+    with isolated(lines):
+        story = Story(seed, lines)
+        with story.world_is_the_only_source():
+            try:
+                story.tell()
+            except Stuck as stuck:
+                story.world.fail(f"no end in sight: {stuck}")
+        return story.over()
+
+
+class Story:
+    """One world and those in it."""
+
+    def __init__(self, seed: int, trace: list[str] | None) -> None:
+        draw = DrawnWorld(seed, trace)
+        self.world = world = draw.world
+        self.oracle = Oracle(world.fail, lambda name: world.hosts[name].daemon_life)
+        self.operators: dict[str, Operator] = {}
+        self.writers: list[Writer] = []
+        self.readers: list[Reader] = []
+        draw.populate(self)
+        self.mischief = Mischief(
+            world, may_wipe=world.random.random() < 0.5, pause=self._pause_or_resume
+        )
+        self.mischief.wipe = self.lose_disk
+        self._checked_at = 0
+
+    # The phases.
+
+    def tell(self) -> None:
+        world = self.world
+        for host in world.hosts.values():
+            host.start()
+        self.mischief.start()
+        end = world.random.uniform(*MISCHIEF_S)
+        while world.now < end and not world.failures:
+            # Whenever somebody has lost its power is a good time to look what is left.
+            losses = world.seen["power lost"]
+            world.run(end, lambda seen=losses: world.seen["power lost"] != seen)
+            if not world.failures and world.now < end:
+                self.oracle.check(self.examine(durable=True), at_the_end=False)
+        self.heal()
+        self.judge()
+        if not world.failures and world.random.random() < 0.3:
+            for host in world.hosts.values():
+                host.lose_power(PowerLoss.NONE, back_after_s=1.0)
+            for operator in self.operators.values():
+                operator.facts = None
+            world.run(world.now + 60.0, self._is_quiet)
+            self.judge()
+
+    def heal(self) -> None:
+        """From here on nothing goes wrong, and so everything must arrive."""
+        world = self.world
+        if world.failures:
+            return
+        world.note("*** healing")
+        self.mischief.stop()
+        for writer in self.writers:
+            writer.stop()
+        for name, operator in self.operators.items():
+            operator.is_watching = True
+            operator.facts = None
+            operator.orders += [("resume", there) for there in self._destinations_from(name)]
+        world.run(world.now + HEALING_S_MAX, self._is_quiet)
+        if not world.failures and not self._is_quiet():
+            world.fail(f"no rest after {HEALING_S_MAX:g} s: {self._unrest()}")
+
+    def judge(self) -> None:
+        """Everything is where it belongs, and what is told about it is true."""
+        world = self.world
+        if world.failures:
+            return
+        found = {name: self.examine_host(host) for name, host in world.hosts.items()}
+        for name, operator in self.operators.items():
+            facts = operator.facts
+            assert facts is not None
+            for difference in self._compare(name, facts.queues, facts.outgoing, found[name]):
+                world.fail(difference)
+            told = facts.status["bytes"]
+            total = sum(t.bytes for t in (*facts.queues.values(), *facts.outgoing.values()))
+            if told != total:
+                world.fail(f"{name} says that it has {told} bytes, and its queues have {total}")
+        self.oracle.check(list(found.values()), at_the_end=True)
+
+    def over(self) -> Life:
+        world = self.world
+        life = Life(
+            world.seed,
+            list(world.failures),
+            messages=len(self.oracle.messages),
+            received=sum(len(message.received) for message in self.oracle.messages.values()),
+            deliveries=world.network.delivered_count,
+            turns=world.scheduler.steps,
+            seconds=world.now,
+            seen=world.seen,
+            trace=world.trace or [],
+        )
+        if world.trace is not None:
+            digests = {name: host.disk.digest for name, host in world.hosts.items()}
+            world.note("disks", digests)
+        world.end()
+        return life
+
+    # What mischief needs to know of us.
+
+    def lose_disk(self, host: Host) -> None:
+        """The host's disk is replaced by an empty one; nobody reaches it before it has queues."""
+        if not host.is_on:
+            return
+        self.world.happened("disk lost", host.name)
+        self.oracle.lost_disk(host.name, self.examine_host(host, durable=False))
+        host.lose_power(PowerLoss.NONE, back_after_s=None)
+        host.disk.wipe()
+        host.interface.is_fenced = True
+        self.world.scheduler.after(1.0, host.return_power)
+
+    def _pause_or_resume(self, host: Host) -> None:
+        random = self.world.random
+        destinations = self._destinations_from(host.name)
+        if destinations:
+            order = random.choice(("pause", "resume", "resume", "kick"))
+            self.operators[host.name].orders.append((order, random.choice(destinations)))
+
+    def _destinations_from(self, name: str) -> list[str]:
+        return sorted(
+            {
+                destination.format_name
+                for writer in self.writers
+                if writer.host.name == name
+                for destination in writer.destinations
+                if destination.host != name
+            }
+        )
+
+    # How things stand.
+
+    def examine(self, *, durable: bool) -> list[Found]:
+        return [self.examine_host(host, durable=durable) for host in self.world.hosts.values()]
+
+    def examine_host(self, host: Host, *, durable: bool = True) -> Found:
+        try:
+            return examine(host.disk.image(durable=durable), host.name)
+        except sqlite3.Error as error:
+            self.world.fail(f"the database of {host.name} cannot be read: {error}")
+            return Found({}, {}, {})
+
+    def _is_quiet(self) -> bool:
+        return not self._unrest(first_only=True)
+
+    def _unrest(self, *, first_only: bool = False) -> list[str]:
+        """What still goes on."""
+        unrest: list[str] = []
+        for host in self.world.hosts.values():
+            operator = self.operators[host.name]
+            if host.daemon is None or operator.facts is None:
+                unrest.append(f"{host.name} is down")
+            elif operator.orders:
+                unrest.append(f"{host.name} has orders {operator.orders}")
+            else:
+                unrest += self._rest_of(host.name, operator.facts.queues, operator.facts.outgoing)
+            unrest += [
+                f"{writer.name} writes"
+                for writer in self.writers
+                if writer.host is host and writer.name in host.programs
+            ]
+            if unrest and first_only:
+                break
+        return unrest
+
+    def _rest_of(
+        self, name: str, queues: dict[str, Totals], outgoing: dict[str, Totals]
+    ) -> list[str]:
+        read = {reader.queue.key for reader in self.readers if reader.host.name == name}
+        return [
+            f"{queue}@{name} has {totals.messages}"
+            for queue, totals in queues.items()
+            if queue in read and totals.messages
+        ] + [
+            f"{name} has {totals.messages} for {destination}"
+            for destination, totals in outgoing.items()
+            if totals.messages
+        ]
+
+    def _compare(
+        self,
+        name: str,
+        queues: dict[str, Totals],
+        outgoing: dict[str, Totals],
+        found: Found,
+    ) -> Iterator[str]:
+        """Express messages are nowhere on disk, so that their queues have to be empty."""
+        yield from compare(name, queues, found.queues)
+        yield from compare(name, outgoing, found.outgoing)
+
+    @contextlib.contextmanager
+    def world_is_the_only_source(self) -> Iterator[None]:
+        """Where ours asks the process for randomness or time, the world answers, or nobody."""
+        urandom = os.urandom
+        os.urandom = self.world.random.randbytes
+        try:
+            yield
+        finally:
+            os.urandom = urandom
+
+
+class DrawnWorld:
+    """What a seed decides before anything happens."""
+
+    def __init__(self, seed: int, trace: list[str] | None) -> None:
+        import random
+
+        source = random.Random(f"world {seed}")
+        self.random = source
+        self.world = World(
+            seed,
+            delay_s=source.choice(((0.0001, 0.001), (0.0002, 0.02), (0.01, 0.3))),
+            fragmentation=source.choice((0.0, 0.1, 0.5)),
+            characteristics=source.choice((vfs.POWERSAFE_OVERWRITE, vfs.POWERSAFE_OVERWRITE, 0)),
+            trace=trace,
+        )
+        for name in ("anna", "bert", "carl")[: source.choice((2, 2, 3))]:
+            self.world.add_host(
+                name,
+                self._configuration(),
+                clock=Clock(offset_s=source.uniform(0, 1e6), rate=source.uniform(0.98, 1.02)),
+                stall_probability=source.choice((0.0, 0.01, 0.1)),
+            )
+
+    def _configuration(self) -> str:
+        source = self.random
+        resend = source.choice(('"1s", "2s", "5s"', '"3s"', '"30s"'))
+        return f"""
+            [delivery]
+            window_size = {source.choice((1, 2, 5, 64, 64))}
+            resend = [{resend}]
+            retry_first = "{source.choice((10, 500))}ms"
+            retry_max = "{source.choice((1, 5))}s"
+            acknowledge_at_once = {str(source.random() < 0.7).lower()}
+            idle_close = "{source.choice((2, 300))}s"
+            order_ack_timeout = "{source.choice((50, 500))}ms"
+            order_ack_delay_max = "{source.choice((1, 10))}s"
+            [storage]
+            checkpoint_pages = {source.choice((100, 4000))}
+            commit_rows_max = {source.choice((4, 2048, 2048))}
+        """
+
+    def populate(self, story: Story) -> None:
+        source, world = self.random, self.world
+        hosts = list(world.hosts.values())
+        for host in hosts:
+            host.interface.is_fenced = True
+            operator = story.operators[host.name] = Operator(host, list(QUEUES))
+            host.programs["operator"] = operator.run
+            for queue in QUEUES:
+                self._add_reader(story, host, queue)
+        for number in range(source.randint(1, WRITERS_MAX)):
+            host = source.choice(hosts)
+            destinations = [
+                self._destination(source.choice(hosts)) for _ in range(source.randint(1, 3))
+            ]
+            name = f"writer-{number}"
+            count = source.randint(1, MESSAGES_MAX)
+            writer = Writer(host, name, story.oracle, destinations, count, self._habits())
+            story.writers.append(writer)
+            host.programs[name] = writer.run
+
+    def _add_reader(self, story: Story, host: Host, queue: Queue) -> None:
+        source = self.random
+        reader = Reader(
+            host,
+            queue,
+            story.oracle,
+            way=source.choice(("take", "take", "receive", "each")),
+            batch=source.choice((1, 5, 50)),
+            pause_s=source.choice((0.0, 0.0, 0.05)),
+        )
+        story.readers.append(reader)
+        host.programs[f"reader-{queue.name}"] = reader.run
+        host.when_application_dies[f"reader-{queue.name}"] = reader.process_died
+
+    def _habits(self) -> Habits:
+        source = self.random
+        return Habits(
+            way=source.choice(("one", "batch", "pipeline")),
+            pause_s=source.choice((0.0, 0.01, 0.2)),
+            batch_max=source.choice((3, 20)),
+            body_bytes_max=source.choice((100, 2_000, 60_000)),
+            dead_letter=source.random() < 0.7,
+            retry=source.random() < 0.8,
+        )
+
+    def _destination(self, host: Host) -> Destination:
+        source = self.random
+        queue, delivery, fate = source.choice(
+            (
+                ("orders", "transactional", Fate.RECEIVED),
+                ("orders", "transactional", Fate.RECEIVED),
+                ("invoices", "transactional", Fate.RECEIVED),
+                ("news", "recoverable", Fate.RECEIVED),
+                ("news", "recoverable", Fate.RECEIVED),
+                ("news", "express", Fate.RECEIVED),
+            )
+        )
+        name = source.choice((f"DIRECT=OS:{host.name}", f"DIRECT=TCP:{host.address}"))
+        return Destination(host.name, queue, f"{name}\\private$\\{queue}", delivery, fate)
+
+
+@contextlib.contextmanager
+def isolated(trace: list[str] | None) -> Iterator[None]:
+    """Nothing of the process shows in a seed, and nothing of a seed stays in the process.
+
+    The garbage collector would run destructors at moments that depend on what was before.
+    """
+    before = structlog.get_config()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    if trace is None:
+        wrapper = structlog.make_filtering_bound_logger(60)
+        structlog.configure(wrapper_class=wrapper, processors=[], logger_factory=_no_logger)
+    else:
+        wrapper = structlog.make_filtering_bound_logger(0)
+        structlog.configure(
+            wrapper_class=wrapper,
+            processors=[_Tracer(trace)],
+            logger_factory=_no_logger,
+            cache_logger_on_first_use=False,
+        )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+        gc.collect()
+        if was_enabled:
+            gc.enable()
+
+
+def _no_logger(*arguments: object) -> object:
+    return None
+
+
+class _Tracer:
+    """What daemons log becomes lines of the trace."""
+
+    def __init__(self, trace: list[str]) -> None:
+        self._trace = trace
+
+    def __call__(self, logger: object, level: str, event: dict[str, Any]) -> Any:
+        import asyncio
+
+        loop = asyncio._get_running_loop()
+        values = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
+        self._trace.append(
+            f"{loop.scheduler.now:.9f} log {loop.name} {event['event']} {values}"
+        )
+        raise structlog.DropEvent

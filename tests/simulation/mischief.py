@@ -1,0 +1,210 @@
+"""What goes wrong, and how often: every seed has bad habits of its own.
+
+Each kind of mischief gets a weight, often none and sometimes a great one, and the whole a pace.  With
+one mixture for all seeds, frequent faults would hide what rare ones find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.simulation.disk import Fault
+from tests.simulation.network import Transport
+from tests.simulation.world import Host, World
+
+WEIGHTS = (0, 0, 1, 1, 5)
+PACES_S = (0.2, 0.5, 1.0, 3.0)
+RESTART_S_MAX = 2.0
+
+
+class Mischief:
+    """Begins with `start` and goes on until `stop`."""
+
+    def __init__(self, world: World, *, may_wipe: bool, pause: Callable[[Host], None]) -> None:
+        self.world = world
+        self.random = world.random
+        self.is_over = False
+        self.may_wipe = may_wipe
+        self.wipe: Callable[[Host], None] = lambda host: None
+        self._pause = pause
+        self._weights = [self.random.choice(WEIGHTS) for _ in ACTS]
+        self._pace_s = self.random.choice(PACES_S)
+        # Right after a promise, and right after something left the host, is the time to die.
+        self._after_confirmation = self.random.choice((0.0, 0.0, 0.01, 0.05))
+        self._after_write = self.random.choice((0.0, 0.0, 0.002, 0.01))
+
+    def start(self) -> None:
+        self.world.on_confirmation = self._confirmed
+        self.world.network.on_write = self._written
+        self._plan()
+
+    def stop(self) -> None:
+        """Nothing new goes wrong, and what still would is called off."""
+        self.is_over = True
+        network = self.world.network
+        network.walls.clear()
+        for host in self.world.hosts.values():
+            disk = host.disk
+            disk.off_at_act = None
+            disk.faults.clear()
+            disk.capacity_bytes = None
+            host.stall_probability = 0.01
+            for process in (host.daemon, *host.applications.values()):
+                if process is not None:
+                    process.loop.turns_left = None
+
+    def _plan(self) -> None:
+        self.world.scheduler.after(self.random.expovariate(1 / self._pace_s), self._act)
+
+    def _act(self) -> None:
+        if self.is_over:
+            return
+        if any(self._weights):
+            act = self.random.choices(ACTS, self._weights)[0]
+            act(self, self.random.choice(list(self.world.hosts.values())))
+        self._plan()
+
+    def _confirmed(self, host: Host) -> None:
+        if not self.is_over and self.random.random() < self._after_confirmation:
+            self._lose_power_soon(host)
+
+    def _written(self, end: Transport) -> None:
+        if not self.is_over and self.random.random() < self._after_write:
+            self._lose_power_soon(self.world.hosts[end.host.name])
+
+    def _lose_power_soon(self, host: Host) -> None:
+        """Before anything else happens, or a moment later."""
+        delay_s = self.random.choice((0.0, 0.0, 0.001, 0.02))
+        self.world.scheduler.after(delay_s, self.lose_power, host)
+
+    # The acts.
+
+    def lose_power(self, host: Host) -> None:
+        if host.is_on and not self.is_over:
+            kind, back_after_s = self.world.draw_power_loss()
+            host.lose_power(kind, back_after_s=back_after_s)
+
+    def lose_power_in_an_act(self, host: Host) -> None:
+        host.disk.off_at_act = host.disk.acts + self.random.randrange(1, 60)
+
+    def kill_daemon(self, host: Host) -> None:
+        if host.daemon is not None:
+            host.daemon.kill()
+
+    def kill_daemon_in_a_turn(self, host: Host) -> None:
+        if host.daemon is not None:
+            host.daemon.loop.turns_left = self.random.randrange(1, 1000)
+
+    def stop_daemon(self, host: Host) -> None:
+        """As systemd does it."""
+        if host.daemon is not None and host.daemon.loop.signals:
+            self.world.happened("daemon stopped", host.name)
+            callback, arguments = next(iter(host.daemon.loop.signals.values()))
+            host.daemon.loop.call_soon(callback, *arguments)
+
+    def kill_application(self, host: Host) -> None:
+        names = [name for name in host.applications if name != "operator"]
+        if names and host.is_on:
+            name = self.random.choice(names)
+            host.applications[name].kill()
+            delay_s = self.random.uniform(0, RESTART_S_MAX)
+            self.world.scheduler.after(delay_s, self._start_again, host, name)
+
+    def _start_again(self, host: Host, name: str) -> None:
+        if name in host.programs:
+            host.start_application(name)
+
+    def freeze(self, host: Host) -> None:
+        processes = [host.daemon, *host.applications.values()]
+        process = self.random.choice(processes)
+        if process is not None:
+            seconds = self.random.expovariate(1.0)
+            self.world.happened("process hung", process.loop.name)
+            process.loop.frozen_until = self.world.now + seconds
+            self.world.scheduler.after(seconds, _look_up)  # or nobody would wake it
+
+    def cut_connection(self, host: Host) -> None:
+        network = self.world.network
+        mine = [
+            connection
+            for connection in network.connections
+            if any(end.host is host.interface for end in connection.ends)
+        ]
+        if mine:
+            self.world.happened("connection cut", host.name)
+            network.cut(self.random.choice(mine))
+
+    def silence_connection(self, host: Host) -> None:
+        connections = list(self.world.network.connections)
+        if connections:
+            self.world.happened("connection silenced")
+            self.world.network.silence(self.random.choice(connections))
+
+    def build_wall(self, host: Host) -> None:
+        """Nothing gets from here to there for a while; perhaps nothing back, either."""
+        other = self.random.choice(list(self.world.hosts.values()))
+        seconds = self.random.choice((0.1, 1.0, 8.0)) * self.random.random()
+        both_ways = self.random.random() < 0.5
+        if other is not host:
+            self.world.happened("wall", host.name, other.name, both_ways)
+            self.world.network.build_wall(host.address, other.address, seconds)
+            if both_ways:
+                self.world.network.build_wall(other.address, host.address, seconds)
+
+    def stall_disk(self, host: Host) -> None:
+        self.world.happened("disk hung", host.name)
+        host.stall_probability = self.random.choice((0.01, 0.01, 0.5))
+        host.stalled_until = self.world.now + self.random.choice((0.0, self.random.expovariate(1)))
+
+    def fail_disk(self, host: Host) -> None:
+        fault = self.random.choice(list(Fault))
+        self.world.happened(f"disk fault planned: {fault.value}", host.name)
+        host.disk.plan_fault(fault, after_acts=self.random.randrange(20))
+
+    def fill_disk(self, host: Host) -> None:
+        """No more than a little can be written for a while."""
+        if host.disk.capacity_bytes is None:
+            self.world.happened("disk full", host.name)
+            room = self.random.choice((0, 10_000, 200_000))
+            host.disk.capacity_bytes = host.disk.used_bytes() + room
+            self.world.scheduler.after(self.random.uniform(0.1, 4), self._empty_disk, host)
+
+    def _empty_disk(self, host: Host) -> None:
+        host.disk.capacity_bytes = None
+
+    def set_clock(self, host: Host) -> None:
+        """Somebody corrects it."""
+        self.world.happened("clock set", host.name)
+        host.wall_offset_s += self.random.choice((-1, 1)) * self.random.choice((1.0, 60.0, 600.0))
+
+    def pause_outgoing(self, host: Host) -> None:
+        self._pause(host)
+
+    def lose_disk(self, host: Host) -> None:
+        if self.may_wipe:
+            self.may_wipe = False  # once in a world is bad enough
+            self.wipe(host)
+
+
+def _look_up() -> None:
+    """Time comes to a moment at which nothing happens by itself."""
+
+
+ACTS: tuple[Callable[[Mischief, Host], None], ...] = (
+    Mischief.lose_power,
+    Mischief.lose_power_in_an_act,
+    Mischief.kill_daemon,
+    Mischief.kill_daemon_in_a_turn,
+    Mischief.stop_daemon,
+    Mischief.kill_application,
+    Mischief.freeze,
+    Mischief.cut_connection,
+    Mischief.silence_connection,
+    Mischief.build_wall,
+    Mischief.stall_disk,
+    Mischief.fail_disk,
+    Mischief.fill_disk,
+    Mischief.set_clock,
+    Mischief.pause_outgoing,
+    Mischief.lose_disk,
+)

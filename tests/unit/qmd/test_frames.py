@@ -1,0 +1,58 @@
+"""Frames of the control socket: requests are understood, or refused in one way."""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+import pytest
+
+from qmd import frames
+
+NO_REQUESTS = [
+    b"",
+    b"\xc1",
+    b"\x91" * 2000,  # arrays in arrays
+    b"\x92\xa6status",
+    b"\x92\xa6statu\xff\x01",  # a verb that is not UTF-8
+    b"\x93\xa4peek\x07\xa2\xff\xfe",
+    b"\x99\xa6status\x07" + b"\x91" * 2000,  # behind what is read
+    b"\xdd\xff\xff\xff\xff",
+]
+
+
+@pytest.mark.parametrize("inside", NO_REQUESTS)
+def test_what_is_no_request_is_refused_by_one_kind_of_error(inside: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        frames.decode_request(inside)
+    with pytest.raises(msgspec.DecodeError):
+        frames.decode_reply(inside)
+
+    assert frames.request_number(inside) in (0, 7)
+
+
+def test_a_request_that_is_not_understood_has_a_number_all_the_same() -> None:
+    assert frames.request_number(b"\x93\xa4nope\x2a\xc0") == 42
+    assert frames.request_number(b"\x92\xa4peek\xcd\x01\x00") == 256
+    assert frames.request_number(b"\x92\x01\x2a") == 0
+
+
+@pytest.mark.parametrize("count", [frames.MESSAGES_MAX, frames.MESSAGES_MAX + 1])
+def test_a_request_names_a_limited_number_of_messages(count: int) -> None:
+    array = b"\xdd" + struct.pack(">I", count)
+    removal = b"\x94\xa6remove\x01\xa1q" + array + b"\x01" * count
+    sending = b"\x93\xa4send\x01" + array + b"\x92\xa1q\xc4\0" * count
+
+    for inside in (removal, sending):
+        if count <= frames.MESSAGES_MAX:
+            assert frames.decode_request(inside).number == 1
+        else:
+            with pytest.raises(msgspec.ValidationError, match=f"length <= {frames.MESSAGES_MAX}"):
+                frames.decode_request(inside)
+
+
+def test_a_token_is_short() -> None:
+    request = frames.Outcome(1, b"t" * (frames.TOKEN_BYTES_MAX + 1))
+
+    with pytest.raises(msgspec.ValidationError, match="length"):
+        frames.decode_request(frames.frame(request)[4:])
