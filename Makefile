@@ -6,13 +6,16 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 # More words for pytest: make test ARGS='-x tests/unit'
 ARGS ?=
+# How long `make fuzz` works on each of its targets, and on which (all of them).
+SECONDS ?= 60
+TARGETS ?=
 
 # Every command below runs this interpreter, which holds exactly what the lock file names.
 PY := .venv/bin/python
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test soak check bench format clean install uninstall
+.PHONY: help setup run demo test soak fuzz attack model check bench format clean install uninstall
 
 help: ## list these targets
 	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
@@ -44,6 +47,18 @@ test: setup ## every test
 soak: setup ## new seeds for the simulation until one fails
 	@while seed=$$RANDOM$$RANDOM; echo "SEED=$$seed"; do \
 	  SEED=$$seed $(PY) -m pytest -q -x tests/simulation || exit 1; done
+
+fuzz: setup ## every parser against inputs of its own making, SECONDS=60 for each
+	@if $(PY) -c 'import atheris' 2>/dev/null || $(PY) -m pip --disable-pip-version-check install \
+	  --quiet --require-hashes --only-binary :all: -r requirements-fuzz.lock; then \
+	  $(PY) -m tests.fuzz --seconds $(SECONDS) $(TARGETS); \
+	else echo "fuzzing skipped: atheris, the fuzzer, is not to be had for this Python here"; fi
+
+attack: setup ## the daemon under attack, with the full numbers: some minutes
+	@ATTACK=full $(PY) -m pytest -q --timeout=1200 tests/process/test_attacks.py $(ARGS)
+
+model: setup ## the formal model of the exactly-once core, checked exhaustively
+	@$(PY) -m model
 
 check: setup ## formatting, lint and types: what a change must pass
 	@$(PY) -m ruff format --check .

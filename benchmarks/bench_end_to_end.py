@@ -18,20 +18,21 @@ import os
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import uvloop
-
-from benchmarks.pair import Daemon, ended_at_last, nothing_is_left
+from benchmarks.pair import Daemon, ended_at_last, nothing_is_left, run
 
 WARM_UP_MESSAGES = 5000
 LATENCY_RATE_PER_S = 200
 LATENCY_S = 10.0
 IDLE_S = 5.0
 RELEASE_TIMEOUT_S = 20.0
+SYNCS = 300
+SYNC_BYTES = 8192
 QUEUE = "orders"
 REPORT_BYTES_MAX = 64 * 1024 * 1024
 
@@ -55,6 +56,7 @@ class Load:
 async def measure(load: Load, *, throughput_only: bool = False) -> dict[str, Any]:
     """All figures of one run, by name."""
     figures: dict[str, Any] = {"load_average": round(os.getloadavg()[0], 1)}
+    figures["fdatasync_p50_ms"], figures["fdatasync_p99_ms"] = fdatasync_ms()
     async with daemons(load) as (a, b):
         if not throughput_only:
             figures["idle_rss_mb"] = [round(daemon.rss_mb(), 1) for daemon in (a, b)]
@@ -65,6 +67,20 @@ async def measure(load: Load, *, throughput_only: bool = False) -> dict[str, Any
             figures["idle_cpu_percent"] = await idle_cpu_percent(a, b)
         figures["peak_rss_mb"] = [round(daemon.peak_rss_mb(), 1) for daemon in (a, b)]
     return figures
+
+
+def fdatasync_ms() -> tuple[float, float]:
+    """What the disk takes just now for the least that a commit needs: p50 and p99."""
+    took_ms = []
+    with tempfile.TemporaryFile() as file:
+        for _ in range(SYNCS):
+            file.write(bytes(SYNC_BYTES))
+            file.flush()
+            began_s = time.perf_counter()
+            os.fdatasync(file.fileno())
+            took_ms.append((time.perf_counter() - began_s) * 1e3)
+    cuts = statistics.quantiles(took_ms, n=100)
+    return round(cuts[49], 2), round(cuts[98], 2)
 
 
 @contextlib.asynccontextmanager
@@ -190,7 +206,7 @@ def main() -> None:
         delivery=given.delivery,
         window_size=given.window,
     )
-    figures = uvloop.run(measure(load, throughput_only=given.throughput_only))
+    figures = run(measure(load, throughput_only=given.throughput_only))
     if given.json:
         print(json.dumps(figures))
         return

@@ -1,4 +1,6 @@
-"""Speed of the storage alone: `python -m benchmarks.bench_storage [--folder DIR] [--rows N]`.
+"""Speed of the storage alone.
+
+    python -m benchmarks.bench_storage [--folder DIR] [--rows N] [--json]
 
 Every figure is durable (WAL, synchronous=FULL) and goes through `Storage`, its thread and uvloop.
 The folder decides what is measured: on tmpfs it is the CPU, on a disk it is the sync as well.
@@ -6,6 +8,7 @@ The folder decides what is measured: on tmpfs it is the CPU, on a disk it is the
 
 import argparse
 import asyncio
+import json
 import os
 import statistics
 import tempfile
@@ -23,6 +26,8 @@ EXPIRES_AT_S = 1_700_345_600
 QUEUE_ID = 16
 OUTGOING_ID = 1
 LAG_ROWS = 256
+
+Figures = dict[str, float]  # by unit
 
 
 def outgoing_key(number: int) -> int:
@@ -67,71 +72,79 @@ async def receive(storage: Storage, first: int, rows: int, batch_rows: int) -> N
         await durable(storage)
 
 
-async def rate(name: str, rows: int, work: Awaitable[None]) -> float:
+async def rate(rows: int, work: Awaitable[None]) -> Figures:
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     await work
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
-    print(f"  {name:44} {rows / wall_s:10,.0f} rows/s {cpu_s / rows * 1e6:8.1f} us CPU a row")
-    return rows / wall_s
+    return {"rows/s": rows / wall_s, "us CPU a row": cpu_s / rows * 1e6}
 
 
-async def latency(name: str, count: int, act: Callable[[int], Awaitable[object]]) -> None:
+async def latency(count: int, act: Callable[[int], Awaitable[object]]) -> Figures:
     taken_ms, cpu_s = [], time.process_time()
     for number in range(count):
         begun_s = time.perf_counter()
         await act(number)
         taken_ms.append((time.perf_counter() - begun_s) * 1e3)
-    cpu_us = (time.process_time() - cpu_s) / count * 1e6
-    p50, p99 = statistics.median(taken_ms), statistics.quantiles(taken_ms, n=100)[98]
-    print(
-        f"  {name:44} p50 {p50:6.3f} ms, p99 {p99:6.3f} ms, max {max(taken_ms):6.3f} ms,"
-        f" {cpu_us:5.0f} us CPU"
-    )
+    return {
+        "ms p50": statistics.median(taken_ms),
+        "ms p99": statistics.quantiles(taken_ms, n=100, method="inclusive")[98],
+        "ms max": max(taken_ms),
+        "us CPU": (time.process_time() - cpu_s) / count * 1e6,
+    }
 
 
-async def measure(folder: Path, rows: int) -> None:
+async def measure(folder: Path, rows: int) -> dict[str, Figures]:
+    """Figures by what was done."""
     storage = await Storage.open(
         folder, StorageOptions(disk_reserve_bytes=0), now_ms=0, new_id=bytes(16)
     )
     first = 1_000_000
-    for name, work in (("append", append), ("append + range delete", send)):
+    figures: dict[str, Figures] = {}
+    for name, work in (
+        ("outgoing, append", append),
+        ("outgoing, append + range delete", send),
+        ("queue, append + delete", receive),
+    ):
         for batch_rows in (1, 64, 512):
             count = rows // 16 if batch_rows == 1 else rows // batch_rows * batch_rows
-            await rate(
-                f"outgoing, {name}, batches of {batch_rows}",
-                count,
-                work(storage, first, count, batch_rows),
+            figures[f"{name}, batches of {batch_rows}"] = await rate(
+                count, work(storage, first, count, batch_rows)
             )
             first += 1_000_000
-    for batch_rows in (1, 64, 512):
-        count = rows // 16 if batch_rows == 1 else rows // batch_rows * batch_rows
-        await rate(
-            f"queue, append + delete, batches of {batch_rows}",
-            count,
-            receive(storage, first, count, batch_rows),
-        )
-        first += 1_000_000
 
     async def one_row(number: int) -> None:
         storage.batch.insert_message(queue_key(first + number), PACKET, 1_700_000_000_000)
         await durable(storage)
 
-    await latency("one row at a time", rows // 16, one_row)
-    await latency("a hop to the reader and back", 5000, lambda _: storage.read(lambda db: None))
-    await latency("an empty commit", 5000, lambda _: storage.batch.run(lambda db: None))
-    await latency("totals of all queues", 3, lambda _: storage.read(messages.totals_by_queue))
+    for name, count, act in (
+        ("one row at a time", rows // 16, one_row),
+        ("a hop to the reader and back", 5000, lambda _: storage.read(lambda db: None)),
+        ("an empty commit", 5000, lambda _: storage.batch.run(lambda db: None)),
+        ("totals of all queues", 20, lambda _: storage.read(messages.totals_by_queue)),
+    ):
+        figures[name] = await latency(count, act)
     await storage.close()
-    print(f"  {'database file':44} {(folder / 'queues.db').stat().st_size / 2**20:10,.0f} MiB")
+    figures["database file"] = {"MiB": (folder / "queues.db").stat().st_size / 2**20}
+    return figures
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, help="where to make the temporary data folder")
     parser.add_argument("--rows", type=int, default=32_000, help="rows of each measurement")
+    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        print(f"storage, packets of {len(PACKET)} bytes, in {folder}")
-        uvloop.run(measure(Path(folder) / "data", arguments.rows))
+        figures = uvloop.run(measure(Path(folder) / "data", arguments.rows))
+    if arguments.json:
+        print(json.dumps(figures))
+        return
+    print(f"storage, packets of {len(PACKET)} bytes, in {folder}")
+    for name, values in figures.items():
+        texts = (
+            f"{value:10,.{0 if value >= 100 else 2}f} {unit:13}" for unit, value in values.items()
+        )
+        print(f"  {name:44}{''.join(texts)}")
 
 
 if __name__ == "__main__":

@@ -15,16 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import signal
 import sys
 import tempfile
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
-import uvloop
-
-from benchmarks.pair import Daemon, ended_at_last, nothing_is_left
+from benchmarks.pair import Daemon, ended_at_last, nothing_is_left, run
 from benchmarks.progress import Display, Progress
 from benchmarks.tally import Tally, delivery_of
 from benchmarks.verdict import Outcome, reasons, table, verdict, wrongs
@@ -180,8 +177,7 @@ def main() -> int:
     demo = Demo(folder)
     wrong: list[str] = []
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_ended_by_signals(demo))
+        run(demo.run())
     except (KeyboardInterrupt, asyncio.CancelledError):
         shutil.rmtree(folder, ignore_errors=True)
         demo.display.clear()
@@ -197,14 +193,6 @@ def main() -> int:
         return EXIT_WRONG
     shutil.rmtree(folder)
     return EXIT_OK
-
-
-async def _ended_by_signals(demo: Demo) -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    await demo.run()
 
 
 if __name__ == "__main__":

@@ -9,12 +9,17 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
+
+import uvloop
 
 from qmd.client import QueueManager, connect
 from qmd.client.queue_manager import RECONNECT_S
+
+T = TypeVar("T")
 
 READY_TIMEOUT_S = 30.0
 POLL_S = 0.02
@@ -23,6 +28,23 @@ LAST_WORDS_CHARACTERS = 2000
 PORTS = range(10_000, 32_000)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Like `uvloop.run`; SIGTERM and SIGHUP end it in good order, as Ctrl-C does.
+
+    Raises KeyboardInterrupt or CancelledError then.
+    """
+
+    async def ended_by_signals() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, task.cancel)
+        return await work
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(ended_by_signals())
 
 
 def free_port() -> int:

@@ -13,8 +13,7 @@ import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
-from protocol import MalformedPacket
-from protocol.framing import PacketBuffer
+from protocol.framing import BrokenStream, PacketBuffer
 from qmd.core.session import Acknowledged, Closed, Event, MessageReceived, Opened, Session
 
 if TYPE_CHECKING:
@@ -81,16 +80,18 @@ class PeerConnection(asyncio.BufferedProtocol):
             return
         self.bytes_received += nbytes
         now = self._loop.time()
+        broken: BrokenStream | None = None
         try:
             packets = self._buffer.buffer_updated(nbytes)
-        except MalformedPacket as error:
-            self._handle(
-                self.session.close(f"bytes that are no packet: {error}", now, whole=False), now
-            )
-            self.flush_soon()
-            return
+        except BrokenStream as error:
+            broken, packets = error, error.packets  # what came whole before the fault counts
         if packets:
             self._handle(self.session.receive(packets, now), now)
+        if broken is not None:
+            self._handle(
+                self.session.close(f"bytes that are no packet: {broken}", now, whole=False), now
+            )
+        if packets or broken:
             self.flush_soon()
 
     def pause_writing(self) -> None:

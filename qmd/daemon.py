@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import structlog
 import uvloop
@@ -240,8 +240,8 @@ class _PingProtocol(asyncio.DatagramProtocol):
         self._transport: asyncio.DatagramTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.DatagramTransport)
-        self._transport = transport
+        # uvloop's is no subclass of it.
+        self._transport = cast(asyncio.DatagramTransport, transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         assert self._transport is not None

@@ -133,8 +133,9 @@ class Incoming:
         wall = manager.environment.time()
         wall_s, wall_ms = int(wall), int(wall * 1000)
         own_id, by_wire_name = manager.id, self._queues_by_wire_name
+        ours = (NULL_GUID, own_id)  # direct names bear no address, [MS-MQQB] 3.1.5.8.5
         decided: list[int] = []  # recoverable numbers of this session
-        heard: list[int] = []  # those of order acks and final acks
+        heard: list[int] = []  # those of order acks
         arrivals: dict[LocalQueue, list[StoredMessage]] = {}
         accepted: dict[IncomingStream, tuple[int, int]] = {}
         self.received_count += len(messages)
@@ -146,8 +147,7 @@ class Incoming:
             message_class = message.properties.message_class
             if message_class and (kind := classify(message, own_id)) is not MessageKind.ORDINARY:
                 self._internal(connection, kind, message, now)
-                if recoverable_number:
-                    # What a crash makes of it needs no disk: the peer would tell us again.
+                if kind is MessageKind.ORDER_ACK and recoverable_number:
                     heard.append(decided.pop())
                 continue
 
@@ -174,7 +174,9 @@ class Incoming:
                 continue
 
             destination = user.destination_queue
-            if type(destination) is DirectQueueName:
+            if user.queue_manager_address not in ours:
+                queue = None  # we are no routing server
+            elif type(destination) is DirectQueueName:
                 try:
                     queue = by_wire_name[destination.name]
                 except KeyError:
@@ -278,7 +280,7 @@ class Incoming:
                     message, MessageClass.ACK_REACH_QUEUE, batch
                 )
         if heard:
-            connection.mark_stored(heard)
+            manager.outgoing.when_released(partial(connection.mark_stored, heard))
         self._finish(connection, decided, arrivals, accepted, wall_s)
 
     def _finish(
@@ -418,8 +420,6 @@ class Incoming:
     def _find(self, message: UserMessage) -> LocalQueue | None:
         """A destination that is no direct name: a private queue's number here, or nothing."""
         user = message.user
-        if user.queue_manager_address not in (NULL_GUID, self._manager.id):
-            return None
         if user.flags >> 10 & 7 == _PRIVATE and isinstance(user.destination_queue, int):
             return self._manager.queues_by_id.get(user.destination_queue)
         return None

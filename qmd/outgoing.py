@@ -8,6 +8,7 @@ the peer refuses it for good.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -70,6 +71,7 @@ class Outgoing:
         self._releasable: dict[OutgoingQueue, list[InFlight]] = {}
         self._releasable_keys: list[tuple[OutgoingQueue, int]] = []
         self._release_timer: asyncio.TimerHandle | None = None
+        self._when_released: list[Callable[[], None]] = []
         self.transmitted_count = 0
         self.released_count = 0
 
@@ -282,6 +284,16 @@ class Outgoing:
         if self._release_timer is None and (self._releasable or self._releasable_keys):
             self._release_timer = self._manager.loop.call_later(RELEASE_DELAY_S, self.release)
 
+    def when_released(self, callback: Callable[[], None]) -> None:
+        """Call back when all that was acknowledged until now is off the disk.
+
+        Only then is an order ack itself acknowledged: what it has released never comes again.
+        """
+        if self._release_timer is None:
+            self._manager.storage.batch.when_durable(callback)
+        else:
+            self._when_released.append(callback)
+
     def release(self) -> None:
         """What was acknowledged leaves the disk with the open batch."""
         if self._release_timer is None:
@@ -294,6 +306,9 @@ class Outgoing:
             base = queue.id << LOOKUP_BITS
             batch.delete_outgoing_range(base | TRANSACTIONAL_FIRST, base | messages[-1].key)
             batch.when_durable(partial(self._released, queue, messages))
+        for callback in self._when_released:
+            batch.when_durable(callback)
+        self._when_released.clear()
         keys, self._releasable_keys = self._releasable_keys, []
         if keys:
             batch.delete_outgoing([queue.id << LOOKUP_BITS | key for queue, key in keys])

@@ -94,25 +94,6 @@ def totals_by_queue(db: sqlite3.Connection) -> dict[int, Totals]:
     return pages.by_queue(pages.totals_by_level(db, "message"))
 
 
-def move(db: sqlite3.Connection, key: int, new_key: int, at_ms: int) -> bool:
-    """To another queue or place; False when there is no such message."""
-    moved = db.execute(
-        "UPDATE message SET key = ?, move_count = move_count + 1, last_move_at_ms = ?"
-        " WHERE key = ?",
-        (new_key, at_ms, key),
-    )
-    return moved.rowcount == 1
-
-
-def count_aborts(db: sqlite3.Connection, keys: Sequence[int]) -> None:
-    """The transaction that received these messages was rolled back; they are in place again."""
-    db.execute(
-        "UPDATE message SET abort_count = abort_count + 1"
-        " WHERE key IN (SELECT value FROM json_each(?))",
-        (key_list(keys),),
-    )
-
-
 def purge(db: sqlite3.Connection, queue_id: int, rows_max: int) -> Totals:
     """Delete the first messages of the queue, at most `rows_max`; what was deleted.
 

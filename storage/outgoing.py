@@ -87,11 +87,10 @@ def list_queues(db: sqlite3.Connection) -> list[OutgoingQueueRow]:
 
 
 def set_paused(db: sqlite3.Connection, outgoing_id: int, paused: bool) -> None:
-    _change(db, "paused", outgoing_id, paused)
-
-
-def set_address(db: sqlite3.Connection, outgoing_id: int, address: str) -> None:
-    _change(db, "address", outgoing_id, address)
+    """Raises NoSuchQueue."""
+    changed = db.execute("UPDATE outgoing_queue SET paused = ? WHERE id = ?", (paused, outgoing_id))
+    if changed.rowcount == 0:
+        raise NoSuchQueue(outgoing_id)
 
 
 def find(db: sqlite3.Connection, key: int) -> OutgoingRow | None:
@@ -145,14 +144,6 @@ def transactional_by_queue(db: sqlite3.Connection) -> dict[int, int]:
         for (outgoing_id, level), total in totals_by_level(db).items()
         if level == OUTGOING_TRANSACTIONAL_LEVEL
     }
-
-
-def _change(db: sqlite3.Connection, column: str, outgoing_id: int, value: object) -> None:
-    changed = db.execute(
-        f"UPDATE outgoing_queue SET {column} = ? WHERE id = ?", (value, outgoing_id)
-    )
-    if changed.rowcount == 0:
-        raise NoSuchQueue(outgoing_id)
 
 
 def _queue(row: tuple[int, str, str, int, bytes, int, int, int]) -> OutgoingQueueRow:

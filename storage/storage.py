@@ -55,6 +55,7 @@ class Storage:
         self._reserve = reserve
         self._lock = lock
         self._options = options
+        self._is_closed = False
         self._resources = contextlib.AsyncExitStack()
 
     @classmethod
@@ -89,6 +90,8 @@ class Storage:
 
     async def read(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """Look at what is durable, without holding up the writer.  Raises StorageError."""
+        if self._is_closed:
+            raise StorageError("the storage is closed")
         try:
             return await submit(self._reading, read)
         except sqlite3.Error as error:
@@ -126,6 +129,7 @@ class Storage:
     async def close(self) -> None:
         """Wait for the open batch, bring the log into the database, let others in."""
         await self._writer.close()
+        self._is_closed = True
         self._lock.is_clean = not self.failed.done()
         await self._resources.aclose()
 

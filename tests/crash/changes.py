@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import sqlite3
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import qmd.daemon
 import qmd.reaper
 from qmd.environment import Environment
+from storage import StorageOptions
 
 CLOCK_RATE = 20
 CLOCK_ORIGIN = "TEST_CLOCK_ORIGIN"  # seconds since 1970, the same for all daemons of a test
@@ -36,3 +40,66 @@ def trust_the_log() -> None:
         return path.stat().st_size if path.exists() else 0
 
     disk.rewrite_log = only_look
+
+
+# Faults that the tests have to notice.
+
+
+def sync_at_checkpoints_only() -> None:
+    """SQLite's other mode for write-ahead logs."""
+    _with_synchronous("NORMAL")
+
+
+def never_sync() -> None:
+    _with_synchronous("OFF")
+
+
+def promise_early() -> None:
+    """Tell everybody before the commit instead of after it."""
+    from storage.batch import Batch
+
+    def when_durable(self: Batch, callback: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(callback)
+        self._count(0)
+
+    Batch.when_durable = when_durable  # type: ignore[method-assign]
+
+
+def move_on_later() -> None:
+    """Give the position of a sequence a commit of its own, behind that of its messages."""
+    from storage import sequences
+
+    set_states = sequences.set_states
+
+    def set_states_later(db: sqlite3.Connection, states: Sequence[sequences.SequenceState]) -> None:
+        db.execute("COMMIT")
+        db.execute("BEGIN IMMEDIATE")
+        set_states(db, states)
+
+    sequences.set_states = set_states_later
+
+
+def delete_later() -> None:
+    """Let every removal follow a commit later."""
+    from storage import messages
+
+    delete = messages.delete
+    waiting: list[int] = []
+
+    def delete_later(db: sqlite3.Connection, keys: Sequence[int]) -> None:
+        before, waiting[:] = waiting[:], list(keys)
+        delete(db, before)
+
+    messages.delete = delete_later
+
+
+def _with_synchronous(mode: str) -> None:
+    from storage import storage
+
+    set_up = storage.set_up_writer
+
+    def set_up_writer(db: sqlite3.Connection, options: StorageOptions) -> None:
+        set_up(db, options)
+        db.execute(f"PRAGMA synchronous = {mode}")
+
+    storage.set_up_writer = set_up_writer

@@ -1,4 +1,4 @@
-"""One queue manager on one computer: its folder, its daemon under the shim, what it went through."""
+"""One queue manager on one computer: its folder, its daemon under the shim, its history."""
 
 from __future__ import annotations
 

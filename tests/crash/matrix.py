@@ -1,6 +1,6 @@
 """The crash matrix: the workload, with a death at every act in its turn, and what comes after it.
 
-    python -m tests.crash.matrix [CYCLES]      `make crashes`; exit code 1 when a promise was broken
+python -m tests.crash.matrix [CYCLES]      `make crashes`; exit code 1 when a promise was broken
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.crash.forge import Forge
 from tests.crash.machine import Machine
 from tests.crash.shim import Fault
 from tests.crash.workload import Lost, Workload
@@ -38,36 +37,30 @@ class Cycle(NamedTuple):
 class Bench:
     """Runs one cycle after the other on one machine."""
 
-    def __init__(self, forge: Forge, base: Path) -> None:
-        self.machine = Machine(forge, base)
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
 
     def acts(self, seed: int, kinds: str) -> int:
         """How many there are to die at: a life without a fault."""
         self.machine.wipe()
-        workload = Workload(self.machine, seed)
-        try:
-            never = Fault("kill", at=0, kinds=kinds)
-            if not workload.run(never):
+        with Workload(self.machine, seed) as workload:
+            if not workload.run(Fault("kill", at=0, kinds=kinds)):
                 raise Lost(f"without any fault it does not come to its end: {self.machine.said()}")
             acts = self.machine.count.value
             workload.verify()
             return acts
-        finally:
-            workload.close()
 
     def run(self, cycle: Cycle) -> bool:
         """Whether it died where it should; it may have had fewer acts this time.  Raises Lost."""
         self.machine.wipe()
-        workload = Workload(self.machine, cycle.seed)
-        try:
-            came_to_its_end = workload.run(cycle.fault)
-            self._check_death(cycle, came_to_its_end)
-            workload.verify(deaths=cycle.deaths)
+        with Workload(self.machine, cycle.seed) as workload:
+            try:
+                came_to_its_end = workload.run(cycle.fault)
+                self._check_death(cycle, came_to_its_end)
+                workload.verify(deaths=cycle.deaths)
+            except Exception as error:
+                raise Lost(f"{cycle}: {error!r}\n{self.machine.said()}") from error
             return not came_to_its_end
-        except Exception as error:
-            raise Lost(f"{cycle}: {error!r}\n{self.machine.said()}") from error
-        finally:
-            workload.close()
 
     def _check_death(self, cycle: Cycle, came_to_its_end: bool) -> None:
         if not came_to_its_end and cycle.fault.do == "kill":

@@ -167,6 +167,7 @@ class Promises:
         for place, numbers in state.places.items():
             broken += self._disorder(place, numbers)
         broken += self._halves(where, stored, state)
+        broken += self._setbacks(state)
         broken += [f"queue {name} is lost" for name in self._queues - state.queues]
         following = state.next_message_number
         if following is not None and following <= self._highest_message_number:
@@ -232,6 +233,21 @@ class Promises:
                 broken.append(f"{place} is out of order: {of_origin}")
         return broken
 
+    def _setbacks(self, state: State) -> list[str]:
+        """Where a sequence stands before what was acknowledged of it: that would come again."""
+        if state.positions is None:
+            return []
+        broken = []
+        for key, request in self._requests.items():
+            if key.startswith("order ") and request.done:
+                _, sequence_id, number = key.split()
+                position = state.positions.get(int(sequence_id), 0)
+                if position < int(number):
+                    broken.append(
+                        f"{number} was acknowledged, and the sequence stands at {position}"
+                    )
+        return broken
+
     def _halves(
         self, where: Mapping[int, list[str]], stored: Mapping[int, bool | None], state: State
     ) -> list[str]:
@@ -246,7 +262,7 @@ class Promises:
                 and self._messages[number].place in state.places
             ]
             if len(set(seen)) > 1:
-                broken.append(f"{key} was done by half: {dict(zip(request.stores, seen))}")
+                broken.append(f"{key} was done by half: of {request.stores}, {seen} are there")
             if request.removes and request.token and state.outcomes is not None:
                 there = [number for number in request.removes if number in where]
                 if key in state.outcomes and there:

@@ -46,17 +46,22 @@ class Replay:
     def promises(self) -> Promises:
         return self._hearing.promises
 
-    def skip(self, count: int) -> None:
+    def _skip(self, count: int) -> None:
         """Let the first records happen without a loss of power."""
         for record in self._records[:count]:
             self._feed(record)
 
-    def run(self, first: int = 0, *, every_write: int = 1) -> Iterator[int]:
-        """Go through the acts from the record `first` on, and yield how many there were.
+    def run(self, first: int = 0, *, every_write: int = 1) -> None:
+        """Lose the power at every act from the record `first` on.
 
         Of writes only every n-th is tried, of everything else all.
         """
-        self.skip(first)
+        for _ in self.steps(first, every_write=every_write):
+            pass
+
+    def steps(self, first: int = 0, *, every_write: int = 1) -> Iterator[int]:
+        """As `run`; yields the number of records that were gone through."""
+        self._skip(first)
         for index, record in enumerate(self._records[first:], first):
             told = self.promises.told
             self._feed(record)

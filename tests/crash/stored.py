@@ -23,10 +23,10 @@ def read_state(folder: Path, nowhere_port: int) -> State:
     path = folder / "queues.db"
     rewrite_log(folder / "queues.db-wal")
     with closing(sqlite3.connect(path)) as db:
-        # Nobody else is there; and looking needs no durability.
-        db.execute("PRAGMA locking_mode = EXCLUSIVE")
-        db.execute("PRAGMA synchronous = OFF")
         try:
+            # Nobody else is there; and looking needs no durability.
+            db.execute("PRAGMA locking_mode = EXCLUSIVE")
+            db.execute("PRAGMA synchronous = OFF")
             (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if not tables:  # the first start was cut short
                 return State(outcomes=set(), positions={}, next_message_number=1)
@@ -42,9 +42,7 @@ def _state(db: sqlite3.Connection, nowhere_port: int) -> State:
     queues = dict(db.execute("SELECT id, key FROM queue"))
     state = State(
         queues={key.removeprefix("private$\\") for key in queues.values()},
-        outcomes={
-            f"request {int(token)}" for (token,) in db.execute("SELECT token FROM outcome")
-        },
+        outcomes={f"request {int(token)}" for (token,) in db.execute("SELECT token FROM outcome")},
         positions={
             int.from_bytes(sequence_id, "big"): number
             for sequence_id, number in db.execute(

@@ -71,7 +71,10 @@ class Workload:
         self._last_delivered = 0  # of those that have to come in order
         self._outgoing: Peer | None = None
 
-    def close(self) -> None:
+    def __enter__(self) -> Workload:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._remote.close()
 
     # The life.
@@ -317,7 +320,7 @@ class Workload:
         """Start again, after as many further deaths, and look for all that was promised."""
         machine = self._machine
         machine.kill()
-        self._hang_up()
+        self.hang_up()
         for fault in deaths or ():
             machine.count.reset()
             machine.kill()
@@ -344,7 +347,7 @@ class Workload:
             self._transmit(peer)
             peer.close()
 
-    def _hang_up(self) -> None:
+    def hang_up(self) -> None:
         """What the daemon that died began to say is of no interest any more."""
         self._outgoing = None
         while self._machine.hears(self._listener.sock, 0.0):

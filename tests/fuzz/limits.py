@@ -21,29 +21,34 @@ class OverLimit(AssertionError):
     """An input costs more than any input of its size may."""
 
 
-def within_limits(act: Callable[..., Result], *arguments: object) -> Result:
+def within_limits(
+    act: Callable[..., Result], *arguments: object, seconds_max: float = PROCESSOR_S_MAX
+) -> Result:
     """What `act(*arguments)` returns or raises.  If it is slow it is called again, to make sure."""
     started = time.process_time()
     try:
         return act(*arguments)
     finally:
-        if time.process_time() - started > PROCESSOR_S_MAX:
-            _confirm(act, arguments)
+        if time.process_time() - started > seconds_max:
+            _confirm(act, arguments, seconds_max)
 
 
 def outcome(
-    refusal: type[Refusal], act: Callable[..., Result], *arguments: object
+    refusal: type[Refusal],
+    act: Callable[..., Result],
+    *arguments: object,
+    seconds_max: float = PROCESSOR_S_MAX,
 ) -> tuple[Result | None, Refusal | None]:
     """What `act` returns, or how it refuses: by this one kind of exception."""
     try:
-        return within_limits(act, *arguments), None
+        return within_limits(act, *arguments, seconds_max=seconds_max), None
     except refusal as refused:
         return None, refused
 
 
-def _confirm(act: Callable[..., object], arguments: tuple[object, ...]) -> None:
+def _confirm(act: Callable[..., object], arguments: tuple[object, ...], seconds_max: float) -> None:
     fastest_s = min(_time(act, arguments) for _ in range(TRIES))
-    if fastest_s > PROCESSOR_S_MAX:
+    if fastest_s > seconds_max:
         name = getattr(act, "__qualname__", act)
         raise OverLimit(f"{name} took {fastest_s * 1000:.0f} ms of processor time")
 

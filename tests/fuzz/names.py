@@ -63,6 +63,9 @@ TOKENS = (
 )
 
 CONFIGURATION = Path("/nowhere/qmd.toml")
+# Python's own reader of TOML needs a second for a key of 10,000 dotted parts.  The file is the
+# operator's, and at most 64 KiB long.
+CONFIGURATION_S_MAX = 5.0
 KEYS = [(setting.section, setting.key, setting.default) for setting in all_settings()]
 VALUES = (
     *("0", "1", "-1", "65536", "1e400", "nan", "inf", "true", "''", '"30s"', '"4d"', '"64KiB"'),
@@ -150,7 +153,7 @@ def _configure(text: str, environment: dict[str, str]) -> None:
     def parse() -> object:
         return parse_settings(text, file=CONFIGURATION, environment=environment)
 
-    _, error = outcome(ConfigError, parse)
+    _, error = outcome(ConfigError, parse, seconds_max=CONFIGURATION_S_MAX)
     if error is not None:
         assert error.problem
         assert str(error).isprintable(), "one line, for people"

@@ -79,22 +79,21 @@ def _check_framing(stream: bytes, sizes: list[int]) -> None:
 
 def _cut(stream: bytes) -> tuple[list[bytes], bool]:
     """The whole packets of a stream, and whether what follows them begins no packet."""
-    packets = []
-    while stream:
-        head = stream[:12]
-        size = int.from_bytes(head[8:], "little") if len(head) == 12 else None
-        signature = b"LIOR" if len(head) < 8 else head[4:8]
-        if head[0] != 0x10 or signature != b"LIOR":
+    packets: list[bytes] = []
+    at = 0
+    while head := stream[at : at + 12]:
+        if head[0] != 0x10 or (len(head) >= 8 and head[4:8] != b"LIOR"):
             return packets, True
-        if size is None:
-            return packets, False
+        if len(head) < 12:
+            break
+        size = int.from_bytes(head[8:], "little")
         if not 20 <= size <= PACKET_BYTES_MAX:
             return packets, True
         size += 16 if head[2] & 0x18 == 0x10 else 0
-        if size > len(stream):
-            return packets, False
-        packets.append(stream[:size])
-        stream = stream[size:]
+        if at + size > len(stream):
+            break
+        packets.append(stream[at : at + size])
+        at += size
     return packets, False
 
 

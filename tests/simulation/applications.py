@@ -90,6 +90,8 @@ class Writer:
 
     async def run(self) -> None:
         self._life += 1
+        while self.host.interface.is_fenced:  # there is no queue yet
+            await asyncio.sleep(PAUSE_S)
         while self.left > 0:
             with contextlib.suppress(ClientError):
                 async with connect(self.host.control_socket, reconnect_s=RECONNECT_S) as client:
@@ -168,7 +170,8 @@ class Writer:
         priority = 3 if destination.delivery == "transactional" else source.choice((0, 3, 3, 7))
         message = Sent(
             number=number,
-            stream=f"{self.name}.{self._life}-{priority}-{destination.format_name}",
+            stream=f"{self.name}.{self._life} {destination.delivery} with priority {priority}"
+            f" to {destination.format_name}",
             source=self.host.name,
             target=destination.host,
             queue=f"private$\\{destination.queue}",
@@ -211,7 +214,6 @@ class Reader:
         self._way = way
         self._batch = batch
         self._pause_s = pause_s
-        self._handing_over = 0  # so many messages may be removed and not here yet
 
     async def run(self) -> None:
         while True:
@@ -225,9 +227,11 @@ class Reader:
             await asyncio.sleep(PAUSE_S)
 
     def process_died(self) -> None:
-        if self._handing_over:
-            self._oracle.may_have_received(self.host.name, self.queue.key, self._handing_over)
-            self._handing_over = 0
+        self._oracle.reader_died(self.host.name, self.queue.key)
+
+    def _hands(self, client: QueueManager, count: int = 0) -> None:
+        """So many messages may be removed from the queue, and not be here yet."""
+        self._oracle.in_hands[self.host.name, self.queue.key] = count + len(client.unread)
 
     async def _receive_all(self, client: QueueManager) -> None:
         while True:
@@ -262,19 +266,19 @@ class Reader:
 
     async def _receive(self, client: QueueManager) -> None:
         life = self.host.daemon_life
-        self._handing_over = self._batch + len(client.unread)
+        self._hands(client, self._batch)
         try:
             messages = await client.receive_many(self.queue.name, self._batch, timeout_s=1.0)
         except OutcomeUnknown as failure:
             self._oracle.removing(_numbers(failure.messages))
             raise
         finally:
-            self._handing_over = len(client.unread)
+            self._hands(client)
         self._received(messages, life)
 
     async def _receive_each(self, client: QueueManager) -> None:
         life = self.host.daemon_life
-        self._handing_over = self._batch + len(client.unread)
+        self._hands(client, self._batch)
         left_early = self._random.random() < 0.1
         try:
             each = client.receive_each(self.queue.name, timeout_s=1.0, batch=self._batch)
@@ -287,7 +291,7 @@ class Reader:
             self._oracle.removing(_numbers(failure.messages))
             raise
         finally:
-            self._handing_over = len(client.unread)
+            self._hands(client)
 
     def _received(self, messages: Iterable[Message], life_before: int | None) -> None:
         """`life_before`: of the daemon, when the messages were asked for."""
@@ -310,7 +314,8 @@ class Operator:
     def __init__(self, host: Host, queues: list[Queue]) -> None:
         self.host = host
         self.queues = queues
-        self.facts: Facts | None = None
+        self.facts: Facts | None = None  # of its latest round; taken away by who has seen them
+        self.last_facts: Facts | None = None
         self.is_watching = False
         self.orders: list[tuple[str, str]] = []  # ("pause" | "resume" | "kick", destination)
 
@@ -323,7 +328,7 @@ class Operator:
                     while True:
                         await self._obey(client)
                         if self.is_watching:
-                            self.facts = await look(client)
+                            self.facts = self.last_facts = await look(client)
                         await asyncio.sleep(0.25)
             await asyncio.sleep(PAUSE_S)
 

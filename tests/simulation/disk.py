@@ -13,14 +13,17 @@ and removed files are durable only after a sync of their folder, which is one fo
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 import zlib
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from storage.disk import Disk as StorageDisk
+from storage.disk import Lock
 
 SECTOR_BYTES = 512
 
@@ -84,6 +87,7 @@ class SimulatedDisk:
         self.files: dict[str, File] = {}
         self.generation = 0  # handles of an earlier one are dead
         self.is_off = False
+        self.on_off: Callable[[], None] = lambda: None
         self.acts = 0  # writes, syncs and removals
         self.syncs = 0
         self.off_at_act: int | None = None
@@ -172,6 +176,7 @@ class SimulatedDisk:
         self.acts += 1
         if self.off_at_act is not None and self.acts >= self.off_at_act:
             self.is_off = True
+            self.on_off()
             raise PowerIsOff(errno.EIO, "the disk is off")
 
     def meets(self, fault: Fault) -> bool:
@@ -274,6 +279,17 @@ def apply(content: bytearray, offset: int, data: bytes | None) -> None:
         content[offset : offset + len(data)] = data
 
 
+class SimulatedLock(Lock):
+    def __init__(self, disk: SimulatedDisk, file: File, *, was_abandoned: bool) -> None:
+        super().__init__(-1, was_abandoned=was_abandoned)
+        self._disk = disk
+        self._content = file
+
+    def release(self) -> None:
+        if self.is_clean:
+            self._disk.truncate(self._content, 0)
+
+
 class DiskOfStorage(StorageDisk):
     """The storage's own dealings with the file system, on the simulated disk."""
 
@@ -283,11 +299,18 @@ class DiskOfStorage(StorageDisk):
     def make_folder(self, folder: Path) -> None:
         pass
 
-    def lock(self, folder: Path) -> int:
-        return 0
+    def lock(self, folder: Path) -> Lock:
+        """A simulated host never starts a second daemon; only who held it last matters."""
+        path = f"{folder}/lock"
+        file = self._disk.find(path) or self._disk.create(path)
+        was_abandoned = bool(file.content)
+        with contextlib.suppress(OSError):
+            self._disk.write(file, 0, b"1")
+            self._disk.sync(file)
+        return SimulatedLock(self._disk, file, was_abandoned=was_abandoned)
 
-    def unlock(self, lock: int) -> None:
-        pass
+    def sync_folder(self, folder: Path) -> None:
+        self._disk.sync_folder()
 
     def rewrite_log(self, path: Path) -> int:
         file = self._disk.find(str(path))

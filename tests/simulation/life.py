@@ -11,7 +11,6 @@ import contextlib
 import gc
 import os
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ import structlog
 from tests.simulation import vfs
 from tests.simulation.applications import Destination, Habits, Operator, Queue, Reader, Writer
 from tests.simulation.disk import PowerLoss
-from tests.simulation.loop import Clock, Stuck
+from tests.simulation.loop import Clock, Stuck, silence
 from tests.simulation.mischief import Mischief
 from tests.simulation.oracle import Fate, Found, Oracle, Totals, compare, examine
 from tests.simulation.world import Host, World
@@ -54,12 +53,16 @@ def live(seed: int, *, trace: bool = False) -> Life:
     """Live through one seed."""
     lines: list[str] | None = [] if trace else None
     with isolated(lines):
-        story = Story(seed, lines)
-        with story.world_is_the_only_source():
-            try:
-                story.tell()
-            except Stuck as stuck:
-                story.world.fail(f"no end in sight: {stuck}")
+        return _live(seed, lines)
+
+
+def _live(seed: int, trace: list[str] | None) -> Life:
+    story = Story(seed, trace)
+    with story.world_is_the_only_source():
+        try:
+            story.tell()
+        except Stuck as stuck:
+            story.world.fail(f"no end in sight: {stuck}")
         return story.over()
 
 
@@ -78,7 +81,7 @@ class Story:
             world, may_wipe=world.random.random() < 0.5, pause=self._pause_or_resume
         )
         self.mischief.wipe = self.lose_disk
-        self._checked_at = 0
+        self._was_quiet = False
 
     # The phases.
 
@@ -99,9 +102,7 @@ class Story:
         if not world.failures and world.random.random() < 0.3:
             for host in world.hosts.values():
                 host.lose_power(PowerLoss.NONE, back_after_s=1.0)
-            for operator in self.operators.values():
-                operator.facts = None
-            world.run(world.now + 60.0, self._is_quiet)
+            self._wait_for_rest()
             self.judge()
 
     def heal(self) -> None:
@@ -115,11 +116,17 @@ class Story:
             writer.stop()
         for name, operator in self.operators.items():
             operator.is_watching = True
-            operator.facts = None
             operator.orders += [("resume", there) for there in self._destinations_from(name)]
-        world.run(world.now + HEALING_S_MAX, self._is_quiet)
-        if not world.failures and not self._is_quiet():
-            world.fail(f"no rest after {HEALING_S_MAX:g} s: {self._unrest()}")
+        self._wait_for_rest()
+
+    def _wait_for_rest(self) -> None:
+        self._was_quiet = False
+        for operator in self.operators.values():
+            operator.facts = None
+        end = self.world.now + HEALING_S_MAX
+        self.world.run(end, self._is_quiet)
+        if not self.world.failures and self.world.now >= end:
+            self.world.fail(f"no rest after {HEALING_S_MAX:g} s: {self._unrest()}")
 
     def judge(self) -> None:
         """Everything is where it belongs, and what is told about it is true."""
@@ -201,19 +208,31 @@ class Story:
             return Found({}, {}, {})
 
     def _is_quiet(self) -> bool:
-        return not self._unrest(first_only=True)
+        """Twice in a row: what one host told may have been sent to another that told before."""
+        if any(operator.facts is None for operator in self.operators.values()):
+            return False
+        if self._unrest(first_only=True):
+            self._was_quiet = False
+        elif self._was_quiet:
+            return True
+        else:
+            self._was_quiet = True
+        for operator in self.operators.values():
+            operator.facts = None
+        return False
 
     def _unrest(self, *, first_only: bool = False) -> list[str]:
         """What still goes on."""
         unrest: list[str] = []
         for host in self.world.hosts.values():
             operator = self.operators[host.name]
-            if host.daemon is None or operator.facts is None:
+            facts = operator.facts or operator.last_facts
+            if host.daemon is None or facts is None:
                 unrest.append(f"{host.name} is down")
             elif operator.orders:
                 unrest.append(f"{host.name} has orders {operator.orders}")
             else:
-                unrest += self._rest_of(host.name, operator.facts.queues, operator.facts.outgoing)
+                unrest += self._rest_of(host.name, facts.queues, facts.outgoing)
             unrest += [
                 f"{writer.name} writes"
                 for writer in self.writers
@@ -267,6 +286,7 @@ class DrawnWorld:
 
         source = random.Random(f"world {seed}")
         self.random = source
+        self._spelling: dict[tuple[str, str], str] = {}  # of each destination
         self.world = World(
             seed,
             delay_s=source.choice(((0.0001, 0.001), (0.0002, 0.02), (0.01, 0.3))),
@@ -357,7 +377,10 @@ class DrawnWorld:
                 ("news", "express", Fate.RECEIVED),
             )
         )
-        name = source.choice((f"DIRECT=OS:{host.name}", f"DIRECT=TCP:{host.address}"))
+        name = self._spelling.setdefault(
+            (host.name, queue),
+            source.choice((f"DIRECT=OS:{host.name}", f"DIRECT=TCP:{host.address}")),
+        )
         return Destination(host.name, queue, f"{name}\\private$\\{queue}", delivery, fate)
 
 
@@ -371,7 +394,7 @@ def isolated(trace: list[str] | None) -> Iterator[None]:
     was_enabled = gc.isenabled()
     gc.disable()
     if trace is None:
-        wrapper = structlog.make_filtering_bound_logger(60)
+        wrapper = structlog.make_filtering_bound_logger(50)
         structlog.configure(wrapper_class=wrapper, processors=[], logger_factory=_no_logger)
     else:
         wrapper = structlog.make_filtering_bound_logger(0)
@@ -384,8 +407,9 @@ def isolated(trace: list[str] | None) -> Iterator[None]:
     try:
         yield
     finally:
+        with silence():
+            gc.collect()
         structlog.configure(**before)
-        gc.collect()
         if was_enabled:
             gc.enable()
 

@@ -13,14 +13,14 @@ the seed (`bury`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
-import gc
 import heapq
 import random
 import sys
 import warnings
 from asyncio import events
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
 TURN_S_MAX = 20e-6  # what one turn of a loop takes: nobody spins for ever at one instant
@@ -119,24 +119,29 @@ class Scheduler:
         self._graves.append(loop)
 
     def bury(self) -> None:
-        """At the end of a seed: let go of all dead processes.
-
-        Their `finally` blocks run now, against things that are dead as well, and whatever they
-        say about it is not listened to.
-        """
+        """Let go of all processes, living and dead; see `silence`."""
         for loop in list(self.loops):
             self.drop(loop)
-        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                for loop in self._graves:
-                    loop.belongings.clear()
-                self._graves.clear()
-                self._heap.clear()
-                gc.collect()
-        finally:
-            sys.unraisablehook = hook
+        for loop in self._graves:
+            loop.belongings.clear()
+        self._graves.clear()
+        self._heap.clear()
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Within this, what is dead may be destroyed.
+
+    Tasks run their `finally` blocks then, against things that are dead as well, and whatever they
+    say about it is not listened to.
+    """
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        sys.unraisablehook = hook
 
 
 class ProcessLoop(asyncio.BaseEventLoop):

@@ -105,6 +105,7 @@ class Oracle:
         self.requests: dict[int, list[Sent]] = defaultdict(list)
         self.disk_lives: Counter[str] = Counter()  # of each host
         self._last: dict[tuple[str, int], int] = {}  # (stream, life of the disk) -> number
+        self.in_hands: Counter[tuple[str, str]] = Counter()  # so many may be handed over just now
         self._unseen: Counter[tuple[str, str]] = Counter()  # (host, queue) -> how many at most
         self._repeated: set[tuple[int, int]] = set()  # (number, life of the disk) received
 
@@ -163,9 +164,9 @@ class Oracle:
         self._repeated.add((number, disk_life))
         message.received.append(life)
 
-    def may_have_received(self, host: str, queue: str, count: int) -> None:
-        """An application died while messages were handed to it: nobody knows which."""
-        self._unseen[host, queue] += count
+    def reader_died(self, host: str, queue: str) -> None:
+        """If messages were handed to it just now, nobody knows which."""
+        self._unseen[host, queue] += self.in_hands.pop((host, queue), 0)
 
     def lost_disk(self, host: str, found: Found) -> None:
         """What it held is gone; what others still hold for it must come, perhaps again."""
@@ -189,7 +190,7 @@ class Oracle:
             ):
                 missing[message.target, message.queue].append(message)
         for (host, queue), messages in missing.items():
-            if len(messages) > self._unseen[host, queue]:
+            if len(messages) > self._unseen[host, queue] + self.in_hands[host, queue]:
                 numbers = ", ".join(str(message.number) for message in messages[:5])
                 self._fail(f"{len(messages)} messages for {queue}@{host} are lost: {numbers}")
         self._check_requests(places)

@@ -184,6 +184,8 @@ class Host:
         self.interface = world.network.add(name, address)
         self.disk = SimulatedDisk(name, world.random)
         self.disk.digest = 0 if world.trace is not None else None
+        # Not at once: SQLite stands in the middle of something.
+        self.disk.on_off = lambda: world.scheduler.after(0.0, self._disk_went_off)
         vfs.mount(self.disk)
         self.clock = clock or Clock()
         self.wall_offset_s = 0.0
@@ -267,6 +269,8 @@ class Host:
 
     def _is_excused(self, error: BaseException) -> bool:
         """Only a disk that failed may end a daemon."""
+        if self.disk.is_off:
+            return True  # the power has gone, and with it the process in a moment
         if self.disk.faults_met == self._faults_met:
             return False
         cause = error.__cause__ or error
@@ -339,10 +343,11 @@ class Host:
             took += source.expovariate(1 / 0.1)
         return took + max(0.0, self.stalled_until - self.world.now)
 
-    def disk_went_off(self) -> None:
+    def _disk_went_off(self) -> None:
         """The power went in the middle of an act."""
-        kind, back_after_s = self.world.draw_power_loss()
-        self.lose_power(kind, back_after_s=back_after_s)
+        if self.disk.is_off:
+            kind, back_after_s = self.world.draw_power_loss()
+            self.lose_power(kind, back_after_s=back_after_s)
 
     def _close_databases(self) -> None:
         for connection in self._databases:
@@ -383,8 +388,7 @@ class DatabaseCalls:
         except Exception as caught:
             error = caught
         if self._host.disk.is_off:
-            self._host.disk_went_off()
-            return
+            return  # the host goes with it
         self._later(rest_s, self._finish, future, result, error)
 
     def _finish(
@@ -421,7 +425,7 @@ class HostEnvironment(Environment):
 
     def time(self) -> float:
         host = self._host
-        return EPOCH_S + host.wall_offset_s + host.clock.local(host.world.now)
+        return EPOCH_S + host.wall_offset_s + host.world.now
 
     def urandom(self, size: int) -> bytes:
         return self._host.world.random.randbytes(size)

@@ -2,18 +2,20 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from storage import Storage, StorageOptions, schema
+from storage import Storage, StorageOptions, messages, schema
+from storage.keys import message_key
 
 NOW_MS = 1_700_000_000_000
 NOW_S = NOW_MS // 1000
 OWN_ID = b"own-queue-manager"[:16]
 SOURCE = b"the-other-manager"[:16]
+PACKET = b"a packet"
 
 #: No reserve: it costs a file of 64 MiB a test.
 OPTIONS = StorageOptions(disk_reserve_bytes=0, disk_watermark_bytes=0)
@@ -50,3 +52,23 @@ def memory_database() -> sqlite3.Connection:
 def other_connection(folder: Path) -> sqlite3.Connection:
     """A stranger's look at the database, such as an operator's."""
     return sqlite3.connect(folder / "queues.db", isolation_level=None, timeout=0)
+
+
+def key(arrival: int) -> int:
+    return message_key(16, 7, arrival)
+
+
+def insert(storage: Storage, *arrivals: int) -> None:
+    for arrival in arrivals:
+        storage.batch.insert_message(key(arrival), PACKET, arrived_at_ms=1)
+
+
+async def stored(storage: Storage) -> list[int]:
+    return [row.key for row in await storage.read(lambda db: messages.page(db, 16))]
+
+
+def raise_error(error: Exception) -> Callable[[object], None]:
+    def fail(_: object) -> None:
+        raise error
+
+    return fail

@@ -101,29 +101,6 @@ def test_totals_count_messages_and_bytes_of_packets(db: sqlite3.Connection) -> N
     assert messages.totals_by_queue(db) == {Q: Totals(4, 23_000), Q + 1: Totals(1, 20_000)}
 
 
-def test_a_moved_message_keeps_its_content_and_counts_the_move(db: sqlite3.Connection) -> None:
-    old, new = message_key(Q, 4, 1), message_key(Q + 1, 4, 9)
-    put(db, old)
-
-    assert messages.move(db, old, new, at_ms=77)
-    assert not messages.move(db, old, new, at_ms=78)
-
-    moved = messages.find(db, new)
-    assert moved is not None
-    assert (moved.move_count, moved.last_move_at_ms, moved.packet) == (1, 77, bytes(3))
-    assert keys_of(db) == [new]
-
-
-def test_aborted_receives_are_counted(db: sqlite3.Connection) -> None:
-    first, second = message_key(Q, 7, 1), message_key(Q, 7, 2)
-    put(db, first, second)
-
-    messages.count_aborts(db, [first])
-    messages.count_aborts(db, [first, second])
-
-    assert [row.abort_count for row in messages.page(db, Q)] == [2, 1]
-
-
 def test_reading_a_page_seeks_and_does_not_scan(db: sqlite3.Connection) -> None:
     plan = db.execute(
         "EXPLAIN QUERY PLAN SELECT key FROM message WHERE key BETWEEN ? AND ? ORDER BY key LIMIT 5",

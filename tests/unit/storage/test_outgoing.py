@@ -38,13 +38,12 @@ def test_a_destination_has_one_outgoing_queue_by_any_spelling(db: sqlite3.Connec
         outgoing.add_queues(db, [queue(2, "DIRECT=OS:HOSTB\\orders")])
 
 
-def test_pausing_and_a_new_address_are_kept(db: sqlite3.Connection) -> None:
+def test_pausing_is_kept(db: sqlite3.Connection) -> None:
     outgoing.add_queues(db, [queue(1)])
 
     outgoing.set_paused(db, 1, True)
-    outgoing.set_address(db, 1, "hostb:1802")
 
-    assert outgoing.list_queues(db) == [queue(1)._replace(paused=True, address="hostb:1802")]
+    assert outgoing.list_queues(db) == [queue(1)._replace(paused=True)]
     with pytest.raises(NoSuchQueue, match="9"):
         outgoing.set_paused(db, 9, True)
 

@@ -1,0 +1,207 @@
+"""Every benchmark, and what they measured beside what is promised.
+
+    python -m benchmarks [--runs N] [--messages N] [--without-rabbitmq]
+
+What depends on the whole machine is measured several times, by turns with RabbitMQ where that can
+be done, so that whatever else the machine does disturbs both alike; the table has the medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks import pair, rabbitmq
+
+Figures = dict[str, Any]  # as a benchmark prints them with --json
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    name: str
+    unit: str
+    of: Callable[[Figures], float]
+    digits: int = 1
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @property
+    def promise(self) -> str:
+        if self.at_most is not None:
+            return f"<= {self.at_most:,g}"
+        return f">= {self.at_least:,g}" if self.at_least is not None else "-"
+
+    def is_kept(self, value: float) -> bool:
+        return (self.at_most is None or value <= self.at_most) and (
+            self.at_least is None or value >= self.at_least
+        )
+
+
+def figure(*keys: str) -> Callable[[Figures], float]:
+    """One number by its keys; of several, one for each daemon, the worst."""
+
+    def find(figures: Figures) -> float:
+        value: Any = figures
+        for key in keys:
+            value = value[key]
+        return float(max(value) if isinstance(value, list) else value)
+
+    return find
+
+
+SINGLE: dict[str, list[Row]] = {
+    "bench_codec": [
+        Row("parse a packet of 1 KiB", "us", figure("parse"), at_most=8),
+        Row("build it", "us", figure("build"), at_most=6),
+    ],
+    "bench_session": [
+        Row("session: receive, above the parsing", "us", figure("receive, above that")),
+        Row("session: send", "us", figure("send")),
+    ],
+    "bench_storage": [
+        Row(
+            f"storage: append and delete, {rows} together",
+            "rows/s",
+            figure(f"queue, append + delete, batches of {rows}", "rows/s"),
+            digits=0,
+        )
+        for rows in (1, 512)
+    ],
+    "bench_cli": [
+        Row(
+            "slowest --help",
+            "ms",
+            lambda figures: float(max(figures.values())),
+            digits=0,
+            at_most=200,
+        )
+    ],
+}
+
+TRANSACTIONAL = [
+    Row("end to end, transactional", "messages/s", figure("messages_per_s"), 0, at_least=12_000),
+    Row(
+        "CPU of both daemons, for 1,000",
+        "s",
+        figure("daemons_cpu_s_per_1000"),
+        digits=3,
+        at_most=0.1,
+    ),
+    Row("at 200/s, until removed: p50", "ms", figure("latency_p50_ms"), 2, at_most=3),
+    Row("at 200/s, until removed: p99", "ms", figure("latency_p99_ms"), 2, at_most=8),
+    Row("at 200/s, until given: p50", "ms", figure("given_p50_ms"), 2),
+    Row("at 200/s, until given: p99", "ms", figure("given_p99_ms"), 2),
+    Row("idle daemon: memory", "MB", figure("idle_rss_mb"), at_most=50),
+    Row("idle daemon: CPU", "%", figure("idle_cpu_percent"), 2, at_most=0.5),
+    Row("loaded daemon: memory", "MB", figure("peak_rss_mb")),
+]
+RECOVERABLE = [
+    Row("end to end, recoverable", "messages/s", figure("messages_per_s"), digits=0),
+    Row("CPU of both daemons, for 1,000", "s", figure("daemons_cpu_s_per_1000"), digits=3),
+]
+
+
+async def run(module: str, *arguments: str) -> Figures:
+    """One benchmark, in a process of its own."""
+    tell(f"{module} {' '.join(arguments)}".rstrip())
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", f"benchmarks.{module}", *arguments, "--json"),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        output, _ = await process.communicate()
+    except asyncio.CancelledError:
+        process.terminate()
+        await process.wait()
+        raise
+    if process.returncode:
+        raise SystemExit(f"benchmarks.{module} failed")
+    figures: Figures = json.loads(output)
+    return figures
+
+
+def tell(what: str) -> None:
+    print(f"... {what}", file=sys.stderr, flush=True)
+
+
+async def measure(runs: int, messages: int, *, with_rabbitmq: bool) -> None:
+    lines = [line("", "promise", "measured", "least", "most", "RabbitMQ")]
+    for module, rows in SINGLE.items():
+        found = await run(module)
+        lines += [compare(row, [found], []) for row in rows]
+
+    transactional: list[Figures] = []
+    recoverable: list[Figures] = []
+    peer: list[Figures] = []
+    left_out = "" if with_rabbitmq else "it was not asked for"
+    load = ("--messages", str(messages))
+    for _ in range(runs):
+        transactional.append(await run("bench_end_to_end", *load))
+        recoverable.append(
+            await run("bench_end_to_end", *load, "--delivery", "recoverable", "--throughput-only")
+        )
+        if not left_out:
+            try:
+                tell(rabbitmq.PEER)
+                peer.append(await rabbitmq.measure(rabbitmq.script()))
+            except rabbitmq.CannotMeasure as reason:
+                left_out = str(reason)
+    lines += [compare(row, transactional, peer) for row in TRANSACTIONAL]
+    lines += [compare(row, recoverable, []) for row in RECOVERABLE]
+
+    print("\n".join(lines))
+    print()
+    if left_out:
+        print(f"RabbitMQ was left out: {left_out}.")
+    loads = [found["load_average"] for found in transactional]
+    syncs = [found["fdatasync_p50_ms"] for found in transactional]
+    print(
+        f"{os.cpu_count()} cores, load average {spread(loads)} before the end-to-end runs, an"
+        f" fdatasync {spread(syncs)} ms (p50).\nOther work on the machine takes part in every"
+        " figure but CPU time: compare figures of one table."
+    )
+
+
+def compare(row: Row, ours: list[Figures], theirs: list[Figures]) -> str:
+    values = [row.of(found) for found in ours]
+    median = statistics.median(values)
+    cells = [f"{value:,.{row.digits}f}" for value in (median, min(values), max(values))]
+    try:
+        peer = f"{statistics.median(row.of(found) for found in theirs):,.{row.digits}f}"
+    except (KeyError, statistics.StatisticsError):
+        peer = "-"
+    missed = "" if row.is_kept(median) else "  MISSED"
+    return line(f"{row.name}, {row.unit}", row.promise, *cells, peer) + missed
+
+
+def line(name: str, *cells: str) -> str:
+    return f"{name:48}" + "".join(f"{cell:>11}" for cell in cells)
+
+
+def spread(values: Iterable[float]) -> str:
+    found = sorted(values)
+    return f"{found[0]:g}" if found[0] == found[-1] else f"{found[0]:g} to {found[-1]:g}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=3, help="of the end-to-end benchmarks")
+    parser.add_argument("--messages", type=int, default=60_000, help="of each of them")
+    parser.add_argument("--without-rabbitmq", action="store_true")
+    given = parser.parse_args()
+    pair.run(measure(given.runs, given.messages, with_rabbitmq=not given.without_rabbitmq))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Where the microseconds go: py-spy looks at both daemons while the end-to-end load runs.
+
+    python -m benchmarks.profile [--messages N] [--delivery D] [--top N]
+
+A daemon's CPU time for one message, divided by what it was doing when py-spy looked: each sample
+counts for the innermost function that is ours.  Being looked at costs time of its own, so the sum
+is a little above what the benchmark finds; waiting for the disk is no CPU time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.bench_end_to_end import WARM_UP_MESSAGES, Load, daemons, throughput
+from benchmarks.pair import Daemon, run
+
+SAMPLES_PER_S = 250
+ELSEWHERE = "event loop, system calls"
+LOOP = "qmd/daemon.py main"  # all that the event loop does itself is seen as this function
+
+# The beginning of a frame's place, and what is done there; the first that fits counts.
+GROUPS: Sequence[tuple[str, str]] = (
+    ("protocol/framing.py", "framing"),
+    ("protocol/", "codec"),
+    ("qmd/core/session", "session"),
+    ("qmd/core/window.py", "session"),
+    ("qmd/core/handshake.py", "session"),
+    ("qmd/core/sequence.py", "sequence"),
+    ("qmd/core/", "core, the rest"),
+    ("storage/batch.py Batch.write", "storage: commit"),
+    ("storage/batch.py", "storage: gathering a batch"),
+    ("storage/writer.py", "storage: writer"),
+    ("storage/", "storage: rows in and out"),
+    ("qmd/control.py", "control socket"),
+    ("qmd/frames.py", "control socket"),
+    ("qmd/sending.py", "sending"),
+    ("qmd/compose.py", "sending"),
+    ("qmd/routes.py", "sending"),
+    ("qmd/outgoing", "outgoing queues"),
+    ("qmd/link.py", "outgoing queues"),
+    ("qmd/incoming.py", "incoming"),
+    ("qmd/reading.py", "reading"),
+    ("qmd/local_queue.py", "reading"),
+    ("qmd/connection.py", "connection"),
+    ("qmd/", "the rest of ours"),
+)
+
+
+async def profile(load: Load, top: int) -> None:
+    spy = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
+    if spy is None:
+        raise SystemExit("py-spy is not installed: pip install py-spy")
+    async with daemons(load) as (a, b):
+        await throughput(a, b, load, WARM_UP_MESSAGES)
+        with tempfile.TemporaryDirectory(prefix="qmd-profile-") as folder:
+            files = [Path(folder, daemon.name) for daemon in (a, b)]
+            spies = [
+                await _look(spy, daemon, file) for daemon, file in zip((a, b), files, strict=True)
+            ]
+            try:
+                figures = await throughput(a, b, load, load.messages)
+            finally:
+                for each in spies:
+                    each.send_signal(signal.SIGINT)
+                    await each.wait()
+            found = [samples(file.read_text()) for file in files]
+    cpu_us = figures["daemon_us_per_message"]
+    print(f"{figures['messages_per_s']:,} messages a second while looked at; CPU us a message\n")
+    for what in (0, 1):
+        shares = [_microseconds(each, what, cpu) for each, cpu in zip(found, cpu_us, strict=True)]
+        _print_table(shares, rows_max=top if what else len(GROUPS))
+
+
+async def _look(spy: str, daemon: Daemon, file: Path) -> asyncio.subprocess.Process:
+    looking = await asyncio.create_subprocess_exec(
+        *(spy, "record", "--pid", str(daemon.pid), "--rate", str(SAMPLES_PER_S)),
+        *("--format", "raw", "--output", str(file)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    assert looking.stdout is not None
+    await looking.stdout.readline()  # its first words: it looks
+    return looking
+
+
+def samples(raw: str) -> Counter[tuple[str, str]]:
+    """How often the daemon was seen at each (group, function)."""
+    counted: Counter[tuple[str, str]] = Counter()
+    for line in raw.splitlines():
+        stack, _, count = line.rpartition(" ")
+        counted[place(stack.split(";"))] += int(count)
+    return counted
+
+
+def place(frames: Sequence[str]) -> tuple[str, str]:
+    """Group and name of the innermost function that is ours; a frame is `name (file:line)`."""
+    for name in map(_name, reversed(frames)):
+        if name.startswith(LOOP):
+            break
+        for beginning, group in GROUPS:
+            if name.startswith(beginning):
+                return group, name
+    return ELSEWHERE, _name(frames[-1])
+
+
+def _name(frame: str) -> str:
+    function, _, where = frame.partition(" (")
+    return f"{where.rpartition(':')[0]} {function}"
+
+
+def _microseconds(found: Counter[tuple[str, str]], what: int, cpu_us: float) -> dict[str, float]:
+    """CPU time a message, by group (0) or function (1)."""
+    total = sum(found.values())
+    shares: Counter[str] = Counter()
+    for key, count in found.items():
+        shares[key[what]] += count
+    return {name: count / total * cpu_us for name, count in shares.items()}
+
+
+def _print_table(shares: list[dict[str, float]], rows_max: int) -> None:
+    a, b = shares
+    names = sorted(a.keys() | b.keys(), key=lambda name: -a.get(name, 0) - b.get(name, 0))
+    print(f"{'':52}{'A':>8}{'B':>8}")
+    for name in names[:rows_max]:
+        print(f"{name:52}{a.get(name, 0):8.1f}{b.get(name, 0):8.1f}")
+    print(f"{'all':52}{sum(a.values()):8.1f}{sum(b.values()):8.1f}\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--messages", type=int, default=60_000)
+    parser.add_argument("--delivery", default="transactional")
+    parser.add_argument("--top", type=int, default=25, help="functions to list")
+    given = parser.parse_args()
+    run(profile(Load(messages=given.messages, delivery=given.delivery), given.top))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The instrument itself: a log that tells the truth, and faults that happen where they should."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.crash.disk import Loss, PowerlessDisk
+from tests.crash.machine import Machine
+from tests.crash.shim import Fault
+from tests.crash.workload import Workload
+
+NOT_LOGGED = {"lock", "reserve"}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        path.name: path.read_bytes()
+        for path in folder.iterdir()
+        if path.name not in NOT_LOGGED and not path.name.endswith("-shm")
+    }
+
+
+@pytest.mark.parametrize("at", [40, 400])
+def test_the_log_tells_what_is_on_the_disk(machine: Machine, folder: Path, at: int):
+    with Workload(machine, seed=1) as workload:
+        workload.run(Fault("kill", at, "w"))
+    disk = PowerlessDisk(machine.data)
+    for record in machine.log.records():
+        if record.kind not in "km":
+            disk.feed(record)
+
+    (folder / "again").mkdir()
+    disk.write(folder / "again", Loss.NOTHING, random.Random(1))
+
+    assert files(folder / "again") == files(machine.data)
+    assert len(files(machine.data)) >= 2
+
+
+def test_a_process_is_killed_at_the_act_that_was_chosen(machine: Machine):
+    with Workload(machine, seed=1) as workload:
+        assert not workload.run(Fault("kill", 30, "s"))
+
+    assert machine.ended() == -9
+    assert machine.count.value == 30
+    assert sum(record.kind == "s" for record in machine.log.records()) == 29
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (Fault("eio", 20, "s", times=0), "disk I/O error"),
+        (Fault("eio", 200, "w", times=0), "disk I/O error"),
+        (Fault("enospc", 200, "w", times=0), "database or disk is full"),
+        (Fault("short", 200, "w", times=0), "database or disk is full"),
+    ],
+)
+def test_a_daemon_whose_disk_fails_stops_and_says_why(machine: Machine, fault: Fault, words: str):
+    with Workload(machine, seed=1) as workload:
+        assert not workload.run(fault)
+
+    assert machine.ended() == 1
+    (event,) = [event for event in machine.events() if event["level"] == "critical"]
+    assert event["event"] == "storage_failed"
+    assert words in str(event["reason"])
+    assert "Nothing that was acknowledged is lost" in str(event["remedy"])

@@ -1,0 +1,142 @@
+"""`make fuzz`: every target for a while, each in a process of its own.
+
+    python -m tests.fuzz [--seconds 60] [--jobs 2] [TARGET ...]
+    python -m tests.fuzz --replay FILE TARGET     one input again, with its traceback
+    python -m tests.fuzz --keep                   the best of build/fuzz goes into the corpus
+
+What a run learns is kept in build/fuzz for the next one.  An input that fails is written to
+build/fuzz/TARGET-crash-…, and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.fuzz.limits import INPUT_BYTES_MAX
+from tests.fuzz.targets import TARGETS
+
+ROOT = Path(__file__).resolve().parents[2]
+CORPUS = Path(__file__).parent / "corpus"
+WORK = ROOT / "build" / "fuzz"
+RSS_MB_MAX = 1024
+HANG_S = 10
+KEPT_BYTES_MAX = 32 * 1024  # of a target, in the repository
+KEPT_INPUT_BYTES_MAX = 1024
+
+
+class Run(NamedTuple):
+    """What became of one target."""
+
+    name: str
+    inputs: int
+    seconds: int
+    failed: bool
+    output: str
+
+
+def main() -> int:
+    arguments = _arguments()
+    names = arguments.target or list(TARGETS)
+    if arguments.replay:
+        TARGETS[names[0]].check(arguments.replay.read_bytes())
+        print("the target holds for this input")
+        return 0
+    if arguments.keep:
+        for name in names:
+            keep(name)
+        return 0
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        runs = list(pool.map(lambda name: run(name, arguments.seconds), names))
+    for done in runs:
+        rate = done.inputs // max(1, done.seconds)
+        print(f"{done.name:16} {done.inputs:>11,} inputs {done.seconds:>6} s {rate:>8,}/s")
+        if done.failed:
+            print(done.output[-6000:])
+    failed = [done.name for done in runs if done.failed]
+    total = sum(done.inputs for done in runs)
+    print(f"{total:,} inputs, " + (f"FAILED: {', '.join(failed)}" if failed else "nothing found"))
+    return 1 if failed else 0
+
+
+def run(name: str, seconds: int) -> Run:
+    """Fuzz one target."""
+    folder = WORK / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed in TARGETS[name].seeds():
+        (folder / hashlib.sha1(seed).hexdigest()).write_bytes(seed)
+    done = _libfuzzer(
+        name,
+        str(folder),
+        *([str(CORPUS / name)] if (CORPUS / name).is_dir() else []),
+        f"-max_total_time={seconds}",
+        f"-max_len={INPUT_BYTES_MAX}",
+        f"-rss_limit_mb={RSS_MB_MAX}",
+        f"-timeout={HANG_S}",
+        f"-artifact_prefix={WORK}/{name}-",
+        "-print_final_stats=1",
+    )
+    return Run(
+        name,
+        _stat(done.stdout, r"stat::number_of_executed_units: (\d+)"),
+        _stat(done.stdout, r"Done \d+ runs in (\d+) second"),
+        done.returncode != 0,
+        done.stdout,
+    )
+
+
+def keep(name: str) -> None:
+    """The smallest inputs that reach what all reach, as far as they are small."""
+    with tempfile.TemporaryDirectory() as merged:
+        folder = WORK / name
+        _libfuzzer(name, "-merge=1", merged, str(folder), str(CORPUS / name))
+        shutil.rmtree(CORPUS / name, ignore_errors=True)
+        (CORPUS / name).mkdir()
+        left = KEPT_BYTES_MAX
+        for file in sorted(Path(merged).iterdir(), key=lambda file: file.stat().st_size):
+            size = file.stat().st_size
+            left -= size
+            if left < 0 or size > KEPT_INPUT_BYTES_MAX:
+                break
+            shutil.copy(file, CORPUS / name / hashlib.sha1(file.read_bytes()).hexdigest()[:16])
+    print(f"{name}: {len(list((CORPUS / name).iterdir()))} inputs kept")
+
+
+def _libfuzzer(name: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.fuzz.engine", name, *options],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+
+
+def _stat(output: str, pattern: str) -> int:
+    found = re.findall(pattern, output)
+    return int(found[-1]) if found else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
+    parser.add_argument("target", nargs="*", choices=[[], *TARGETS])
+    parser.add_argument("--seconds", type=int, default=60, help="for each target")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--replay", type=Path, metavar="FILE")
+    parser.add_argument("--keep", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

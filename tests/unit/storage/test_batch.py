@@ -1,0 +1,214 @@
+"""What a batch does with its acts: in which order, and who hears of it when."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+from storage import (
+    counters,
+    history,
+    messages,
+    outcomes,
+    outgoing,
+    sequences,
+)
+from storage.keys import message_key
+from tests.unit.storage.support import (
+    PACKET,
+    SOURCE,
+    durable,
+    insert,
+    key,
+    opened,
+    raise_error,
+    stored,
+)
+
+
+def test_every_kind_of_act_is_stored_by_one_commit(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            for number in (1, 2, 3, 4):
+                storage.batch.insert_outgoing(message_key(7, 8, number), PACKET, 99)
+            await durable(storage)
+
+            batch = storage.batch
+            insert(storage, 1, 2)
+            batch.delete_messages([key(1)])
+            batch.delete_outgoing([message_key(7, 8, 4)])
+            batch.delete_outgoing_range(message_key(7, 8, 1), message_key(7, 8, 2))
+            batch.add_incoming_sequence(1, SOURCE, 16, at_s=7)
+            batch.set_incoming_sequence(1, 2**64 - 1, 5, at_s=8)
+            batch.add_outgoing_queue(outgoing.OutgoingQueueRow(7, "b", "b:1801", False, 1, 0, 1, 5))
+            batch.set_outgoing_sequence(7, 2**64 - 2, base=3, next_number=4)
+            batch.remember_message_id(SOURCE, 11, at_s=9)
+            batch.record_outcome(b"token", b"result", at_s=10)
+            first = batch.run(lambda db: counters.reserve(db, "n", 10))
+            assert storage.batch is batch
+            assert await first == 1
+
+            def look(db: sqlite3.Connection) -> tuple[object, ...]:
+                return (
+                    [row.key for row in messages.page(db, 16)],
+                    [row.key for row in outgoing.page(db, 7)],
+                    sequences.list_all(db),
+                    [row[4:7] for row in outgoing.list_queues(db)],
+                    history.entries(db),
+                    outcomes.find(db, b"token"),
+                )
+
+            assert await storage.read(look) == (
+                [key(2)],
+                [message_key(7, 8, 3)],
+                [(1, SOURCE, 16, 2**64 - 1, 5, 8)],
+                [(2**64 - 2, 3, 4)],
+                [(SOURCE, 11, 9)],
+                b"result",
+            )
+
+    asyncio.run(scenario())
+
+
+def test_units_settle_first_then_callbacks_in_order_then_reads(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            told: list[str] = []
+            batch = storage.batch
+            batch.read_after(lambda db: "read 1", told.append)
+            batch.when_durable(lambda: told.append(f"first, unit is done: {unit.done()}"))
+            unit = batch.run(lambda db: 5)
+            batch.read_after(lambda db: "read 2", told.append)
+            batch.when_durable(lambda: told.append("second"))
+            await durable(storage)
+
+            assert told == ["first, unit is done: True", "second", "read 1", "read 2"]
+
+    asyncio.run(scenario())
+
+
+def test_a_read_after_sees_its_own_batch_and_not_the_next(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            counts: list[int] = []
+            insert(storage, 100)
+            storage.batch.when_durable(lambda: insert(storage, 101))
+            storage.batch.read_after(lambda db: len(messages.page(db, 16)), counts.append)
+            await asyncio.sleep(0)
+            insert(storage, 102)
+            storage.batch.read_after(lambda db: len(messages.page(db, 16)), counts.append)
+            await durable(storage)
+            await durable(storage)
+
+            assert counts == [1, 2]
+            assert await stored(storage) == [key(100), key(101), key(102)]
+
+    asyncio.run(scenario())
+
+
+def test_the_last_state_of_a_sequence_within_a_batch_wins(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            storage.batch.add_incoming_sequence(1, SOURCE, 16, at_s=0)
+            for number in (1, 2, 3):
+                storage.batch.set_incoming_sequence(1, 7, number, at_s=number)
+            await durable(storage)
+
+            (row,) = await storage.read(sequences.list_all)
+            assert (row.sequence_id, row.number, row.last_seen_s) == (7, 3, 3)
+
+    asyncio.run(scenario())
+
+
+def test_rows_are_written_before_units_and_insertions_before_deletions(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            purged = storage.batch.run(lambda db: messages.purge(db, 16, rows_max=10))
+            storage.batch.delete_messages([key(2)])
+            insert(storage, 1, 2)
+
+            assert (await purged).messages == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_unit_that_fails_leaves_the_others_and_the_rows_alone(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+
+            def spoiled(db: sqlite3.Connection) -> None:
+                messages.insert(db, [(key(9), 1, None, None, PACKET)])
+                raise ValueError("no")
+
+            def conflicting(db: sqlite3.Connection) -> None:
+                messages.insert(db, [(key(8), 1, None, None, PACKET)])
+                messages.insert(db, [(key(1), 1, None, None, PACKET)])
+
+            insert(storage, 1)
+            before = storage.batch.run(lambda db: counters.reserve(db, "a", 1))
+            failing = [
+                storage.batch.run(spoiled),
+                storage.batch.run(conflicting),
+                storage.batch.run(lambda db: db.execute("no SQL")),
+                storage.batch.run(lambda db: db.execute("SELECT ?")),
+            ]
+            after = storage.batch.run(lambda db: counters.reserve(db, "b", 1))
+            results = await asyncio.gather(before, *failing, after, return_exceptions=True)
+
+            assert [type(result) for result in results] == [
+                int,
+                ValueError,
+                sqlite3.IntegrityError,
+                sqlite3.OperationalError,
+                sqlite3.ProgrammingError,
+                int,
+            ]
+            assert await stored(storage) == [key(1)]
+            assert await storage.read(lambda db: counters.following(db, "b")) == 2
+            assert not storage.failed.done()
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_that_gave_up_waiting_disturbs_nobody(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            cancelled = storage.batch.run(lambda db: 1)
+            failing = storage.batch.run(raise_error(ValueError()))
+            cancelled.cancel()
+            failing.cancel()
+
+            assert await storage.batch.run(lambda db: 2) == 2
+
+    asyncio.run(scenario())
+
+
+def test_many_callbacks_all_run(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            told: list[int] = []
+            for number in range(100_000):
+                storage.batch.when_durable(lambda number=number: told.append(number))
+            await durable(storage)
+
+            assert told == list(range(100_000))
+
+    asyncio.run(scenario())
+
+
+def test_too_much_waiting_is_seen_as_congestion(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder, commit_rows_max=10, commit_bytes_max=1000) as storage:
+            storage.batch.delete_messages(range(10))
+            assert storage.pressure == 10
+            assert storage.congested
+            await durable(storage)
+            assert not storage.congested
+
+            storage.batch.insert_message(key(1), bytes(600), 1)
+            assert not storage.congested
+            storage.batch.insert_outgoing(key(1), bytes(400))
+            assert storage.congested
+            await durable(storage)
+            assert not storage.congested
+
+    asyncio.run(scenario())
