@@ -129,7 +129,7 @@ class Demo:
             is_last = settled.is_set()
             async for message in client.receive_each(queue, timeout_s=QUIET_S):
                 tally = tallies.get(delivery_of(message.body), self.outcome.transactional)
-                tally.arrived(message)
+                tally.arrived(message.body, message.id)
                 if tally is self.outcome.transactional:
                     self._progress.advance()
 

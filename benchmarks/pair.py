@@ -147,6 +147,14 @@ class Daemon:
         fields = self._proc("stat").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
+    def thread_cpu_s(self) -> dict[int, float]:
+        """The same for each of its threads, by its id."""
+        threads = Path(f"/proc/{self.pid}/task").iterdir()
+        return {
+            int(thread.name): int((thread / "schedstat").read_text().split()[0]) / 1e9
+            for thread in threads
+        }
+
     def rss_mb(self) -> float:
         return int(self._proc("statm").split()[1]) * _PAGE_BYTES / 1e6
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.profile [--messages N] [--delivery D] [--top N]
 
-A daemon's CPU time for one message, divided by what it was doing when py-spy looked: each sample
-counts for the innermost function that is ours.  Being looked at costs time of its own, so the sum
-is a little above what the benchmark finds; waiting for the disk is no CPU time.
+The CPU time of a daemon's threads for one message, divided by what each was doing when py-spy
+looked; a sample counts for the innermost function that is ours.  Being looked at costs time of its
+own, so the sum is above what the benchmark finds; waiting for the disk is no CPU time.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ from benchmarks.pair import Daemon, run
 SAMPLES_PER_S = 250
 ELSEWHERE = "event loop, system calls"
 LOOP = "qmd/daemon.py main"  # all that the event loop does itself is seen as this function
+# Waiting for work: py-spy often takes it for being at work.
+WAITING = "aiosqlite/core.py _connection_worker_thread"
+
+Samples = Counter[tuple[str, str]]  # by group and function
 
 # The beginning of a frame's place, and what is done there; the first that fits counts.
 GROUPS: Sequence[tuple[str, str]] = (
@@ -65,24 +69,33 @@ async def profile(load: Load, top: int) -> None:
             spies = [
                 await _look(spy, daemon, file) for daemon, file in zip((a, b), files, strict=True)
             ]
+            before = [daemon.thread_cpu_s() for daemon in (a, b)]
             try:
                 figures = await throughput(a, b, load, load.messages)
             finally:
+                after = [daemon.thread_cpu_s() for daemon in (a, b)]
                 for each in spies:
                     each.send_signal(signal.SIGINT)
                     await each.wait()
-            found = [samples(file.read_text()) for file in files]
-    cpu_us = figures["daemon_us_per_message"]
+            shares = [
+                microseconds(
+                    samples(file.read_text()),
+                    {
+                        thread: (spent_s - began.get(thread, 0.0)) / load.messages * 1e6
+                        for thread, spent_s in ended.items()
+                    },
+                )
+                for file, began, ended in zip(files, before, after, strict=True)
+            ]
     print(f"{figures['messages_per_s']:,} messages a second while looked at; CPU us a message\n")
-    for what in (0, 1):
-        shares = [_microseconds(each, what, cpu) for each, cpu in zip(found, cpu_us, strict=True)]
-        _print_table(shares, rows_max=top if what else len(GROUPS))
+    print_table([by_group(share) for share in shares], rows_max=len(GROUPS))
+    print_table([by_function(share) for share in shares], rows_max=top)
 
 
 async def _look(spy: str, daemon: Daemon, file: Path) -> asyncio.subprocess.Process:
     looking = await asyncio.create_subprocess_exec(
         *(spy, "record", "--pid", str(daemon.pid), "--rate", str(SAMPLES_PER_S)),
-        *("--format", "raw", "--output", str(file)),
+        *("--format", "raw", "--threads", "--output", str(file)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
@@ -91,13 +104,28 @@ async def _look(spy: str, daemon: Daemon, file: Path) -> asyncio.subprocess.Proc
     return looking
 
 
-def samples(raw: str) -> Counter[tuple[str, str]]:
-    """How often the daemon was seen at each (group, function)."""
-    counted: Counter[tuple[str, str]] = Counter()
+def samples(raw: str) -> dict[int, Samples]:
+    """How often each thread was seen where; a line is `thread (ID): NAME;frame;...;frame COUNT`."""
+    threads: dict[int, Samples] = {}
     for line in raw.splitlines():
         stack, _, count = line.rpartition(" ")
-        counted[place(stack.split(";"))] += int(count)
-    return counted
+        thread, *frames = stack.split(";")
+        if _name(frames[-1]) != WAITING:
+            number = int(thread.partition("(")[2].partition(")")[0])
+            threads.setdefault(number, Counter())[place(frames)] += int(count)
+    return threads
+
+
+def microseconds(
+    threads: dict[int, Samples], cpu_us: dict[int, float]
+) -> dict[tuple[str, str], float]:
+    """CPU time a message, by group and function; `cpu_us` is that of each thread in all."""
+    shares: dict[tuple[str, str], float] = {}
+    for thread, found in threads.items():
+        total = found.total()
+        for key, count in found.items():
+            shares[key] = shares.get(key, 0.0) + count / total * cpu_us.get(thread, 0.0)
+    return shares
 
 
 def place(frames: Sequence[str]) -> tuple[str, str]:
@@ -116,16 +144,18 @@ def _name(frame: str) -> str:
     return f"{where.rpartition(':')[0]} {function}"
 
 
-def _microseconds(found: Counter[tuple[str, str]], what: int, cpu_us: float) -> dict[str, float]:
-    """CPU time a message, by group (0) or function (1)."""
-    total = sum(found.values())
-    shares: Counter[str] = Counter()
-    for key, count in found.items():
-        shares[key[what]] += count
-    return {name: count / total * cpu_us for name, count in shares.items()}
+def by_group(shares: dict[tuple[str, str], float]) -> dict[str, float]:
+    groups: dict[str, float] = {}
+    for (group, _), spent_us in shares.items():
+        groups[group] = groups.get(group, 0.0) + spent_us
+    return groups
 
 
-def _print_table(shares: list[dict[str, float]], rows_max: int) -> None:
+def by_function(shares: dict[tuple[str, str], float]) -> dict[str, float]:
+    return {function: spent_us for (_, function), spent_us in shares.items()}
+
+
+def print_table(shares: list[dict[str, float]], rows_max: int) -> None:
     a, b = shares
     names = sorted(a.keys() | b.keys(), key=lambda name: -a.get(name, 0) - b.get(name, 0))
     print(f"{'':52}{'A':>8}{'B':>8}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
-from qmd.client import Message
 from qmd.client.new_message import DeliveryName
 
 BODY_BYTES = 1024
@@ -40,12 +39,12 @@ class Tally:
         self.ids[number] = message_id
         self.sent += 1
 
-    def arrived(self, message: Message) -> None:
-        number = number_of(message.body)
-        if not 0 <= number < self.total or message.body != self.body(number):
-            self.altered.append(message.id)
+    def arrived(self, body: bytes, message_id: str) -> None:
+        number = number_of(body)
+        if not 0 <= number < self.total or body != self.body(number):
+            self.altered.append(message_id)
             return
-        self.arrivals[number].append(message.id)
+        self.arrivals[number].append(message_id)
         if len(self.arrivals[number]) == 1:
             self.delivered += 1
             if number < self._last:

@@ -28,6 +28,8 @@ class Reserve:
         self._watermark_bytes = options.disk_watermark_bytes
         self._checked_at_s = float("-inf")
         self._has_room = False
+        #: It is not held, and there was room for it at the last look: the next commit takes it.
+        self.can_return = False
 
     def take(self) -> None:
         """Hold the reserve, where the disk has room for it and the watermark beside it."""
@@ -60,5 +62,9 @@ class Reserve:
         """Whether new messages may be taken.  Asks the system at most once a second."""
         if now_s - self._checked_at_s >= ROOM_CHECK_INTERVAL_S:
             self._checked_at_s = now_s
-            self._has_room = self._disk.free_bytes(self._folder) >= self._watermark_bytes
+            free_bytes = self._disk.free_bytes(self._folder)
+            self._has_room = free_bytes >= self._watermark_bytes
+            self.can_return = not self.held and (
+                free_bytes >= self._size_bytes + self._watermark_bytes
+            )
         return self.held and self._has_room

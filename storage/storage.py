@@ -112,7 +112,12 @@ class Storage:
 
     def room(self, now_s: float) -> bool:
         """Whether the disk has room for new messages.  `now_s` may be any clock that only grows."""
-        return self._reserve.has_room(now_s)
+        has_room = self._reserve.has_room(now_s)
+        if self._reserve.can_return:
+            # Where all is refused nothing may be committed for long: have it done now.
+            self._reserve.can_return = False
+            self.batch.when_durable(lambda: None)
+        return has_room
 
     @property
     def full(self) -> bool:

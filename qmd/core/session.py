@@ -255,7 +255,9 @@ class Session:
             self._heard = False
             self._ack_wait_due = now + self._ack_wait_s
         if now >= self._cleanup_due:
-            if not self._active:
+            # Where somebody waits for an acknowledgment nobody is idle: closed before it is due,
+            # the session would come back with the same messages, for ever.
+            if not (self._active or self.outgoing.outstanding or self.incoming.pending):
                 return self.close(f"idle for {settings.cleanup_timeout_s:g} s", now)
             self._active = False
             self._cleanup_due = now + settings.cleanup_timeout_s

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,19 +19,29 @@ from tests.crash.workload import Lost, Workload
 #: ten times as many.
 TURNS = "ctsduk"
 EVERYTHING = "cwtsduk"
+START_ACTS_MAX = 30  # a start after a crash has about as many
 
 
 class Cycle(NamedTuple):
-    """One life of a machine: what kills it, and what kills its next starts before they are done."""
+    """One life of a machine: what goes wrong, and what kills its next starts before they are done.
+
+    As text `SEED:DO:AT:KINDS:TIMES` and a `:AT` for each of those starts.
+    """
 
     seed: int
     fault: Fault
-    deaths: tuple[Fault, ...] = ()
+    deaths: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        dead = "".join(f", then at act {death.at} of a start" for death in self.deaths)
         fault = self.fault
-        return f"seed {self.seed}, {fault.do} at act {fault.at} of {fault.kinds}{dead}"
+        return ":".join(
+            map(str, (self.seed, fault.do, fault.at, fault.kinds, fault.times, *self.deaths))
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Cycle:
+        seed, do, at, kinds, times, *deaths = text.split(":")
+        return cls(int(seed), Fault(do, int(at), kinds, int(times)), tuple(map(int, deaths)))
 
 
 class Bench:
@@ -57,7 +67,7 @@ class Bench:
             try:
                 came_to_its_end = workload.run(cycle.fault)
                 self._check_death(cycle, came_to_its_end)
-                workload.verify(deaths=cycle.deaths)
+                workload.verify([Fault("kill", at, EVERYTHING) for at in cycle.deaths])
             except Exception as error:
                 raise Lost(f"{cycle}: {error!r}\n{self.machine.said()}") from error
             return not came_to_its_end
@@ -74,11 +84,21 @@ def kills(seed: int, acts: int, kinds: str) -> Iterator[Cycle]:
     """One for each act; every third dies in its next start as well, and some more than once."""
     rng = random.Random(seed)
     for at in range(1, acts + 1):
-        deaths: Sequence[Fault] = ()
-        if at % 3 == 0:
-            count = rng.choice((1, 1, 2, 3))
-            deaths = [Fault("kill", rng.randrange(1, 30), EVERYTHING) for _ in range(count)]
-        yield Cycle(seed, Fault("kill", at, kinds), tuple(deaths))
+        starts = rng.choice((1, 1, 2, 3)) if at % 3 == 0 else 0
+        yield Cycle(
+            seed,
+            Fault("kill", at, kinds),
+            tuple(rng.randrange(1, START_ACTS_MAX) for _ in range(starts)),
+        )
+
+
+def failures(seed: int, writes: int) -> Iterator[Cycle]:
+    """The disk fails once or for ever, at some of the writes and syncs."""
+    rng = random.Random(seed)
+    for at in range(1, writes, 6):
+        do, kinds = rng.choice([("enospc", "w"), ("eio", "w"), ("short", "w"), ("eio", "s")])
+        at_most = at if kinds == "w" else 1 + at % 50
+        yield Cycle(seed, Fault(do, at_most, kinds, rng.choice((0, 1, 3))))
 
 
 def scratch() -> Path:

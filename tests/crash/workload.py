@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from tests.crash.control import Control, Ended, Refusal, next_number
@@ -316,12 +317,12 @@ class Workload:
 
     # Afterwards.
 
-    def verify(self, *, deaths: list[Fault] | None = None) -> None:
-        """Start again, after as many further deaths, and look for all that was promised."""
+    def verify(self, deaths: Iterable[Fault] = ()) -> None:
+        """Start again, after so many further deaths, and look for all that was promised."""
         machine = self._machine
         machine.kill()
         self.hang_up()
-        for fault in deaths or ():
+        for fault in deaths:
             machine.count.reset()
             machine.kill()
             machine.start(fault)

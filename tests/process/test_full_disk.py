@@ -1,0 +1,189 @@
+"""A disk that is full while the daemon runs: it says so, loses nothing, and recovers by itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.process.harness import Daemon, Hosts, body
+from tests.process.peer import Closed, Peer, RemoteQueueManager
+from tests.process.test_two_daemons import wait_sent
+
+MB = 1_000_000
+DISK_MB = 12
+RESERVE = {"disk_reserve": "1MB"}
+
+
+class SmallDisk:
+    """A file system of 12 MB with room for a data folder, and for something else that fills it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._other = folder / "other"
+
+    def fill(self, leave_bytes: int = 0) -> None:
+        """Something else takes all of the room, but for `leave_bytes`."""
+        with self._other.open("wb", buffering=0) as other, pytest.raises(OSError, match="space"):
+            while True:
+                other.write(bytes(4096))
+        os.truncate(self._other, max(0, self._other.stat().st_size - leave_bytes))
+
+    def clear(self) -> None:
+        self._other.unlink(missing_ok=True)
+
+    def free_bytes(self) -> int:
+        found = os.statvfs(self.folder)
+        return found.f_bavail * found.f_frsize
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB * MB}", "qmd-test", str(folder)]
+    if subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("this machine does not let us mount a small file system")
+    yield SmallDisk(folder)
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def daemon(hosts: Hosts, disk: SmallDisk) -> Daemon:
+    daemon = hosts.daemon(queue_manager={"data": str(disk.folder / "data")}, quotas=RESERVE)
+    daemon.create("plain")
+    daemon.create("orders", transactional=True)
+    return daemon
+
+
+def send_until_refused(daemon: Daemon, queue: str, size: int) -> tuple[list[bytes], bytes]:
+    """The bodies that were taken, and what was said about the first that was not."""
+    taken: list[bytes] = []
+    for number in range(1000):
+        content = (b"%06d" % number).ljust(size, b".")
+        sent = daemon.cli("send", queue, "--file", "-", input=content, check=False)
+        if sent.returncode != 0:
+            assert sent.returncode == 4
+            return taken, sent.stderr
+        taken.append(content)
+    raise AssertionError("the disk is larger than all messages")
+
+
+def test_a_send_to_a_full_disk_is_refused_and_says_how_full_it_is_and_what_to_do(
+    daemon: Daemon, disk: SmallDisk
+):
+    taken, said = send_until_refused(daemon, "plain", 400_000)
+
+    (line,) = said.decode().splitlines()
+    assert "disk" in line
+    assert "MB" in line
+    assert "[quotas] disk_reserve" in line
+    assert "receive" in line.lower()
+    assert daemon.json("status")[0]["disk_full"]
+    assert disk.free_bytes() > 0
+    assert daemon.bodies("plain") == taken
+
+
+def test_a_queue_that_filled_the_disk_can_be_emptied_and_filled_again(daemon: Daemon):
+    for _ in range(3):
+        taken, _ = send_until_refused(daemon, "plain", 400_000)
+        assert len(taken) > 10
+        assert daemon.bodies("plain") == taken
+        assert not daemon.json("status")[0]["disk_full"]
+
+
+def test_a_disk_that_somebody_else_filled_takes_nothing_and_gives_everything(
+    hosts: Hosts, daemon: Daemon, disk: SmallDisk
+):
+    remote = hosts.remote()
+    listener = remote.listen()
+    bodies = [b"%d" % number for number in range(50)]
+    daemon.send_all("orders", bodies)
+    daemon.send_all(listener.destination("q"), bodies, "--transactional")
+    disk.fill()
+
+    refused = daemon.cli("send", "orders", "x", check=False)
+    assert refused.returncode == 4
+    peer = listener.accept()
+    for message in peer.receive_many(50):
+        assert message.transaction is not None
+    last = message.transaction
+    peer.order_ack(last.sequence_id, last.number)
+    received = daemon.bodies("orders")
+
+    assert received == bodies
+    wait_sent(daemon)
+    assert daemon.alive
+
+
+def test_what_others_send_to_a_full_disk_is_not_acknowledged_and_comes_when_there_is_room(
+    hosts: Hosts, daemon: Daemon, disk: SmallDisk
+):
+    remote = hosts.remote()
+    sequence = remote.new_sequence()
+    orders = [remote.transactional("orders", sequence, number) for number in range(1, 6)]
+    letters = [remote.message("plain", b"%d" % n, recoverable=True) for n in range(1, 6)]
+    first = remote.connect(daemon.port)
+    first.send_many([*orders[:2], *letters[:2]])
+    first.wait_stored()
+    first.wait_order_ack(sequence, 2)
+    disk.fill()
+    daemon.restart()
+
+    for packets in (orders, letters):
+        peer = remote.connect(daemon.port)
+        assert refuses(peer, packets[2:])
+    assert remote.order_acked[sequence] == 2
+    assert [body(each) for each in daemon.peek("orders")] == [b"1", b"2"]
+    disk.clear()
+    wait_for_room(daemon)
+    again = remote.connect(daemon.port)
+    again.send_many([*orders[1:], *letters[1:]])
+    again.wait_stored()
+    again.wait_order_ack(sequence, 5)
+
+    assert daemon.bodies("orders") == [b"1", b"2", b"3", b"4", b"5"]
+    assert daemon.bodies("plain") == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def refuses(peer: Peer, packets: list[bytes]) -> bool:
+    """Whether the session ends without a word about these messages."""
+    before = len(peer.session_acks)
+    try:
+        peer.send_many(packets)
+        peer.wait(lambda: False, 10)
+    except Closed:
+        return len(peer.session_acks) == before
+    except TimeoutError:
+        return False
+    return False
+
+
+def wait_for_room(daemon: Daemon) -> None:
+    """The daemon looks for room by itself; a first message may still be refused."""
+    for _ in range(200):
+        if daemon.cli("send", "plain", "room?", check=False).returncode == 0:
+            assert daemon.bodies("plain")[-1] == b"room?"
+            return
+    raise AssertionError("there is room, and nothing is taken")
+
+
+def test_a_daemon_on_a_full_disk_that_is_killed_starts_again_and_gives_what_it_has(
+    daemon: Daemon, disk: SmallDisk
+):
+    bodies = [b"%d" % number for number in range(200)]
+    daemon.send_all("plain", bodies)
+    disk.fill()
+
+    for start in range(0, 200, 50):
+        daemon.restart()
+        received = daemon.json("receive", "private$\\plain", "--count", "50")
+        assert [body(each) for each in received] == bodies[start : start + 50]
+
+    disk.clear()
+    wait_for_room(daemon)

@@ -1,0 +1,120 @@
+"""The demo sees what is wrong: a verdict that cannot be bad is worth nothing."""
+
+import pytest
+
+from benchmarks.tally import Tally
+from benchmarks.verdict import Outcome, table, verdict, wrongs
+
+TOTAL = 5
+
+
+def outcome():
+    """All sent in order, before the only kill, and nothing arrived."""
+    tallies = [Tally(kind, TOTAL) for kind in ("transactional", "recoverable", "express")]
+    for tally in tallies:
+        for number in range(TOTAL):
+            tally.kills_before[number] = 0
+            tally.confirmed(number, f"id{number}")
+    return Outcome(*tallies, kills=1, seconds=2.0)
+
+
+def deliver(tally, numbers):
+    for number in numbers:
+        tally.arrived(tally.body(number), f"id{number}")
+
+
+def delivered():
+    result = outcome()
+    for tally in result.tallies:
+        deliver(tally, range(TOTAL))
+    return result
+
+
+def test_everything_once_and_in_order_is_right(tmp_path):
+    result = delivered()
+
+    assert wrongs(result) == []
+    assert "exactly once and in order" in verdict(result, [], tmp_path)[0]
+
+
+@pytest.mark.parametrize("kind", ["transactional", "recoverable"])
+def test_a_lost_message_is_named(kind):
+    result = outcome()
+    for tally in result.tallies:
+        deliver(tally, [0, 1, 3, 4] if tally.delivery == kind else range(TOTAL))
+
+    assert wrongs(result) == [f"lost: {kind} message 2, id id2"]
+
+
+def test_an_express_message_may_be_lost_to_a_later_kill():
+    result = outcome()
+    for tally in result.tallies:
+        deliver(tally, [0, 1, 3, 4] if tally.delivery == "express" else range(TOTAL))
+
+    assert wrongs(result) == []
+
+
+def test_an_express_message_is_not_lost_without_a_kill():
+    result = outcome()
+    result.express.kills_before[2] = 1
+    for tally in result.tallies:
+        deliver(tally, [0, 1, 3, 4] if tally.delivery == "express" else range(TOTAL))
+
+    assert wrongs(result) == ["lost: express message 2, id id2"]
+
+
+@pytest.mark.parametrize("kind", ["transactional", "recoverable", "express"])
+def test_a_doubled_message_is_wrong(kind):
+    result = delivered()
+    doubled = next(tally for tally in result.tallies if tally.delivery == kind)
+
+    doubled.arrived(doubled.body(3), "other")
+
+    assert wrongs(result) == [f"arrived 2 times: {kind} message 3, id id3, as id3 and other"]
+
+
+def test_a_transactional_message_that_was_overtaken_is_wrong():
+    result = outcome()
+    deliver(result.transactional, [0, 2, 1, 3, 4])
+    deliver(result.recoverable, [0, 2, 1, 3, 4])
+    deliver(result.express, range(TOTAL))
+
+    assert wrongs(result) == ["arrived after a later one: transactional message 1, id id1"]
+
+
+@pytest.mark.parametrize("body", [b"", b"transactional 1\nother", b"transactional 99\n", b"\xff"])
+def test_a_body_that_was_not_sent_is_wrong(body):
+    result = delivered()
+
+    result.transactional.arrived(body, "strange")
+
+    assert wrongs(result) == ["its body is not what was sent: message strange"]
+
+
+def test_what_was_not_sent_is_not_called_lost():
+    tallies = [Tally(kind, 1) for kind in ("transactional", "recoverable", "express")]
+
+    found = wrongs(Outcome(*tallies))
+
+    assert found == [f"1 {tally.delivery} messages were not sent" for tally in tallies]
+
+
+def test_a_wrong_end_keeps_the_data_and_lists_everything_there(tmp_path):
+    result = outcome()
+
+    lines = verdict(result, wrongs(result), tmp_path)
+
+    assert str(tmp_path) in lines[-1]
+    assert len((tmp_path / "findings").read_text().splitlines()) == 2 * TOTAL
+
+
+def test_the_table_counts_each_delivery_apart():
+    result = outcome()
+    deliver(result.transactional, [0, 0, 1])
+
+    lines = {line[:20].strip(): line[20:].split() for line in table(result)}
+
+    assert lines["delivered"] == ["2", "0", "0"]
+    assert lines["lost"] == ["3", "5", "5"]
+    assert lines["doubled"] == ["1", "0", "0"]
+    assert lines["messages a second"] == ["1"]
