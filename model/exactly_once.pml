@@ -78,15 +78,16 @@ byte told = 0;            /* bits: an order ack of it has arrived */
 /* ---- the channels ----------------------------------------------------------------------- */
 /* A packet is a number, 0 is an empty slot.  Slots are kept sorted: their order means nothing. */
 short data[SLOTS], acks[SLOTS];
-#define PACKET(p, sid, number, previous) ((p) + 8 * (version[p] + 2 * ((sid) + 4 * ((number) + 8 * (previous)))))
+#define PACKET(p, sid, number, previous) \
+  ((p) + 8 * (version[p] + 2 * ((sid) + 8 * ((number) + 8 * (previous)))))
 #define POSITION(packet) ((packet) & 7)
 #define VERSION(packet) (((packet) >> 3) & 1)
-#define SID(packet) (((packet) >> 4) & 3)
-#define NUMBER(packet) (((packet) >> 6) & 7)
-#define PREVIOUS(packet) (((packet) >> 9) & 7)
-#define ACK(sid, number) ((sid) + 4 * (number))
-#define ACK_SID(packet) ((packet) & 3)
-#define ACK_NUMBER(packet) ((packet) >> 2)
+#define SID(packet) (((packet) >> 4) & 7)
+#define NUMBER(packet) (((packet) >> 7) & 7)
+#define PREVIOUS(packet) (((packet) >> 10) & 7)
+#define ACK(sid, number) ((sid) + 8 * (number))
+#define ACK_SID(packet) ((packet) & 7)
+#define ACK_NUMBER(packet) ((packet) >> 3)
 
 byte losses = LOSSES, doubles = DOUBLES, expiries = EXPIRIES, amnesias = AMNESIAS;
 byte s_crashes = CRASHES, r_crashes = CRASHES, restores = RESTORES;
@@ -175,7 +176,6 @@ active proctype Application() {
 #ifdef BUG_TRANSMITTED_BEFORE_COMMIT
   :: v_uncommitted -> v_uncommitted = false
 #endif
-  :: s_count == MESSAGES && !v_uncommitted && !restores -> break
   od
 }
 
@@ -342,6 +342,9 @@ active proctype Arrival() {
               i = 0;
 #endif
               v_sid = SID(packet); v_number = NUMBER(packet); v_last = p; pending = pending | BIT(p);
+#ifdef CLAIM_RESTORE_DOUBLES_NOTHING
+              assert(!((here | pending) & BIT(p)) || !(ever[p] & BIT(VERSION(packet))));
+#endif
               ever[p] = ever[p] | (BIT(VERSION(packet)) << 2);
 #ifdef BUG_ACK_BEFORE_COMMIT
               packet = 0; acknowledge(v_sid, v_number);
@@ -428,15 +431,15 @@ active proctype Mischief() {
        b_sid = s_sid; b_base = s_base; b_count = s_count; i = 1;
        do :: i <= MESSAGES -> b_fate[i] = fate[i]; i++ :: else -> break od; i = 0 }
   :: d_step { restores > 0 && backed_up && s_count > b_count -> restores--;
-       i = b_count + 1;       /* what came after the backup was taken is gone; others take its place */
+       /* What came after the backup was taken is gone; other messages take its place. */
+       i = b_count + 1;
        do :: i <= s_count -> version[i] = 1; i++ :: else -> break od;
-       s_sid = b_sid; s_base = b_base; s_count = b_count; i = 1;
+       p = s_sid; s_sid = b_sid; s_base = b_base; s_count = b_count; i = 1;
        do :: i <= MESSAGES -> fate[i] = b_fate[i]; i++ :: else -> break od; i = 0;
-       forget_memory();
-#ifdef REMEDY_NEW_SEQUENCE
-       new_sequence()
+#ifdef REMEDY_GREATER_SEQUENCE
+       s_sid = p + 1;
 #endif
-     }
+       p = 0; forget_memory() }
 #endif
   od
 }

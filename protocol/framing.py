@@ -21,7 +21,7 @@ from protocol.headers import (
     VERSION,
 )
 
-BUFFER_BYTES = 256 * 1024  # about 200 packets of 1 KiB in one call of the event loop
+BUFFER_BYTES = 64 * 1024  # some 50 packets of 1 KiB in one call of the event loop
 READ_BYTES_MIN = 64 * 1024  # what one read should at least have room for
 
 _HEAD = Struct("<BxHII")  # VersionNumber, Flags, Signature, PacketSize

@@ -268,6 +268,8 @@ class Outgoing:
         if done is not None:
             self._releasable.setdefault(queue, []).extend(done)
             self._release_soon()
+            if released == queue.sequence.next_number - 1:
+                self.release()  # the end of a sequence; the next message begins another
         else:
             # An ack for an earlier pass: how many rows it releases, only the disk knows.  Those
             # that were counted already have to be gone by then.
@@ -305,7 +307,8 @@ class Outgoing:
         for queue, messages in releasable.items():
             base = queue.id << LOOKUP_BITS
             batch.delete_outgoing_range(base | TRANSACTIONAL_FIRST, base | messages[-1].key)
-            batch.when_durable(partial(self._released, queue, messages))
+            # Whatever is appended from here on is in this batch or a later one.
+            self._released(queue, messages)
         for callback in self._when_released:
             batch.when_durable(callback)
         self._when_released.clear()
@@ -315,7 +318,7 @@ class Outgoing:
             batch.when_durable(partial(self._gone, keys))
 
     def _released(self, queue: OutgoingQueue, messages: list[InFlight]) -> None:
-        """They are off the disk."""
+        """They leave the disk with the open batch."""
         remove = queue.window.remove
         size = 0
         for message in messages:

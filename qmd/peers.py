@@ -10,6 +10,7 @@ import structlog
 
 from protocol.identifiers import guid_text
 from qmd.core.session import Session, SessionSettings
+from qmd.core.session_events import NEVER
 from qmd.link import Link
 
 if TYPE_CHECKING:
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from qmd.outgoing_queue import OutgoingQueue
 
 log = structlog.get_logger()
+
+
+# The specification lets the receipt of an express message go unacknowledged for 10 s, and so long
+# its sender would show it as under way.
+RECEIPT_ACK_MAX_S = 0.1
 
 
 class Peers:
@@ -38,6 +44,7 @@ class Peers:
             recoverable_ack_min_s=delivery.recoverable_ack_timeout_min_s,
             initialization_timeout_s=manager.settings.peers.handshake_timeout_s,
             cleanup_timeout_s=delivery.idle_close_s,
+            receipt_ack_max_s=RECEIPT_ACK_MAX_S if delivery.acknowledge_at_once else NEVER,
             ack_at_once=delivery.acknowledge_at_once,
         )
 

@@ -80,7 +80,7 @@ class Routes:
                 return str(parse_wire_name(destination.name))
         if isinstance(destination, int):
             return str(PrivateName(user.queue_manager_address, destination))
-        return "a queue that this queue manager does not know"
+        return "of the name that it bears"
 
     def route(self, text: str) -> Route:
         route = self._routes.get(text)

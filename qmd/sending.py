@@ -58,6 +58,7 @@ class Sending:
         if self._manager.stopping:
             raise Refusal("stopping", "this queue manager is stopping", "Try again in a moment.")
         routes = self._check(messages)
+        self._manager.outgoing.release()  # where all is acknowledged, a new sequence begins
         batch = self._manager.storage.batch
         wall = self._manager.environment.time()
         wall_s, wall_ms = int(wall), int(wall * 1000)

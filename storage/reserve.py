@@ -23,6 +23,7 @@ class Reserve:
         self.held = False
         self._disk = disk
         self._folder = database.parent
+        self._database = database
         self._path = database.with_name("reserve")
         self._size_bytes = options.disk_reserve_bytes
         self._watermark_bytes = options.disk_watermark_bytes
@@ -53,6 +54,11 @@ class Reserve:
         self.held = False
         self._disk.remove(self._path)
         return True
+
+    def lets_grow(self, database_bytes: int) -> bool:
+        """Whether the database file could grow to this size."""
+        growth_bytes = database_bytes - self._disk.file_bytes(self._database)
+        return growth_bytes <= self._disk.free_bytes(self._folder)
 
     def is_short(self) -> bool:
         """Whether the database should give back what it does not use."""

@@ -19,7 +19,7 @@ import aiosqlite
 from storage.batch import Batch
 from storage.connection import submit
 from storage.errors import StorageError
-from storage.options import StorageOptions
+from storage.options import PAGE_BYTES, StorageOptions
 from storage.reserve import Reserve
 
 #: What a commit on a full disk gives back at once: 2 MiB, some 10 ms.
@@ -125,6 +125,7 @@ def _commit(db: sqlite3.Connection, batch: Batch, reserve: Reserve) -> None:
     except sqlite3.Error as error:
         if not _is_full(error) or not reserve.give_up():
             raise
+        _make_room(db, reserve)  # what is written already comes first
         _write(db, batch)  # once more, from the beginning
     if reserve.is_short():
         _make_room(db, reserve)
@@ -146,6 +147,8 @@ def _make_room(db: sqlite3.Connection, reserve: Reserve) -> None:
     """Bring the log into the database and give free pages back, as far as the disk allows."""
     if reserve.held and _pragma(db, "freelist_count") == 0:
         return
+    if not reserve.lets_grow(_pragma(db, "page_count") * PAGE_BYTES):
+        return  # half of the log in the database would take the room that deletions need
     try:
         _empty_log(db)
         vacuum(db, VACUUM_PAGES)

@@ -334,6 +334,7 @@ class Session:
             return
         timeouts = self._timeouts
         delay_s = timeouts.recoverable_ack_delay_s if recoverable else timeouts.ack_delay_s
+        delay_s = min(delay_s, self._settings.receipt_ack_max_s)
         self.incoming.acknowledge_within(delay_s, now)
 
     def _acknowledge(self) -> None:

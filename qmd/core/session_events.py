@@ -42,6 +42,7 @@ class SessionSettings:
     cleanup_timeout_s: float = 300.0  # without a user message, [MS-MQQB] <44>
     ack_wait_factor: float = 2.0  # times AckTimeout; 1 if no direct names are used, <46>
     window_regrowth_s: float = 30.0  # between two doublings after a pause, [MS-MQMQ] <15>
+    receipt_ack_max_s: float = NEVER  # until receipt is acknowledged; the specification waits long
     ack_at_once: bool = True  # as soon as recoverable messages are stored, else by the timers
 
     def __post_init__(self) -> None:

@@ -62,28 +62,40 @@ def test_after_a_crash_a_counter_gives_no_number_twice(folder: Path, tmp_path: P
     asyncio.run(scenario())
 
 
-def test_the_log_is_written_again_after_the_lock_and_before_sqlite_opens_it(
-    folder: Path, tmp_path: Path
+def test_the_log_is_made_durable_under_the_lock_and_before_sqlite_opens_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[str] = []
+    copy = tmp_path / "copy"
 
     class Observed(Disk):
         def lock(self, folder: Path) -> Lock:
             events.append("lock")
             return super().lock(folder)
 
-        def rewrite_log(self, path: Path) -> int:
-            events.append(f"rewrite {path.name}")
-            return super().rewrite_log(path)
-
     def connect(path: str) -> aiosqlite.Connection:
         events.append("connect")
         return aiosqlite.connect(path)
 
+    fsync = os.fsync
+
+    def observed_fsync(file: int) -> None:
+        events.append(f"sync {Path(os.readlink(f'/proc/self/fd/{file}')).name}")
+        fsync(file)
+
     async def scenario() -> None:
-        await crashed(folder, tmp_path / "copy")
-        async with opened(tmp_path / "copy", disk=Observed(), connect=connect):
-            assert events == ["lock", "rewrite queues.db-wal", "connect", "connect"]
+        await crashed(folder, copy)
+        monkeypatch.setattr(os, "fsync", observed_fsync)
+        async with opened(copy, disk=Observed(), connect=connect):
+            assert events == [
+                "lock",
+                "sync lock",
+                "sync queues.db-wal",
+                "sync copy",
+                "connect",
+                "connect",
+                "sync copy",  # the name of the log
+            ]
 
     asyncio.run(scenario())
 
