@@ -116,6 +116,20 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
         if service.watchdog_s is not None:
             tasks.append(loop.create_task(_feed_watchdog(service, service.watchdog_s)))
         manager.outgoing.start()
+        recovery = manager.storage.recovery
+        log.info(
+            "recovered" if not recovery.was_clean else "opened",
+            was_clean=recovery.was_clean,
+            checked=recovery.checked,
+            log_bytes=recovery.log_bytes,
+            database_bytes=recovery.database_bytes,
+        )
+        if manager.storage.full:
+            log.warning(
+                "disk_short",
+                reason="the disk has no room for the reserve and the watermark beside it: new"
+                " messages are refused until there is ([quotas] disk_reserve)",
+            )
         log.info(
             "started",
             name=name,

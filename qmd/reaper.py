@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 INTERVAL_S = 1.0  # time-outs are in whole seconds
 EXPIRED_ROWS = 500  # ended in one go
 HISTORY_INTERVAL_S = 60.0
+VACUUM_STEPS_MAX = 64  # some 3 ms each
 ROOM_COMMITS_MAX = 8  # in a row
 
 
@@ -44,7 +45,17 @@ class Reaper:
             if now >= self._history_due:
                 self._history_due = now + HISTORY_INTERVAL_S
                 manager.forget_old()
+                await self._give_back()
             await asyncio.sleep(0 if may_be_more else INTERVAL_S)
+
+    async def _give_back(self) -> None:
+        """In a quiet moment, give the disk back what a flood has left empty."""
+        storage = self._manager.storage
+        for _ in range(VACUUM_STEPS_MAX):
+            if storage.pressure or not storage.room(self._manager.loop.time()):
+                return
+            if await storage.vacuum() == 0:
+                return
 
     async def reap(self) -> bool:
         """End what is over now; True when there may be more."""

@@ -60,6 +60,13 @@ class Reserve:
         growth_bytes = database_bytes - self._disk.file_bytes(self._database)
         return growth_bytes <= self._disk.free_bytes(self._folder)
 
+    def leaves_room_after(self, packet_bytes: int) -> bool:
+        """Whether new packets would fit into the log, and then into the database as well.
+
+        If not, they would take the room that deletions need, and nothing could be deleted any more.
+        """
+        return 2 * packet_bytes <= self._disk.free_bytes(self._folder)
+
     def is_short(self) -> bool:
         """Whether the database should give back what it does not use."""
         return not self.held or self._disk.free_bytes(self._folder) < self._watermark_bytes

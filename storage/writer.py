@@ -126,6 +126,8 @@ def _commit(db: sqlite3.Connection, batch: Batch, reserve: Reserve) -> None:
         if not _is_full(error) or not reserve.give_up():
             raise
         _make_room(db, reserve)  # what is written already comes first
+        if not reserve.leaves_room_after(batch.bytes):
+            raise
         _write(db, batch)  # once more, from the beginning
     if reserve.is_short():
         _make_room(db, reserve)

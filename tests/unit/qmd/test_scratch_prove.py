@@ -57,8 +57,8 @@ def test_C_host(tmp_path):
     async def main():
         async with Hosts(tmp_path) as hosts:
             a = await hosts.start("a")
-            await a.send("orders@a..b", b"x")
-            q=a.sending_to("orders@a..b")
+            await a.send("orders@x..y", b"x")
+            q=a.sending_to("orders@x..y")
             await until(lambda: q.link.retry.history or a.failed.done())
             await asyncio.sleep(0.05)
             import gc; gc.collect()
