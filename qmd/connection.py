@@ -9,7 +9,6 @@ one piece.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
@@ -60,6 +59,10 @@ class PeerConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
+        if peer is None:  # it was gone before we looked
+            self._closed = True
+            self._transport.abort()
+            return
         # A socket for both families shows IPv4 addresses in IPv6 clothes.
         self.host, self.port = str(peer[0]).removeprefix("::ffff:"), int(peer[1])
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH, low=WRITE_BYTES_LOW)
@@ -99,7 +102,7 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._writing_paused = False
-        self._manager.peers.pump(self)
+        self.flush_soon()
 
     def eof_received(self) -> bool:
         return False
@@ -227,5 +230,4 @@ class PeerConnection(asyncio.BufferedProtocol):
             return
         now = self._loop.time()
         self._handle(self.session.handle_timer(now), now)
-        with contextlib.suppress(RuntimeError):
-            self._flush()
+        self._flush()

@@ -174,7 +174,8 @@ class Link:
                 await manager.loop.create_connection(
                     lambda: PeerConnection(manager, self), host, port
                 )
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, UnicodeError) as error:
+            # UnicodeError: a name that no name server can be asked for, such as "a..b".
             reason = str(error) or type(error).__name__
             self.retry.failed(manager.loop.time(), reason)
             manager.log_limited("peer_unreachable", self.name, address=self.name, error=reason)

@@ -178,7 +178,8 @@ class Peers:
         )
 
     def pump(self, connection: PeerConnection) -> None:
-        for link in connection.links:
+        # A link may join meanwhile: an acknowledgment of what expires here may lead to this peer.
+        for link in list(connection.links):
             link.pump()
 
     def stop(self) -> None:

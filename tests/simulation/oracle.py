@@ -255,6 +255,7 @@ class Oracle:
                 or message.delivery == "express"
                 or message.fate is Fate.EXPIRES
                 or self._unseen[message.target, message.queue]
+                or self.in_hands[message.target, message.queue]
                 for message in messages
             ):
                 continue
