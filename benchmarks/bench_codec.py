@@ -44,7 +44,7 @@ from protocol.reference import build_plainly, parse_plainly
 
 ROUNDS = 5
 ROUND_S = 0.1
-FRAMES_PER_READ = 64
+FRAMES_PER_READ = 32
 
 
 def sample_message() -> UserMessage:

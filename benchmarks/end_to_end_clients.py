@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import resource
+import statistics
 import struct
 import time
 from collections import deque
@@ -93,8 +94,8 @@ async def receive(socket: Path, queue: str, *, messages: int, body_bytes: int) -
         return {
             "last_ns": last_ns,
             "cpu_s": _cpu_s() - cpu_s,
-            "given_ms": given_ms,
-            "removed_ms": removed_ms,
+            "given_ms": _p50_and_p99(given_ms),
+            "removed_ms": _p50_and_p99(removed_ms),
         }
 
 
@@ -102,6 +103,11 @@ def _rest(body_bytes: int) -> bytes:
     pattern = bytes(index * 7 & 255 for index in range(256))
     size = body_bytes - _HEAD.size
     return (pattern * (size // len(pattern) + 1))[:size]
+
+
+def _p50_and_p99(values: list[float]) -> tuple[float, float]:
+    cuts = statistics.quantiles(values, n=100)
+    return round(cuts[49], 2), round(cuts[98], 2)
 
 
 def _cpu_s() -> float:

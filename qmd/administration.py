@@ -17,6 +17,7 @@ from storage import queues as queue_rows
 from storage.errors import QueueExists, StoredError
 from storage.keys import (
     ARRIVAL_MAX,
+    LOOKUP_BITS,
     LOOKUP_MASK,
 )
 
@@ -96,6 +97,8 @@ class Administration:
         self._manager.incoming.forget_queue(queue)
         rest = await self._manager.storage.batch.run(partial(queue_rows.delete, queue_id=queue.id))
         queue.shrink(queue.bytes)
+        for message in queue.express.values():  # what somebody has taken
+            queue.usage.express_bytes -= len(message.packet)
         waiters, queue.waiters = queue.waiters, type(queue.waiters)()
         for waiter in waiters:
             self._manager.timers.cancel(waiter)
@@ -107,27 +110,27 @@ class Administration:
     async def purge(self, queue: LocalQueue) -> int:
         """Delete every message that is there now and not taken; how many those were."""
         last = self._manager.next_lookup_id(TRANSACTIONAL_LEVEL)
-        count = 0
+        express = list(queue.express)
+        start = count = 0
         while True:
             keys = await self._manager.storage.read(
-                partial(message_rows.keys, queue_id=queue.id, rows_max=PURGE_ROWS)
+                partial(
+                    message_rows.keys, queue_id=queue.id, from_lookup=start, rows_max=PURGE_ROWS
+                )
             )
-            doomed = [
-                key
-                for key in keys
-                if key & ARRIVAL_MAX < last & ARRIVAL_MAX and key & LOOKUP_MASK not in queue.taken
-            ]
-            express = [lookup_id for lookup_id in queue.express if lookup_id not in queue.taken]
-            if not doomed and not express:
-                return count
+            stored = [key & LOOKUP_MASK for key in keys if key & ARRIVAL_MAX < last & ARRIVAL_MAX]
+            doomed, express = stored + express[:PURGE_ROWS], express[PURGE_ROWS:]
             purger = Reader()
-            for key in doomed:
-                queue.hold(purger, key & LOOKUP_MASK)
-            for lookup_id in express:
-                queue.hold(purger, lookup_id)
+            held = [lookup_id for lookup_id in doomed if queue.hold(purger, lookup_id)]
             purged = await self._manager.storage.batch.run(
-                partial(message_rows.remove, keys=doomed)
+                partial(
+                    message_rows.remove,
+                    keys=[queue.id << LOOKUP_BITS | lookup_id for lookup_id in held],
+                )
             )
-            queue.forget(sorted(purger.taken[queue]))
-            queue.shrink(purged.bytes)
-            count += purged.messages + len(express)
+            count += purged.messages + sum(lookup_id in queue.express for lookup_id in held)
+            queue.forget(held)
+            queue.count_out(*purged)
+            if len(keys) < PURGE_ROWS and not express:
+                return count
+            start = (keys[-1] & LOOKUP_MASK) + 1 if keys else start

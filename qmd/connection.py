@@ -49,6 +49,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.opened_at = self._loop.time()
         self.bytes_received = 0
         self.bytes_sent = 0
+        self.streams: dict[IncomingStream, None] = {}  # whose return path this is, or was
         self.owed_order_acks: dict[IncomingStream, None] = {}
         # Refusals of transactional messages.  One that is lost, or finds no place here, is made
         # again when its message is sent again.
@@ -62,6 +63,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         if peer is None:  # it was gone before we looked
             self._closed = True
             self._transport.abort()
+            if self.link is not None:
+                self.link.closed(self, "the peer closed the connection", whole=False)
             return
         # A socket for both families shows IPv4 addresses in IPv6 clothes.
         self.host, self.port = str(peer[0]).removeprefix("::ffff:"), int(peer[1])
@@ -123,10 +126,6 @@ class PeerConnection(asyncio.BufferedProtocol):
             return 0
         return self.session.room()
 
-    @property
-    def is_open(self) -> bool:
-        return not self._closed and self.session is not None and self.session.remote_id is not None
-
     def mark_stored(self, numbers: list[int]) -> None:
         """Recoverable messages of this session are durable, or durably refused."""
         if not self._closed and self.session is not None:
@@ -158,7 +157,15 @@ class PeerConnection(asyncio.BufferedProtocol):
         """End the session; what was not acknowledged is sent again on the next one."""
         if not self._closed and self.session is not None:
             now = self._loop.time()
-            self._handle(self.session.close(reason, now), now)
+            self._handle(self.session.close(reason, now, whole=False), now)
+
+    def drop(self, reason: str) -> None:
+        """End the session without another word: it has counted messages that were not taken, and
+        what it would say now acknowledges their receipt, which makes the peer forget express ones.
+        """
+        if not self._closed and self.session is not None:
+            self.session.data_to_send()
+            self.close(reason)
 
     # Within.
 

@@ -80,7 +80,8 @@ class ControlConnection(asyncio.Protocol):
         self._flush_due = False
         self._reading_paused = False
         self._writing_paused = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._looking: set[asyncio.Task[None]] = set()
+        self._changing: set[asyncio.Task[None]] = set()
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -95,7 +96,7 @@ class ControlConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.pop(self, None)
         self._transport = None
-        for task in self._tasks:
+        for task in self._looking:
             task.cancel()
         self._manager.reading.leave(self._reader)
 
@@ -171,11 +172,23 @@ class ControlConnection(asyncio.Protocol):
         if behind:
             self._manager.storage.batch.when_durable(self._regulate)
 
-    def _later(self, number: int, work: Coroutine[Any, Any, object]) -> None:
-        """For the verbs that have to wait themselves."""
+    def _look(self, number: int, work: Coroutine[Any, Any, object]) -> None:
+        """For a verb that waits and changes nothing: it ends with the connection."""
+        self._start(self._looking, number, work)
+
+    def _change(self, number: int, work: Coroutine[Any, Any, object]) -> None:
+        """For a verb that waits in the middle of a change: half of it must not be left undone."""
+        self._start(self._changing, number, work)
+
+    def _start(
+        self,
+        tasks: set[asyncio.Task[None]],
+        number: int,
+        work: Coroutine[Any, Any, object],
+    ) -> None:
         task = self._loop.create_task(self._finish(number, work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     async def _finish(self, number: int, work: Coroutine[Any, Any, object]) -> None:
         try:
@@ -234,13 +247,13 @@ class ControlConnection(asyncio.Protocol):
     def _peek(self, request: frames.Peek) -> None:
         queue = self._manager.routes.find_queue(request.queue)
         start, limit, wait_s = _place(request.start), _limit(request.limit), _wait_s(request.wait_s)
-        self._later(request.number, self._manager.reading.peek(queue, start, limit, wait_s))
+        self._look(request.number, self._manager.reading.peek(queue, start, limit, wait_s))
 
     def _outcome(self, request: frames.Outcome) -> None:
-        self._later(request.number, self._manager.outcome(request.token))
+        self._look(request.number, self._manager.outcome(request.token))
 
     def _create_queue(self, request: frames.CreateQueue) -> None:
-        self._later(request.number, self._create(request))
+        self._change(request.number, self._create(request))
 
     async def _create(self, request: frames.CreateQueue) -> object:
         queue = await self._manager.administration.create(
@@ -254,11 +267,11 @@ class ControlConnection(asyncio.Protocol):
 
     def _delete_queue(self, request: frames.DeleteQueue) -> None:
         queue = self._manager.routes.find_queue(request.name)
-        self._later(request.number, _counted(self._manager.administration.delete(queue)))
+        self._change(request.number, _counted(self._manager.administration.delete(queue)))
 
     def _purge_queue(self, request: frames.PurgeQueue) -> None:
         queue = self._manager.routes.find_queue(request.name)
-        self._later(request.number, _counted(self._manager.administration.purge(queue)))
+        self._change(request.number, _counted(self._manager.administration.purge(queue)))
 
     def _list_queues(self, request: frames.ListQueues) -> None:
         self._done(
@@ -287,10 +300,10 @@ class ControlConnection(asyncio.Protocol):
         self._done(request.number, overview.outgoing_details(self._manager, queue))
 
     def _pause_outgoing(self, request: frames.PauseOutgoing) -> None:
-        self._later(request.number, self._set_paused(request.destination, paused=True))
+        self._change(request.number, self._set_paused(request.destination, paused=True))
 
     def _resume_outgoing(self, request: frames.ResumeOutgoing) -> None:
-        self._later(request.number, self._set_paused(request.destination, paused=False))
+        self._change(request.number, self._set_paused(request.destination, paused=False))
 
     async def _set_paused(self, destination: str, *, paused: bool) -> object:
         queue = self._manager.routes.find_outgoing(destination)

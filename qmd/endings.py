@@ -133,7 +133,8 @@ class Endings:
                 return  # the storage failed, and the daemon stops
             ended = [*done.result(), *express.items()]
             queue.forget(held)
-            queue.shrink(sum(len(packet) for _, packet in done.result()))
+            stored = done.result()
+            queue.count_out(len(stored), sum(len(packet) for _, packet in stored))
             for lookup_id, packet in ended:
                 if wants_dead_letter(packet):
                     dead = self.dead_letter_queue(packet)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from qmd.connection import PeerConnection
     from qmd.local_queue import LocalQueue
     from qmd.manager import QueueManager
+    from storage.batch import Batch
 
 log = structlog.get_logger()
 
@@ -78,10 +79,11 @@ class Incoming:
         self._history_max = delivery.message_id_history_entries
         self._history_age_s = delivery.message_id_history_age_s
         self._history: OrderedDict[tuple[bytes, int], float] = OrderedDict()
-        self._queues_by_wire_name: dict[bytes, LocalQueue | None] = {}
+        self._queues_by_wire_name: dict[bytes, LocalQueue] = {}
         self._streams: dict[tuple[bytes, int], IncomingStream] = {}
         self._next_stream_id = 1
         self._waiting_for_disk: dict[PeerConnection, None] = {}
+        self._asked: Batch | None = None  # the last one after whose commit those may go on
         self.sequence_settings = OrderAckSettings(
             timeout_s=delivery.order_ack_timeout_s,
             delay_max_s=delivery.order_ack_delay_max_s,
@@ -116,6 +118,12 @@ class Incoming:
     def queues_changed(self) -> None:
         """A queue came or went: what names stand for has to be found out anew."""
         self._queues_by_wire_name.clear()
+
+    def forget_connection(self, connection: PeerConnection) -> None:
+        """It has ended: acknowledgments find another way, and nothing keeps it in memory."""
+        for stream in connection.streams:
+            if stream.return_path is connection:
+                stream.return_path = None
 
     def forget_queue(self, queue: LocalQueue) -> None:
         for key in [key for key in self._streams if key[1] == queue.id]:
@@ -159,11 +167,11 @@ class Incoming:
             size = len(packet)
             if (full := manager.is_full(size, express=not flags & _EXPRESS_BITS)) is not None:
                 # The sender keeps what is not acknowledged: [MS-MQQB] 3.1.5.8.8.
-                manager.log_limited("session_closed_for_lack_of_room", "room", reason=full)
+                manager.log_limited("session_closed_for_lack_of_room", "room", reason=full.text)
                 if recoverable_number:
                     decided.pop()
                 self._finish(connection, decided, arrivals, accepted, wall_s)
-                connection.close(f"no room for messages: {full}")
+                connection.drop(f"no room for messages: {full.text}")
                 return
             deadline = reach_deadline_s(packet)
             too_late = deadline is not None and wall_s > deadline
@@ -215,10 +223,12 @@ class Incoming:
                     manager.log_limited("too_many_streams", connection.host, limit=STREAMS_MAX)
                     decided.pop()
                     self._finish(connection, decided, arrivals, accepted, wall_s)
-                    connection.close("too many sources of transactional messages")
+                    connection.drop("too many sources of transactional messages")
                     return
                 stream = self._streams.get((source, queue.id)) or self._new_stream(source, queue)
-                stream.return_path = connection
+                if stream.return_path is not connection:
+                    stream.return_path = connection
+                    connection.streams[stream] = None
                 stream.by_direct_name = type(destination) is DirectQueueName
                 sequence = stream.sequence
                 position = (
@@ -323,17 +333,24 @@ class Incoming:
         for queue, messages in arrivals.items():
             queue.arrived(messages)
             manager.reading.serve(queue)
-        if self._waiting_for_disk and not manager.storage.congested:
+        if self._waiting_for_disk:
+            self._go_on_reading()
+
+    def _go_on_reading(self) -> None:
+        """Those that wait for the disk; or, if it is still behind, after its next commit."""
+        storage = self._manager.storage
+        if not storage.congested:
             waiting, self._waiting_for_disk = self._waiting_for_disk, {}
-            for paused in waiting:
-                paused.resume_reading()
+            for connection in waiting:
+                connection.resume_reading()
+        elif self._asked is not storage.batch:
+            self._asked = storage.batch
+            self._asked.when_durable(self._go_on_reading)
 
     # Order acks.
 
     def _owe_order_ack(self, stream: IncomingStream) -> None:
-        connection = stream.return_path
-        if connection is None or not connection.is_open:
-            connection = self._manager.peers.connection_to(stream.source)
+        connection = stream.return_path or self._manager.peers.connection_to(stream.source)
         if connection is None:
             return  # the sender sends again, and is answered then
         connection.owed_order_acks[stream] = None
@@ -412,9 +429,10 @@ class Incoming:
 
     def _find_direct(self, wire_name: bytes) -> LocalQueue | None:
         queue = self._manager.routes.queue_by_wire_name(wire_name)
-        if len(self._queues_by_wire_name) >= WIRE_NAMES_MAX:
-            self._queues_by_wire_name.clear()
-        self._queues_by_wire_name[wire_name] = queue
+        if queue is not None:  # names of nothing may be long, and there is no end of them
+            if len(self._queues_by_wire_name) >= WIRE_NAMES_MAX:
+                self._queues_by_wire_name.clear()
+            self._queues_by_wire_name[wire_name] = queue
         return queue
 
     def _find(self, message: UserMessage) -> LocalQueue | None:
@@ -457,7 +475,8 @@ class Incoming:
         target = queue.format_name if queue is not None else manager.routes.describe(message)
         reason = reason_text(message_class, queue=target)
         batch = manager.storage.batch
-        # A refusal is final: the same message again is kept no second time.
+        # A refusal is final: the same message again is neither kept nor answered a second time.
+        # Only its sending queue manager, which may not have heard of it, is told again.
         known = (source, number) in self._history
         if not known:
             self._remember(source, number, manager.loop.time())
@@ -468,7 +487,7 @@ class Incoming:
                 f"{reason} It came from {guid_text(source)} at {connection.host}.",
                 wall_ms,
             )
-        if result.acknowledgment is not None:
+        if result.acknowledgment is not None and not known:
             manager.outgoing.acknowledge_to_application(message, result.acknowledgment, batch)
         if result.final_ack is not None:
             final_ack = manager.outgoing.final_ack(

@@ -61,7 +61,7 @@ class Link:
         """Something is there to be sent."""
         if self.connection is not None:
             self.connection.flush_soon()
-        else:
+        elif self.has_work:
             self.connect()
 
     def connect(self) -> None:

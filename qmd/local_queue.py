@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from qmd.compose import QueueAddress
 from qmd.core.ready import ReadyWindow
-from qmd.core.stored_packet import receive_deadline_s
+from qmd.core.stored_packet import INFINITE_S, receive_deadline_s
 from qmd.frames import StoredMessage
 from qmd.usage import Measured, Usage
 
@@ -85,10 +85,11 @@ class LocalQueue(Measured):
         if messages:
             self.window.clear_to_disk(0)
         self.express: dict[int, StoredMessage] = {}  # all of them: they are nowhere else
+        self.express_deadline_s = INFINITE_S  # none of them is over before this second has passed
         self.taken: dict[int, StoredMessage] = {}
         self.expired: list[StoredMessage] = []  # found by `take`, not yet dealt with
         self.waiters: deque[Waiter] = deque()
-        self.watchers: list[asyncio.Future[None]] = []  # told when something arrives
+        self.watchers: set[asyncio.Future[None]] = set()  # told when something arrives
 
     @property
     def is_read_only(self) -> bool:
@@ -111,6 +112,9 @@ class LocalQueue(Measured):
     def express_arrived(self, message: StoredMessage) -> None:
         """A message that lives here, and nowhere else."""
         self.express[message.lookup_id] = message
+        deadline = receive_deadline_s(message.packet)
+        if deadline is not None and deadline < self.express_deadline_s:
+            self.express_deadline_s = deadline
         self.usage.express_bytes += len(message.packet)
         self.window.add(message.lookup_id, message, len(message.packet), stored=False)
 
@@ -140,15 +144,37 @@ class LocalQueue(Measured):
             mine.update(message.lookup_id for message in messages)
         return messages
 
-    def expire_express(self, wall_s: int) -> None:
-        """Put express messages whose time is over aside; nobody but us knows of them."""
+    def expire_express(self, wall_s: int, messages_max: int) -> bool:
+        """Put express messages whose time is over aside: nobody but us knows of them.
+
+        At most so many; True when there may be more.
+        """
+        if wall_s <= self.express_deadline_s:
+            return False
+        earliest = INFINITE_S
         for lookup_id, message in self.express.items():
             deadline = receive_deadline_s(message.packet)
-            if deadline is not None and wall_s > deadline and lookup_id not in self.taken:
+            if deadline is None:
+                continue
+            if wall_s > deadline and lookup_id not in self.taken:
                 self.expired.append(message)
+                if len(self.expired) >= messages_max:
+                    return True
+            else:
+                earliest = min(earliest, deadline)
+        self.express_deadline_s = earliest
+        return False
+
+    def is_busy_with(self, lookup_id: int) -> bool:
+        """Whether somebody has the message, so that it cannot be ended."""
+        return lookup_id in self.taken
 
     def hold(self, reader: Reader, lookup_id: int) -> bool:
-        """Take a message that is to be ended, wherever it is; False when somebody has it."""
+        """Take a message that is to be ended, wherever it is; False when somebody has it.
+
+        Of a stored one only the disk knows whether it is still there: `forget` leaves it to the
+        caller to count it out.
+        """
         if lookup_id in self.taken:
             return False
         message = self.express.get(lookup_id)
@@ -156,7 +182,7 @@ class LocalQueue(Measured):
             self.window.take(lookup_id)
         else:
             self.window.hold(lookup_id)
-            message = StoredMessage(lookup_id, 0, b"")  # its size is known from the disk
+            message = StoredMessage(lookup_id, 0, b"")
         self.taken[lookup_id] = message
         reader.taken.setdefault(self, set()).add(lookup_id)
         return True
@@ -165,11 +191,16 @@ class LocalQueue(Measured):
         """Taken messages are gone for good: their removal is durable."""
         for lookup_id in lookup_ids:
             message = self.taken.pop(lookup_id)
+            self.window.remove(lookup_id)
             if self.express.pop(lookup_id, None) is not None:
                 self.usage.express_bytes -= len(message.packet)
-            self.window.remove(lookup_id)
-            self.messages -= 1
-            self.shrink(len(message.packet))
+            if message.packet:
+                self.count_out(1, len(message.packet))
+
+    def count_out(self, messages: int, size: int) -> None:
+        """So many are gone, and so many bytes of packets."""
+        self.messages -= messages
+        self.shrink(size)
 
     def put_back(self, reader: Reader, lookup_ids: Iterable[int]) -> int:
         """Those that `reader` has return to their old place.  Returns how many did."""

@@ -19,6 +19,7 @@ import structlog
 
 from protocol.direct_name import DirectName, queue_key
 from protocol.format_name import parse_destination
+from protocol.identifiers import message_id_text
 from qmd.administration import Administration
 from qmd.compose import (
     queue_address,
@@ -32,6 +33,7 @@ from qmd.numbers import Numbers
 from qmd.outgoing import Outgoing
 from qmd.peers import Peers
 from qmd.reading import Reading
+from qmd.refusal import Refusal
 from qmd.routes import Routes
 from qmd.sending import Sending
 from qmd.settings import Settings
@@ -53,8 +55,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 ARRIVALS_BLOCK = 1_000_000  # numbers reserved at once: one row written for so many messages
-MESSAGE_NUMBERS_BLOCK = 100_000
-OUTCOME_AGE_S = 86_400
+MESSAGE_NUMBERS_BLOCK = 1 << 18  # half of it is more than a client can ask for at once
+NUMBERS_SPARE = 20_000  # for what our own acknowledgments and dead letters may need meanwhile
+OUTCOME_AGE_S = 3600  # at 12,000 messages a second some 200 MB an hour, which no quota counts
 PURGE_ROWS = 4096  # deleted in one commit
 LEVEL_SHIFT = 44
 
@@ -167,21 +170,37 @@ class QueueManager:
     def next_lookup_id(self, level: int) -> int:
         return level << LEVEL_SHIFT | self._arrivals.next()
 
-    def is_full(self, size: int, *, express: bool = False) -> str | None:
-        """Why no more can be stored now, or None."""
-        quota = self.settings.quotas.computer_bytes
-        if self.usage.bytes + size > quota:
-            return (
-                f"the computer quota is reached: {self.usage.bytes} of {quota} bytes are used"
-                " ([quotas] computer)"
+    def is_full(self, size: int, *, express: bool = False, messages: int = 1) -> Refusal | None:
+        """Why no more can be taken in now, or None.  What fits counts as taken."""
+        quotas = self.settings.quotas
+        if self.usage.bytes + size > quotas.computer_bytes:
+            return Refusal(
+                "over_quota",
+                f"the computer quota is reached: {self.usage.bytes} of {quotas.computer_bytes}"
+                " bytes are used ([quotas] computer)",
+                "Receive or purge messages, or allow more.",
             )
-        if express and self.usage.express_bytes + size > self.settings.quotas.express_bytes:
-            return (
-                f"express messages take {self.usage.express_bytes} of"
-                f" {self.settings.quotas.express_bytes} bytes of memory ([quotas] express)"
+        if express and self.usage.express_bytes + size > quotas.express_bytes:
+            return Refusal(
+                "over_quota",
+                f"express messages take {self.usage.express_bytes} of {quotas.express_bytes} bytes"
+                " of memory ([quotas] express)",
+                "Receive some, or send it with --recoverable.",
             )
-        if not self.storage.room(self.loop.time()):
-            return "the disk of the data folder is nearly full"
+        if not self.storage.room(self.loop.time(), 0 if express else size):
+            return Refusal(
+                "disk_full",
+                f"the disk of the data folder is full: {self.storage.free_bytes / 1e6:.1f} MB are"
+                f" left, and {quotas.disk_reserve_bytes / 1e6:.1f} MB must stay free, so that"
+                " queues can be emptied ([quotas] disk_reserve)",
+                "Make room on the disk, or receive or purge messages.",
+            )
+        if min(self._arrivals.left, self.message_numbers.left) < messages + NUMBERS_SPARE:
+            return Refusal(
+                "over_quota",
+                "more messages wait for the disk than can be given a number now",
+                "Try again in a moment.",
+            )
         return None
 
     def adopt(self, row: queue_rows.QueueRow, messages: int, size: int) -> LocalQueue:
@@ -227,19 +246,26 @@ class QueueManager:
             partial(outcome_rows.find, token=token), partial(_settle, found)
         )
         result = await found
-        return None if result is None else msgspec.msgpack.decode(result)
+        if result is None:
+            return None
+        answer = msgspec.msgpack.decode(result)
+        if isinstance(answer, list):  # the numbers of messages that were sent
+            return [message_id_text(self.id, number) for number in answer]
+        return answer
 
     # Time.
 
-    def forget_old(self) -> None:
+    async def forget_old(self) -> None:
         """Drop what is kept for a while only: message ids, outcomes."""
         wall_s = int(self.environment.time())
         age_s = int(self.settings.delivery.message_id_history_age_s)
         self.incoming.forget_old(self.loop.time())
-        self.storage.batch.run(partial(history_rows.forget, before_s=wall_s - age_s))
-        self.storage.batch.run(
-            partial(outcome_rows.forget, before_s=wall_s - OUTCOME_AGE_S, rows_max=PURGE_ROWS)
+        await self.storage.batch.run(partial(history_rows.forget, before_s=wall_s - age_s))
+        outcomes = partial(
+            outcome_rows.forget, before_s=wall_s - OUTCOME_AGE_S, rows_max=PURGE_ROWS
         )
+        while await self.storage.batch.run(outcomes) == PURGE_ROWS:
+            pass  # one commit for so many, because everybody waits for it
 
     def log_limited(self, event: str, about: str, **values: object) -> None:
         """For what a peer can provoke at will: some lines a minute, then a count."""

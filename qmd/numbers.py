@@ -29,14 +29,20 @@ class Numbers:
         self._next = await self._storage.batch.run(self._reserve)
         self._end = self._next + self._block
 
+    @property
+    def left(self) -> int:
+        """How many can be given before the disk has reserved more."""
+        return self._end - self._next + (0 if self._following is None else self._block)
+
     def next(self) -> int:
+        """There must be one left."""
         number = self._next
         self._next = number + 1
         if self._end - number <= self._block // 2 and not self._reserving:
             self._reserving = True
             self._storage.batch.run(self._reserve).add_done_callback(self._reserved)
         if self._next >= self._end:
-            # Half a block is thousands of commits: the next one is there long before this.
+            # Nothing is taken in while few are left (`QueueManager.is_full`).
             assert self._following is not None, f"the reserved {self._name} numbers ran out"
             self._next, self._following = self._following, None
             self._end = self._next + self._block

@@ -181,8 +181,7 @@ class Outgoing:
         if key < TRANSACTIONAL_FIRST:
             queue.others += 1
             if is_express(packet):
-                queue.express[key] = packet
-                queue.usage.express_bytes += len(packet)
+                queue.add_express(key, packet)
                 return
         batch.insert_outgoing(queue.id << LOOKUP_BITS | key, packet, reach_deadline_s(packet))
 
@@ -266,7 +265,8 @@ class Outgoing:
         last = first + queue.sequence.base + released
         done = queue.forget_transmitted(released)
         if done is not None:
-            self._releasable.setdefault(queue, []).extend(done)
+            if done:  # or what it speaks of has died meanwhile
+                self._releasable.setdefault(queue, []).extend(done)
             self._release_soon()
             if released == queue.sequence.next_number - 1:
                 self.release()  # the end of a sequence; the next message begins another

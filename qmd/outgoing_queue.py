@@ -20,7 +20,7 @@ from qmd.compose import QueueAddress
 from qmd.core.ready import ReadyWindow
 from qmd.core.sequence import OutgoingSequence
 from qmd.core.session import Session
-from qmd.core.stored_packet import is_express, reach_deadline_s
+from qmd.core.stored_packet import INFINITE_S, is_express, reach_deadline_s
 from qmd.usage import Measured, Usage
 from storage.keys import ARRIVAL_BITS, OUTGOING_TRANSACTIONAL_LEVEL
 
@@ -75,6 +75,7 @@ class OutgoingQueue(Measured):
         if self.messages:
             self.window.clear_to_disk(0)
         self.express: dict[int, bytes] = {}  # all of them: they are nowhere else
+        self.express_deadline_s = INFINITE_S  # none of them is over before this second has passed
         self.in_flight: dict[int, bytes] = {}  # recoverable, on the session, by key
         self.transmitted: deque[InFlight] = deque()
         self.resent_count = 0
@@ -196,6 +197,37 @@ class OutgoingQueue(Measured):
                 self.transmitted.remove(sent)
                 return sent
         return None
+
+    def add_express(self, key: int, packet: bytes) -> None:
+        """A message that lives here, and nowhere else."""
+        self.express[key] = packet
+        self.usage.express_bytes += len(packet)
+        deadline = reach_deadline_s(packet)
+        if deadline is not None and deadline < self.express_deadline_s:
+            self.express_deadline_s = deadline
+
+    def expired_express(self, wall_s: int, messages_max: int) -> list[int]:
+        """Keys of express messages whose time is over: all, or so many."""
+        over: list[int] = []
+        if wall_s <= self.express_deadline_s:
+            return over
+        earliest = INFINITE_S
+        for key, packet in self.express.items():
+            deadline = reach_deadline_s(packet)
+            if deadline is None:
+                continue
+            if wall_s > deadline:
+                over.append(key)
+                if len(over) >= messages_max:
+                    return over
+            else:
+                earliest = min(earliest, deadline)
+        self.express_deadline_s = earliest
+        return over
+
+    def is_busy_with(self, key: int) -> bool:
+        """Whether a stored message is being removed already."""
+        return key in self.removing
 
     def forget_express(self, key: int) -> bytes | None:
         """Drop an express message; None when `key` is none."""

@@ -140,6 +140,7 @@ class Peers:
         if connection not in self.connections:
             return
         del self.connections[connection]
+        self._manager.incoming.forget_connection(connection)
         self._per_host[connection.host] -= 1
         if not self._per_host[connection.host]:
             del self._per_host[connection.host]

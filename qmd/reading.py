@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from qmd import frames
 from qmd.frames import StoredMessage
-from qmd.local_queue import LocalQueue, Reader, Waiter
+from qmd.local_queue import TAKE_BYTES_MAX, LocalQueue, Reader, Waiter
 from qmd.refusal import Refusal
 from storage import messages as message_rows
 from storage.keys import (
@@ -25,8 +26,6 @@ from storage.keys import (
 from storage.messages import MessageRow
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from qmd.manager import QueueManager
 
 
@@ -69,8 +68,7 @@ class Reading:
 
     def serve(self, queue: LocalQueue) -> None:
         """Give what is ready to those who wait, in the order of their asking."""
-        watchers, queue.watchers = queue.watchers, []
-        for watcher in watchers:
+        for watcher in queue.watchers:
             if not watcher.done():
                 watcher.set_result(None)
         wall_s = int(self._manager.environment.time())
@@ -169,43 +167,59 @@ class Reading:
         deadline = None if wait_s < 0 else self._manager.loop.time() + wait_s
         while True:
             watcher: asyncio.Future[None] = self._manager.loop.create_future()
-            queue.watchers.append(watcher)
-            messages = await self._look(queue, start, min(limit, PEEK_ROWS_MAX))
-            if messages or wait_s == frames.NO_WAIT or queue.deleted:
-                return messages
+            queue.watchers.add(watcher)
             try:
+                messages = await self._look(queue, start, min(limit, PEEK_ROWS_MAX))
+                if messages or wait_s == frames.NO_WAIT or queue.deleted:
+                    return messages
                 async with asyncio.timeout_at(deadline):
                     await watcher
             except TimeoutError:
                 return []
+            finally:
+                queue.watchers.discard(watcher)
 
     async def _look(self, queue: LocalQueue, start: int, limit: int) -> list[StoredMessage]:
+        """The first of them: up to `limit`, and some 8 MB; none only if there is none."""
         found: list[StoredMessage] = []
-        first = start
-        while len(found) < limit:
+        first, size = start, 0
+        while len(found) < limit and size < TAKE_BYTES_MAX:
             rows = await self._manager.storage.read(
-                partial(_page, queue_id=queue.id, start=start, rows_max=limit - len(found))
+                partial(
+                    message_rows.page,
+                    queue_id=queue.id,
+                    from_lookup=start,
+                    rows_max=limit,
+                    bytes_max=REFILL_BYTES,
+                )
             )
-            found += [
-                _stored_message(row) for row in rows if row.key & LOOKUP_MASK not in queue.taken
-            ]
-            if not rows:
+            for row in rows:
+                if row.key & LOOKUP_MASK not in queue.taken:
+                    found.append(_stored_message(row))
+                    size += len(row.packet)
+            if len(rows) < limit and sum(len(row.packet) for row in rows) < REFILL_BYTES:
+                start = LOOKUP_MASK + 1  # that were all
                 break
             start = (rows[-1].key & LOOKUP_MASK) + 1
-            if len(rows) < limit and sum(len(row.packet) for row in rows) < REFILL_BYTES:
-                break
         # Express messages are nowhere on disk: they belong among those that were read.
-        limit_id = found[-1].lookup_id if len(found) >= limit else LOOKUP_MASK
         express = [
             message
             for lookup_id, message in queue.express.items()
-            if first <= lookup_id <= limit_id and lookup_id not in queue.taken
+            if first <= lookup_id < start and lookup_id not in queue.taken
         ]
-        return sorted(found + express, key=lambda message: message.lookup_id)[:limit]
+        if express:
+            found = sorted(found + express, key=attrgetter("lookup_id"))
+        return _up_to(found[:limit], TAKE_BYTES_MAX)
 
 
-def _page(db: sqlite3.Connection, *, queue_id: int, start: int, rows_max: int) -> list[MessageRow]:
-    return message_rows.page(db, queue_id, start, rows_max, REFILL_BYTES)
+def _up_to(messages: list[StoredMessage], bytes_max: int) -> list[StoredMessage]:
+    """The first of them that make no more bytes than that; one always does."""
+    size = 0
+    for count, message in enumerate(messages):
+        size += len(message.packet)
+        if count and size > bytes_max:
+            return messages[:count]
+    return messages
 
 
 def _stored_message(row: MessageRow) -> StoredMessage:

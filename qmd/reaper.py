@@ -7,18 +7,25 @@ sleeps until then, or a little, because messages come that are over sooner.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from protocol.message_class import MessageClass
+from qmd.local_queue import LocalQueue
+from qmd.outgoing_queue import OutgoingQueue
 from storage import expiry
+from storage.expiry import Expired
 from storage.keys import LOOKUP_MASK, queue_id_of
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager
 
+Queue = TypeVar("Queue", LocalQueue, OutgoingQueue)
+
 INTERVAL_S = 1.0  # time-outs are in whole seconds
 EXPIRED_ROWS = 500  # ended in one go
+EXPIRED_BYTES = 16 * 1024 * 1024
 HISTORY_INTERVAL_S = 60.0
 VACUUM_STEPS_MAX = 64  # some 3 ms each
 ROOM_COMMITS_MAX = 8  # in a row
@@ -44,7 +51,7 @@ class Reaper:
                 await manager.storage.batch.run(lambda db: None)
             if now >= self._history_due:
                 self._history_due = now + HISTORY_INTERVAL_S
-                manager.forget_old()
+                await manager.forget_old()
                 await self._give_back()
             await asyncio.sleep(0 if may_be_more else INTERVAL_S)
 
@@ -61,36 +68,56 @@ class Reaper:
         """End what is over now; True when there may be more."""
         manager = self._manager
         wall_s = int(manager.environment.time())
-        manager.undelivered.expire_express(wall_s)
-        for queue in list(manager.queues.values()):
-            queue.expire_express(wall_s)
-            if queue.expired:
-                manager.endings.expire_received(queue)
+        may_be_more = self._reap_express(wall_s)
         earliest = await manager.storage.read(expiry.next_expiry)
         if earliest is None or earliest >= wall_s:
-            return False
-        outgoing = await manager.storage.read(
-            partial(expiry.expired_outgoing, now_s=wall_s, rows_max=EXPIRED_ROWS)
+            return may_be_more
+        senders = {sender.id: sender for sender in manager.outgoing.queues}
+        busy = sum(len(sender.removing) for sender in senders.values())
+        found = await manager.storage.read(
+            partial(expiry.expired_outgoing, now_s=wall_s, rows_max=EXPIRED_ROWS + busy)
         )
-        by_outgoing: dict[int, list[int]] = {}
-        for row in outgoing:
-            by_outgoing.setdefault(queue_id_of(row.key), []).append(row.key & LOOKUP_MASK)
-        for sender in manager.outgoing.queues:
-            if keys := by_outgoing.get(sender.id):
-                manager.undelivered.expire(sender, keys)
-        messages = await manager.storage.read(
-            partial(expiry.expired_messages, now_s=wall_s, rows_max=EXPIRED_ROWS)
+        to_expire, is_part = _shared_out(found, senders)
+        may_be_more |= is_part
+        for sender, keys in to_expire.items():
+            manager.undelivered.expire(sender, keys)
+        # What somebody has taken is not ended before it comes back, and must not stand in the way.
+        busy = sum(len(queue.taken) for queue in manager.queues.values())
+        found = await manager.storage.read(
+            partial(expiry.expired_messages, now_s=wall_s, rows_max=EXPIRED_ROWS + busy)
         )
-        ended = 0  # what somebody has taken is not ended before it comes back
-        by_queue: dict[int, list[int]] = {}
-        for message in messages:
-            by_queue.setdefault(queue_id_of(message.key), []).append(message.key & LOOKUP_MASK)
-        for queue_id, lookup_ids in by_queue.items():
-            owner = manager.queues_by_id.get(queue_id)
-            if owner is not None:
-                ended += manager.endings.end_unreceived(
-                    owner, lookup_ids, MessageClass.NACK_RECEIVE_TIMEOUT
-                )
-        # Until these are off the disk, the same rows would be found again.
+        to_end, is_part = _shared_out(found, manager.queues_by_id)
+        may_be_more |= is_part
+        for queue, lookup_ids in to_end.items():
+            manager.endings.end_unreceived(queue, lookup_ids, MessageClass.NACK_RECEIVE_TIMEOUT)
+        # One piece at a time.
         await manager.storage.batch.run(lambda db: None)
-        return len(outgoing) == EXPIRED_ROWS or (len(messages) == EXPIRED_ROWS and ended > 0)
+        return may_be_more
+
+    def _reap_express(self, wall_s: int) -> bool:
+        """The same for express messages: the disk knows nothing of them."""
+        manager = self._manager
+        may_be_more = manager.undelivered.expire_express(wall_s, EXPIRED_ROWS)
+        for queue in list(manager.queues.values()):
+            may_be_more |= queue.expire_express(wall_s, EXPIRED_ROWS)
+            if queue.expired:
+                manager.endings.expire_received(queue)
+        return may_be_more
+
+
+def _shared_out(
+    found: list[Expired], queues: Mapping[int, Queue]
+) -> tuple[dict[Queue, list[int]], bool]:
+    """The keys by their queue, of those that can be ended now; whether that is only a part."""
+    chosen: dict[Queue, list[int]] = {}
+    count = size = 0
+    for row in found:
+        queue, key = queues.get(queue_id_of(row.key)), row.key & LOOKUP_MASK
+        if queue is None or queue.is_busy_with(key):
+            continue
+        if count == EXPIRED_ROWS or size >= EXPIRED_BYTES:
+            return chosen, True
+        chosen.setdefault(queue, []).append(key)
+        count += 1
+        size += row.size
+    return chosen, count == EXPIRED_ROWS

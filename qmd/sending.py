@@ -64,12 +64,14 @@ class Sending:
         wall_s, wall_ms = int(wall), int(wall * 1000)
         own_guid = guid_text(self._manager.id)
         ids: list[str] = []
+        numbers: list[int] = []
         to_queues: dict[LocalQueue, list[StoredMessage]] = {}
         to_send: dict[OutgoingQueue, list[tuple[int, bytes]]] = {}
         express: dict[OutgoingQueue, list[tuple[int, bytes]]] = {}
         for new, (route, delivery) in zip(messages, routes, strict=True):
             number = self._manager.next_message_number()
             ids.append(f"{own_guid}\\{number}")
+            numbers.append(number)
             if isinstance(route, OutgoingQueue):
                 if delivery == TRANSACTIONAL:
                     sequence_number, key = route.next_key()
@@ -95,7 +97,7 @@ class Sending:
         for queue, packets in express.items():
             self._manager.outgoing.appended(queue, packets)
         if token:
-            batch.record_outcome(token, msgspec.msgpack.encode(ids), wall_s)
+            batch.record_outcome(token, msgspec.msgpack.encode(numbers), wall_s)
         if to_queues or to_send or token:
             batch.when_durable(partial(self._sent, to_queues, to_send, ids, done))
         else:
@@ -167,9 +169,9 @@ class Sending:
                     "Receive or purge messages, or create the queue with a larger quota.",
                 )
             routes.append((route, delivery))
-        if (full := self._manager.is_full(total, express=express)) is not None:
-            code = "disk_full" if self._manager.storage.full else "over_quota"
-            raise Refusal(code, full, "Receive messages, or make room.")
+        full = self._manager.is_full(total, express=express, messages=len(messages))
+        if full is not None:
+            raise full
         return routes
 
     def _local_delivery(self, queue: LocalQueue, delivery: int) -> int:

@@ -17,7 +17,7 @@ import structlog
 from protocol import parse_user_message, patch_class
 from protocol.message_class import MessageClass
 from qmd.core.fate import consequences, reason_text
-from qmd.core.stored_packet import message_identity, reach_deadline_s, wants_dead_letter
+from qmd.core.stored_packet import message_identity, wants_dead_letter
 from qmd.frames import StoredMessage
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, InFlight, OutgoingQueue
 from storage import messages as message_rows
@@ -70,16 +70,17 @@ class Undelivered:
             ),
         )
 
-    def expire_express(self, wall_s: int) -> None:
-        """Express messages that waited too long: the disk knows nothing of them."""
+    def expire_express(self, wall_s: int, messages_max: int) -> bool:
+        """Express messages that waited too long: the disk knows nothing of them.
+
+        At most so many of each queue; True when there may be more.
+        """
+        may_be_more = False
         for queue in self._manager.outgoing.queues:
-            over = [
-                key
-                for key, packet in queue.express.items()
-                if (deadline := reach_deadline_s(packet)) is not None and wall_s > deadline
-            ]
-            if over:
+            if over := queue.expired_express(wall_s, messages_max):
+                may_be_more |= len(over) == messages_max
                 self.expire(queue, over)
+        return may_be_more
 
     def kill(
         self,

@@ -17,6 +17,8 @@ import aiosqlite
 from storage.errors import CannotStart
 from storage.options import PAGE_BYTES, StorageOptions
 
+THREAD_END_S = 1.0
+
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
@@ -28,7 +30,12 @@ async def open_connection(
     connection = connect(path)
     # aiosqlite's thread would keep a process that is ending from ending: nobody closes on a crash.
     connection._thread.daemon = True
-    return await connection
+    try:
+        return await connection
+    except BaseException:
+        # It tells the loop that it has ended, and the loop must still be there.
+        connection._thread.join(THREAD_END_S)
+        raise
 
 
 def submit(connection: aiosqlite.Connection, work: Work[T]) -> asyncio.Future[T]:

@@ -5,27 +5,22 @@ than its time-out has passed.  So a row is expired when `now_s > expires_at_s`.
 """
 
 import sqlite3
-
-from storage import messages, outgoing, pages
-from storage.messages import MessageRow
-from storage.outgoing import OutgoingRow
-from storage.pages import PAGE_BYTES_MAX
+from typing import NamedTuple
 
 
-def expired_messages(
-    db: sqlite3.Connection, now_s: int, rows_max: int, bytes_max: int = PAGE_BYTES_MAX
-) -> list[MessageRow]:
+class Expired(NamedTuple):
+    key: int
+    size: int  # bytes of the packet, which is not read
+
+
+def expired_messages(db: sqlite3.Connection, now_s: int, rows_max: int) -> list[Expired]:
     """Expired messages in our queues, those that expired first at the front."""
-    cursor = _expired(db, "message", messages.COLUMNS, now_s, rows_max)
-    return pages.take(cursor, MessageRow._make, bytes_max)
+    return _expired(db, "message", now_s, rows_max)
 
 
-def expired_outgoing(
-    db: sqlite3.Connection, now_s: int, rows_max: int, bytes_max: int = PAGE_BYTES_MAX
-) -> list[OutgoingRow]:
+def expired_outgoing(db: sqlite3.Connection, now_s: int, rows_max: int) -> list[Expired]:
     """Expired messages for elsewhere, those that expired first at the front."""
-    cursor = _expired(db, "outgoing", outgoing.COLUMNS, now_s, rows_max)
-    return pages.take(cursor, OutgoingRow._make, bytes_max)
+    return _expired(db, "outgoing", now_s, rows_max)
 
 
 def next_expiry(db: sqlite3.Connection) -> int | None:
@@ -38,10 +33,10 @@ def next_expiry(db: sqlite3.Connection) -> int | None:
     return min((at_s for (at_s,) in earliest if at_s is not None), default=None)
 
 
-def _expired(
-    db: sqlite3.Connection, table: str, columns: str, now_s: int, rows_max: int
-) -> sqlite3.Cursor:
-    return db.execute(
-        f"SELECT {columns} FROM {table} WHERE expires_at_s < ? ORDER BY expires_at_s LIMIT ?",
+def _expired(db: sqlite3.Connection, table: str, now_s: int, rows_max: int) -> list[Expired]:
+    rows = db.execute(
+        f"SELECT key, length(packet) FROM {table} WHERE expires_at_s < ?"
+        " ORDER BY expires_at_s LIMIT ?",
         (now_s, rows_max),
     )
+    return list(map(Expired._make, rows))

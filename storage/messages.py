@@ -76,11 +76,13 @@ def page(
     return pages.take(cursor, MessageRow._make, bytes_max)
 
 
-def keys(db: sqlite3.Connection, queue_id: int, rows_max: int) -> list[int]:
-    """The keys of the first messages of a queue."""
+def keys(
+    db: sqlite3.Connection, queue_id: int, from_lookup: int = 0, *, rows_max: int
+) -> list[int]:
+    """The keys of the next messages of a queue from `from_lookup` on, itself included."""
     rows = db.execute(
         "SELECT key FROM message WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?",
-        (*queue_range(queue_id), rows_max),
+        (*queue_range(queue_id, from_lookup), rows_max),
     )
     return [key for (key,) in rows]
 

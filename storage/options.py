@@ -34,6 +34,14 @@ class StorageOptions:
     quick_check_bytes_max: int = 64 * MIB
 
     @property
+    def batch_bytes_max(self) -> int:
+        """A quarter of the reserve at most, where there is one: giving that up must make room for
+        the log, for one more batch, and for both in the database."""
+        if self.disk_reserve_bytes == 0:
+            return self.commit_bytes_max
+        return min(self.commit_bytes_max, self.disk_reserve_bytes // 4)
+
+    @property
     def log_pages_max(self) -> int:
         """Half of the reserve at most (reserve.py), where there is one."""
         if self.disk_reserve_bytes == 0:

@@ -71,4 +71,6 @@ def check(db: sqlite3.Connection) -> None:
     except sqlite3.DatabaseError as error:
         found = [str(error)]
     if found != ["ok"]:
-        raise DatabaseDamaged(f"queues.db is damaged: {'; '.join(found)}")
+        raise DatabaseDamaged(
+            f"queues.db is damaged: {'; '.join(found)}; see what can be saved: `qmd check`"
+        )

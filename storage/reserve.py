@@ -28,9 +28,12 @@ class Reserve:
         self._size_bytes = options.disk_reserve_bytes
         self._watermark_bytes = options.disk_watermark_bytes
         self._checked_at_s = float("-inf")
-        self._has_room = False
-        #: It is not held, and there was room for it at the last look: the next commit takes it.
-        self.can_return = False
+        #: What may still be written, by the last look and what was taken in since.
+        self.free_bytes = 0
+        #: Something was refused for lack of room since the last look ...
+        self.was_refused = False
+        #: ... and a commit may make some.
+        self.needs_commit = False
 
     def take(self) -> None:
         """Hold the reserve, where the disk has room for it and the watermark beside it."""
@@ -69,15 +72,29 @@ class Reserve:
 
     def is_short(self) -> bool:
         """Whether the database should give back what it does not use."""
-        return not self.held or self._disk.free_bytes(self._folder) < self._watermark_bytes
+        return (
+            not self.held
+            or self.was_refused
+            or self._disk.free_bytes(self._folder) < self._watermark_bytes
+        )
 
-    def has_room(self, now_s: float) -> bool:
-        """Whether new messages may be taken.  Asks the system at most once a second."""
+    def look_again(self) -> None:
+        """Room was made, as far as that is possible."""
+        self._checked_at_s = float("-inf")
+
+    def has_room(self, now_s: float, size_bytes: int = 0) -> bool:
+        """Whether new messages of this size may be taken; they count as taken then.
+
+        Asks the system at most once a second, and counts what it lets in meanwhile: once into the
+        log, and once into the database.
+        """
         if now_s - self._checked_at_s >= ROOM_CHECK_INTERVAL_S:
             self._checked_at_s = now_s
-            free_bytes = self._disk.free_bytes(self._folder)
-            self._has_room = free_bytes >= self._watermark_bytes
-            self.can_return = not self.held and (
-                free_bytes >= self._size_bytes + self._watermark_bytes
-            )
-        return self.held and self._has_room
+            self.was_refused = False
+            self.free_bytes = self._disk.free_bytes(self._folder)
+        if self.held and self.free_bytes - 2 * size_bytes >= self._watermark_bytes:
+            self.free_bytes -= 2 * size_bytes
+            return True
+        if not self.was_refused:
+            self.was_refused = self.needs_commit = True
+        return False

@@ -19,6 +19,7 @@ from storage.batch import Batch
 from storage.connection import open_connection, set_up_reader, set_up_writer, submit
 from storage.disk import Disk, Lock
 from storage.errors import CannotStart, RecoveryFailed, StorageError
+from storage.hindrance import explain
 from storage.options import StorageOptions
 from storage.recovery import Recovery
 from storage.reserve import Reserve
@@ -79,7 +80,9 @@ class Storage:
                     resources, folder, options, now_ms, new_id, connect, disk or Disk()
                 )
             except (OSError, sqlite3.Error) as error:
-                raise CannotStart(f"the data folder {folder} cannot be opened: {error}") from error
+                raise CannotStart(
+                    f"the data folder {folder} cannot be opened: {explain(error)}"
+                ) from error
             storage._resources = resources.pop_all()
             return storage
 
@@ -95,7 +98,7 @@ class Storage:
         try:
             return await submit(self._reading, read)
         except sqlite3.Error as error:
-            raise StorageError(f"a read failed: {error}") from error
+            raise StorageError(f"a read failed: {explain(error)}") from error
 
     @property
     def pressure(self) -> int:
@@ -107,17 +110,25 @@ class Storage:
         """Whether so much waits for the disk that nothing new should be taken in."""
         return (
             self._writer.rows_waiting >= self._options.commit_rows_max
-            or self._writer.bytes_waiting >= self._options.commit_bytes_max
+            or self._writer.bytes_waiting >= self._options.batch_bytes_max
         )
 
-    def room(self, now_s: float) -> bool:
-        """Whether the disk has room for new messages.  `now_s` may be any clock that only grows."""
-        has_room = self._reserve.has_room(now_s)
-        if self._reserve.can_return:
+    def room(self, now_s: float, size_bytes: int = 0) -> bool:
+        """Whether the disk has room for new messages of this size, which then count as taken.
+
+        `now_s` may be any clock that only grows.
+        """
+        has_room = self._reserve.has_room(now_s, size_bytes)
+        if self._reserve.needs_commit:
             # Where all is refused nothing may be committed for long: have it done now.
-            self._reserve.can_return = False
+            self._reserve.needs_commit = False
             self.batch.when_durable(lambda: None)
         return has_room
+
+    @property
+    def free_bytes(self) -> int:
+        """What is left on the disk, by the last look that `room` took."""
+        return self._reserve.free_bytes
 
     @property
     def full(self) -> bool:
@@ -160,7 +171,9 @@ async def _open(
     try:
         log_bytes = disk.rewrite_log(folder / f"{DATABASE}-wal")
     except OSError as error:
-        raise RecoveryFailed(f"the log of {path} cannot be made durable: {error}") from error
+        raise RecoveryFailed(
+            f"the log of {path} cannot be made durable: {explain(error)}"
+        ) from error
     database_bytes = disk.file_bytes(path)
     was_clean = log_bytes == 0 and not lock.was_abandoned
     must_check = not was_clean and database_bytes <= options.quick_check_bytes_max

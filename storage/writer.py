@@ -19,11 +19,14 @@ import aiosqlite
 from storage.batch import Batch
 from storage.connection import submit
 from storage.errors import StorageError
+from storage.hindrance import explain
 from storage.options import PAGE_BYTES, StorageOptions
 from storage.reserve import Reserve
 
 #: What a commit on a full disk gives back at once: 2 MiB, some 10 ms.
 VACUUM_PAGES = 256
+#: And where messages were refused for lack of room: 64 MiB, some 0.3 s.
+VACUUM_PAGES_MAX = 8192
 
 
 class Writer:
@@ -60,7 +63,9 @@ class Writer:
         try:
             return await submit(self._connection, partial(vacuum, pages_max=pages_max))
         except sqlite3.Error as error:
-            raise self._fail(StorageError(f"giving pages back failed: {error}"), error) from error
+            raise self._fail(
+                StorageError(f"giving pages back failed: {explain(error)}"), error
+            ) from error
 
     async def close(self) -> None:
         """Wait until everything that was given is durable, or has failed; then take no more."""
@@ -91,7 +96,7 @@ class Writer:
         assert batch is not None
         error = commit.exception()
         if error is not None:
-            self._fail(StorageError(f"a commit failed: {error}"), error)
+            self._fail(StorageError(f"a commit failed: {_words(error)}"), error)
         if self._failure is not None:
             batch.fail(self._failure)
         # The next batch goes to the disk while the callers of this one are told.
@@ -116,6 +121,10 @@ class Writer:
             self.failed.set_exception(failure)
             self.failed.exception()  # seen: nobody is obliged to wait for it
         return self._failure
+
+
+def _words(error: BaseException) -> str:
+    return explain(error) if isinstance(error, (OSError, sqlite3.Error)) else str(error)
 
 
 def _commit(db: sqlite3.Connection, batch: Batch, reserve: Reserve) -> None:
@@ -151,13 +160,15 @@ def _make_room(db: sqlite3.Connection, reserve: Reserve) -> None:
         return
     if not reserve.lets_grow(_pragma(db, "page_count") * PAGE_BYTES):
         return  # half of the log in the database would take the room that deletions need
+    pages = VACUUM_PAGES_MAX if reserve.was_refused else VACUUM_PAGES
     try:
         _empty_log(db)
-        vacuum(db, VACUUM_PAGES)
+        vacuum(db, pages)
         _empty_log(db)
     except sqlite3.Error as error:
         if not _is_full(error):
             raise
+    reserve.look_again()
 
 
 def vacuum(db: sqlite3.Connection, pages_max: int) -> int:

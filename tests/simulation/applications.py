@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ class Queue:
 
     name: str
     transactional: bool
+    quota_bytes: int | None = None
 
     @property
     def key(self) -> str:
@@ -44,16 +45,21 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
-    """Where messages go, how, and how they must end."""
+class Kind:
+    """To which queue messages go, how, and how they must end."""
 
-    host: str
     queue: str
-    format_name: str
     delivery: str
     fate: Fate = Fate.RECEIVED
     lifetime_s: int | None = None  # to reach the queue
     receive_within_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    host: str
+    format_name: str
+    kind: Kind
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,6 +67,7 @@ class Habits:
     """How a writer works."""
 
     way: str  # "one", "batch", "pipeline"
+    journal: bool
     pause_s: float
     batch_max: int
     body_bytes_max: int
@@ -72,7 +79,12 @@ class Writer:
     """Sends `count` messages to its destinations, each in a stream of its own."""
 
     def __init__(
-        self, host: Host, name: str, oracle: Oracle, destinations: list[Destination], count: int,
+        self,
+        host: Host,
+        name: str,
+        oracle: Oracle,
+        destinations: list[Destination],
+        count: int,
         habits: Habits,
     ) -> None:
         self.host = host
@@ -90,12 +102,12 @@ class Writer:
 
     async def run(self) -> None:
         self._life += 1
-        while self.host.interface.is_fenced:  # there is no queue yet
-            await asyncio.sleep(PAUSE_S)
         while self.left > 0:
             with contextlib.suppress(ClientError):
                 async with connect(self.host.control_socket, reconnect_s=RECONNECT_S) as client:
-                    await self._send_all(client)
+                    # Without queues all it would learn is that there are none.
+                    if not self.host.interface.is_fenced:
+                        await self._send_all(client)
             await asyncio.sleep(PAUSE_S)
 
     async def _send_all(self, client: QueueManager) -> None:
@@ -155,7 +167,7 @@ class Writer:
         return hear
 
     def _refused(self, sent: list[Sending], refusal: QueueManagerError) -> None:
-        self.host.world.happened("request refused", self.host.name, refusal.code)
+        self.host.world.happened(f"request refused: {refusal.code}", self.host.name)
         for sending in sent:
             self._oracle.refused(sending.message)
 
@@ -165,30 +177,32 @@ class Writer:
     def _attempt(self, destination: Destination, request: int) -> Sending:
         self.left -= 1
         number = self._oracle.next_number()
-        habits, source = self._habits, self._random
+        habits, source, kind = self._habits, self._random, destination.kind
         size = int(habits.body_bytes_max * source.random() ** 4)
-        priority = 3 if destination.delivery == "transactional" else source.choice((0, 3, 3, 7))
+        priority = 3 if kind.delivery == "transactional" else source.choice((0, 3, 3, 7))
         message = Sent(
             number=number,
-            stream=f"{self.name}.{self._life} {destination.delivery} with priority {priority}"
+            stream=f"{self.name}.{self._life} {kind.delivery} with priority {priority}"
             f" to {destination.format_name}",
             source=self.host.name,
             target=destination.host,
-            queue=f"private$\\{destination.queue}",
-            delivery=destination.delivery,
-            fate=destination.fate,
+            queue=f"private$\\{kind.queue}",
+            delivery=kind.delivery,
+            fate=kind.fate,
             wants_dead_letter=habits.dead_letter,
+            wants_journal=habits.journal,
             request=request,
             lives=self._oracle.lives(self.host.name, destination.host),
         )
         self._oracle.attempted(message)
-        self.host.world.note("send", self.host.name, number, destination.format_name)
+        self.host.world.note("send", self.host.name, number, kind.delivery, destination.format_name)
         properties: dict[str, Any] = {
-            "delivery": destination.delivery,
+            "delivery": kind.delivery,
             "priority": priority,
             "dead_letter": habits.dead_letter,
-            "time_to_reach_queue_s": destination.lifetime_s,
-            "time_to_be_received_s": destination.receive_within_s,
+            "journal": habits.journal,
+            "time_to_reach_queue_s": kind.lifetime_s,
+            "time_to_be_received_s": kind.receive_within_s,
         }
         return Sending(message, destination, mark(number) + bytes(size), properties)
 
@@ -317,7 +331,7 @@ class Operator:
         self.facts: Facts | None = None  # of its latest round; taken away by who has seen them
         self.last_facts: Facts | None = None
         self.is_watching = False
-        self.orders: list[tuple[str, str]] = []  # ("pause" | "resume" | "kick", destination)
+        self.orders: list[tuple[str, str]] = []  # a verb and what it is about
 
     async def run(self) -> None:
         while True:
@@ -335,18 +349,26 @@ class Operator:
     async def _make_queues(self, client: QueueManager) -> None:
         for queue in self.queues:
             with contextlib.suppress(QueueExists):
-                await client.create_queue(queue.name, transactional=queue.transactional)
+                await client.create_queue(
+                    queue.name, transactional=queue.transactional, quota_bytes=queue.quota_bytes
+                )
 
     async def _obey(self, client: QueueManager) -> None:
+        """An order that was under way when the daemon died is not given again."""
         while self.orders:
-            verb, destination = self.orders.pop(0)
-            act = {
+            verb, name = self.orders.pop(0)
+            act: Callable[[str], Awaitable[object]] = {
                 "pause": client.pause_outgoing,
                 "resume": client.resume_outgoing,
                 "kick": client.kick_outgoing,
+                "peek": lambda name: client.peek(name, limit=1000),
+                "purge": client.purge_queue,
+                "delete": client.delete_queue,
+                "create": lambda _: self._make_queues(client),
             }[verb]
+            self.host.world.happened(f"operator: {verb}", self.host.name, name)
             with contextlib.suppress(QueueManagerError):  # there is no such queue yet
-                await act(destination)
+                await act(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,9 +385,6 @@ async def look(client: QueueManager) -> Facts:
     outgoing = await client.list_outgoing()
     return Facts(
         {queue["name"].casefold(): Totals(queue["messages"], queue["bytes"]) for queue in queues},
-        {
-            queue["destination"]: Totals(queue["messages"], queue["bytes"])
-            for queue in outgoing
-        },
+        {queue["destination"]: Totals(queue["messages"], queue["bytes"]) for queue in outgoing},
         await client.status(),
     )

@@ -53,7 +53,15 @@ class PowerIsOff(OSError):
 class File:
     """One file.  `writes`: (offset, data), or (size, None) for a truncation."""
 
-    __slots__ = ("content", "durable", "durably_exists", "exists", "lock", "phantom_bytes", "writes")
+    __slots__ = (
+        "content",
+        "durable",
+        "durably_exists",
+        "exists",
+        "lock",
+        "phantom_bytes",
+        "writes",
+    )
 
     def __init__(self) -> None:
         self.content = bytearray()

@@ -86,9 +86,7 @@ class Scheduler:
         choose = self.random.random
         while not is_over():
             self._take_due()
-            ready = [
-                loop for loop in self.loops if loop.has_work and loop.frozen_until <= self.now
-            ]
+            ready = [loop for loop in self.loops if loop.has_work and loop.frozen_until <= self.now]
             if ready:
                 self.steps += 1
                 if self.steps > STEPS_MAX:
@@ -292,7 +290,9 @@ class ProcessLoop(asyncio.BaseEventLoop):
     ) -> Any:
         return self._network.listen(self, protocol_factory, port)
 
-    async def create_unix_server(self, protocol_factory: Any, path: Any = None, **options: Any) -> Any:
+    async def create_unix_server(
+        self, protocol_factory: Any, path: Any = None, **options: Any
+    ) -> Any:
         return self._network.listen_unix(self, protocol_factory, options["sock"])
 
     async def create_connection(

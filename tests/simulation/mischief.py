@@ -1,7 +1,7 @@
 """What goes wrong, and how often: every seed has bad habits of its own.
 
-Each kind of mischief gets a weight, often none and sometimes a great one, and the whole a pace.  With
-one mixture for all seeds, frequent faults would hide what rare ones find.
+Each kind of mischief gets a weight, often none and sometimes a great one, and the whole a pace.
+With one mixture for all seeds, frequent faults would hide what rare ones find.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ RESTART_S_MAX = 2.0
 class Mischief:
     """Begins with `start` and goes on until `stop`."""
 
-    def __init__(self, world: World, *, may_wipe: bool, pause: Callable[[Host], None]) -> None:
+    def __init__(self, world: World, *, may_wipe: bool, give_order: Callable[[Host], None]) -> None:
         self.world = world
         self.random = world.random
         self.is_over = False
         self.may_wipe = may_wipe
         self.wipe: Callable[[Host], None] = lambda host: None
-        self._pause = pause
+        self._give_order = give_order
         self._weights = [self.random.choice(WEIGHTS) for _ in ACTS]
         self._pace_s = self.random.choice(PACES_S)
         # Right after a promise, and right after something left the host, is the time to die.
@@ -177,8 +177,8 @@ class Mischief:
         self.world.happened("clock set", host.name)
         host.wall_offset_s += self.random.choice((-1, 1)) * self.random.choice((1.0, 60.0, 600.0))
 
-    def pause_outgoing(self, host: Host) -> None:
-        self._pause(host)
+    def give_order(self, host: Host) -> None:
+        self._give_order(host)
 
     def lose_disk(self, host: Host) -> None:
         if self.may_wipe:
@@ -205,6 +205,6 @@ ACTS: tuple[Callable[[Mischief, Host], None], ...] = (
     Mischief.fail_disk,
     Mischief.fill_disk,
     Mischief.set_clock,
-    Mischief.pause_outgoing,
+    Mischief.give_order,
     Mischief.lose_disk,
 )

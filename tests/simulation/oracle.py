@@ -27,7 +27,11 @@ from tests.simulation.disk import SimulatedDisk
 
 _MARK = re.compile(rb"<message (\d+)>")
 _LOOKUP_BITS = 48
-_DEAD_LETTER_QUEUES = ("system$;deadletter", "system$;deadxact")
+_KINDS = {
+    "system$;deadletter": "dead",
+    "system$;deadxact": "dead",
+    "system$;journal": "journal",
+}
 
 
 def mark(number: int) -> bytes:
@@ -45,7 +49,8 @@ class Fate(Enum):
 
     RECEIVED = "received"
     REFUSED = "refused by its destination"
-    EXPIRES = "received, unless its time is over before"
+    PERHAPS = "received, or a dead letter: its time may be over, or its queue full"
+    UNCERTAIN = "whatever happens to its queue happens to it as well; at most once received"
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +65,7 @@ class Sent:
     delivery: str
     fate: Fate
     wants_dead_letter: bool
+    wants_journal: bool
     request: int
     lives: tuple[int, int]  # of the two daemons, when it was sent
     confirmed: bool = False
@@ -73,7 +79,7 @@ class Place(NamedTuple):
     """Where a message lies: in a `queue` of `host`, or on its way ("outgoing")."""
 
     host: str
-    kind: str  # "queue", "dead", "outgoing"
+    kind: str  # "queue", "dead", "journal", "outgoing"
     queue: str
 
 
@@ -146,9 +152,9 @@ class Oracle:
             self._fail(f"message {number} was received and never sent")
             return
         if (host, queue) != (message.target, message.queue):
-            self._fail(f"message {number} for {message.queue}@{message.target} came to {queue}@{host}")
+            self._fail(f"message {number} for {message.target} came to {queue}@{host}")
         if message.refused:
-            self._fail(f"message {number} was received after its sender was told that it is not sent")
+            self._fail(f"message {number} was received, and its sender was told it is not sent")
         if message.fate is Fate.REFUSED:
             self._fail(f"message {number} was received although {queue}@{host} does not take it")
         disk_life = self.disk_lives[host]
@@ -202,10 +208,11 @@ class Oracle:
             return False
         return not (
             message.received
-            or places
+            or any(place.kind != "journal" for place in places)
             or message.removals_in_doubt
             or message.may_be_lost
-            or (message.fate is Fate.EXPIRES and not message.wants_dead_letter)
+            or message.fate is Fate.UNCERTAIN
+            or (message.fate is Fate.PERHAPS and not message.wants_dead_letter)
         )
 
     def _check_places(self, message: Sent, places: list[Place], *, at_the_end: bool) -> None:
@@ -216,9 +223,9 @@ class Oracle:
         kinds = Counter(place.kind for place in places)
         disk_life = self.disk_lives[message.target]
         is_here = (number, disk_life) in self._repeated
-        if is_here and kinds["queue"] and not message.removals_in_doubt:
-            if message.delivery != "express":
-                self._fail(f"message {number} was received, and is in its queue again")
+        may_return = message.delivery == "express" or message.removals_in_doubt
+        if is_here and kinds["queue"] and not may_return:
+            self._fail(f"message {number} was received, and is in its queue again")
         if kinds["queue"] > 1:
             self._fail(f"message {number} is in two queues: {places}")
         for place in places:
@@ -226,7 +233,7 @@ class Oracle:
             if place.kind == "queue" and (place.host, place.queue) != expected:
                 self._fail(f"message {number} for {expected} is in {place}")
         if message.refused and places:
-            self._fail(f"message {number} is in {places[0]}, and its sender was told it is not sent")
+            self._fail(f"message {number} is in {places}, and its sender was told it is not sent")
         if message.fate is Fate.RECEIVED and kinds["dead"]:
             self._fail(f"message {number} is in a dead-letter queue: {places}")
         if message.fate is Fate.REFUSED:
@@ -234,8 +241,24 @@ class Oracle:
                 self._fail(f"message {number} should have been refused, and is in {places}")
             if at_the_end and message.confirmed:
                 self._check_refused(message, places)
+        if kinds["journal"] and not message.wants_journal:
+            self._fail(f"message {number} is in a journal unasked: {places}")
+        if at_the_end and self._misses_in_journal(message, kinds["journal"]):
+            self._fail(f"message {number} was delivered, and is not in the journal of its source")
         if at_the_end and kinds["outgoing"]:
             self._fail(f"message {number} was not delivered: {places}")
+
+    def _misses_in_journal(self, message: Sent, copies: int) -> bool:
+        """A plain message for elsewhere is kept there in the commit that lets it go."""
+        return (
+            message.wants_journal
+            and message.delivery == "recoverable"
+            and message.confirmed
+            and message.source != message.target
+            and message.fate is Fate.RECEIVED
+            and not (message.may_be_lost or self.disk_lives[message.source])
+            and not copies
+        )
 
     def _check_refused(self, message: Sent, places: list[Place]) -> None:
         """Kept where it was refused; a transactional one at its source as well, if it asked."""
@@ -253,7 +276,7 @@ class Oracle:
             if len(messages) == 1 or any(
                 message.may_be_lost
                 or message.delivery == "express"
-                or message.fate is Fate.EXPIRES
+                or message.fate in (Fate.PERHAPS, Fate.UNCERTAIN)
                 or self._unseen[message.target, message.queue]
                 or self.in_hands[message.target, message.queue]
                 for message in messages
@@ -264,8 +287,10 @@ class Oracle:
                 for message in messages
             ]
             if any(done) and not all(done):
-                self._fail(f"request {request} was done in part: {messages[0].number} to "
-                           f"{messages[-1].number}")
+                self._fail(
+                    f"request {request} was done in part: {messages[0].number} to "
+                    f"{messages[-1].number}"
+                )
 
 
 def examine(image: dict[str, bytes], host: str) -> Found:
@@ -298,8 +323,7 @@ def _read(database: sqlite3.Connection, host: str) -> Found:
         queues[name] = _plus(queues[name], packet)
         number = marked(packet)
         if number is not None:
-            kind = "dead" if name in _DEAD_LETTER_QUEUES else "queue"
-            places[number].append(Place(host, kind, name))
+            places[number].append(Place(host, _KINDS.get(name, "queue"), name))
     names = dict(database.execute("SELECT id, destination FROM outgoing_queue"))
     outgoing = {name: Totals(0, 0) for name in names.values()}
     for key, packet in database.execute("SELECT key, packet FROM outgoing"):

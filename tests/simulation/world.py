@@ -416,6 +416,9 @@ class _NoThread:
     def start(self) -> None:
         pass
 
+    def join(self, timeout: float | None = None) -> None:
+        pass
+
 
 class HostEnvironment(Environment):
     """What a daemon gets from a simulated host."""

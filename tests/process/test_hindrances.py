@@ -1,0 +1,157 @@
+"""What keeps a daemon from its data: it says what and what to do, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.process.harness import COMMAND, ROOT, Daemon, Hosts, _environment
+from tests.process.test_process import IS_ROOT
+
+BODIES = [b"%d" % number for number in range(20)]
+
+
+@pytest.fixture
+def daemon(hosts: Hosts) -> Daemon:
+    """One that has messages."""
+    daemon = hosts.daemon()
+    daemon.create("plain")
+    daemon.send_all("plain", BODIES)
+    return daemon
+
+
+def data(daemon: Daemon) -> Path:
+    return daemon.folder / "data"
+
+
+def refused_start(daemon: Daemon, *wrapper: str) -> tuple[int, str]:
+    """Exit code and reason of a `serve` that has to fail by itself, in one line of its log."""
+    done = subprocess.run(
+        [*wrapper, *COMMAND, "--config", str(daemon.config), "serve"],
+        cwd=ROOT, env=_environment(), capture_output=True, timeout=40, check=False,
+    )  # fmt: skip
+    (line,) = done.stderr.decode().splitlines()
+    event: dict[str, Any] = json.loads(line)
+    assert event["level"] == "critical"
+    return done.returncode, event["reason"]
+
+
+def starts_with_all(daemon: Daemon) -> bool:
+    daemon.start()
+    return daemon.bodies("plain") == BODIES
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    for command in (
+        ["mount", "--bind", folder, folder],
+        ["mount", "-o", "remount,ro,bind", folder],
+    ):
+        if subprocess.run(command, capture_output=True).returncode != 0:
+            pytest.skip("this machine does not let us mount a file system")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="mounting a file system needs root")
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_read_only_file_system_is_named(daemon: Daemon, clean: bool):
+    if clean:
+        daemon.terminate()
+    daemon.kill()
+
+    with read_only(data(daemon)):
+        code, reason = refused_start(daemon)
+
+    assert code == 1
+    assert "read-only" in reason
+    assert "mount it for writing" in reason
+    assert starts_with_all(daemon)
+
+
+# Root may do everything, unless it gives up this right.
+UNPRIVILEGED = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="taking away the right needs to be root first")
+@pytest.mark.parametrize("name", ["data", "data/queues.db", "data/lock"])
+def test_permissions_that_were_taken_away_are_named(daemon: Daemon, name: str):
+    daemon.kill()
+    path = daemon.folder / name
+    mode = path.stat().st_mode
+    path.chmod(0)
+
+    code, reason = refused_start(daemon, *UNPRIVILEGED)
+
+    path.chmod(mode)
+    assert code == 1
+    assert "user 0 may read and write the folder" in reason
+    assert starts_with_all(daemon)
+
+
+def test_a_folder_that_is_taken_away_from_a_running_daemon_is_not_needed_to_go_on(daemon: Daemon):
+    data(daemon).chmod(0)
+    try:
+        daemon.send("plain", b"more")
+        assert daemon.bodies("plain") == [*BODIES, b"more"]
+    finally:
+        data(daemon).chmod(0o700)
+
+
+def test_a_database_that_another_program_locks_for_a_while_makes_senders_wait(daemon: Daemon):
+    with daemon.held_disk():
+        sender = daemon.spawn_cli("send", "private$\\plain", "late")
+        with pytest.raises(subprocess.TimeoutExpired):
+            sender.wait(1.5)
+    assert sender.wait(10) == 0
+    sender.communicate()
+
+    assert daemon.bodies("plain") == [*BODIES, b"late"]
+
+
+def test_a_file_that_is_no_database_is_left_alone(daemon: Daemon):
+    daemon.terminate()
+    kept = daemon.database().rename(daemon.folder / "kept")
+    (data(daemon) / "queues.db").write_bytes(b"something else" * 1000)
+
+    code, reason = refused_start(daemon)
+
+    assert code == 1
+    assert "qmd check" in reason
+    assert (data(daemon) / "queues.db").read_bytes() == b"something else" * 1000
+    kept.rename(data(daemon) / "queues.db")
+    assert starts_with_all(daemon)
+
+
+@pytest.mark.parametrize(
+    ("pragma", "words"),
+    [
+        ("user_version = 9999", "install the newer version again"),
+        ("application_id = 7", "the database of some other program"),
+    ],
+)
+def test_a_database_of_a_newer_version_or_another_program_is_left_alone(
+    daemon: Daemon, pragma: str, words: str
+):
+    daemon.terminate()
+    name = pragma.partition(" ")[0]
+    with closing(sqlite3.connect(daemon.database())) as db:
+        (before,) = db.execute(f"PRAGMA {name}").fetchone()
+        db.execute(f"PRAGMA {pragma}")
+
+    code, reason = refused_start(daemon)
+
+    assert code == 78
+    assert words in reason
+    with closing(sqlite3.connect(daemon.database())) as db:
+        db.execute(f"PRAGMA {name} = {before}")
+    assert starts_with_all(daemon)
