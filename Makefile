@@ -9,13 +9,17 @@ ARGS ?=
 # How long `make fuzz` works on each of its targets, and on which (all of them).
 SECONDS ?= 60
 TARGETS ?=
+# The worlds of `make simulate`: how many from which number on; or SEED, the only one, line by line.
+SEEDS ?= 1000
+FIRST ?= 1
+SEED ?=
 
 # Every command below runs this interpreter, which holds exactly what the lock file names.
 PY := .venv/bin/python
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test soak fuzz attack model check bench format clean install uninstall
+.PHONY: help setup run demo test simulate mutants soak fuzz attack model check bench format clean install uninstall
 
 help: ## list these targets
 	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
@@ -43,6 +47,13 @@ demo: setup ## two queue managers, 22,000 messages, four kills: nothing lost, no
 
 test: setup ## every test
 	@PYTHONASYNCIODEBUG=1 $(PY) -m pytest -q $(ARGS)
+
+simulate: setup ## queue managers in worlds of bad luck, SEEDS=1000 from FIRST=1 on; SEED=n replays one
+	@$(PY) -m tests.simulation \
+	  $(if $(SEED),--seed $(SEED),--first $(FIRST) --seeds $(SEEDS)) $(ARGS)
+
+mutants: setup ## faults put into the code on purpose: the simulation has to notice each
+	@$(PY) -m tests.simulation.mutants $(ARGS)
 
 soak: setup ## new seeds for the simulation until one fails
 	@while seed=$$RANDOM$$RANDOM; echo "SEED=$$seed"; do \

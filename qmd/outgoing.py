@@ -353,6 +353,9 @@ class Outgoing:
         ):
             return
         key = TRANSACTIONAL_FIRST | (queue.sequence.base + body.sequence_number)
+        sent = queue.find_transmitted(key)
+        if sent is not None and sent.message_number != body.message_number:
+            return  # it speaks of another message
         reason = (
             f"{reason_text(message_class, queue=queue.destination)}"
             f" Refused by {guid_text(message.user.source_queue_manager)} at {connection.host}."

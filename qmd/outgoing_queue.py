@@ -20,7 +20,7 @@ from qmd.compose import QueueAddress
 from qmd.core.ready import ReadyWindow
 from qmd.core.sequence import OutgoingSequence
 from qmd.core.session import Session
-from qmd.core.stored_packet import INFINITE_S, is_express, reach_deadline_s
+from qmd.core.stored_packet import INFINITE_S, is_express, message_number, reach_deadline_s
 from qmd.usage import Measured, Usage
 from storage.keys import ARRIVAL_BITS, OUTGOING_TRANSACTIONAL_LEVEL
 
@@ -40,6 +40,7 @@ class InFlight(NamedTuple):
     number: int
     key: int
     size: int
+    message_number: int
 
 
 class OutgoingQueue(Measured):
@@ -123,7 +124,7 @@ class OutgoingQueue(Measured):
                 if number <= sequence.acknowledged:
                     window.remove(key)  # an order ack came after it was read, and its row goes
                     continue
-                self.transmitted.append(InFlight(number, key, len(packet)))
+                self.transmitted.append(InFlight(number, key, len(packet), message_number(packet)))
                 previous = sequence.transmit(number, now)
                 if previous != number - 1:
                     packet = self._linked(packet, number, previous)
@@ -189,14 +190,17 @@ class OutgoingQueue(Measured):
         """The commit of the removal has returned."""
         self.removing.discard(key)
 
+    def find_transmitted(self, key: int) -> InFlight | None:
+        """The transactional message at `key`, if it was sent in this pass."""
+        return next((sent for sent in self.transmitted if sent.key == key), None)
+
     def forget_in_flight(self, key: int) -> InFlight | None:
         """An acknowledgment of the message at `key` tells nothing any more."""
         self.in_flight.pop(key, None)
-        for sent in self.transmitted:
-            if sent.key == key:
-                self.transmitted.remove(sent)
-                return sent
-        return None
+        sent = self.find_transmitted(key)
+        if sent is not None:
+            self.transmitted.remove(sent)
+        return sent
 
     def add_express(self, key: int, packet: bytes) -> None:
         """A message that lives here, and nowhere else."""

@@ -17,7 +17,8 @@ import structlog
 from protocol import parse_user_message, patch_class
 from protocol.message_class import MessageClass
 from qmd.core.fate import consequences, reason_text
-from qmd.core.stored_packet import message_identity, wants_dead_letter
+from qmd.core.stored_packet import message_number as number_of
+from qmd.core.stored_packet import wants_dead_letter
 from qmd.frames import StoredMessage
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, InFlight, OutgoingQueue
 from storage import messages as message_rows
@@ -118,7 +119,7 @@ class Undelivered:
                 if row is None:
                     found.append(_Found(each, None, True))
                 else:
-                    is_meant = message_number in (None, message_identity(row.packet)[1])
+                    is_meant = message_number in (None, number_of(row.packet))
                     found.append(_Found(each, row.packet, is_meant))
             buried = [(each.dying, each.packet) for each in found if each.packet and each.is_meant]
             outgoing_rows.delete(db, [queue.id << LOOKUP_BITS | each.key for each, _ in buried])

@@ -12,7 +12,6 @@ import struct
 INFINITE_S = 0xFFFFFFFF
 
 _TIME_TO_REACH_QUEUE = 12
-_SOURCE = slice(16, 32)
 _TIMES = struct.Struct("<II")  # TimeToBeReceived, SentTime
 _TIMES_OFFSET = 48
 _MESSAGE_NUMBER_OFFSET = 56
@@ -44,9 +43,10 @@ def wants_journal(packet: bytes) -> bool:
     return bool(_U32.unpack_from(packet, _FLAGS_OFFSET)[0] & _POSITIVE_JOURNAL)
 
 
-def message_identity(packet: bytes) -> tuple[bytes, int]:
-    """The source queue manager's GUID and the message's number there."""
-    return packet[_SOURCE], _U32.unpack_from(packet, _MESSAGE_NUMBER_OFFSET)[0]
+def message_number(packet: bytes) -> int:
+    """The message's number at its source queue manager."""
+    number: int = _U32.unpack_from(packet, _MESSAGE_NUMBER_OFFSET)[0]
+    return number
 
 
 def reach_deadline_s(packet: bytes) -> int | None:

@@ -1,43 +1,28 @@
 """The life of one seed's world: it is drawn, lives through its mischief, heals, and is judged.
 
 live(seed) ─► a world is drawn ─► mischief, with a look at what is lost ─► everything heals
-              ─► whatever was promised is where it belongs, and the books are right
-              ─► the power goes everywhere ─► the same again
+  ─► whatever was promised is where it belongs, and the books are right
+  ─► the power goes everywhere ─► the same again
 """
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import os
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
-import structlog
-
-from tests.simulation import vfs
-from tests.simulation.applications import (
-    Destination,
-    Habits,
-    Kind,
-    Operator,
-    Queue,
-    Reader,
-    Writer,
-)
+from tests.simulation.applications import Operator, Reader, Writer
 from tests.simulation.disk import PowerLoss
-from tests.simulation.loop import Clock, Stuck, silence
+from tests.simulation.draw import QUEUES, DrawnWorld
+from tests.simulation.isolation import isolated, one_source, turned
+from tests.simulation.loop import Stuck
 from tests.simulation.mischief import Mischief
-from tests.simulation.oracle import Fate, Found, Oracle, Totals, compare, examine
-from tests.simulation.world import Host, World
+from tests.simulation.oracle import Found, Oracle, Totals, compare, examine
+from tests.simulation.world import Host
 
 MISCHIEF_S = (2.0, 12.0)
 HEALING_S_MAX = 900.0
-WRITERS_MAX = 4
-MESSAGES_MAX = 120
 
 
 @dataclass(slots=True)
@@ -63,8 +48,9 @@ def live(seed: int, *, trace: bool = False) -> Life:
 
 
 def _live(seed: int, trace: list[str] | None) -> Life:
-    story = Story(seed, trace)
-    with story.world_is_the_only_source():
+    draw = DrawnWorld(seed, trace)
+    with one_source(draw.world.random), turned(draw.knobs):
+        story = Story(draw)
         try:
             story.tell()
         except Stuck as stuck:
@@ -75,8 +61,7 @@ def _live(seed: int, trace: list[str] | None) -> Life:
 class Story:
     """One world and those in it."""
 
-    def __init__(self, seed: int, trace: list[str] | None) -> None:
-        draw = DrawnWorld(seed, trace)
+    def __init__(self, draw: DrawnWorld) -> None:
         self.world = world = draw.world
         self.oracle = Oracle(world.fail, lambda name: world.hosts[name].daemon_life)
         self.operators: dict[str, Operator] = {}

@@ -1,0 +1,185 @@
+"""What a seed decides before anything happens: hosts, queues, who sends what, how they are set up.
+
+Most choices have a usual value and some that are rarely met: a window of one message, a resend
+after a second, limits of the code so low that every queue outgrows its memory.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from tests.simulation import vfs
+from tests.simulation.applications import (
+    Destination,
+    Habits,
+    Kind,
+    Operator,
+    Queue,
+    Reader,
+    Writer,
+)
+from tests.simulation.loop import Clock
+from tests.simulation.oracle import Fate
+from tests.simulation.world import Host, World
+
+if TYPE_CHECKING:
+    from tests.simulation.life import Story
+
+WRITERS_MAX = 4
+MESSAGES_MAX = 120
+
+QUEUES = (
+    Queue("orders", True),
+    Queue("invoices", True),
+    Queue("news", False),
+    Queue("small_orders", True, quota_bytes=6_000),
+    Queue("small_news", False, quota_bytes=6_000),
+    Queue("scratch", False),  # is purged, deleted and made again
+)
+# Where messages go, how, and how they end; those that come first come often.
+KINDS = (
+    *(Kind("orders", "transactional"),) * 4,
+    *(Kind("invoices", "transactional"),) * 2,
+    *(Kind("news", "recoverable"),) * 4,
+    *(Kind("news", "express"),) * 2,
+    Kind("orders", "transactional", Fate.PERHAPS, lifetime_s=2),
+    Kind("news", "recoverable", Fate.PERHAPS, lifetime_s=2),
+    Kind("news", "express", Fate.PERHAPS, lifetime_s=1),
+    Kind("invoices", "transactional", Fate.PERHAPS, receive_within_s=1),
+    Kind("news", "recoverable", Fate.PERHAPS, receive_within_s=1),
+    Kind("small_orders", "transactional", Fate.PERHAPS),
+    Kind("small_news", "recoverable", Fate.PERHAPS),
+    Kind("small_news", "express", Fate.PERHAPS),
+    Kind("scratch", "recoverable", Fate.UNCERTAIN),
+    Kind("scratch", "express", Fate.UNCERTAIN),
+    Kind("missing", "transactional", Fate.REFUSED),
+    Kind("missing", "recoverable", Fate.REFUSED),
+    Kind("orders", "recoverable", Fate.REFUSED),
+    Kind("news", "transactional", Fate.REFUSED),
+)
+
+# Limits of the code under test, and how low they may be.
+KNOBS = {
+    "qmd.outgoing_queue.WINDOW_ENTRIES_MAX": (1, 3, 10),
+    "qmd.outgoing_queue.IN_FLIGHT_ENTRIES_MAX": (1, 3),
+    "qmd.local_queue.WINDOW_ENTRIES_MAX": (1, 3, 10),
+    "qmd.local_queue.TAKE_BYTES_MAX": (100, 5_000),
+    "qmd.outgoing.REFILL_ROWS": (1, 2, 7),
+    "qmd.reading.REFILL_ROWS": (1, 2, 7),
+    "qmd.reading.PEEK_ROWS_MAX": (2,),
+    "qmd.link.PUMP_MESSAGES_MAX": (1, 3),
+    "qmd.link.PUMP_BYTES_MAX": (500,),
+    "qmd.reaper.EXPIRED_ROWS": (1, 3),
+    "qmd.administration.PURGE_ROWS": (1, 3),
+    "qmd.connection.FINAL_ACKS_MAX": (1,),
+    "qmd.connection.WRITE_BYTES_HIGH": (1_000,),
+    "qmd.connection.WRITE_BYTES_LOW": (100,),
+    "qmd.control.WRITE_BYTES_HIGH": (1_000,),
+    "qmd.client.sender.BATCH_MESSAGES_MAX": (1, 5),
+    "qmd.manager.MESSAGE_NUMBERS_BLOCK": (50_000,),
+}
+
+
+class DrawnWorld:
+    """What a seed decides before anything happens."""
+
+    def __init__(self, seed: int, trace: list[str] | None) -> None:
+        source = random.Random(f"world {seed}")
+        self.random = source
+        self._low_limits = source.choice((0.0, 0.2, 0.7))
+        self._spelling: dict[tuple[str, str], str] = {}  # of each destination
+        self.world = World(
+            seed,
+            delay_s=source.choice(((0.0001, 0.001), (0.0002, 0.02), (0.01, 0.3))),
+            fragmentation=source.choice((0.0, 0.1, 0.5)),
+            characteristics=source.choice((vfs.POWERSAFE_OVERWRITE, vfs.POWERSAFE_OVERWRITE, 0)),
+            trace=trace,
+        )
+        self.knobs = {
+            knob: source.choice(values)
+            for knob, values in KNOBS.items()
+            if source.random() < self._low_limits
+        }
+        for name in ("anna", "bert", "carl")[: source.choice((2, 2, 3))]:
+            self.world.add_host(
+                name,
+                self._configuration(),
+                clock=Clock(offset_s=source.uniform(0, 1e6), rate=source.uniform(0.98, 1.02)),
+                stall_probability=source.choice((0.0, 0.01, 0.1)),
+            )
+
+    def _configuration(self) -> str:
+        source = self.random
+        resend = source.choice(('"1s", "2s", "5s"', '"3s"', '"30s"'))
+        return f"""
+            [delivery]
+            window_size = {source.choice((1, 2, 5, 64, 64))}
+            resend = [{resend}]
+            retry_first = "{source.choice((10, 500))}ms"
+            retry_max = "{source.choice((1, 5))}s"
+            acknowledge_at_once = {str(source.random() < 0.7).lower()}
+            idle_close = "{source.choice((2, 300))}s"
+            order_ack_timeout = "{source.choice((50, 500))}ms"
+            order_ack_delay_max = "{source.choice((1, 10))}s"
+            [storage]
+            checkpoint_pages = {source.choice((100, 4000))}
+            commit_rows_max = {source.choice((4, 2048, 2048))}
+        """
+
+    def populate(self, story: Story) -> None:
+        source, world = self.random, self.world
+        hosts = list(world.hosts.values())
+        for host in hosts:
+            host.interface.is_fenced = True
+            operator = story.operators[host.name] = Operator(host, list(QUEUES))
+            host.programs["operator"] = operator.run
+            for queue in QUEUES:
+                self._add_reader(story, host, queue)
+        for number in range(source.randint(1, WRITERS_MAX)):
+            host = source.choice(hosts)
+            destinations = [
+                self._destination(host, source.choice(hosts)) for _ in range(source.randint(1, 3))
+            ]
+            name = f"writer-{number}"
+            count = source.randint(1, MESSAGES_MAX)
+            writer = Writer(host, name, story.oracle, destinations, count, self._habits())
+            story.writers.append(writer)
+            host.programs[name] = writer.run
+
+    def _add_reader(self, story: Story, host: Host, queue: Queue) -> None:
+        source = self.random
+        reader = Reader(
+            host,
+            queue,
+            story.oracle,
+            way=source.choice(("take", "take", "receive", "each")),
+            batch=source.choice((1, 5, 50)),
+            pause_s=source.choice((0.0, 0.0, 0.05)),
+        )
+        story.readers.append(reader)
+        host.programs[f"reader-{queue.name}"] = reader.run
+        host.when_application_dies[f"reader-{queue.name}"] = reader.process_died
+
+    def _habits(self) -> Habits:
+        source = self.random
+        return Habits(
+            way=source.choice(("one", "batch", "pipeline")),
+            journal=source.random() < 0.2,
+            pause_s=source.choice((0.0, 0.01, 0.2)),
+            batch_max=source.choice((3, 20)),
+            body_bytes_max=source.choice((100, 2_000, 60_000)),
+            dead_letter=source.random() < 0.7,
+            retry=source.random() < 0.8,
+        )
+
+    def _destination(self, source_host: Host, host: Host) -> Destination:
+        source = self.random
+        kind = source.choice(KINDS)
+        while kind.fate is Fate.REFUSED and host is source_host:
+            kind = source.choice(KINDS)  # an application here would be refused at once
+        name = self._spelling.setdefault(
+            (host.name, kind.queue),
+            source.choice((f"DIRECT=OS:{host.name}", f"DIRECT=TCP:{host.address}")),
+        )
+        return Destination(host.name, f"{name}\\private$\\{kind.queue}", kind)

@@ -1,0 +1,103 @@
+"""Nothing of the process shows in a seed, and nothing of a seed stays in the process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from random import Random
+from typing import Any
+
+import structlog
+
+from tests.simulation.loop import silence
+
+_CRITICAL, _DEBUG = 50, 10
+_OURS = ("qmd", "storage", "protocol")
+
+
+class NotDeterministic(AssertionError):
+    """The code under test asked for something that differs from run to run."""
+
+
+@contextlib.contextmanager
+def isolated(trace: list[str] | None) -> Iterator[None]:
+    """For the whole of one seed.  What daemons log goes to `trace`, where there is one."""
+    was_enabled = gc.isenabled()
+    gc.disable()  # it would run destructors at moments that depend on what was before
+    before = structlog.get_config()
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(_CRITICAL if trace is None else _DEBUG),
+        processors=[] if trace is None else [_Tracer(trace)],
+        logger_factory=_no_logger,
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield
+    finally:
+        with silence():
+            gc.collect()
+        structlog.configure(**before)
+        if was_enabled:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def one_source(source: Random) -> Iterator[None]:
+    """Whoever asks the process for random bytes gets those of the seed; for the time, nothing."""
+    genuine = os.urandom, time.time, time.monotonic
+    os.urandom = source.randbytes
+    time.time = _refuse_ours(time.time)
+    time.monotonic = _refuse_ours(time.monotonic)
+    try:
+        yield
+    finally:
+        os.urandom, time.time, time.monotonic = genuine
+
+
+@contextlib.contextmanager
+def turned(knobs: dict[str, int]) -> Iterator[None]:
+    """Limits of the code under test that are too wide to be met: `{"module.NAME": value}`."""
+    before = []
+    for path, value in knobs.items():
+        module_name, _, name = path.rpartition(".")
+        module = import_module(module_name)
+        before.append((module, name, getattr(module, name)))
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+def _refuse_ours(genuine: Callable[[], float]) -> Callable[[], float]:
+    def clock() -> float:
+        caller = sys._getframe(1).f_globals["__name__"]
+        if caller.startswith(_OURS):
+            raise NotDeterministic(f"{caller} looked at the clock of the process")
+        return genuine()
+
+    return clock
+
+
+def _no_logger(*arguments: object) -> object:
+    return None
+
+
+class _Tracer:
+    """What daemons log becomes lines of the trace."""
+
+    def __init__(self, trace: list[str]) -> None:
+        self._trace = trace
+
+    def __call__(self, logger: object, level: str, event: dict[str, Any]) -> Any:
+        loop: Any = asyncio._get_running_loop()
+        values = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
+        self._trace.append(f"{loop.scheduler.now:.9f} log {loop.name} {event['event']} {values}")
+        raise structlog.DropEvent

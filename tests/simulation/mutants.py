@@ -1,0 +1,493 @@
+"""Faults put into the code on purpose, one line each: the simulator has to notice every one.
+
+    make mutants                        all of them
+    make mutants ARGS='17 order'        those whose number or name is given
+
+Each is a text that must occur exactly once in its file, so that a fault which no longer applies is
+noticed as well.  Mutants live in copies below `build/mutants`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+COPIES = ROOT / "build" / "mutants"
+PACKAGES = ("protocol", "storage", "qmd", "tests/simulation", "tests/unit/core")
+SEEDS_MAX = 400
+SECONDS_MAX = 600
+
+
+class Mutant(NamedTuple):
+    name: str
+    file: str
+    old: str
+    new: str
+
+
+MUTANTS = (
+    # Acknowledged before it is on disk.
+    Mutant(
+        "receiver acknowledges before the commit",
+        "qmd/incoming.py",
+        "batch.when_durable(partial(self._durable, connection, decided, arrivals, accepted))",
+        "self._durable(connection, decided, arrivals, accepted)",
+    ),
+    Mutant(
+        "session ack leaves before the commit",
+        "qmd/incoming.py",
+        "for stream, (sequence_id, number) in accepted.items():\n            batch.set",
+        "connection.mark_stored(decided)\n"
+        "        for stream, (sequence_id, number) in accepted.items():\n            batch.set",
+    ),
+    Mutant(
+        "order ack speaks of what is accepted and not durable",
+        "qmd/core/sequence.py",
+        "return Position(self.durable_id, self.durable_number)",
+        "return Position(self.accepted_id, self.accepted_number)",
+    ),
+    Mutant(
+        "application is told before the commit",
+        "qmd/sending.py",
+        "batch.when_durable(partial(self._sent, to_queues, to_send, ids, done))",
+        "self._sent(to_queues, to_send, ids, done)",
+    ),
+    Mutant(
+        "removal is answered before the commit",
+        "qmd/reading.py",
+        "batch.when_durable(partial(self._removed, queue, lookup_ids, done))",
+        "self._removed(queue, lookup_ids, done)",
+    ),
+    Mutant(
+        "commits are not synced",
+        "storage/connection.py",
+        'db.execute("PRAGMA synchronous = FULL")',
+        'db.execute("PRAGMA synchronous = OFF")',
+    ),
+    Mutant(
+        "only checkpoints are synced",
+        "storage/connection.py",
+        'db.execute("PRAGMA synchronous = FULL")',
+        'db.execute("PRAGMA synchronous = NORMAL")',
+    ),
+    Mutant(
+        "the page cache is trusted after a failed sync",
+        "storage/storage.py",
+        'log_bytes = disk.rewrite_log(folder / f"{DATABASE}-wal")',
+        'log_bytes = disk.file_bytes(folder / f"{DATABASE}-wal")',
+    ),
+    Mutant(
+        "a failed commit is reported as durable",
+        "storage/writer.py",
+        "if error is not None:\n            self._fail(",
+        "if error is not None and False:\n            self._fail(",
+    ),
+    # Not sent again.
+    Mutant(
+        "nothing is sent again after a reconnect",
+        "qmd/link.py",
+        "for queue in self.queues:\n"
+        "            queue.new_pass(transactional_only=False)\n"
+        "        self.wake()",
+        "self.wake()",
+    ),
+    Mutant(
+        "what is in flight stays so when the session is lost",
+        "qmd/outgoing_queue.py",
+        "self.in_flight.clear()\n        self.window.clear_to_disk(0)",
+        "self.window.clear_to_disk(TRANSACTIONAL_FIRST)",
+    ),
+    Mutant(
+        "express messages are not put back",
+        "qmd/outgoing_queue.py",
+        "self.window.put_back(key, packet, len(packet))",
+        "pass",
+    ),
+    Mutant(
+        "resend timer is not armed",
+        "qmd/outgoing.py",
+        "wake_at = queue.sequence.next_timer()",
+        "wake_at = None",
+    ),
+    Mutant(
+        "a resend drops the first message",
+        "qmd/outgoing_queue.py",
+        "self.window.clear_to_disk(TRANSACTIONAL_FIRST)\n            return",
+        "self.window.clear_to_disk(TRANSACTIONAL_FIRST | (self.sequence.base + 2))\n"
+        "            return",
+    ),
+    Mutant(
+        "what the last run left is not sent",
+        "qmd/outgoing.py",
+        "if queue.messages:\n                queue.link.wake()",
+        "pass",
+    ),
+    Mutant(
+        "a rejected message is not acknowledged again",
+        "qmd/core/sequence.py",
+        "self.rejects += 1\n            self._owe_ack(now)",
+        "self.rejects += 1",
+    ),
+    Mutant(
+        "the retry after a failed connection is forgotten",
+        "qmd/link.py",
+        "self._retry_timer = loop.call_later(wait_s, self._retry_now)",
+        "pass",
+    ),
+    # Sequences.
+    Mutant(
+        "previous number is not linked around what died",
+        "qmd/outgoing_queue.py",
+        "if previous != number - 1:",
+        "if False:",
+    ),
+    Mutant(
+        "a new pass does not begin with previous number 0",
+        "qmd/core/sequence.py",
+        "previous = 0  # nothing that could still be missing precedes it",
+        "previous = number - 1",
+    ),
+    Mutant(
+        "receiver accepts over a gap",
+        "qmd/core/sequence.py",
+        "return previous <= self.accepted_number < number",
+        "return self.accepted_number < number",
+    ),
+    Mutant(
+        "receiver accepts the last message twice",
+        "qmd/core/sequence.py",
+        "return previous <= self.accepted_number < number",
+        "return previous <= self.accepted_number <= number",
+    ),
+    Mutant(
+        "receiver's position is not stored",
+        "qmd/incoming.py",
+        "batch.set_incoming_sequence(stream.id, sequence_id, number, wall_s)",
+        "pass",
+    ),
+    Mutant(
+        "receiver's position is not restored",
+        "qmd/incoming.py",
+        "sequence = IncomingSequence(sequence_id, number, settings=self.sequence_settings)",
+        "sequence = IncomingSequence(0, 0, settings=self.sequence_settings)",
+    ),
+    Mutant(
+        "sender's position is not stored",
+        "qmd/sending.py",
+        "self._manager.outgoing.save(queue, batch)",
+        "pass",
+    ),
+    Mutant(
+        "an order ack releases one too many",
+        "qmd/outgoing.py",
+        "last = first + queue.sequence.base + released",
+        "last = first + queue.sequence.base + released + 1",
+    ),
+    Mutant(
+        "an order ack of an earlier pass releases one too few",
+        "qmd/outgoing.py",
+        "last = first + queue.sequence.base + released",
+        "last = first + queue.sequence.base + released - 1",
+    ),
+    Mutant(
+        "an order ack releases what follows in this pass",
+        "qmd/outgoing_queue.py",
+        "while transmitted and transmitted[0].number <= number:",
+        "while transmitted and transmitted[0].number <= number + 1:",
+    ),
+    Mutant(
+        "order acks of another sequence count",
+        "qmd/core/sequence.py",
+        "if sequence_id != self.sequence_id:\n            return None",
+        "pass",
+    ),
+    Mutant(
+        "a new sequence begins before all of the old one is acknowledged",
+        "qmd/core/sequence.py",
+        "if self.outstanding == 0 and self.next_number > 1:",
+        "if self.outstanding <= 1 and self.next_number > 1:",
+    ),
+    Mutant(
+        "what follows a dying message does not wait for its removal",
+        "qmd/outgoing_queue.py",
+        "self.removing.add(key)",
+        "pass",
+    ),
+    # Duplicates of plain messages.
+    Mutant(
+        "duplicates are not looked for",
+        "qmd/incoming.py",
+        "if key not in self._history:\n            return False",
+        "return False",
+    ),
+    Mutant(
+        "message ids are not stored",
+        "qmd/incoming.py",
+        "batch.remember_message_id(source, user.message_number, wall_s)",
+        "pass",
+    ),
+    Mutant(
+        "message ids are not restored",
+        "qmd/incoming.py",
+        "self._history[source, number] = at_s",
+        "pass",
+    ),
+    Mutant(
+        "message numbers begin anew with each start",
+        "storage/counters.py",
+        "return int(value) - count",
+        "return 1",
+    ),
+    # Sessions.
+    Mutant(
+        "a session ack names one message too many as stored",
+        "qmd/core/session_acks.py",
+        "flags = (1 << stored) - 1",
+        "flags = (1 << stored + 1) - 1",
+    ),
+    Mutant(
+        "what was received counts as stored",
+        "qmd/core/session_acks.py",
+        "return self.stored_count - self.stored_acknowledged_count",
+        "return self.recoverable_received_count - self.stored_acknowledged_count",
+    ),
+    Mutant(
+        "messages stored out of order count as stored up to the last",
+        "qmd/core/session_acks.py",
+        "elif number > stored:\n                early.add(number)",
+        "elif number > stored:\n                stored = number",
+    ),
+    Mutant(
+        "receipt releases recoverable messages",
+        "qmd/core/window.py",
+        "express = self._express",
+        "released += self._recoverable.values()\n"
+        "            self._recoverable.clear()\n"
+        "            express = self._express",
+    ),
+    Mutant(
+        "the last of 32 acknowledgments is lost",
+        "qmd/core/session.py",
+        "while self.incoming.pending:",
+        "while False:",
+    ),
+    Mutant(
+        "an idle session is closed although acknowledgments are missing",
+        "qmd/core/session.py",
+        "if not (self._active or self.outgoing.outstanding or self.incoming.pending):",
+        "if not self._active:",
+    ),
+    Mutant(
+        "a silent peer is never given up",
+        "qmd/core/session.py",
+        "if not self._heard:",
+        "if False:",
+    ),
+    # Deaths.
+    Mutant(
+        "a message that died stays on the disk",
+        "qmd/undelivered.py",
+        "outgoing_rows.delete(db, [queue.id << LOOKUP_BITS | each.key for each, _ in buried])",
+        "pass",
+    ),
+    Mutant(
+        "no dead letter at the source",
+        "qmd/undelivered.py",
+        "if wants_dead_letter(packet)\n                ],",
+        "if False\n                ],",
+    ),
+    Mutant(
+        "a refused message is kept twice",
+        "qmd/incoming.py",
+        "known = (source, number) in self._history",
+        "known = False",
+    ),
+    Mutant(
+        "a refused message is kept nowhere",
+        "qmd/incoming.py",
+        "if result.dead_letter is not None and not known:",
+        "if False:",
+    ),
+    Mutant(
+        "no final ack for what is refused",
+        "qmd/incoming.py",
+        "batch.when_durable(partial(connection.owe_final_ack, final_ack))",
+        "pass",
+    ),
+    Mutant(
+        "a message that expires in its queue is only deleted",
+        "qmd/endings.py",
+        "for lookup_id, packet in [*buried, *express.items()]\n"
+        "                    if wants_dead_letter(packet)",
+        "for lookup_id, packet in [*buried, *express.items()]\n                    if False",
+    ),
+    # Readers.
+    Mutant(
+        "a dead reader keeps what it took",
+        "qmd/reading.py",
+        "self.give_back(reader, queue, sorted(mine))",
+        "pass",
+    ),
+    Mutant(
+        "what was taken is taken again after a refill",
+        "qmd/core/ready.py",
+        "if key not in self._taken and key not in gone:",
+        "if key not in gone:",
+    ),
+    Mutant(
+        "a refill brings back what was removed meanwhile",
+        "qmd/core/ready.py",
+        "if key not in self._taken and key not in gone:",
+        "if key not in self._taken:",
+    ),
+    Mutant(
+        "a refill skips a message",
+        "qmd/core/ready.py",
+        "self._horizon = _NOWHERE if complete else rows[-1][0] + 1",
+        "self._horizon = _NOWHERE if complete else rows[-1][0] + 2",
+    ),
+    Mutant(
+        "a full window forgets what falls out of it",
+        "qmd/core/ready.py",
+        "self._horizon, _, size = lane.pop()",
+        "_, _, size = lane.pop()",
+    ),
+    Mutant(
+        "messages given back come last",
+        "qmd/local_queue.py",
+        "self.window.put_back(lookup_id, message, len(message.packet))",
+        "self.window.put_back(\n"
+        "                    lookup_id + (1 << 30), message, len(message.packet)\n"
+        "                )",
+    ),
+    # Clients.
+    Mutant(
+        "the outcome of a request is not stored",
+        "storage/batch.py",
+        "self._outcomes.append((token, result, at_s))",
+        "pass",
+    ),
+    Mutant(
+        "client sends again without asking",
+        "qmd/client/caller.py",
+        "if result is not None:\n                    return result",
+        "pass",
+    ),
+    Mutant(
+        "client takes an unknown removal for none",
+        "qmd/client/receiver.py",
+        "return await self._caller.outcome(token) is not None",
+        "return False",
+    ),
+    Mutant(
+        "client does not wait for the batch before",
+        "qmd/client/sender.py",
+        "if before is not None:\n                    await asyncio.wait([before])",
+        "pass",
+    ),
+    Mutant(
+        "the outcome is read beside the open batch",
+        "qmd/manager.py",
+        "self.storage.batch.read_after(\n"
+        "            partial(outcome_rows.find, token=token), partial(_settle, found)\n"
+        "        )\n"
+        "        result = await found",
+        "result = await self.storage.read(partial(outcome_rows.find, token=token))",
+    ),
+    # Books.
+    Mutant(
+        "released messages count on",
+        "qmd/outgoing.py",
+        "queue.shrink(size)\n        self._count_released(queue, len(messages))",
+        "self._count_released(queue, len(messages))",
+    ),
+    Mutant(
+        "dead letters are not counted",
+        "qmd/undelivered.py",
+        "dead_letters.messages += 1",
+        "pass",
+    ),
+    # The disk.
+    Mutant(
+        "the batch is not repeated on a full disk",
+        "storage/writer.py",
+        "_write(db, batch)  # once more, from the beginning",
+        "pass",
+    ),
+    Mutant(
+        "a request is stored in part",
+        "storage/batch.py",
+        "messages.insert(db, self._messages)",
+        "messages.insert(db, self._messages)\n"
+        "            db.execute('COMMIT')\n"
+        "            db.execute('BEGIN IMMEDIATE')",
+    ),
+)
+
+
+def main(wanted: list[str]) -> int:
+    chosen = [
+        (number, mutant)
+        for number, mutant in enumerate(MUTANTS, 1)
+        if not wanted or any(word == str(number) or word in mutant.name for word in wanted)
+    ]
+    unnoticed = 0
+    for number, mutant in chosen:
+        started = time.monotonic()
+        print(f"{number:3} {mutant.name} ... ", end="", flush=True)
+        verdict, is_noticed = _try(number, mutant)
+        unnoticed += not is_noticed
+        print(f"{verdict} ({time.monotonic() - started:.0f} s)", flush=True)
+    print(f"{len(chosen)} mutants, {unnoticed} not noticed")
+    return bool(unnoticed)
+
+
+def _try(number: int, mutant: Mutant) -> tuple[str, bool]:
+    """What became of the mutant, and whether that is well."""
+    source = (ROOT / mutant.file).read_text()
+    if source.count(mutant.old) != 1:
+        return f"DOES NOT APPLY: {source.count(mutant.old)} places", False
+    copy = COPIES / str(number)
+    shutil.rmtree(copy, ignore_errors=True)
+    for package in PACKAGES:
+        shutil.copytree(
+            ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    (copy / mutant.file).write_text(source.replace(mutant.old, mutant.new))
+    command = [
+        sys.executable,
+        "-m",
+        "tests.simulation",
+        f"--seeds={SEEDS_MAX}",
+        "--stop-at-failure",
+    ]
+    try:
+        run = subprocess.run(
+            command,
+            cwd=copy,
+            env=os.environ | {"PYTHONPATH": str(copy)},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "NOT NOTICED in time", False
+    found = re.search(r"seed (\d+): (.*)", run.stdout)
+    if found is None:
+        problem = run.stderr.strip().splitlines()[-1:] or ["no seed failed"]
+        return f"NOT NOTICED: {problem[0]}", False
+    shutil.rmtree(copy)
+    seeds = re.search(r"(\d+) seeds, ", run.stdout)
+    return f"noticed after {seeds[1] if seeds else '?'} seeds: {found[2][:90]}", True
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
