@@ -19,7 +19,7 @@ PY := .venv/bin/python
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test simulate mutants soak fuzz attack model check bench format clean install uninstall
+.PHONY: help setup run demo test simulate mutants soak fuzz model check bench format clean install uninstall
 
 help: ## list these targets
 	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
@@ -64,9 +64,6 @@ fuzz: setup ## every parser against inputs of its own making, SECONDS=60 for eac
 	  --quiet --require-hashes --only-binary :all: -r requirements-fuzz.lock; then \
 	  $(PY) -m tests.fuzz --seconds $(SECONDS) $(TARGETS); \
 	else echo "fuzzing skipped: atheris, the fuzzer, is not to be had for this Python here"; fi
-
-attack: setup ## the daemon under attack, with the full numbers: some minutes
-	@ATTACK=full $(PY) -m pytest -q --timeout=1200 tests/process/test_attacks.py $(ARGS)
 
 model: setup ## the formal model of the exactly-once core, checked exhaustively
 	@$(PY) -m model

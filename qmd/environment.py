@@ -8,14 +8,19 @@ compared with each other.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import grp
 import os
+import shutil
 import socket
 import time
 from pathlib import Path
 
 from storage import Storage, StorageOptions
+
+RESERVE_PART = 16  # of the disk, at most
+RESERVE_BYTES_MIN = 1024 * 1024
 
 
 class Environment:
@@ -32,6 +37,7 @@ class Environment:
         self, folder: Path, options: StorageOptions, *, now_ms: int, new_id: bytes
     ) -> Storage:
         """See `Storage.open`.  Raises CannotStart."""
+        options = _fitting(options, folder)
         return await Storage.open(folder, options, now_ms=now_ms, new_id=new_id)
 
     def bind(self, path: Path, mode: int, group: str) -> socket.socket:
@@ -58,3 +64,14 @@ class Environment:
         """What is there now stays: the collector need not walk over it again and again."""
         gc.collect()
         gc.freeze()
+
+
+def _fitting(options: StorageOptions, folder: Path) -> StorageOptions:
+    """On a small disk the reserve takes a part of it, not the most of it."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    share = max(shutil.disk_usage(there).total // RESERVE_PART, RESERVE_BYTES_MIN)
+    return dataclasses.replace(
+        options,
+        disk_reserve_bytes=min(options.disk_reserve_bytes, share),
+        disk_watermark_bytes=min(options.disk_watermark_bytes, share),
+    )

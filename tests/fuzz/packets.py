@@ -199,8 +199,7 @@ def _check_places(packet: bytes, message: UserMessage) -> None:
     if message.session is not None:
         assert append_session_header(stored, message.session) == packet
     user = message.user
-    identity = user.source_queue_manager, user.message_number
-    assert stored_packet.message_identity(packet) == identity
+    assert stored_packet.message_number(packet) == user.message_number
     assert stored_packet.is_express(packet) == (user.flags.delivery == 0)
     assert stored_packet.is_transactional(packet) == (header is not None)
 

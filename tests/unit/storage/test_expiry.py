@@ -56,9 +56,7 @@ def test_looking_for_expired_rows_reads_the_index_and_not_the_packets(
     def plan(query: str) -> str:
         return " ".join(row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {query}"))
 
-    expired = plan(
-        f"SELECT key FROM {table} WHERE expires_at_s < 5 ORDER BY expires_at_s LIMIT 9"
-    )
+    expired = plan(f"SELECT key FROM {table} WHERE expires_at_s < 5 ORDER BY expires_at_s LIMIT 9")
     earliest = plan(f"SELECT min(expires_at_s) FROM {table} WHERE expires_at_s IS NOT NULL")
 
     assert expired == f"SEARCH {table} USING COVERING INDEX {table}_expiry (expires_at_s<?)"
