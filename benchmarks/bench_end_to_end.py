@@ -95,7 +95,12 @@ async def daemons(load: Load) -> AsyncIterator[tuple[Daemon, Daemon]]:
                 await daemon.start()
             async with b.client() as there:
                 await there.create_queue(QUEUE, transactional=load.delivery == "transactional")
-            yield a, b
+            try:
+                yield a, b
+            except RuntimeError:
+                for daemon in (a, b):
+                    print(f"{daemon.name} says:\n{daemon.last_words}", file=sys.stderr)
+                raise
 
 
 async def throughput(a: Daemon, b: Daemon, load: Load, messages: int) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import dataclasses
 import gc
 import grp
 import os
-import shutil
 import socket
 import time
 from pathlib import Path
@@ -69,7 +68,8 @@ class Environment:
 def _fitting(options: StorageOptions, folder: Path) -> StorageOptions:
     """On a small disk the reserve takes a part of it, not the most of it."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
-    share = max(shutil.disk_usage(there).total // RESERVE_PART, RESERVE_BYTES_MIN)
+    disk = os.statvfs(there)
+    share = max(disk.f_blocks * disk.f_frsize // RESERVE_PART, RESERVE_BYTES_MIN)
     return dataclasses.replace(
         options,
         disk_reserve_bytes=min(options.disk_reserve_bytes, share),
