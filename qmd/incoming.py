@@ -283,6 +283,8 @@ class Incoming:
                     queue_arrivals.append(stored)
             else:
                 self._remember(source, user.message_number, now)
+                # Not waited for: a reader's removal is a later commit, and holds this row too.
+                batch.remember_message_id(source, user.message_number, wall_s)
                 queue.express_arrived(stored)
                 manager.reading.serve(queue)
             if message.properties.flags & POSITIVE_ARRIVAL:

@@ -95,7 +95,11 @@ class Sending:
             if any(key >> LEVEL_SHIFT == OUTGOING_TRANSACTIONAL_LEVEL for key, _ in to_send[queue]):
                 self._manager.outgoing.save(queue, batch)
         for queue, packets in express.items():
-            self._manager.outgoing.appended(queue, packets)
+            if token:
+                # It will be asked for by its token: it must not leave before that is known.
+                to_send.setdefault(queue, []).extend(packets)
+            else:
+                self._manager.outgoing.appended(queue, packets)
         if token:
             batch.record_outcome(token, msgspec.msgpack.encode(numbers), wall_s)
         if to_queues or to_send or token:
