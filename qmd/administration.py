@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from qmd.compose import (
-    LABEL_CHARACTERS_MAX,
-)
+from qmd.compose import LABEL_CHARACTERS_MAX
 from qmd.local_queue import LocalQueue, Reader
 from qmd.refusal import Refusal
 from storage import messages as message_rows
@@ -19,6 +17,7 @@ from storage.keys import (
     ARRIVAL_MAX,
     LOOKUP_BITS,
     LOOKUP_MASK,
+    TRANSACTIONAL_LEVEL,
 )
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ log = structlog.get_logger()
 
 PURGE_ROWS = 4096  # deleted in one commit
 QUOTA_BYTES_MAX = (1 << 63) - 1  # what SQLite can keep
-TRANSACTIONAL_LEVEL = 7
 
 
 class Administration:

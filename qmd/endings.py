@@ -20,9 +20,8 @@ from qmd.frames import StoredMessage
 from qmd.local_queue import LocalQueue, Reader
 from storage import messages as message_rows
 from storage import queues as queue_rows
-from storage.keys import (
-    LOOKUP_BITS,
-)
+from storage.keys import LOOKUP_BITS, TRANSACTIONAL_LEVEL
+from storage.messages import MessageRow
 
 if TYPE_CHECKING:
     import sqlite3
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from qmd.manager import QueueManager
 
 log = structlog.get_logger()
-
-TRANSACTIONAL_LEVEL = 7
 
 
 class Endings:
@@ -102,13 +99,20 @@ class Endings:
             if lookup_id in queue.express
         }
 
-        def bury(db: sqlite3.Connection) -> list[tuple[int, bytes]]:
-            """(lookup id, packet) of those that were stored, off the queue and kept as dead."""
-            buried = []
+        def bury(db: sqlite3.Connection) -> tuple[list[tuple[int, bytes]], list[MessageRow]]:
+            """(lookup id, packet) of those that were stored, off the queue and kept as dead; and
+            those that are not what was stored, set aside."""
+            buried: list[tuple[int, bytes]] = []
+            aside: list[MessageRow] = []
             for lookup_id in held:
                 row = message_rows.find(db, queue.id << LOOKUP_BITS | lookup_id)
-                if row is not None:
+                if row is None:
+                    continue
+                if row.is_whole:
                     buried.append((lookup_id, row.packet))
+                else:
+                    self._manager.damage.put_aside(db, "message", row.key)
+                    aside.append(row)
             message_rows.delete(
                 db, [queue.id << LOOKUP_BITS | lookup_id for lookup_id, _ in buried]
             )
@@ -126,15 +130,20 @@ class Endings:
                     if wants_dead_letter(packet)
                 ],
             )
-            return buried
+            return buried, aside
 
-        def buried(done: asyncio.Future[list[tuple[int, bytes]]]) -> None:
+        def buried(
+            done: asyncio.Future[tuple[list[tuple[int, bytes]], list[MessageRow]]],
+        ) -> None:
             if done.cancelled() or done.exception() is not None:
                 return  # the storage failed, and the daemon stops
-            ended = [*done.result(), *express.items()]
+            stored, aside = done.result()
+            ended = [*stored, *express.items()]
             queue.forget(held)
-            stored = done.result()
             queue.count_out(len(stored), sum(len(packet) for _, packet in stored))
+            if aside:
+                queue.count_out(len(aside), sum(len(row.packet) for row in aside))
+                self._manager.damage.name(queue.name, [row.key for row in aside])
             for lookup_id, packet in ended:
                 if wants_dead_letter(packet):
                     dead = self.dead_letter_queue(packet)

@@ -21,9 +21,8 @@ from protocol.direct_name import DirectName, queue_key
 from protocol.format_name import parse_destination
 from protocol.identifiers import message_id_text
 from qmd.administration import Administration
-from qmd.compose import (
-    queue_address,
-)
+from qmd.compose import queue_address
+from qmd.damage import Damage
 from qmd.endings import Endings
 from qmd.environment import Environment
 from qmd.incoming import Incoming
@@ -47,6 +46,7 @@ from storage import outcomes as outcome_rows
 from storage import outgoing as outgoing_rows
 from storage import queues as queue_rows
 from storage import sequences as sequence_rows
+from storage.keys import ARRIVAL_BITS
 from storage.pages import Totals
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ ARRIVALS_BLOCK = 1_000_000  # numbers reserved at once: one row written for so m
 MESSAGE_NUMBERS_BLOCK = 1 << 18  # half of it is more than a client can ask for at once
 NUMBERS_SPARE = 20_000  # for what our own acknowledgments and dead letters may need meanwhile
 OUTCOME_AGE_S = 3600  # at 12,000 messages a second some 200 MB an hour, which no quota counts
-PURGE_ROWS = 4096  # deleted in one commit
-LEVEL_SHIFT = 44
+FORGOTTEN_ROWS = 4096  # outcomes, in one commit
 
 
 class Bug(Exception):
@@ -102,8 +101,8 @@ class QueueManager:
         self.endings = Endings(self)
         self.administration = Administration(self)
         self.undelivered = Undelivered(self)
+        self.damage = Damage(self)
         self.sent_count = 0
-        self.taken_count = 0
 
     # Start and stop.
 
@@ -168,7 +167,7 @@ class QueueManager:
         return self.message_numbers.next() & 0xFFFFFFFF
 
     def next_lookup_id(self, level: int) -> int:
-        return level << LEVEL_SHIFT | self._arrivals.next()
+        return level << ARRIVAL_BITS | self._arrivals.next()
 
     def is_full(self, size: int, *, express: bool = False, messages: int = 1) -> Refusal | None:
         """Why no more can be taken in now, or None.  What fits counts as taken."""
@@ -191,7 +190,7 @@ class QueueManager:
             return Refusal(
                 "disk_full",
                 f"the disk of the data folder is full: {self.storage.free_bytes / 1e6:.1f} MB are"
-                f" left, and {quotas.disk_reserve_bytes / 1e6:.1f} MB must stay free, so that"
+                f" left, and {self.storage.kept_free_bytes / 1e6:.1f} MB must stay free, so that"
                 " queues can be emptied ([quotas] disk_reserve)",
                 "Make room on the disk, or receive or purge messages.",
             )
@@ -262,9 +261,9 @@ class QueueManager:
         self.incoming.forget_old(self.loop.time())
         await self.storage.batch.run(partial(history_rows.forget, before_s=wall_s - age_s))
         outcomes = partial(
-            outcome_rows.forget, before_s=wall_s - OUTCOME_AGE_S, rows_max=PURGE_ROWS
+            outcome_rows.forget, before_s=wall_s - OUTCOME_AGE_S, rows_max=FORGOTTEN_ROWS
         )
-        while await self.storage.batch.run(outcomes) == PURGE_ROWS:
+        while await self.storage.batch.run(outcomes) == FORGOTTEN_ROWS:
             pass  # one commit for so many, because everybody waits for it
 
     def log_limited(self, event: str, about: str, **values: object) -> None:

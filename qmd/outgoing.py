@@ -22,7 +22,7 @@ from protocol import (
     PrivateQueueName,
     UserMessage,
 )
-from protocol.direct_name import parse_wire_name
+from protocol.direct_name import PORT, parse_wire_name
 from protocol.errors import InvalidName
 from protocol.format_name import DirectName, FormatName, PrivateName, PublicName, parse_format_name
 from protocol.identifiers import guid_bytes, guid_text, sequence_id
@@ -50,11 +50,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-PORT = 1801  # [MS-MQQB] 2.1.1
 REFILL_ROWS = 512
 RELEASE_DELAY_S = 0.02
 REFILL_BYTES = 4 * 1024 * 1024
-NEGATIVE_ARRIVAL = 0x04  # MessagePropertiesHeader.Flags.NA
 
 
 class Outgoing:
@@ -66,14 +64,12 @@ class Outgoing:
         self._by_sequence_timestamp: dict[int, OutgoingQueue] = {}
         self._next_id = 1
         self._last_timestamp = 0
-        self._link_by_sender: dict[bytes, Link] = {}
         # Acknowledged, and still on disk.
         self._releasable: dict[OutgoingQueue, list[InFlight]] = {}
         self._releasable_keys: list[tuple[OutgoingQueue, int]] = []
         self._release_timer: asyncio.TimerHandle | None = None
         self._when_released: list[Callable[[], None]] = []
         self.transmitted_count = 0
-        self.released_count = 0
 
     @property
     def queues(self) -> list[OutgoingQueue]:
@@ -209,9 +205,12 @@ class Outgoing:
         )
 
     def _refilled(self, queue: OutgoingQueue, rows: list[OutgoingRow]) -> None:
-        entries = [(row.key & LOOKUP_MASK, row.packet, len(row.packet)) for row in rows]
-        size = sum(entry[2] for entry in entries)
-        queue.window.refill(entries, complete=len(entries) < REFILL_ROWS and size < REFILL_BYTES)
+        entries = [
+            (row.key & LOOKUP_MASK, row.packet, len(row.packet))
+            for row in self._manager.damage.whole_outgoing(queue, rows)
+        ]
+        size = sum(len(row.packet) for row in rows)
+        queue.window.refill(entries, complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)
         queue.link.wake()
 
     # Acknowledged.
@@ -229,7 +228,6 @@ class Outgoing:
                 packet = queue.forget_express(key)
                 if packet is None:
                     continue  # it expired, and went its way, while it was in flight
-            self.released_count += 1
             if wants_journal(packet):
                 self._manager.endings.journal(packet)
                 has_copies = True
@@ -328,7 +326,6 @@ class Outgoing:
         self._count_released(queue, len(messages))
 
     def _count_released(self, queue: OutgoingQueue, count: int) -> None:
-        self.released_count += count
         queue.sequence.released(count)
         queue.link.wake()
 
@@ -495,7 +492,7 @@ class Outgoing:
 
     def _adopt(self, queue: OutgoingQueue) -> None:
         self._queues[queue.key] = queue
-        queue.link.queues.append(queue)
+        queue.link.queues[queue] = None
         timestamp = queue.sequence.sequence_id >> 32
         self._by_sequence_timestamp[timestamp] = queue
         self._last_timestamp = max(self._last_timestamp, timestamp)

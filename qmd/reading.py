@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -81,7 +82,6 @@ class Reading:
                 break
             queue.waiters.popleft()
             self._manager.timers.cancel(waiter)
-            self._manager.taken_count += len(messages)
             waiter.answer(messages)
         if queue.window.wants_refill or queue.window.needs_refill:
             self._refill(queue)
@@ -103,8 +103,11 @@ class Reading:
         )
 
     def _refilled(self, queue: LocalQueue, rows: list[MessageRow]) -> None:
-        entries = [(row.key & LOOKUP_MASK, _stored_message(row), len(row.packet)) for row in rows]
-        size = sum(entry[2] for entry in entries)
+        entries = [
+            (row.key & LOOKUP_MASK, _stored_message(row), len(row.packet))
+            for row in self._manager.damage.whole_messages(queue, rows)
+        ]
+        size = sum(len(row.packet) for row in rows)
         queue.window.refill(entries, complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)
         self.serve(queue)
 
@@ -152,24 +155,34 @@ class Reading:
 
     def leave(self, reader: Reader) -> None:
         """A reader's connection has ended: what it took, and did not remove, is ready again."""
-        for queue, mine in list(reader.taken.items()):
-            if mine:
-                self.give_back(reader, queue, sorted(mine))
+        # First of all it waits no more, or it would be given what it gives back.
         for queue in self._manager.queues.values():
             for waiter in [waiter for waiter in queue.waiters if waiter.reader is reader]:
                 queue.waiters.remove(waiter)
                 self._manager.timers.cancel(waiter)
+        for queue, mine in list(reader.taken.items()):
+            if mine:
+                self.give_back(reader, queue, sorted(mine))
 
     async def peek(
-        self, queue: LocalQueue, start: int, limit: int, wait_s: float
+        self,
+        queue: LocalQueue,
+        start: int,
+        limit: int,
+        wait_s: float,
+        turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> list[StoredMessage]:
-        """Ready messages from lookup id `start` on; nothing is taken."""
+        """Ready messages from lookup id `start` on; nothing is taken.
+
+        `turn` is entered for each look: what is found takes memory until it is answered.
+        """
         deadline = None if wait_s < 0 else self._manager.loop.time() + wait_s
         while True:
             watcher: asyncio.Future[None] = self._manager.loop.create_future()
             queue.watchers.add(watcher)
             try:
-                messages = await self._look(queue, start, min(limit, PEEK_ROWS_MAX))
+                async with turn():
+                    messages = await self._look(queue, start, min(limit, PEEK_ROWS_MAX))
                 if messages or wait_s == frames.NO_WAIT or queue.deleted:
                     return messages
                 async with asyncio.timeout_at(deadline):
@@ -193,7 +206,7 @@ class Reading:
                     bytes_max=REFILL_BYTES,
                 )
             )
-            for row in rows:
+            for row in self._manager.damage.whole_messages(queue, rows):
                 if row.key & LOOKUP_MASK not in queue.taken:
                     found.append(_stored_message(row))
                     size += len(row.packet)

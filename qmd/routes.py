@@ -7,7 +7,7 @@ import ipaddress
 from typing import TYPE_CHECKING
 
 from protocol import DirectQueueName, UserMessage
-from protocol.direct_name import DirectName, parse_wire_name, queue_key
+from protocol.direct_name import PORT, DirectName, parse_wire_name, queue_key
 from protocol.errors import InvalidName, ProtocolError
 from protocol.format_name import FormatName, PrivateName, parse_destination
 from qmd.compose import (
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from qmd.manager import QueueManager
 
 
-DEFAULT_PORT = 1801  # [MS-MQQB] 2.1.1
 ROUTES_MAX = 10_000  # spellings of destinations, remembered with what they lead to
 
 Route = LocalQueue | OutgoingQueue
@@ -156,7 +155,7 @@ class Routes:
             if host not in (own, "localhost", *aliases) and host.partition(".")[0] != own:
                 return False
             # A name without a port means this computer, wherever on it we listen.
-            return port == DEFAULT_PORT or self._listens_at_port(port)
+            return port == PORT or self._listens_at_port(port)
         return any(
             port == own_port and _is_own_address(host, own_host)
             for own_host, own_port in self._manager.listening

@@ -21,22 +21,17 @@ from qmd.compose import (
     packet_size,
 )
 from qmd.core.sequence import NUMBER_MAX
-from qmd.core.stored_packet import receive_deadline_s
+from qmd.core.stored_packet import is_express, receive_deadline_s
 from qmd.frames import AUTOMATIC, EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage, StoredMessage
 from qmd.local_queue import LocalQueue
-from qmd.outgoing_queue import OutgoingQueue
+from qmd.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
 from qmd.refusal import Refusal
 from storage.batch import Batch
-from storage.keys import (
-    LOOKUP_BITS,
-    OUTGOING_TRANSACTIONAL_LEVEL,
-)
+from storage.keys import LOOKUP_BITS
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager
 
-
-LEVEL_SHIFT = 44
 
 Route = LocalQueue | OutgoingQueue
 
@@ -92,7 +87,7 @@ class Sending:
                     to_queues.setdefault(route, []).append(stored)
         self._manager.sent_count += len(messages)
         for queue in to_send:
-            if any(key >> LEVEL_SHIFT == OUTGOING_TRANSACTIONAL_LEVEL for key, _ in to_send[queue]):
+            if any(key >= TRANSACTIONAL_FIRST for key, _ in to_send[queue]):
                 self._manager.outgoing.save(queue, batch)
         for queue, packets in express.items():
             if token:
@@ -154,6 +149,7 @@ class Sending:
             if (
                 delivery == TRANSACTIONAL
                 and isinstance(route, OutgoingQueue)
+                and route.sequence.outstanding  # an empty queue begins a new sequence
                 and route.sequence.next_number + len(messages) > NUMBER_MAX
             ):
                 raise Refusal(
@@ -259,7 +255,7 @@ class Sending:
         packet = stored.packet
         queue.messages += 1
         queue.grow(len(packet))
-        if not packet[60] & 0x60:
+        if is_express(packet):
             queue.express_arrived(stored)
             self._manager.reading.serve(queue)
             return True

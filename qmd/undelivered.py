@@ -23,7 +23,7 @@ from qmd.frames import StoredMessage
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, InFlight, OutgoingQueue
 from storage import messages as message_rows
 from storage import outgoing as outgoing_rows
-from storage.keys import LOOKUP_BITS
+from storage.keys import LOOKUP_BITS, TRANSACTIONAL_LEVEL
 
 if TYPE_CHECKING:
     import sqlite3
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from qmd.manager import QueueManager
 
 log = structlog.get_logger()
-
-DEAD_LEVEL = 7
 
 
 class _Dying(NamedTuple):
@@ -49,6 +47,7 @@ class _Found(NamedTuple):
     dying: _Dying
     packet: bytes | None  # None: nothing, it was released meanwhile
     is_meant: bool  # False: another message, which stays
+    is_whole: bool = True  # False: not what was stored, and set aside
 
 
 class Undelivered:
@@ -56,7 +55,6 @@ class Undelivered:
 
     def __init__(self, manager: QueueManager) -> None:
         self._manager = manager
-        self.dead_count = 0
 
     def expire(self, queue: OutgoingQueue, keys: list[int]) -> None:
         """Messages whose time to reach their queue is over."""
@@ -107,7 +105,7 @@ class Undelivered:
                 if wants_dead_letter(packet):
                     manager.endings.dead_letter(patch_class(packet, message_class), reason, wall_ms)
             elif queue.begin_removal(key):
-                place = manager.next_lookup_id(DEAD_LEVEL)
+                place = manager.next_lookup_id(TRANSACTIONAL_LEVEL)
                 dying.append(_Dying(key, place, queue.forget_in_flight(key)))
         if not dying:
             return
@@ -118,10 +116,17 @@ class Undelivered:
                 row = outgoing_rows.find(db, queue.id << LOOKUP_BITS | each.key)
                 if row is None:
                     found.append(_Found(each, None, True))
+                elif not row.is_whole:
+                    manager.damage.put_aside(db, "outgoing", row.key)
+                    found.append(_Found(each, row.packet, True, is_whole=False))
                 else:
                     is_meant = message_number in (None, number_of(row.packet))
                     found.append(_Found(each, row.packet, is_meant))
-            buried = [(each.dying, each.packet) for each in found if each.packet and each.is_meant]
+            buried = [
+                (each.dying, each.packet)
+                for each in found
+                if each.packet and each.is_meant and each.is_whole
+            ]
             outgoing_rows.delete(db, [queue.id << LOOKUP_BITS | each.key for each, _ in buried])
             message_rows.insert(
                 db,
@@ -155,13 +160,16 @@ class Undelivered:
         manager = self._manager
         count = 0
         again = False
-        for each, packet, is_meant in done.result():
+        for each, packet, is_meant, is_whole in done.result():
             queue.end_removal(each.key)
             if not is_meant:
                 again = True  # it is in flight no more, and has to be sent after all
                 continue
             self._count_out(queue, each, packet)
             if packet is None:
+                continue
+            if not is_whole:
+                manager.damage.name(queue.destination, [each.key])
                 continue
             count += 1
             self._end(queue, packet, message_class)
@@ -195,7 +203,6 @@ class Undelivered:
 
     def _end(self, queue: OutgoingQueue, packet: bytes, message_class: int) -> None:
         """Tell the application, if it asked to hear of this end and nobody else does."""
-        self.dead_count += 1
         original = parse_user_message(packet)
         result = consequences(
             original,

@@ -8,6 +8,7 @@ Exception
 │       ├── NewerSchema       a newer qmd wrote it
 │       ├── DatabaseDamaged   SQLite's own check found faults
 │       └── RecoveryFailed    the write-ahead log could not be made durable again
+├── RescueFailed              nothing was saved of a damaged folder; it is as it was
 └── StoredError               the daemon goes on: the request is refused, the caller is told
     ├── NoSuchQueue
     ├── QueueExists
@@ -42,6 +43,10 @@ class DatabaseDamaged(CannotStart):
 
 class RecoveryFailed(CannotStart):
     pass
+
+
+class RescueFailed(Exception):
+    """Nothing was saved of a damaged folder; it is as it was."""
 
 
 class StoredError(Exception):

@@ -4,7 +4,8 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from storage import pages
+from storage import damaged, pages
+from storage.damaged import checksum_of
 from storage.keys import queue_range
 from storage.pages import PAGE_BYTES_MAX, PAGE_ROWS_MAX, Totals, key_list
 
@@ -17,7 +18,13 @@ class MessageRow(NamedTuple):
     abort_count: int
     move_count: int
     last_move_at_ms: int | None
+    checksum: int | None
     packet: bytes
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the packet is what was stored."""
+        return damaged.is_whole(self.packet, self.checksum)
 
 
 #: Key, arrival in ms, expiry in s, reason, packet.
@@ -28,9 +35,9 @@ COLUMNS = ", ".join(MessageRow._fields)
 
 def insert(db: sqlite3.Connection, rows: Iterable[NewMessage]) -> None:
     db.executemany(
-        "INSERT INTO message (key, arrived_at_ms, expires_at_s, reason, packet)"
-        " VALUES (?, ?, ?, ?, ?)",
-        rows,
+        "INSERT INTO message (key, arrived_at_ms, expires_at_s, reason, packet, checksum)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        ((*row, checksum_of(row[4])) for row in rows),
     )
 
 

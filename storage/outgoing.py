@@ -4,7 +4,8 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from storage import pages
+from storage import damaged, pages
+from storage.damaged import checksum_of
 from storage.errors import NoSuchQueue
 from storage.keys import (
     OUTGOING_TRANSACTIONAL_LEVEL,
@@ -29,7 +30,13 @@ class OutgoingQueueRow(NamedTuple):
 class OutgoingRow(NamedTuple):
     key: int
     expires_at_s: int | None
+    checksum: int | None
     packet: bytes
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the packet is what was stored."""
+        return damaged.is_whole(self.packet, self.checksum)
 
 
 #: Key, expiry in s, packet.
@@ -42,7 +49,10 @@ COLUMNS = ", ".join(OutgoingRow._fields)
 
 
 def insert(db: sqlite3.Connection, rows: Iterable[NewOutgoing]) -> None:
-    db.executemany("INSERT INTO outgoing (key, expires_at_s, packet) VALUES (?, ?, ?)", rows)
+    db.executemany(
+        "INSERT INTO outgoing (key, expires_at_s, packet, checksum) VALUES (?, ?, ?, ?)",
+        ((*row, checksum_of(row[2])) for row in rows),
+    )
 
 
 def delete(db: sqlite3.Connection, keys: Sequence[int]) -> None:

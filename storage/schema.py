@@ -47,7 +47,7 @@ def recognize(db: sqlite3.Connection, migrations: list[Migration]) -> None:
         return
     if _pragma(db, "application_id") != APPLICATION_ID:
         raise ForeignDatabase("queues.db is the database of some other program")
-    present, latest = _pragma(db, "user_version"), _latest(migrations)
+    present, latest = _pragma(db, "user_version"), latest_version(migrations)
     if present > latest:
         raise NewerSchema(
             f"queues.db has schema {present}, and this version of qmd knows {latest} at most:"
@@ -63,13 +63,13 @@ def prepare(
     A new database becomes the queue manager `new_id`.
     """
     if _is_new(db):
-        _create(db, _latest(migrations), now_s, new_id)
+        _create(db, latest_version(migrations), now_s, new_id)
     else:
         _upgrade(db, migrations)
     return Identity._make(db.execute("SELECT queue_manager, created_at_s FROM identity").fetchone())
 
 
-def _latest(migrations: list[Migration]) -> int:
+def latest_version(migrations: list[Migration]) -> int:
     return migrations[-1].version if migrations else FIRST_VERSION
 
 

@@ -47,7 +47,8 @@ CREATE TABLE message (
     abort_count     INTEGER NOT NULL DEFAULT 0,
     move_count      INTEGER NOT NULL DEFAULT 0,
     last_move_at_ms INTEGER,
-    packet          BLOB NOT NULL                -- as on the wire, without SessionHeader
+    packet          BLOB NOT NULL,               -- as on the wire, without SessionHeader
+    checksum        INTEGER                      -- of the packet; NULL: from before schema 2
 );
 
 -- The reaper looks for the earliest expiry.  Measured: 0.6 µs an insert, 0.9 µs with its delete,
@@ -72,7 +73,8 @@ CREATE TABLE outgoing_queue (
 CREATE TABLE outgoing (
     key          INTEGER PRIMARY KEY,
     expires_at_s INTEGER,
-    packet       BLOB NOT NULL
+    packet       BLOB NOT NULL,
+    checksum     INTEGER
 );
 
 CREATE INDEX outgoing_expiry ON outgoing (expires_at_s) WHERE expires_at_s IS NOT NULL;
@@ -104,4 +106,13 @@ CREATE TABLE outcome (
     token  BLOB NOT NULL UNIQUE,
     result BLOB NOT NULL,
     at_s   INTEGER NOT NULL
+);
+
+-- Messages that are not what was stored, as their checksums show.  Nothing else touches them.
+CREATE TABLE damaged (
+    id     INTEGER PRIMARY KEY,
+    at_s   INTEGER NOT NULL,                     -- when it was noticed
+    place  TEXT NOT NULL,                        -- the table where it was: message or outgoing
+    key    INTEGER NOT NULL,
+    packet BLOB NOT NULL
 );

@@ -126,6 +126,11 @@ class Storage:
         return has_room
 
     @property
+    def kept_free_bytes(self) -> int:
+        """What must stay free of the disk for messages to be taken."""
+        return self._options.disk_watermark_bytes
+
+    @property
     def free_bytes(self) -> int:
         """What is left on the disk, by the last look that `room` took."""
         return self._reserve.free_bytes

@@ -69,7 +69,9 @@ class Writer:
 
     async def close(self) -> None:
         """Wait until everything that was given is durable, or has failed; then take no more."""
-        await self._idle.wait()
+        while not self._idle.is_set():
+            await self._idle.wait()
+            await asyncio.sleep(0)  # what those do who were told belongs to it
         self._failure = self._failure or StorageError("the storage is closed")
 
     def _new_batch(self) -> Batch:

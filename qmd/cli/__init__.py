@@ -26,6 +26,7 @@ COMMANDS = {
     "sequence": "qmd.cli.sequence:sequence",
     "session": "qmd.cli.session:session",
     "name": "qmd.cli.name:name",
+    "check": "qmd.cli.check:check",
 }
 
 

@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from heapq import merge
 from operator import itemgetter
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 LEVEL_SHIFT_BITS = 44  # a key is level << 44 | arrival
 LEVELS = 16
@@ -38,6 +38,8 @@ Item = TypeVar("Item")
 Lane = deque[tuple[int, Item, int]]
 
 _key_of = itemgetter(0)
+# Nothing is ever put into it.  Most queues use one level, and there may be thousands of queues.
+_UNUSED: Lane[Any] = deque(maxlen=0)
 
 
 class ReadyWindow(Generic[Item]):
@@ -68,8 +70,8 @@ class ReadyWindow(Generic[Item]):
         self._entries_max = entries_max
         self._bytes_max = bytes_max
         # One lane per level: whatever arrives in order is appended, in whatever order levels mix.
-        self._stored: list[Lane[Item]] = [deque() for _ in range(LEVELS)]
-        self._express: list[Lane[Item]] = [deque() for _ in range(LEVELS)]
+        self._stored: list[Lane[Item]] = [_UNUSED] * LEVELS
+        self._express: list[Lane[Item]] = [_UNUSED] * LEVELS
         self._first_level = LEVELS  # no level below it has an entry
         self._entries = 0  # stored
         self._bytes = 0
@@ -271,6 +273,8 @@ class ReadyWindow(Generic[Item]):
         key = entry[0]
         level = key >> LEVEL_SHIFT_BITS
         lane = lanes[level]
+        if lane is _UNUSED:
+            lane = lanes[level] = deque()
         if not lane or lane[-1][0] < key:
             lane.append(entry)
         elif key < lane[0][0]:

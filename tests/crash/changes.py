@@ -45,6 +45,19 @@ def impatient() -> None:
     connection._set_up = set_up_impatiently
 
 
+def migrate() -> None:
+    """A version whose schema is one further."""
+    from storage import schema
+
+    known = schema.read_migrations()
+    following = schema.Migration(
+        known[-1].version + 1 if known else schema.FIRST_VERSION + 1,
+        "ALTER TABLE message ADD COLUMN colour TEXT; UPDATE message SET colour = 'red';"
+        "CREATE INDEX message_colour ON message (colour);",
+    )
+    schema.read_migrations = lambda folder=None: [*known, following]
+
+
 def trust_the_log() -> None:
     """Leave out the remedy for failed syncs: the write-ahead log is not written again."""
     from storage import disk

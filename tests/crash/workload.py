@@ -86,9 +86,15 @@ class Workload:
             return self._first_day(fault) and self._second_day(fault)
         except (Ended, Closed):
             return False
-        except (Refusal, wire.Violation):
-            # A daemon whose storage has failed, or that died within a packet.
-            if self._machine.ends():
+        except Refusal as refusal:
+            if refusal.code == "disk_full":  # as it should be, and as far as this life gets
+                self._machine.kill()
+                return False
+            if self._machine.ends():  # its storage has failed
+                return False
+            raise
+        except wire.Violation:
+            if self._machine.ends():  # within a packet
                 return False
             raise
 

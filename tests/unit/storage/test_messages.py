@@ -1,4 +1,5 @@
 import sqlite3
+from zlib import crc32
 
 from storage import messages
 from storage.keys import lookup_id_of, message_key, queue_range
@@ -21,7 +22,7 @@ def test_a_message_comes_back_as_it_was_stored(db: sqlite3.Connection) -> None:
     messages.insert(db, [(key, 1_700_000_000_123, 1_700_000_060, "expired", b"packet")])
 
     assert messages.find(db, key) == MessageRow(
-        key, 1_700_000_000_123, 1_700_000_060, "expired", 0, 0, None, b"packet"
+        key, 1_700_000_000_123, 1_700_000_060, "expired", 0, 0, None, crc32(b"packet"), b"packet"
     )
     assert messages.find(db, key + 1) is None
 

@@ -42,9 +42,9 @@ def test_a_newer_database_is_refused_with_what_to_do(folder: Path) -> None:
         async with opened(folder) as storage:
             await storage.batch.run(lambda db: counters.reserve(db, "n", 1))
         newer = other_connection(folder)
-        newer.execute("PRAGMA user_version = 2")
+        newer.execute("PRAGMA user_version = 9999")
         newer.close()
-        with pytest.raises(NewerSchema, match=r"schema 2, and .* 1 at most: install"):
+        with pytest.raises(NewerSchema, match=r"schema 9999, and .* \d+ at most: install"):
             async with opened(folder):
                 pass
 
@@ -53,7 +53,7 @@ def test_a_newer_database_is_refused_with_what_to_do(folder: Path) -> None:
 
 def test_an_older_database_goes_through_the_migrations_it_lacks() -> None:
     db = memory_database()
-    db.execute("INSERT INTO message VALUES (5, 6, NULL, NULL, 0, 0, NULL, x'00')")
+    db.execute("INSERT INTO message (key, arrived_at_ms, packet) VALUES (5, 6, x'00')")
     steps = [
         Migration(2, "ALTER TABLE message ADD COLUMN extra INTEGER; CREATE TABLE a (x);"),
         Migration(3, "UPDATE message SET extra = key + 1 -- no semicolon, and a comment"),

@@ -19,6 +19,7 @@ from storage import (
     Recovery,
     Storage,
     counters,
+    schema,
 )
 from tests.unit.storage.support import (
     NOW_S,
@@ -85,7 +86,7 @@ def test_the_pragmas_are_what_the_promise_needs(folder: Path) -> None:
                 "temp_store": 2,
                 "cache_size": -8192,
                 "application_id": 0x716D6431,
-                "user_version": 1,
+                "user_version": schema.latest_version(schema.read_migrations()),
             }
             assert await storage.batch.run(lambda db: pragmas(db, *expected)) == expected
             shared = ("journal_mode", "busy_timeout", "temp_store", "cache_size")

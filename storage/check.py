@@ -1,0 +1,121 @@
+"""A data folder examined while no daemon has it: what it holds, and what is wrong with it.
+
+Nothing is changed.  SQLite says whether the file is in order, `survey` whether what stands in it
+is; each finds what the other does not.
+"""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from storage import schema
+from storage.disk import Disk
+from storage.errors import CannotStart
+from storage.hindrance import explain
+from storage.keys import arrival_of
+from storage.survey import KeptMessage, Survey
+
+DATABASE = "queues.db"
+SENTENCES_MAX = 100  # of one kind: a damaged disk has more to say than anybody reads
+
+
+class Report(NamedTuple):
+    """What was found.  Without findings the folder is in order."""
+
+    folder: Path
+    schema: int
+    pages: int
+    messages: dict[str, int]  # whole ones, by queue or destination
+    damaged: int
+    findings: list[str]
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep daemons out meanwhile.  Raises FolderInUse, CannotStart."""
+    if not (folder / DATABASE).is_file():
+        raise CannotStart(f"there is no {DATABASE} in {folder}")
+    try:
+        lock = Disk().lock(folder)
+    except OSError as error:
+        raise CannotStart(f"the data folder {folder} cannot be used: {explain(error)}") from error
+    lock.is_clean = not lock.was_abandoned
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def check(folder: Path) -> Report:
+    """Examine a locked folder.  Raises OSError."""
+    survey = Survey(folder / DATABASE)
+    try:
+        version, findings = _ask_sqlite(folder / DATABASE)
+        findings += survey.findings
+        whole: Counter[str] = Counter()
+        broken: list[str] = []
+        arrivals = 0
+        for message in survey.messages():
+            if message.problem is None:
+                whole[message.queue] += 1
+                if message.table == "message":
+                    arrivals = max(arrivals, arrival_of(message.key))
+            else:
+                broken.append(describe(message))
+        if arrivals >= survey.counters.get("arrival", 1):
+            findings.append(
+                "the counter of arrivals is behind: places in queues would be given twice"
+            )
+        if len(survey.rows["identity"]) != 1:
+            findings.append("the identity of the queue manager is lost")
+        return Report(
+            folder,
+            version,
+            survey.pages,
+            dict(sorted(whole.items())),
+            len(broken),
+            [*findings[:SENTENCES_MAX], *broken[:SENTENCES_MAX], *_rest(findings), *_rest(broken)],
+        )
+    finally:
+        survey.close()
+
+
+def describe(message: KeptMessage) -> str:
+    """A message that is not whole, in a sentence."""
+    place = "in" if message.table == "message" else "for"
+    return f"message {message.lookup_id} {place} {message.queue}: {message.problem}"
+
+
+def _rest(sentences: list[str]) -> list[str]:
+    more = len(sentences) - SENTENCES_MAX
+    return [f"... and {more} more like these"] if more > 0 else []
+
+
+def _ask_sqlite(path: Path) -> tuple[int, list[str]]:
+    """The number of the schema, and what SQLite's own check finds."""
+    findings: list[str] = []
+    version = 0
+    log = path.with_name(f"{path.name}-wal")
+    # Without a log SQLite need not make files of its own, which it does even when it only reads.
+    has_log = log.exists() and log.stat().st_size > 0
+    uri = f"file:{quote(str(path))}?mode=ro{'' if has_log else '&immutable=1'}"
+    with closing(sqlite3.connect(uri, uri=True)) as db:
+        try:
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            (application,) = db.execute("PRAGMA application_id").fetchone()
+            if application != schema.APPLICATION_ID:
+                findings.append(f"{path.name} does not say that it is ours")
+            known = schema.latest_version(schema.read_migrations())
+            if version > known:
+                findings.append(f"it has schema {version}, and this version of qmd knows {known}")
+            rows = db.execute(f"PRAGMA integrity_check({SENTENCES_MAX})")
+            found = [line for (text,) in rows for line in str(text).splitlines()]
+            if found != ["ok"]:
+                findings += [f"SQLite finds: {line}" for line in found]
+        except sqlite3.DatabaseError as error:
+            findings.append(f"SQLite cannot read it: {error}")
+    return version, findings

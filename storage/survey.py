@@ -1,0 +1,188 @@
+"""What a data folder holds, damaged or not: all messages that can be read, and if they are whole.
+
+First the small tables, because they say where messages belong; then the messages, one by one.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from protocol import parse_user_message
+from protocol.errors import ProtocolError
+from storage.damaged import is_whole
+from storage.database_file import DatabaseFile
+from storage.keys import (
+    OUTGOING_TRANSACTIONAL_LEVEL,
+    arrival_of,
+    level_of,
+    lookup_id_of,
+    queue_id_of,
+)
+from storage.salvage import Fault, FoundRow, Value, salvage
+
+MESSAGE_TABLES = ("message", "outgoing")
+PACKET_BYTES_MIN = 100  # of a user message, and more than any other blob of three columns has
+
+#: Columns without the rowid, by table: what a whole row has.  More of them came with later schemas.
+_COLUMNS: dict[str, tuple[type | tuple[type, ...], ...]] = {
+    "message": (int, (int, type(None)), (str, type(None)), int, int, (int, type(None)), bytes),
+    "outgoing": ((int, type(None)), bytes),
+    "queue": (str, str, str, int, int, (int, type(None)), (int, type(None)), int, int, int),
+    "outgoing_queue": (str, str, str, int, bytes, int, int, int),
+    "identity": (bytes, int),
+    "incoming_sequence": (bytes, int, bytes, int, int),
+    "message_id_history": (bytes, int, int),
+    "outcome": (bytes, bytes, int),
+}
+
+
+class KeptMessage(NamedTuple):
+    """A message as it was found.  `problem`: why it cannot be relied upon, or None."""
+
+    table: str
+    key: int
+    queue: str  # its name; of an outgoing message, its destination
+    columns: tuple[Value, ...]  # without the key
+    packet: bytes
+    problem: str | None
+
+    @property
+    def lookup_id(self) -> int:
+        return lookup_id_of(self.key)
+
+    @property
+    def arrived_at_ms(self) -> int:
+        """0 where that is not known."""
+        arrived = self.columns[0] if self.table == "message" and self.columns else None
+        return arrived if isinstance(arrived, int) else 0
+
+    @property
+    def reason(self) -> str | None:
+        """Why it came to a dead-letter queue."""
+        reason = self.columns[2] if self.table == "message" and len(self.columns) > 2 else None
+        return reason if isinstance(reason, str) else None
+
+
+class Survey:
+    """Open a folder's database; `close` it.  Raises OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = DatabaseFile(path)
+        self.pages = self._file.page_count
+        #: What is wrong, as sentences.
+        self.findings: list[str] = []
+        #: The small tables: rows by rowid, without it.
+        self.rows: dict[str, dict[int, tuple[Value, ...]]] = {
+            table: {} for table in _COLUMNS if table not in MESSAGE_TABLES
+        }
+        self.counters: dict[str, int] = {}
+        for found in salvage(self._file):
+            if isinstance(found, Fault):
+                self.findings.append(_fault(found))
+            elif found.table == "counter":
+                self._add_counter(found)
+            elif found.table in self.rows:
+                self._add(found)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _add(self, row: FoundRow) -> None:
+        if _fits(row.table, row.values):
+            self.rows[row.table][row.rowid] = row.values[1:]
+        else:
+            self.findings.append(f"row {row.rowid} of table {row.table} is damaged")
+
+    def _add_counter(self, row: FoundRow) -> None:
+        match row.values:
+            case (str(name), int(value)):
+                self.counters[name] = value
+            case _:
+                self.findings.append("a row of table counter is damaged")
+
+    def messages(self) -> Iterator[KeptMessage]:
+        """All that can be read, whole or not."""
+        seen: dict[str, set[int]] = {table: set() for table in MESSAGE_TABLES}
+        for found in salvage(self._file):
+            if isinstance(found, Fault):
+                continue
+            if found.table == "damaged":
+                yield self._set_aside(found)
+                continue
+            table = found.table or _table_by_shape(found.values)
+            if table not in MESSAGE_TABLES:
+                continue
+            message = self._message(table, found)
+            if message.key in seen[table] and found.certain:
+                message = message._replace(problem="another message has its place")
+            seen[table].add(message.key)
+            yield message
+
+    def _message(self, table: str, row: FoundRow) -> KeptMessage:
+        packet = next((value for value in reversed(row.values) if isinstance(value, bytes)), b"")
+        message = KeptMessage(
+            table, row.rowid, self._queue(table, row.rowid), row.values[1:], packet, None
+        )
+        return message._replace(problem=self._problem(message, row))
+
+    def _set_aside(self, row: FoundRow) -> KeptMessage:
+        """A message that a daemon found to be damaged: of table `damaged`."""
+        table = "outgoing" if "outgoing" in row.values else "message"
+        key = next((value for value in row.values[3:4] if isinstance(value, int)), 0)
+        packet = row.values[-1] if isinstance(row.values[-1], bytes) else b""
+        why = "it was set aside, because it was not what was stored"
+        return KeptMessage(table, key, self._queue(table, key), (), packet, why)
+
+    def _queue(self, table: str, key: int) -> str:
+        of_queue = self.rows["queue" if table == "message" else "outgoing_queue"]
+        row = of_queue.get(queue_id_of(key))
+        return str(row[0]) if row is not None else f"queue {queue_id_of(key)}, which is lost"
+
+    def _problem(self, message: KeptMessage, row: FoundRow) -> str | None:
+        if not row.certain:
+            return "it may have been removed before: its page belongs to no table any more"
+        if not _fits(message.table, row.values):
+            return "its row is damaged"
+        checksum = row.values[-1]
+        if isinstance(checksum, int) and not is_whole(message.packet, checksum):
+            return "its packet is not what was stored: its checksum does not fit"
+        try:
+            packet = parse_user_message(message.packet)
+        except ProtocolError as error:
+            return f"its packet is damaged: {error}"
+        if message.queue.endswith("which is lost"):
+            return f"it belongs to {message.queue}"
+        if message.table == "outgoing" and level_of(message.key) == OUTGOING_TRANSACTIONAL_LEVEL:
+            state = self.rows["outgoing_queue"][queue_id_of(message.key)]
+            base, next_number = state[5], state[6]
+            assert isinstance(base, int)
+            assert isinstance(next_number, int)
+            number = arrival_of(message.key) - base
+            header = packet.transaction
+            if header is None or header.sequence_number != number or number >= next_number:
+                return "its number does not fit its place in the sequence"
+        return None
+
+
+def _fits(table: str, values: tuple[Value, ...]) -> bool:
+    """Whether a row has the columns that its table has; the first is the rowid's."""
+    kinds = _COLUMNS[table]
+    return len(values) > len(kinds) and all(
+        isinstance(value, kind) for value, kind in zip(values[1:], kinds, strict=False)
+    )
+
+
+def _table_by_shape(values: tuple[Value, ...]) -> str:
+    """Both have the packet last, and since schema 2 its checksum behind it."""
+    for table in MESSAGE_TABLES:
+        packet = len(_COLUMNS[table])
+        if packet < len(values) <= packet + 2:
+            content = values[packet]
+            if isinstance(content, bytes) and len(content) >= PACKET_BYTES_MIN:
+                return table
+    return ""
+
+
+def _fault(fault: Fault) -> str:
+    of_table = f" of table {fault.table}" if fault.table else ""
+    return f"{fault.sentence}{of_table}"

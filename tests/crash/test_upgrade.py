@@ -1,0 +1,112 @@
+"""A data folder of every version so far opens, and what it holds is delivered."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from tests.crash import old_folder
+from tests.crash.control import Control
+from tests.crash.machine import Machine
+from tests.crash.old_folder import COUNT, PEER, SEQUENCE
+from tests.crash.shim import Fault
+from tests.process.peer import RemoteQueueManager
+
+EVERYTHING = "cwtsdu"
+DEAD_LETTERS = r"DIRECT=OS:.\SYSTEM$;DEADLETTER"
+
+
+def peek(control: Control, queue: str) -> list[bytes]:
+    return [each[2] for each in control.ask("peek", queue, 0, 100, 0.0)]
+
+
+def holds_everything(control: Control) -> bool:
+    plain = peek(control, r"private$\plain")
+    own, letters = plain[: 2 * COUNT], plain[2 * COUNT :]
+    orders = peek(control, r"private$\orders")
+    return (
+        all(b"%d" % number in packet for number, packet in enumerate(own))
+        and all(b"letter %d" % number in packet for number, packet in enumerate(letters, 1))
+        and (len(own), len(letters), len(orders)) == (2 * COUNT, COUNT, 2 * COUNT)
+        and len(peek(control, DEAD_LETTERS)) == 1
+    )
+
+
+def version_of(machine: Machine) -> int:
+    with closing(sqlite3.connect(machine.data / "queues.db")) as db:
+        return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+@pytest.mark.parametrize("version", old_folder.versions())
+def test_an_old_folder_opens_and_goes_on_where_it_was(machine: Machine, version: int):
+    with RemoteQueueManager(PEER) as remote:
+        listener = remote.listen()
+        old_folder.restore(version, machine.data, listener.port)
+        assert machine.start(), machine.said()
+        control = machine.connect()
+        assert holds_everything(control)
+
+        delivered = listener.accept()
+        messages = delivered.receive_many(2 * COUNT)
+        in_order = [each for each in messages if each.transaction is not None]
+        delivered.order_ack(in_order[0].transaction.sequence_id, COUNT)  # type: ignore[union-attr]
+        assert [each.body for each in in_order] == [b"%d" % number for number in range(COUNT)]
+        assert len({each.body for each in messages if each.transaction is None}) == COUNT
+
+        (listening,) = control.ask("status")["listen"]
+        sender = remote.connect(int(listening.rpartition(":")[2]))
+        again = [old_folder.incoming(remote, number) for number in range(1, COUNT + 2)]
+        sender.send_many(again)
+        sender.wait_order_ack(SEQUENCE, COUNT + 1)
+        assert len(peek(control, r"private$\orders")) == 2 * COUNT + 1
+
+        control.ask("send", [[r"private$\plain", b"new"]])
+        taken = control.ask("take", r"private$\plain", 100, 0.0)
+        assert len(taken) == 3 * COUNT + 1
+        control.ask("remove", r"private$\plain", [each[0] for each in taken])
+        while any(each["messages"] for each in control.ask("list_outgoing")):
+            delivered.read_for(0.01)
+        assert machine.terminate() == 0
+
+
+@pytest.mark.parametrize("version", old_folder.versions())
+def test_an_upgrade_can_be_cut_short_anywhere(machine: Machine, version: int):
+    def begin(fault: Fault) -> bool:
+        machine.wipe()
+        machine.changes = ["migrate"]
+        old_folder.restore(version, machine.data, old_folder.PORT)
+        return machine.start(fault)
+
+    assert begin(Fault("kill", 0, EVERYTHING))
+    acts = machine.count.value
+    machine.terminate()
+    latest = version_of(machine)
+
+    assert latest > version
+    for at in range(1, acts + 1, 2):
+        begin(Fault("kill", at, EVERYTHING))
+        machine.kill()
+        assert machine.start(), machine.said()
+        assert holds_everything(machine.connect())
+        assert machine.terminate() == 0
+        assert version_of(machine) == latest
+
+
+def test_a_folder_of_a_newer_version_is_left_alone(machine: Machine):
+    machine.changes = ["migrate"]
+    machine.start()
+    machine.terminate()
+    with closing(sqlite3.connect(machine.data / "queues.db")) as db:
+        db.execute("PRAGMA user_version = 9999")
+    before = (machine.data / "queues.db").read_bytes()
+
+    machine.changes = []
+    assert not machine.start()
+
+    assert machine.ended() == 78
+    event = machine.events()[-1]
+    assert event["event"] == "start_failed"
+    assert "install the newer version again" in str(event["reason"])
+    assert (machine.data / "queues.db").read_bytes() == before

@@ -1,0 +1,196 @@
+"""Data folders that are damaged: what is found, what is saved, and what is not made up."""
+
+import random
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from storage import CannotStart, FolderInUse, check
+from storage.errors import RescueFailed
+from storage.keys import message_key
+from storage.rescue import Rescue
+from storage.survey import KeptMessage
+from tests.crash import old_folder
+from tests.unit.storage.support import NOW_S
+
+NEW_ID = b"new-queue-manager"[:16]
+WHOLE = 36  # messages in the old folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """One that an older version has written."""
+    folder = tmp_path / "data"
+    old_folder.restore(1, folder, port=1)
+    return folder
+
+
+def change(folder: Path, script: str) -> None:
+    with closing(sqlite3.connect(folder / "queues.db")) as db:
+        db.executescript(script)
+
+
+def saved(folder: Path) -> tuple[Rescue, list[KeptMessage]]:
+    found = Rescue(folder)
+    return found, list(found.run(now_s=NOW_S, new_id=NEW_ID))
+
+
+def row(folder: Path, sql: str) -> tuple[object, ...]:
+    with closing(sqlite3.connect(folder / "queues.db")) as db:
+        found: tuple[object, ...] = db.execute(sql).fetchone()
+        return found
+
+
+def test_a_folder_in_order_has_no_findings_and_is_not_changed(folder: Path) -> None:
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    with check.locked(folder):
+        report = check.check(folder)
+
+    after = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert report.findings == []
+    assert sum(report.messages.values()) == WHOLE
+    assert report.messages["private$\\orders"] == 10
+    assert after == {**before, "lock": b""}
+
+
+def test_a_folder_that_a_daemon_has_is_left_alone(folder: Path) -> None:
+    with check.locked(folder), pytest.raises(FolderInUse), check.locked(folder):
+        raise AssertionError("two have it")
+
+
+def test_a_folder_without_a_database_is_none(tmp_path: Path) -> None:
+    with pytest.raises(CannotStart, match=r"there is no queues\.db"), check.locked(tmp_path):
+        raise AssertionError("there is nothing")
+
+
+DAMAGES: dict[str, tuple[str, str]] = {
+    "a packet": (
+        "UPDATE message SET packet = zeroblob(length(packet))"
+        " WHERE key = (SELECT max(key) FROM message)",
+        "its packet is damaged",
+    ),
+    "a queue": ("DELETE FROM queue WHERE name = 'private$\\plain'", "which is lost"),
+    "an outgoing queue": ("DELETE FROM outgoing_queue", "which is lost"),
+    "a sequence": (
+        "UPDATE outgoing_queue SET base = base + 1",
+        "its number does not fit its place in the sequence",
+    ),
+    "the identity": ("DELETE FROM identity", "the identity of the queue manager is lost"),
+    "a counter": ("DELETE FROM counter WHERE name = 'arrival'", "the counter of arrivals"),
+}
+
+
+@pytest.mark.parametrize(("script", "words"), DAMAGES.values(), ids=DAMAGES)
+def test_what_contradicts_itself_is_found(folder: Path, script: str, words: str) -> None:
+    change(folder, script)
+
+    report = check.check(folder)
+
+    assert any(words in finding for finding in report.findings), report.findings
+    assert sum(report.messages.values()) + report.damaged == WHOLE
+
+
+@pytest.mark.parametrize(("script", "words"), DAMAGES.values(), ids=DAMAGES)
+def test_what_is_saved_is_in_order_and_the_rest_is_set_aside_with_its_reason(
+    folder: Path, script: str, words: str
+) -> None:
+    change(folder, script)
+    damaged = (folder / "queues.db").read_bytes()
+
+    found, messages = saved(folder)
+
+    assert len(messages) == WHOLE
+    assert found.saved + found.set_aside == WHOLE
+    assert all(message.packet for message in messages)
+    report = check.check(found.fresh)
+    assert report.findings == []
+    assert sum(report.messages.values()) == found.saved
+    assert (folder / "queues.db").read_bytes() == damaged
+    assert found.fresh.stat().st_mode & 0o777 == 0o700
+    assert (found.fresh / "queues.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_saved_goes_on_where_it_was(folder: Path) -> None:
+    found, _ = saved(folder)
+
+    for table in ("identity", "outgoing_queue", "incoming_sequence", "counter", "outcome"):
+        sql = f"SELECT * FROM {table}"
+        assert row(found.fresh, sql) == row(folder, sql)
+    for table in ("message", "outgoing", "queue", "message_id_history"):
+        sql = f"SELECT count(*), sum({'key' if table == 'message' else 1}) FROM {table}"
+        assert row(found.fresh, sql) == row(folder, sql)
+    assert found.losses == []
+
+
+def test_a_lost_identity_and_lost_numbers_are_said(folder: Path) -> None:
+    change(folder, "DELETE FROM identity; DELETE FROM counter")
+
+    found, _ = saved(folder)
+
+    assert row(found.fresh, "SELECT queue_manager FROM identity") == (NEW_ID,)
+    assert len(found.losses) == 2
+    (following,) = row(found.fresh, "SELECT value FROM counter WHERE name = 'arrival'")
+    assert isinstance(following, int)
+    assert following > row(folder, "SELECT max(key) FROM message")[0] & (1 << 44) - 1  # type: ignore[operator]
+
+
+def test_a_fresh_folder_is_never_overwritten(folder: Path) -> None:
+    found, _ = saved(folder)
+    before = (found.fresh / "queues.db").read_bytes()
+
+    with pytest.raises(RescueFailed, match="stays as it is"):
+        saved(folder)
+
+    assert (found.fresh / "queues.db").read_bytes() == before
+
+
+def flip_bits(content: bytearray, rng: random.Random) -> None:
+    for _ in range(rng.choice((1, 5, 50))):
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+
+
+def spoil_a_piece(content: bytearray, rng: random.Random) -> None:
+    size = rng.choice((512, 4096, 20_000))
+    place = rng.randrange(len(content) - size) // 512 * 512
+    content[place : place + size] = rng.randbytes(size) if rng.random() < 0.5 else bytes(size)
+
+
+def cut(content: bytearray, rng: random.Random) -> None:
+    del content[rng.randrange(len(content)) :]
+
+
+@pytest.mark.parametrize("damage", [flip_bits, spoil_a_piece, cut])
+@pytest.mark.parametrize("seed", range(8))
+def test_no_damage_whatever_keeps_it_from_saving_the_rest(
+    folder: Path, damage: Callable[[bytearray, random.Random], None], seed: int
+) -> None:
+    path = folder / "queues.db"
+    change(folder, "PRAGMA wal_checkpoint(TRUNCATE)")
+    content = bytearray(path.read_bytes())
+    damage(content, random.Random(seed))
+    path.write_bytes(content)
+
+    check.check(folder)
+    found, messages = saved(folder)
+
+    assert found.saved + found.set_aside == len(messages)
+    assert check.check(found.fresh).findings == []
+
+
+def test_many_findings_are_cut_short_and_counted(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "queues.db")) as db:
+        db.executemany(
+            "INSERT INTO message (key, arrived_at_ms, packet) VALUES (?, 1, x'00')",
+            ((message_key(16, 7, arrival),) for arrival in range(1_000_000)[5000:6000]),
+        )
+        db.commit()
+
+    report = check.check(folder)
+
+    assert report.damaged == 1000
+    assert len(report.findings) == check.SENTENCES_MAX + 1
+    assert report.findings[-1] == "... and 900 more like these"
