@@ -12,7 +12,9 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
+from protocol import PACKET_BYTES_MAX
 from protocol.framing import BrokenStream, PacketBuffer
+from protocol.records import ESTABLISH_CONNECTION_BYTES
 from qmd.core.session import Acknowledged, Closed, Event, MessageReceived, Opened, Session
 
 if TYPE_CHECKING:
@@ -33,7 +35,8 @@ class PeerConnection(asyncio.BufferedProtocol):
     def __init__(self, manager: QueueManager, link: Link | None) -> None:
         self._manager = manager
         self._loop = asyncio.get_running_loop()
-        self._buffer = PacketBuffer()
+        # Who has not said who it is need not send more, and cannot make us keep more.
+        self._buffer = PacketBuffer(ESTABLISH_CONNECTION_BYTES)
         self._timer: asyncio.TimerHandle | None = None
         self._flush_due = False
         self._writing_paused = False
@@ -86,18 +89,15 @@ class PeerConnection(asyncio.BufferedProtocol):
             return
         self.bytes_received += nbytes
         now = self._loop.time()
-        broken: BrokenStream | None = None
-        try:
-            packets = self._buffer.buffer_updated(nbytes)
-        except BrokenStream as error:
-            broken, packets = error, error.packets  # what came whole before the fault counts
-        if packets:
-            self._handle(self.session.receive(packets, now), now)
+        broken = self._receive(nbytes, now)
+        if self.handshake_done and self._buffer.packet_bytes_max != PACKET_BYTES_MAX:
+            # What follows the handshake, and may have come with it, can be longer.
+            self._buffer.packet_bytes_max = PACKET_BYTES_MAX
+            broken = self._receive(0, now)
         if broken is not None:
             self._handle(
                 self.session.close(f"bytes that are no packet: {broken}", now, whole=False), now
             )
-        if packets or broken:
             self.flush_soon()
 
     def pause_writing(self) -> None:
@@ -168,6 +168,19 @@ class PeerConnection(asyncio.BufferedProtocol):
             self.close(reason)
 
     # Within.
+
+    def _receive(self, nbytes: int, now: float) -> BrokenStream | None:
+        """Take the packets that `nbytes` more bytes make whole; what is behind, if no packet."""
+        assert self.session is not None
+        broken = None
+        try:
+            packets = self._buffer.buffer_updated(nbytes)
+        except BrokenStream as error:
+            broken, packets = error, error.packets  # what came whole before the fault counts
+        if packets:
+            self._handle(self.session.receive(packets, now), now)
+            self.flush_soon()
+        return broken
 
     def _handle(self, events: list[Event], now: float) -> None:
         received: list[MessageReceived] = []

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import stat
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 WRITE_BYTES_HIGH = 4 * 1024 * 1024
+FLUSH_BYTES = 1024 * 1024  # of answers that are not kept back for others of the same turn
+REQUESTS_MAX = 4096  # of one client that have not been answered
 LIMIT_MAX = 4096  # messages in one answer
 WAIT_S_MAX = 1e9
 CLIENTS_MAX = 1024
@@ -76,10 +79,15 @@ class ControlConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._buffer = FrameBuffer()
         self._reader = Reader()
+        self._backlog: deque[memoryview] = deque()  # asked for, and not begun
+        self._under_way = 0  # begun, and not answered
         self._output: list[bytes] = []
+        self._output_bytes = 0
         self._flush_due = False
         self._reading_paused = False
-        self._writing_paused = False
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._page = asyncio.Lock()
         self._looking: set[asyncio.Task[None]] = set()
         self._changing: set[asyncio.Task[None]] = set()
         self._transport: asyncio.Transport | None = None
@@ -96,27 +104,41 @@ class ControlConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.pop(self, None)
         self._transport = None
+        self._backlog.clear()
         for task in self._looking:
             task.cancel()
         self._manager.reading.leave(self._reader)
 
     def pause_writing(self) -> None:
-        self._writing_paused = True
+        self._may_write.clear()
         self._regulate()
 
     def resume_writing(self) -> None:
-        self._writing_paused = False
-        self._regulate()
+        self._may_write.set()
+        self._work()
 
     def data_received(self, data: bytes) -> None:
         try:
             received = self._buffer.feed(data)
         except FrameError as error:
             self._output.append(frames.frame(Refused(0, "bad_request", str(error))))
-            self._flush()
+            self._write()
             self.close()
             return
-        for frame in received:
+        self._backlog += received
+        self._work()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    # Within.
+
+    def _work(self) -> None:
+        """Begin with what was asked for, as long as the answers find their way out."""
+        while self._backlog and self._under_way < REQUESTS_MAX and self._may_write.is_set():
+            self._under_way += 1
+            frame = self._backlog.popleft()
             try:
                 request = frames.decode_request(frame)
             except msgspec.DecodeError as error:
@@ -128,12 +150,6 @@ class ControlConnection(asyncio.Protocol):
             self._handle(request)
         self._regulate()
 
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-    # Within.
-
     def _handle(self, request: frames.AnyRequest) -> None:
         try:
             _HANDLERS[type(request)](self, request)
@@ -144,7 +160,12 @@ class ControlConnection(asyncio.Protocol):
         self._answer(Refused(number, refusal.code, refusal.text, refusal.remedy))
 
     def _answer(self, reply: frames.Reply) -> None:
-        self._output.append(frames.frame(reply))
+        answer = frames.frame(reply)
+        self._under_way -= 1
+        self._output.append(answer)
+        self._output_bytes += len(answer)
+        if self._output_bytes >= FLUSH_BYTES:
+            self._write()
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
@@ -154,16 +175,23 @@ class ControlConnection(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._flush_due = False
+        self._write()
+        if self._backlog:
+            self._work()
+
+    def _write(self) -> None:
         if self._transport is not None and self._output:
             self._transport.write(b"".join(self._output))
         self._output.clear()
+        self._output_bytes = 0
 
     def _regulate(self) -> None:
-        """Read no further while the client does not, or while the disk is behind."""
+        """Read no further while the client does not, or while we or the disk are behind."""
         if self._transport is None or self._transport.is_closing():
             return
         behind = self._manager.storage.congested
-        if (self._writing_paused or behind) != self._reading_paused:
+        must_pause = behind or bool(self._backlog) or not self._may_write.is_set()
+        if must_pause != self._reading_paused:
             self._reading_paused = not self._reading_paused
             if self._reading_paused:
                 self._transport.pause_reading()
@@ -171,6 +199,13 @@ class ControlConnection(asyncio.Protocol):
                 self._transport.resume_reading()
         if behind:
             self._manager.storage.batch.when_durable(self._regulate)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """One page of messages at a time, and none for a client that does not read."""
+        async with self._page:
+            await self._may_write.wait()
+            yield
 
     def _look(self, number: int, work: Coroutine[Any, Any, object]) -> None:
         """For a verb that waits and changes nothing: it ends with the connection."""
@@ -247,7 +282,8 @@ class ControlConnection(asyncio.Protocol):
     def _peek(self, request: frames.Peek) -> None:
         queue = self._manager.routes.find_queue(request.queue)
         start, limit, wait_s = _place(request.start), _limit(request.limit), _wait_s(request.wait_s)
-        self._look(request.number, self._manager.reading.peek(queue, start, limit, wait_s))
+        work = self._manager.reading.peek(queue, start, limit, wait_s, self._turn)
+        self._look(request.number, work)
 
     def _outcome(self, request: frames.Outcome) -> None:
         self._look(request.number, self._manager.outcome(request.token))

@@ -9,6 +9,7 @@ All outgoing queues of one address share its one session.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING
 
 from protocol.identifiers import guid_text
@@ -37,7 +38,7 @@ class Link:
         self.address = address
         self.guid = guid
         self.remote_id = guid
-        self.queues: list[OutgoingQueue] = []
+        self.queues: dict[OutgoingQueue, None] = {}  # whoever had its turn goes to the end
         self.connection: PeerConnection | None = None  # with an open session
         self.attempt: PeerConnection | None = None  # dialled, the handshake is under way
         self.retry = Retry(first_s=settings.retry_first_s, max_s=settings.retry_max_s)
@@ -132,31 +133,30 @@ class Link:
         connection = self.connection
         if connection is None or connection.session is None:
             return
-        manager, queues = self._manager, self.queues
+        manager = self._manager
         now, wall_s = manager.loop.time(), int(manager.environment.time())
-        idle, budget = 0, PUMP_BYTES_MAX
-        while idle < len(queues) and (room := connection.room) > 0:
+        budget = PUMP_BYTES_MAX
+        waiting = deque(queue for queue in self.queues if queue.messages and not queue.paused)
+        while waiting and (room := connection.room) > 0:
             if budget <= 0:
                 connection.flush_soon()  # the rest when these are on their way
                 break
-            queue = queues[0]
-            if len(queues) > 1:
-                queues.append(queues.pop(0))
-            sent = 0
-            if not queue.paused:
-                sent, size = queue.transmit(
-                    connection.session, min(room, PUMP_MESSAGES_MAX), budget, now, wall_s
-                )
+            queue = waiting.popleft()
+            sent, size = queue.transmit(
+                connection.session, min(room, PUMP_MESSAGES_MAX), budget, now, wall_s
+            )
+            if queue.expired:
+                expired, queue.expired = queue.expired, []
+                manager.undelivered.expire(queue, expired)
+            if queue.window.wants_refill or queue.window.needs_refill:
+                manager.outgoing.refill(queue)
+            if sent:
                 budget -= size
-                if sent:
-                    manager.outgoing.transmitted_count += sent
-                    manager.outgoing.arm_resend(queue)
-                if queue.expired:
-                    expired, queue.expired = queue.expired, []
-                    manager.undelivered.expire(queue, expired)
-                if queue.window.wants_refill or queue.window.needs_refill:
-                    manager.outgoing.refill(queue)
-            idle = 0 if sent else idle + 1
+                manager.outgoing.transmitted_count += sent
+                manager.outgoing.arm_resend(queue)
+                waiting.append(queue)
+                del self.queues[queue]
+                self.queues[queue] = None
 
     def _retry_now(self) -> None:
         self._retry_timer = None

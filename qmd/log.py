@@ -8,6 +8,7 @@ by its length.  A line that cannot be written is dropped, for a full log must no
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sized
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -18,7 +19,7 @@ from structlog.typing import EventDict, FilteringBoundLogger, Processor, Wrapped
 
 LIMITED_WINDOW_S = 60.0
 LIMITED_LINES_MAX = 10  # per key and window
-LIMITED_KEYS_MAX = 1000
+LIMITED_KEYS_MAX = 32  # per event: a flood may come from many addresses
 
 _OTHER_KEYS = "others"
 _CONTENTS = ("body", "label", "extension")
@@ -130,9 +131,9 @@ class LimitedLog:
     """Writes an event that may come in floods a few times a minute, then only counts it.
 
     Each event and key (say, a peer's address) has windows of `window_s`: the first `lines_max`
-    events of a window are written; one line at its end tells how many were not.  Of the keys
-    beyond `keys_max` at once, those of one event share a window.  `now` is any clock in seconds
-    that does not go backwards.
+    events of a window are written; one line at its end tells how many were not.  The keys of an
+    event beyond `keys_max` at once share a window.  `now` is any clock in seconds that does not go
+    backwards.
     """
 
     def __init__(
@@ -148,6 +149,7 @@ class LimitedLog:
         self._window_s = window_s
         self._keys_max = keys_max
         self._windows: dict[tuple[str, str], _Window] = {}  # the oldest first
+        self._keys: Counter[str] = Counter()  # by event: how many windows it has
 
     def log(self, level: str, event: str, *, key: str, now: float, **fields: object) -> None:
         """Writes `event` with `fields`, or counts it.  `key` is not written with it."""
@@ -179,14 +181,19 @@ class LimitedLog:
 
     def _window(self, level: str, event: str, key: str, now: float) -> _Window:
         place = (event, key)
-        if place not in self._windows and len(self._windows) >= self._keys_max:
+        if place not in self._windows and self._keys[event] >= self._keys_max:
             place = (event, _OTHER_KEYS)
-        return self._windows.setdefault(place, _Window(now, level))
+        window = self._windows.get(place)
+        if window is None:
+            window = self._windows[place] = _Window(now, level)
+            self._keys[event] += 1
+        return window
 
     def _end(self, place: tuple[str, str]) -> None:
         window = self._windows.pop(place)
+        event, key = place
+        self._keys[event] -= 1
         if window.suppressed:
-            event, key = place
             getattr(self._logger, window.level)(
                 "events_suppressed",
                 suppressed_event=event,

@@ -6,8 +6,6 @@ import ipaddress
 from collections import Counter
 from typing import TYPE_CHECKING, cast
 
-import structlog
-
 from protocol.identifiers import guid_text
 from qmd.core.session import Session, SessionSettings
 from qmd.core.session_events import NEVER
@@ -17,8 +15,6 @@ if TYPE_CHECKING:
     from qmd.connection import PeerConnection
     from qmd.manager import QueueManager
     from qmd.outgoing_queue import OutgoingQueue
-
-log = structlog.get_logger()
 
 
 # The specification lets the receipt of an express message go unacknowledged for 10 s, and so long
@@ -35,7 +31,8 @@ class Peers:
         self._links_by_guid: dict[bytes, Link] = {}
         self._by_guid: dict[bytes, list[PeerConnection]] = {}
         self._per_host: Counter[str] = Counter()
-        self._handshakes = 0
+        # Those that others have opened and not finished, the oldest first.
+        self._handshakes: dict[PeerConnection, None] = {}
         self.connections: dict[PeerConnection, None] = {}
         delivery = manager.settings.delivery
         self._session_settings = SessionSettings(
@@ -90,17 +87,21 @@ class Peers:
             if not self.is_allowed(host):
                 manager.log_limited("peer_not_allowed", host, address=host)
                 return None
-            if self._handshakes >= limits.handshakes_max or (
-                self._per_host[host] >= 2 * limits.sessions_per_peer_max
-            ):
+            if self._per_host[host] >= 2 * limits.sessions_per_peer_max:
                 manager.log_limited("too_many_connections", host, address=host)
                 return None
+            if len(self._handshakes) >= limits.handshakes_max:
+                # A handshake takes milliseconds: who has waited longest will hardly finish it, and
+                # must not keep others out.
+                oldest = next(iter(self._handshakes))
+                manager.log_limited("too_many_handshakes", oldest.host, address=oldest.host)
+                oldest.close("too many connections have not finished their handshake")
+            self._handshakes[connection] = None
             refuse = not self.has_room_for(host)
             if refuse:
                 manager.log_limited("session_refused", host, address=host, reason="limit reached")
         self.connections[connection] = None
         self._per_host[host] += 1
-        self._handshakes += 1
         if connection.link is not None:
             connection.link.attempt = connection
         return Session(
@@ -116,11 +117,12 @@ class Peers:
         assert connection.session is not None
         guid = connection.session.remote_id
         assert guid is not None
-        self._handshakes -= 1
+        self._handshakes.pop(connection, None)
         connection.handshake_done = True
         self._by_guid.setdefault(guid, []).append(connection)
-        log.info(
+        self._manager.log_limited(
             "session_opened",
+            connection.host,
             peer=guid_text(guid),
             address=connection.host,
             dialled=connection.link is not None,
@@ -144,8 +146,7 @@ class Peers:
         self._per_host[connection.host] -= 1
         if not self._per_host[connection.host]:
             del self._per_host[connection.host]
-        if not connection.handshake_done:
-            self._handshakes -= 1
+        self._handshakes.pop(connection, None)
         assert connection.session is not None
         guid = connection.session.remote_id
         if guid is not None and connection.handshake_done:

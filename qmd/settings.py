@@ -101,7 +101,9 @@ class PeersSettings:
         Whole(1, 65535), 500, "Sessions at once from one address; at most sessions_max."
     )
     handshakes_max: int = setting(
-        Whole(1, 65535), 256, "Connections at once that have not finished the handshake."
+        Whole(1, 65535),
+        256,
+        "Connections at once that have not finished the handshake; the oldest gives way.",
     )
     handshake_timeout_s: float = setting(
         Duration("10ms", "10m"), "60s", "How long the handshake may take, [MS-MQQB] 3.1.2.1."

@@ -272,6 +272,20 @@ def test_many_keys_share_a_window_instead_of_memory() -> None:
     assert (lines(stream)[-1]["key"], lines(stream)[-1]["count"]) == ("others", 996)
 
 
+def test_the_keys_of_one_event_leave_room_for_those_of_others() -> None:
+    stream = io.BytesIO()
+    log = limited(stream, lines_max=1, keys_max=2)
+
+    for event in ("refused", "closed"):
+        for number in range(4):
+            log.log("info", event, key=f"10.0.{number}", now=1)
+    log.handle_timer(100)
+    log.log("info", "refused", key="10.0.3", now=101)
+
+    events = [line["event"] for line in lines(stream)]
+    assert events == ["refused"] * 3 + ["closed"] * 3 + ["events_suppressed"] * 2 + ["refused"]
+
+
 def test_the_end_of_the_daemon_sums_up_what_is_open() -> None:
     stream = io.BytesIO()
     log = limited(stream, lines_max=1)
