@@ -1,0 +1,546 @@
+"""Whole queue managers in one process: real data folders, real sockets on loopback, a real loop.
+
+    @hosted
+    async def test_...(hosts: Hosts) -> None:
+        a, b = await hosts.start("a"), await hosts.start("b")
+
+`Remote` is the other end of a session, where a test wants to say itself what that end does.
+Whatever goes wrong inside a queue manager fails the test, and at the end memory and disk agree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import sqlite3
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import uvloop
+
+from protocol import (
+    FinalAckBody,
+    OrderAckBody,
+    build_final_ack,
+    build_order_ack,
+    order_ack_body,
+    order_queue_name,
+    parse_user_message,
+    patch_sequence,
+    transaction_offset,
+)
+from protocol.format_name import parse_format_name
+from protocol.framing import PacketBuffer
+from protocol.message_class import MessageClass
+from qmd import frames
+from qmd.compose import NO_ADDRESS, compose, queue_address, reply_address
+from qmd.connection import PeerConnection
+from qmd.control import ControlServer
+from qmd.core.session import (
+    Acknowledged,
+    Closed,
+    MessageReceived,
+    Opened,
+    Session,
+    SessionSettings,
+)
+from qmd.daemon import _unhandled
+from qmd.environment import Environment
+from qmd.frames import NewMessage, StoredMessage
+from qmd.local_queue import LocalQueue, Reader
+from qmd.manager import QueueManager
+from qmd.outgoing_queue import OutgoingQueue
+from qmd.reaper import Reaper
+from qmd.settings import Settings
+from storage.keys import queue_id_of
+
+PATIENCE_S = 10.0
+DEAD_LETTERS = "DIRECT=OS:.\\SYSTEM$;DEADLETTER"
+TRANSACTIONAL_DEAD_LETTERS = "DIRECT=OS:.\\SYSTEM$;DEADXACT"
+JOURNAL = "DIRECT=OS:.\\SYSTEM$;JOURNAL"
+
+
+def hosted(test: Callable[[Hosts], Coroutine[Any, Any, None]]) -> Callable[[Path], None]:
+    """A test of queue managers, on the loop that the daemon runs on."""
+
+    async def main(folder: Path) -> None:
+        async with asyncio.timeout(3 * PATIENCE_S), Hosts(folder) as hosts:
+            await test(hosts)
+
+    def run(tmp_path: Path) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(main(tmp_path))
+
+    # Not functools.wraps: pytest would look for a fixture `hosts`.
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+async def until(condition: Callable[[], object], what: str = "it") -> None:
+    """Let the loop turn until something holds."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {PATIENCE_S} s for {what}"
+        await asyncio.sleep(0.0005)
+
+
+class World(Environment):
+    """The real surroundings, with a wall clock that can be set."""
+
+    ahead_s = 0.0
+
+    def time(self) -> float:
+        return time.time() + self.ahead_s
+
+
+class Host(QueueManager):
+    """A queue manager that listens, with a few words for what tests do all the time."""
+
+    server: asyncio.Server
+    control: ControlServer
+    world: World
+    folder: Path
+
+    @property
+    def port(self) -> int:
+        return self.listening[0][1]
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / "control"
+
+    def queue(self, name: str) -> LocalQueue:
+        return self.routes.find_queue(name)
+
+    def sending_to(self, destination: str) -> OutgoingQueue:
+        return self.routes.find_outgoing(destination)
+
+    async def create(
+        self, name: str, *, transactional: bool = False, quota_bytes: int | None = None
+    ) -> LocalQueue:
+        return await self.administration.create(
+            name, transactional=transactional, label="", journal=False, quota_bytes=quota_bytes
+        )
+
+    async def send(self, destination: str, *bodies: bytes, **properties: Any) -> list[str]:
+        """All in one request; returns their ids when they are on disk."""
+        return await self.handed_over(
+            [NewMessage(destination, body, **properties) for body in bodies]
+        )
+
+    def handed_over(
+        self, messages: list[NewMessage], token: bytes = b""
+    ) -> asyncio.Future[list[str]]:
+        done: asyncio.Future[list[str]] = self.loop.create_future()
+        self.sending.send(messages, token, done.set_result)
+        return done
+
+    def taking(
+        self, reader: Reader, queue: str, limit: int = 1, wait_s: float = frames.NO_WAIT
+    ) -> asyncio.Future[list[StoredMessage]]:
+        done: asyncio.Future[list[StoredMessage]] = self.loop.create_future()
+        self.reading.take(reader, self.queue(queue), limit, wait_s, done.set_result)
+        return done
+
+    async def take(
+        self, reader: Reader, queue: str, limit: int = 1, wait_s: float = frames.NO_WAIT
+    ) -> list[StoredMessage]:
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.taking(reader, queue, limit, wait_s)
+
+    def removing(
+        self, reader: Reader, queue: str, messages: Iterable[StoredMessage], token: bytes = b""
+    ) -> asyncio.Future[int]:
+        done: asyncio.Future[int] = self.loop.create_future()
+        lookup_ids = [message.lookup_id for message in messages]
+        self.reading.remove(reader, self.queue(queue), lookup_ids, token, done.set_result)
+        return done
+
+    def give_back(self, reader: Reader, queue: str, messages: Iterable[StoredMessage]) -> int:
+        lookup_ids = [message.lookup_id for message in messages]
+        return self.reading.give_back(reader, self.queue(queue), lookup_ids)
+
+    async def receive(self, queue: str, limit: int = 4096) -> list[bytes]:
+        """Take and remove; the bodies."""
+        reader = Reader()
+        messages = await self.take(reader, queue, limit)
+        await self.removing(reader, queue, messages)
+        return bodies(messages)
+
+    async def peek(self, queue: str, start: int = 0, limit: int = 1000) -> list[StoredMessage]:
+        return await self.reading.peek(self.queue(queue), start, limit, frames.NO_WAIT)
+
+    async def settled(self) -> None:
+        """Everything that was given to the disk is there, and what follows from it was done."""
+        for _ in range(3):
+            await self.storage.batch.run(lambda db: None)
+            await asyncio.sleep(0)
+
+    async def slow_read(self, of: str) -> threading.Event:
+        """The next read beside the writer whose SQL has `of` stops when it has begun to look, until
+        the event is set."""
+        finish = threading.Event()
+        is_meant = False
+
+        def slow_down(db: sqlite3.Connection) -> None:
+            def begin(sql: str) -> None:
+                nonlocal is_meant
+                is_meant = of in sql
+
+            def step() -> int:
+                if is_meant:
+                    finish.wait(PATIENCE_S)
+                    db.set_progress_handler(None, 0)
+                return 0
+
+            db.set_trace_callback(begin)
+            db.set_progress_handler(step, 4)
+
+        await self.storage.read(slow_down)
+        return finish
+
+    @contextlib.contextmanager
+    def held_disk(self) -> Iterator[None]:
+        """Nothing becomes durable meanwhile: somebody else has the database locked."""
+        database = self.settings.queue_manager.data / "queues.db"
+        with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as intruder:
+            intruder.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            finally:
+                intruder.execute("ROLLBACK")
+
+    async def check(self) -> None:
+        """Memory and disk agree about every message.  Nothing may be under way."""
+        self.outgoing.release()  # it would be soon
+        await self.settled()
+        assert not self.failed.done(), self.failed.exception()
+        state = await self.storage.read(_stored)
+        express_bytes = total = 0
+        for queue in self.queues.values():
+            express = [len(each.packet) for each in queue.express.values()]
+            count, size = state.messages.get(queue.id, (0, 0))
+            assert (queue.messages, queue.bytes) == (count + len(express), size + sum(express)), (
+                queue.name
+            )
+            express_bytes += sum(express)
+            total += queue.bytes
+        for sender in self.outgoing.queues:
+            express = [len(packet) for packet in sender.express.values()]
+            count, size = state.outgoing.get(sender.id, (0, 0))
+            assert (sender.messages, sender.bytes) == (count + len(express), size + sum(express)), (
+                sender.destination
+            )
+            express_bytes += sum(express)
+            total += sender.bytes
+        assert (self.usage.bytes, self.usage.express_bytes) == (total, express_bytes)
+
+
+class _Stored:
+    """Rows and bytes of packets by queue."""
+
+    def __init__(self) -> None:
+        self.messages: dict[int, tuple[int, int]] = {}
+        self.outgoing: dict[int, tuple[int, int]] = {}
+
+
+def _stored(db: sqlite3.Connection) -> _Stored:
+    stored = _Stored()
+    for table, totals in (("message", stored.messages), ("outgoing", stored.outgoing)):
+        for key, size in db.execute(f"SELECT key, length(packet) FROM {table}"):
+            count, before = totals.get(queue_id_of(key), (0, 0))
+            totals[queue_id_of(key)] = count + 1, before + size
+    return stored
+
+
+class Hosts:
+    """The queue managers of one test: `async with Hosts(tmp_path) as hosts`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._running: dict[str, Host] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        try:
+            if kind is None:
+                for host in self._running.values():
+                    await host.check()
+        finally:
+            for host in list(self._running.values()):
+                await self.stop(host)
+
+    async def start(self, name: str = "a", port: int = 0, **sections: Mapping[str, Any]) -> Host:
+        """Open the folder of that name, listen, deliver.  Sections as in the configuration."""
+        folder = self._folder / name
+        folder.mkdir(exist_ok=True)
+        settings = Settings()
+        defaults: dict[str, dict[str, Any]] = {
+            "queue_manager": {"data": folder / "data", "name": name},
+            "quotas": {"disk_reserve_bytes": 1_000_000},
+            "delivery": {"retry_first_s": 0.005, "retry_max_s": 0.02},
+        }
+        for section in {*defaults, *sections}:
+            changes = {**defaults.get(section, {}), **sections.get(section, {})}
+            changed = replace(getattr(settings, section), **changes)
+            settings = replace(settings, **{section: changed})
+        world = World()
+        host = await Host.open(settings, world, name)
+        assert isinstance(host, Host)
+        host.world, host.folder = world, folder
+        host.loop.set_exception_handler(partial(_unhandled, host))
+        host.server = await host.loop.create_server(
+            partial(PeerConnection, host, None), "127.0.0.1", port
+        )
+        host.listening.append(host.server.sockets[0].getsockname())
+        host.control = ControlServer(host)
+        await host.control.start(host.socket, 0o600, "")
+        host.outgoing.start()
+        self._running[name] = host
+        return host
+
+    async def stop(self, host: Host) -> None:
+        del self._running[host.name]
+        host.server.close()
+        await host.control.stop(host.socket)
+        await host.stop()
+
+    async def reap(self, host: Host) -> None:
+        """End whatever is over."""
+        while await Reaper(host).reap():
+            pass
+        await host.settled()
+
+    async def restart(self, host: Host, **sections: Mapping[str, Any]) -> Host:
+        """The same folder and port, taken up again."""
+        port = host.port
+        await self.stop(host)
+        return await self.start(host.name, port, **sections)
+
+
+_numbers = itertools.count(1_000_000)
+
+
+def bodies(messages: Iterable[StoredMessage]) -> list[bytes]:
+    return [parse_user_message(message.packet).properties.body for message in messages]
+
+
+def packet(
+    body: bytes = b"",
+    *,
+    source: bytes,
+    number: int,
+    queue: str = "orders",
+    delivery: int = frames.RECOVERABLE,
+    position: tuple[int, int, int] | None = None,
+    admin: str = "",
+    sent_s: float | None = None,
+    **properties: Any,
+) -> bytes:
+    """A message from elsewhere; `position` is (sequence id, number, previous number)."""
+    if position is not None:
+        delivery = frames.TRANSACTIONAL
+    built = compose(
+        NewMessage("", body, **properties),
+        source=source,
+        destination=queue_address(parse_format_name(f"DIRECT=TCP:127.0.0.1\\private$\\{queue}")),
+        admin=reply_address(parse_format_name(admin)) if admin else NO_ADDRESS,
+        response=NO_ADDRESS,
+        message_number=number,
+        sent_time_s=int(time.time() if sent_s is None else sent_s),
+        delivery=delivery,
+        position=None if position is None else (*position[:2], 0),
+    )
+    if position is None:
+        return built
+    changed, offset = bytearray(built), transaction_offset(built)
+    assert offset is not None
+    patch_sequence(changed, offset, *position)
+    return bytes(changed)
+
+
+class Remote(asyncio.Protocol):
+    """The other end of a session.  It takes what comes, and acknowledges when it is told to."""
+
+    def __init__(self, guid: bytes, *, initiator: bool, **settings: Any) -> None:
+        self.guid = guid
+        self.session = Session(
+            initiator=initiator,
+            own_id=guid,
+            settings=SessionSettings(**settings),
+            now=time.monotonic(),
+        )
+        self.messages: list[MessageReceived] = []
+        self.acknowledged: list[object] = []
+        self.opened = asyncio.Event()
+        self.closed = asyncio.Event()
+        self.transport: Any = None
+        self._initiator = initiator
+        self._buffer = PacketBuffer()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        if self._initiator:
+            self.session.start(time.monotonic())
+            self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        for event in self.session.receive(self._buffer.feed(data), time.monotonic()):
+            if isinstance(event, MessageReceived):
+                self.messages.append(event)
+            elif isinstance(event, Acknowledged):
+                self.acknowledged += event.tokens
+            elif isinstance(event, Opened):
+                self.opened.set()
+            elif isinstance(event, Closed):
+                self.transport.close()
+        self.flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set()
+
+    def flush(self) -> None:
+        if data := self.session.data_to_send():
+            self.transport.write(data)
+
+    def send(self, *packets: bytes) -> None:
+        """As far as the window goes; the packet itself is the token."""
+        for each in packets:
+            express = not each[60] & 0x60
+            self.session.send(each, recoverable=not express, token=each, now=time.monotonic())
+        self.flush()
+
+    def acknowledge(self) -> None:
+        """All that came is on our disk."""
+        numbers = [each.recoverable_number for each in self.messages if each.recoverable_number]
+        self.session.mark_stored(numbers, time.monotonic())
+        self.flush()
+
+    def order_ack(self, of: MessageReceived) -> None:
+        """We have everything up to this message of the queue manager's sequence."""
+        transaction = of.message.transaction
+        assert transaction is not None
+        self.send(
+            build_order_ack(
+                source_queue_manager=self.guid,
+                destination=order_queue_name("127.0.0.1"),
+                message_number=next(_numbers),
+                sent_time=int(time.time()),
+                body=OrderAckBody(
+                    transaction.sequence_id,
+                    transaction.sequence_number,
+                    transaction.sequence_number - 1,
+                ),
+            )
+        )
+
+    def final_ack(
+        self, of: MessageReceived, message_class: int, *, message_number: int | None = None
+    ) -> None:
+        """What became of a message of the queue manager's."""
+        user, transaction = of.message.user, of.message.transaction
+        assert transaction is not None
+        self.send(
+            build_final_ack(
+                source_queue_manager=self.guid,
+                destination=order_queue_name("127.0.0.1"),
+                message_number=next(_numbers),
+                sent_time=int(time.time()),
+                message_class=message_class,
+                body=FinalAckBody(
+                    transaction.sequence_id,
+                    transaction.sequence_number,
+                    transaction.previous_number,
+                    user.source_queue_manager,
+                    user.message_number if message_number is None else message_number,
+                ),
+            )
+        )
+
+    def close(self) -> None:
+        self.transport.abort()
+
+    @property
+    def ordinary(self) -> list[bytes]:
+        """The bodies of what applications sent."""
+        return [
+            each.message.properties.body
+            for each in self.messages
+            if not each.message.properties.message_class
+        ]
+
+    @property
+    def classes(self) -> Counter[int]:
+        """How many messages of which class came."""
+        return Counter(each.message.properties.message_class for each in self.messages)
+
+    @property
+    def order_acks(self) -> list[tuple[int, int]]:
+        """Sequence id and number of each that came."""
+        return [
+            order_ack_body(each.message)[:2]
+            for each in self.messages
+            if each.message.properties.message_class == MessageClass.ORDER_ACK
+        ]
+
+
+async def dial(host: Host, guid: bytes, **settings: Any) -> Remote:
+    """A session with `host`, opened by a queue manager `guid`."""
+    _, remote = await host.loop.create_connection(
+        partial(Remote, guid, initiator=True, **settings), "127.0.0.1", host.port
+    )
+    async with asyncio.timeout(PATIENCE_S):
+        await remote.opened.wait()
+    return remote
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    guid: bytes, *, port: int = 0, **settings: Any
+) -> AsyncIterator[RemoteListener]:
+    """A queue manager elsewhere that can be reached."""
+    listener = RemoteListener(guid, settings)
+    server = await asyncio.get_running_loop().create_server(listener.connected, "127.0.0.1", port)
+    listener.port = server.sockets[0].getsockname()[1]
+    try:
+        yield listener
+    finally:
+        server.close()
+        for remote in listener.remotes:
+            remote.close()
+
+
+class RemoteListener:
+    """The sessions that came, the latest one last."""
+
+    def __init__(self, guid: bytes, settings: Mapping[str, Any]) -> None:
+        self.guid = guid
+        self.port = 0
+        self.remotes: list[Remote] = []
+        self._settings = settings
+
+    def connected(self) -> Remote:
+        self.remotes.append(Remote(self.guid, initiator=False, **self._settings))
+        return self.remotes[-1]
+
+    def name(self, queue: str) -> str:
+        return f"DIRECT=TCP:127.0.0.1:{self.port}\\private$\\{queue}"
+
+    async def session(self) -> Remote:
+        await until(lambda: self.remotes and self.remotes[-1].opened.is_set(), "a session")
+        return self.remotes[-1]
+
+
+def guid(number: int) -> bytes:
+    assert number
+    return struct.pack("<16s", number.to_bytes(4, "big").rjust(16, b"\x11"))
