@@ -29,6 +29,8 @@ from tests.simulation.world import Host
 
 RECONNECT_S = 5.0
 PAUSE_S = 0.2  # after everything that failed
+WAIT_S = 5.0  # for messages
+ROUND_S, ROUND_S_MAX = 0.25, 2.0  # of an operator; the longer it takes, the longer it takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +262,7 @@ class Reader:
 
     async def _take(self, client: QueueManager) -> None:
         life = self.host.daemon_life
-        taken = await client.take(self.queue.name, self._batch, timeout_s=1.0)
+        taken = await client.take(self.queue.name, self._batch, timeout_s=WAIT_S)
         if not taken:
             return
         if self._pause_s:
@@ -282,7 +284,7 @@ class Reader:
         life = self.host.daemon_life
         self._hands(client, self._batch)
         try:
-            messages = await client.receive_many(self.queue.name, self._batch, timeout_s=1.0)
+            messages = await client.receive_many(self.queue.name, self._batch, timeout_s=WAIT_S)
         except OutcomeUnknown as failure:
             self._oracle.removing(_numbers(failure.messages))
             raise
@@ -295,7 +297,7 @@ class Reader:
         self._hands(client, self._batch)
         left_early = self._random.random() < 0.1
         try:
-            each = client.receive_each(self.queue.name, timeout_s=1.0, batch=self._batch)
+            each = client.receive_each(self.queue.name, timeout_s=WAIT_S, batch=self._batch)
             async with contextlib.aclosing(each) as messages:
                 async for message in messages:
                     self._received([message], life)
@@ -339,11 +341,13 @@ class Operator:
                 async with connect(self.host.control_socket, reconnect_s=RECONNECT_S) as client:
                     await self._make_queues(client)
                     self.host.interface.is_fenced = False
+                    round_s = ROUND_S
                     while True:
                         await self._obey(client)
                         if self.is_watching:
                             self.facts = self.last_facts = await look(client)
-                        await asyncio.sleep(0.25)
+                            round_s = min(1.1 * round_s, ROUND_S_MAX)
+                        await asyncio.sleep(round_s)
             await asyncio.sleep(PAUSE_S)
 
     async def _make_queues(self, client: QueueManager) -> None:

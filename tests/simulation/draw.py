@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+from qmd.core.session_acks import SessionAcks
+from qmd.core.window import SendWindow
 from tests.simulation import vfs
 from tests.simulation.applications import (
     Destination,
@@ -20,12 +22,14 @@ from tests.simulation.applications import (
     Writer,
 )
 from tests.simulation.loop import Clock
+from tests.simulation.network import Connection, Transport
 from tests.simulation.oracle import Fate
 from tests.simulation.world import Host, World
 
 if TYPE_CHECKING:
     from tests.simulation.life import Story
 
+MISCHIEF_S = (2.0, 12.0)
 WRITERS_MAX = 4
 MESSAGES_MAX = 120
 
@@ -88,6 +92,7 @@ class DrawnWorld:
         source = random.Random(f"world {seed}")
         self.random = source
         self._low_limits = source.choice((0.0, 0.2, 0.7))
+        self._counts: dict[Connection, tuple[tuple[int, int], tuple[int, int]]] = {}
         self._spelling: dict[tuple[str, str], str] = {}  # of each destination
         self.world = World(
             seed,
@@ -96,11 +101,14 @@ class DrawnWorld:
             characteristics=source.choice((vfs.POWERSAFE_OVERWRITE, vfs.POWERSAFE_OVERWRITE, 0)),
             trace=trace,
         )
+        self.mischief_s = source.uniform(*MISCHIEF_S)
         self.knobs = {
             knob: source.choice(values)
             for knob, values in KNOBS.items()
             if source.random() < self._low_limits
         }
+        if source.random() < 0.2:
+            self.world.network.on_open = self.begin_near_the_wrap
         for name in ("anna", "bert", "carl")[: source.choice((2, 2, 3))]:
             self.world.add_host(
                 name,
@@ -143,7 +151,8 @@ class DrawnWorld:
             ]
             name = f"writer-{number}"
             count = source.randint(1, MESSAGES_MAX)
-            writer = Writer(host, name, story.oracle, destinations, count, self._habits())
+            habits = self._habits(count)
+            writer = Writer(host, name, story.oracle, destinations, count, habits)
             story.writers.append(writer)
             host.programs[name] = writer.run
 
@@ -161,17 +170,43 @@ class DrawnWorld:
         host.programs[f"reader-{queue.name}"] = reader.run
         host.when_application_dies[f"reader-{queue.name}"] = reader.process_died
 
-    def _habits(self) -> Habits:
+    def _habits(self, count: int) -> Habits:
+        """Of a writer: all of its messages at once, or spread over the time of mischief."""
         source = self.random
+        way = source.choice(("one", "batch", "pipeline"))
+        batch_max = source.choice((3, 20))
+        requests = count if way == "one" else 2 * count / (1 + batch_max)
         return Habits(
-            way=source.choice(("one", "batch", "pipeline")),
+            way=way,
             journal=source.random() < 0.2,
-            pause_s=source.choice((0.0, 0.01, 0.2)),
-            batch_max=source.choice((3, 20)),
+            pause_s=source.choice((0.0, 0.2, 0.7, 1.0)) * self.mischief_s / requests,
+            batch_max=batch_max,
             body_bytes_max=source.choice((100, 2_000, 60_000)),
             dead_letter=source.random() < 0.7,
             retry=source.random() < 0.8,
         )
+
+    def begin_near_the_wrap(self, end: Transport) -> None:
+        """Sessions count in 16 bits: as if this one had carried some 65,000 messages already."""
+        session = getattr(end.get_protocol(), "session", None)
+        if session is None:
+            return
+        counts = self._counts.setdefault(end.connection, self._draw_counts())
+        near = end is end.connection.ends[0]
+        sent, received = counts if near else counts[::-1]
+        session.outgoing = SendWindow(1, sent_count=sent[0], recoverable_sent_count=sent[1])
+        session.incoming = SessionAcks(
+            received_count=received[0], recoverable_received_count=received[1]
+        )
+
+    def _draw_counts(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Of either end: messages sent, and how many of them were recoverable."""
+        source = self.random
+        ends = []
+        for _ in range(2):
+            recoverable = 65_536 - source.randrange(40)
+            ends.append((recoverable + source.choice((0, 65_536)), recoverable))
+        return ends[0], ends[1]
 
     def _destination(self, source_host: Host, host: Host) -> Destination:
         source = self.random

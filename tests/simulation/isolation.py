@@ -8,6 +8,7 @@ import gc
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from random import Random
@@ -17,7 +18,7 @@ import structlog
 
 from tests.simulation.loop import silence
 
-_CRITICAL, _DEBUG = 50, 10
+_DEBUG = 10
 _OURS = ("qmd", "storage", "protocol")
 
 
@@ -26,14 +27,17 @@ class NotDeterministic(AssertionError):
 
 
 @contextlib.contextmanager
-def isolated(trace: list[str] | None) -> Iterator[None]:
-    """For the whole of one seed.  What daemons log goes to `trace`, where there is one."""
+def isolated(trace: list[str] | None, seen: Counter[str] | None = None) -> Iterator[None]:
+    """For the whole of one seed.
+
+    What daemons log goes to `trace`, where there is one; `seen` counts it.
+    """
     was_enabled = gc.isenabled()
     gc.disable()  # it would run destructors at moments that depend on what was before
     before = structlog.get_config()
     structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(_CRITICAL if trace is None else _DEBUG),
-        processors=[] if trace is None else [_Tracer(trace)],
+        wrapper_class=structlog.make_filtering_bound_logger(_DEBUG),
+        processors=[_Tracer(trace, Counter() if seen is None else seen)],
         logger_factory=_no_logger,
         cache_logger_on_first_use=False,
     )
@@ -93,10 +97,14 @@ def _no_logger(*arguments: object) -> object:
 class _Tracer:
     """What daemons log becomes lines of the trace."""
 
-    def __init__(self, trace: list[str]) -> None:
+    def __init__(self, trace: list[str] | None, seen: Counter[str]) -> None:
         self._trace = trace
+        self._seen = seen
 
     def __call__(self, logger: object, level: str, event: dict[str, Any]) -> Any:
+        self._seen[f"log: {event['event']}"] += 1
+        if self._trace is None:
+            raise structlog.DropEvent
         loop: Any = asyncio._get_running_loop()
         values = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
         self._trace.append(f"{loop.scheduler.now:.9f} log {loop.name} {event['event']} {values}")

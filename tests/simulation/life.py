@@ -21,7 +21,6 @@ from tests.simulation.mischief import Mischief
 from tests.simulation.oracle import Found, Oracle, Totals, compare, examine
 from tests.simulation.world import Host
 
-MISCHIEF_S = (2.0, 12.0)
 HEALING_S_MAX = 900.0
 
 
@@ -43,8 +42,11 @@ class Life:
 def live(seed: int, *, trace: bool = False) -> Life:
     """Live through one seed."""
     lines: list[str] | None = [] if trace else None
-    with isolated(lines):
-        return _live(seed, lines)
+    seen: Counter[str] = Counter()
+    with isolated(lines, seen):
+        life = _live(seed, lines)
+    life.seen.update(seen)
+    return life
 
 
 def _live(seed: int, trace: list[str] | None) -> Life:
@@ -72,7 +74,9 @@ class Story:
             world, may_wipe=world.random.random() < 0.5, give_order=self._give_order
         )
         self.mischief.wipe = self.lose_disk
+        self._mischief_s = draw.mischief_s
         self._was_quiet = False
+        self._paused: dict[str, set[str]] = {name: set() for name in world.hosts}
 
     # The phases.
 
@@ -81,13 +85,10 @@ class Story:
         for host in world.hosts.values():
             host.start()
         self.mischief.start()
-        end = world.random.uniform(*MISCHIEF_S)
-        while world.now < end and not world.failures:
-            # Whenever somebody has lost its power is a good time to look what is left.
-            losses = world.seen["power lost"]
-            world.run(end, lambda seen=losses: world.seen["power lost"] != seen)
-            if not world.failures and world.now < end:
-                self.oracle.check(self.examine(durable=True), at_the_end=False)
+        # Whenever somebody has lost its power is a good time to look what is left.
+        world.on_power_loss = lambda: world.scheduler.after(0.0, self._look)
+        world.run(self._mischief_s)
+        world.on_power_loss = lambda: None
         self.heal()
         self.judge()
         if not world.failures and world.random.random() < 0.3:
@@ -95,6 +96,10 @@ class Story:
                 host.lose_power(PowerLoss.NONE, back_after_s=1.0)
             self._wait_for_rest()
             self.judge()
+
+    def _look(self) -> None:
+        if not self.world.failures:
+            self.oracle.check(self.examine(durable=True), at_the_end=False)
 
     def heal(self) -> None:
         """From here on nothing goes wrong, and so everything must arrive."""
@@ -107,16 +112,16 @@ class Story:
             writer.stop()
         for name, operator in self.operators.items():
             operator.is_watching = True
-            operator.orders = [("resume", there) for there in self._destinations_from(name)]
+            # Whatever else would wake a queue is not to be relied on.
+            operator.orders = [("resume", there) for there in sorted(self._paused[name])]
         self._wait_for_rest()
 
     def _wait_for_rest(self) -> None:
         self._was_quiet = False
         for operator in self.operators.values():
             operator.facts = None
-        end = self.world.now + HEALING_S_MAX
-        self.world.run(end, self._is_quiet)
-        if not self.world.failures and self.world.now >= end:
+        rests = self.world.run_until(self._is_quiet, seconds_max=HEALING_S_MAX)
+        if not rests and not self.world.failures:
             self.world.fail(f"no rest after {HEALING_S_MAX:g} s: {self._unrest()}")
 
     def judge(self) -> None:
@@ -180,7 +185,10 @@ class Story:
         elif verb == "delete":
             orders += [(verb, "scratch"), ("create", "scratch")]
         elif destinations:
-            orders.append((verb, random.choice(destinations)))
+            there = random.choice(destinations)
+            orders.append((verb, there))
+            if verb == "pause":
+                self._paused[host.name].add(there)
 
     def _destinations_from(self, name: str) -> list[str]:
         return sorted(

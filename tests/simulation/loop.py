@@ -62,7 +62,9 @@ class Scheduler:
         self.random = source
         self.now = 0.0
         self.steps = 0
+        self.is_stopped = False
         self.loops: list[ProcessLoop] = []
+        self.ready: list[ProcessLoop] = []  # that have something to do
         self._heap: list[tuple[float, int, ProcessLoop | None, events.Handle | None, Any]] = []
         self._serial = 0
         self._graves: list[ProcessLoop] = []
@@ -81,18 +83,24 @@ class Scheduler:
         self._serial += 1
         heapq.heappush(self._heap, (when, self._serial, loop, handle, None))
 
-    def run(self, until: float, is_over: Callable[[], bool]) -> None:
-        """Until the given time, or until `is_over` says so (it is asked after each turn)."""
-        choose = self.random.random
-        while not is_over():
+    def run(self, until: float) -> None:
+        """Until the given time, or until somebody sets `is_stopped`."""
+        choose, ready = self.random.random, self.ready
+        while not self.is_stopped:
             self._take_due()
-            ready = [loop for loop in self.loops if loop.has_work and loop.frozen_until <= self.now]
             if ready:
                 self.steps += 1
                 if self.steps > STEPS_MAX:
                     raise Stuck(f"{STEPS_MAX} turns, at {self.now:.3f} s")
-                loop = ready[int(choose() * len(ready))] if len(ready) > 1 else ready[0]
+                index = int(choose() * len(ready))
+                loop, ready[index] = ready[index], ready[-1]
+                ready.pop()
+                loop.is_ready = False
+                if loop.frozen_until > self.now:
+                    self.at(loop.frozen_until, loop.become_ready)
+                    continue
                 loop.take_turn()
+                loop.become_ready()
                 self.now += choose() * TURN_S_MAX
             elif self._heap and self._heap[0][0] <= until:
                 self.now = max(self.now, self._heap[0][0])
@@ -156,6 +164,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self.name = name
         self.host = host  # where the network finds it
         self.is_dead = False
+        self.is_ready = False
         self.frozen_until = 0.0  # it hangs until then, as after SIGSTOP
         self.turns_left: int | None = None  # after so many callbacks it dies
         self.on_death: Callable[[], None] = lambda: None
@@ -173,14 +182,17 @@ class ProcessLoop(asyncio.BaseEventLoop):
 
     # For the scheduler.
 
-    @property
-    def has_work(self) -> bool:
-        return bool(self._ready)
+    def become_ready(self) -> None:
+        """There may be something to do."""
+        if self._ready and not self.is_ready:
+            self.is_ready = True
+            self.scheduler.ready.append(self)
 
     def make_ready(self, handle: events.Handle | None) -> None:
         assert handle is not None
         if not (self.is_dead or handle.cancelled()):
             self._ready.append(handle)
+            self.become_ready()
 
     def take_turn(self) -> None:
         """One iteration: what is ready now, and not what becomes ready by it."""
@@ -228,6 +240,8 @@ class ProcessLoop(asyncio.BaseEventLoop):
         handle = events.Handle(callback, args, self, context)
         if not self.is_dead:
             self._ready.append(handle)
+            if not self.is_ready:
+                self.become_ready()
         return handle
 
     def call_soon_threadsafe(

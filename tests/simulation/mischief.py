@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from qmd.core.sequence import NUMBER_MAX
 from tests.simulation.disk import Fault
 from tests.simulation.network import Transport
 from tests.simulation.world import Host, World
 
 WEIGHTS = (0, 0, 1, 1, 5)
-PACES_S = (0.2, 0.5, 1.0, 3.0)
+PACES_S = (0.1, 0.3, 1.0, 3.0)
 RESTART_S_MAX = 2.0
 
 
@@ -103,9 +104,10 @@ class Mischief:
             host.daemon.loop.call_soon(callback, *arguments)
 
     def kill_application(self, host: Host) -> None:
-        names = [name for name in host.applications if name != "operator"]
-        if names and host.is_on:
-            name = self.random.choice(names)
+        readers = [name for name in host.applications if name.startswith("reader")]
+        writers = [name for name in host.applications if name.startswith("writer")]
+        if readers and host.is_on:
+            name = self.random.choice(self.random.choice((readers, writers or readers)))
             host.applications[name].kill()
             delay_s = self.random.uniform(0, RESTART_S_MAX)
             self.world.scheduler.after(delay_s, self._start_again, host, name)
@@ -180,6 +182,16 @@ class Mischief:
     def give_order(self, host: Host) -> None:
         self._give_order(host)
 
+    def skip_numbers(self, host: Host) -> None:
+        """As if four thousand million messages had gone before: numbers have 32 bits."""
+        manager = host.manager
+        for queue in manager.outgoing.queues if manager is not None else ():
+            sequence = queue.sequence
+            if sequence.outstanding:
+                last = NUMBER_MAX - self.random.randrange(40)
+                sequence.next_number = max(sequence.next_number, last)
+                self.world.happened("numbers skipped", host.name, queue.destination)
+
     def lose_disk(self, host: Host) -> None:
         if self.may_wipe:
             self.may_wipe = False  # once in a world is bad enough
@@ -206,5 +218,6 @@ ACTS: tuple[Callable[[Mischief, Host], None], ...] = (
     Mischief.fill_disk,
     Mischief.set_clock,
     Mischief.give_order,
+    Mischief.skip_numbers,
     Mischief.lose_disk,
 )

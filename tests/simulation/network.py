@@ -97,7 +97,8 @@ class Network:
         self.delivered_count = 0
         #: Asked about each write between hosts: whether the writer's host loses its power now.
         self.on_write: Callable[[Transport], None] = lambda transport: None
-        self.on_connect: Callable[[Connection], None] = lambda connection: None
+        #: Told of each end that its process has opened.
+        self.on_open: Callable[[Transport], None] = lambda end: None
         self.note: Callable[..., None] = lambda *what: None
         self._delay_s = delay_s
 
@@ -171,7 +172,6 @@ class Network:
         if source is not target:
             self.connections[connection] = None
         near, far = connection.ends
-        self.on_connect(connection)
         accept = events.Handle(far.open, (server.factory,), server.loop, far.context)
         self.scheduler.wake(self.scheduler.now + self._way(connection), server.loop, accept)
         opened = loop.create_future()
@@ -322,6 +322,7 @@ class Transport(asyncio.Transport):
         """In the end's own process: make the protocol, and read what came meanwhile."""
         self._protocol = factory()
         self._protocol.connection_made(self)
+        self._network.on_open(self)
         if opened is not None and not opened.done():
             opened.set_result(None)
         self._read_soon()

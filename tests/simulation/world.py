@@ -14,13 +14,14 @@ from asyncio import events
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiosqlite
 
 from qmd.config import parse_settings
 from qmd.daemon import serve
 from qmd.environment import Environment
+from qmd.manager import QueueManager
 from qmd.service_manager import ServiceManager
 from qmd.settings import Settings
 from storage import Storage, StorageOptions
@@ -35,6 +36,7 @@ PORT = 1801
 CALL_S = 20e-6  # what a call of the database takes at least
 SYNC_S = 200e-6
 RESTART_S_MAX = 3.0
+LOOK_S = 0.1
 
 Main = Callable[[], Coroutine[Any, Any, Any]]
 
@@ -60,6 +62,7 @@ class World:
         self.seen: Counter[str] = Counter()  # how often each kind of thing happened
         #: Asked when a client was told that its messages are safe.
         self.on_confirmation: Callable[[Host], None] = lambda host: None
+        self.on_power_loss: Callable[[], None] = lambda: None
         self.trace = trace
         vfs.begin(seed, characteristics=characteristics)
         if trace is not None:
@@ -75,11 +78,19 @@ class World:
         )
         return host
 
-    def run(self, until: float, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Until then, or until it is over, or until something failed."""
-        self.scheduler.run(until, lambda: bool(self.failures) or is_over())
+    def run(self, until: float) -> None:
+        """Until then, or until something has failed."""
+        self.scheduler.run(until)
+
+    def run_until(self, is_over: Callable[[], bool], *, seconds_max: float) -> bool:
+        """Until it is over, which is looked at now and then; False when it is not in time."""
+        end = self.now + seconds_max
+        while not (over := is_over()) and self.now < end and not self.failures:
+            self.run(self.now + LOOK_S)
+        return over
 
     def fail(self, text: str) -> None:
+        self.scheduler.is_stopped = True
         self.failures.append(f"at {self.now:.6f} s: {text}")
         self.note("FAILURE", text)
 
@@ -211,6 +222,13 @@ class Host:
     def is_on(self) -> bool:
         return self.interface.has_power
 
+    @property
+    def manager(self) -> QueueManager | None:
+        """The daemon's insides, once it listens."""
+        server = self.interface.ports.get(PORT)
+        factory: Any = server.factory if server is not None else None
+        return None if factory is None else cast(QueueManager, factory.args[0])
+
     # Processes.
 
     def start(self) -> None:
@@ -301,6 +319,7 @@ class Host:
         self.applications.clear()
         self.disk.lose_power(kind)
         self._close_databases()
+        self.world.on_power_loss()
         if back_after_s is not None:
             self.world.scheduler.after(back_after_s, self.return_power)
 

@@ -1,0 +1,122 @@
+"""Whole queue managers in worlds of bad luck; and what such worlds have found, as examples.
+
+`SEED=123 make simulate` shows one world line by line; `make simulate` lives through a thousand.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.simulation import vfs
+from tests.simulation.applications import Queue
+from tests.simulation.life import live
+from tests.simulation.stage import Stage
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else range(1, 101)
+
+happened: Counter[str] = Counter()  # in how many worlds
+
+try:
+    vfs.begin(0, characteristics=0)
+except vfs.Unavailable as reason:
+    pytest.skip(str(reason), allow_module_level=True)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_promise_is_kept(seed):
+    """Safety while things go wrong; liveness once they stop going wrong."""
+    life = live(seed)
+
+    assert not life.failures, life.failures[0]
+    happened.update(life.seen.keys())
+
+
+@pytest.mark.skipif(len(SEEDS) < 100, reason="few worlds see little")
+def test_the_worlds_are_as_unkind_as_they_claim():
+    """What no world ever meets is tested by none of them."""
+    for event in (
+        "power lost",
+        "daemon killed",
+        "daemon stopped",
+        "reader killed",
+        "writer killed",
+        "process hung",
+        "connection cut",
+        "connection silenced",
+        "wall",
+        "disk hung",
+        "disk full",
+        "disk fault planned: EIO for a sync",
+        "clock set",
+        "disk lost",
+        "operator: delete",
+    ):
+        assert happened[event] >= 3, f"{event}: in {happened[event]} worlds"
+
+
+def test_the_same_seed_gives_the_same_world():
+    """Alone or after others, and whatever Python's hashes are."""
+    here = live(7, trace=True).trace
+    for seed in (8, 9):
+        live(seed)
+    again = live(7, trace=True).trace
+
+    command = [sys.executable, "-m", "tests.simulation", "--seed", "7"]
+    environment = os.environ | {"PYTHONHASHSEED": "12345"}
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
+
+    assert again == here
+    assert run.stdout.decode().splitlines() == here
+
+
+# What worlds have found.
+
+NEWS, ORDERS = "DIRECT=OS:bert\\private$\\news", "DIRECT=OS:bert\\private$\\orders"
+
+
+def test_express_messages_that_find_no_room_are_sent_again_when_there_is_some():
+    """Their receipt was acknowledged with the session that ended for lack of room."""
+    with Stage("anna", "bert") as stage:
+        disk = stage.host("bert").disk
+        disk.capacity_bytes = disk.used_bytes()
+        stage.wait(2.0)
+
+        for body in (b"1", b"2", b"3"):
+            stage.act("anna", lambda qm, body=body: qm.send(NEWS, body, delivery="express"))
+        stage.wait(5.0)
+        assert stage.bodies("bert", "news") == []
+
+        disk.capacity_bytes = None
+        stage.wait(60.0)
+        assert stage.bodies("bert", "news") == [b"1", b"2", b"3"]
+
+
+def test_an_acknowledgment_that_is_due_later_keeps_the_session():
+    """Closed as idle before it, the session came back with the same message, for ever."""
+    with Stage("anna", "bert", configuration='delivery = {idle_close = "1s"}') as stage:
+        stage.act("anna", lambda qm: qm.send(NEWS, b"1", delivery="express"))
+        stage.wait(60.0)
+
+        assert stage.outgoing("anna") == {NEWS: 0}
+        assert stage.bodies("bert", "news") == [b"1"]
+
+
+def test_an_order_ack_may_speak_of_messages_that_have_died():
+    """A full queue refuses the first ones; the order ack then names the last of them."""
+    small = (Queue("orders", True, quota_bytes=600), Queue("news", False))
+    with Stage("anna", "bert", queues=small) as stage:
+        for number in range(6):
+            body = b"%d" % number
+            stage.act("anna", lambda qm, body=body: qm.send(ORDERS, body, delivery="transactional"))
+        stage.wait(60.0)
+
+        kept, dead = stage.bodies("bert", "orders"), stage.bodies("anna", "system$;deadxact")
+        assert kept + dead == [b"0", b"1", b"2", b"3", b"4", b"5"]
+        assert stage.outgoing("anna") == {ORDERS: 0}
