@@ -32,6 +32,7 @@ from qmd.numbers import Numbers
 from qmd.outgoing import Outgoing
 from qmd.peers import Peers
 from qmd.reading import Reading
+from qmd.recorder import Recorder
 from qmd.refusal import Refusal
 from qmd.routes import Routes
 from qmd.sending import Sending
@@ -92,6 +93,7 @@ class QueueManager:
         self._arrivals = Numbers(storage, "arrival", ARRIVALS_BLOCK)
         self.queues: dict[str, LocalQueue] = {}
         self.queues_by_id: dict[int, LocalQueue] = {}
+        self.recorder = Recorder(self)
         self.peers = Peers(self)
         self.incoming = Incoming(self)
         self.outgoing = Outgoing(self)

@@ -4,7 +4,7 @@ The hot acts are rows, each kind written by one `executemany`.  Rare acts are un
 of the connection, each under a savepoint, so that one that fails leaves the others alone.  They are
 written in this order, whatever the order of the calls:
 
-    new rows ─► deletions ─► sequences, history, outcomes ─► units ─► COMMIT ─► reads
+    new rows ─► deletions ─► sequences, history, outcomes ─► events ─► units ─► COMMIT ─► reads
 
 and their callers hear of it in this order, back in the event loop: futures of units, callbacks of
 `when_durable` in the order given, callbacks of `read_after`.
@@ -15,9 +15,10 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from storage import history, messages, outcomes, outgoing, sequences
+from storage import events, history, messages, outcomes, outgoing, sequences
 from storage.connection import Work
 from storage.errors import StorageError
+from storage.events import Event
 from storage.sequences import encode_sequence_id
 
 T = TypeVar("T")
@@ -61,6 +62,7 @@ class Batch:
         self._outgoing_states: dict[int, outgoing.SequenceState] = {}
         self._history: list[tuple[bytes, int, int]] = []
         self._outcomes: list[tuple[bytes, bytes, int]] = []
+        self._events: list[Event] = []
         self._units: list[_Unit[Any]] = []
         self._callbacks: list[Callable[[], None]] = []
         self._reads: list[_Read[Any]] = []
@@ -147,6 +149,14 @@ class Batch:
         self._outcomes.append((token, result, at_s))
         self._count(1)
 
+    def record(self, event: Event) -> None:
+        """Tell of what the acts of this batch do, or of what needs no act of its own.
+
+        A unit that finds out only in its commit what happens uses `events.insert` instead.
+        """
+        self._events.append(event)
+        self._count(0)
+
     # Rare acts, and who wants to hear of the commit.
 
     def run(self, unit: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
@@ -199,6 +209,8 @@ class Batch:
             history.remember(db, self._history, self._history_entries_max)
         if self._outcomes:
             outcomes.record(db, self._outcomes)
+        if self._events:
+            events.insert(db, self._events)
         for unit in self._units:
             unit.write(db)
         db.execute("COMMIT")

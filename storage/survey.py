@@ -143,7 +143,7 @@ class Survey:
             return "it may have been removed before: its page belongs to no table any more"
         if not _fits(message.table, row.values):
             return "its row is damaged"
-        checksum = row.values[-1]
+        checksum = next(iter(row.values[len(_COLUMNS[message.table]) + 1 :]), None)
         if isinstance(checksum, int) and not is_whole(message.packet, checksum):
             return "its packet is not what was stored: its checksum does not fit"
         try:
@@ -173,10 +173,10 @@ def _fits(table: str, values: tuple[Value, ...]) -> bool:
 
 
 def _table_by_shape(values: tuple[Value, ...]) -> str:
-    """Both have the packet last, and since schema 2 its checksum behind it."""
+    """Behind the packet stands its checksum since schema 2, and of an outgoing one more since 3."""
     for table in MESSAGE_TABLES:
         packet = len(_COLUMNS[table])
-        if packet < len(values) <= packet + 2:
+        if packet < len(values) <= packet + 4:
             content = values[packet]
             if isinstance(content, bytes) and len(content) >= PACKET_BYTES_MIN:
                 return table

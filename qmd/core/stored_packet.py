@@ -14,6 +14,7 @@ INFINITE_S = 0xFFFFFFFF
 _TIME_TO_REACH_QUEUE = 12
 _TIMES = struct.Struct("<II")  # TimeToBeReceived, SentTime
 _TIMES_OFFSET = 48
+_SOURCE_OFFSET = 16
 _MESSAGE_NUMBER_OFFSET = 56
 _FLAGS_OFFSET = 60
 _U32 = struct.Struct("<I")
@@ -41,6 +42,11 @@ def wants_dead_letter(packet: bytes) -> bool:
 def wants_journal(packet: bytes) -> bool:
     """Positive source journaling: a copy is kept at the source when it was delivered."""
     return bool(_U32.unpack_from(packet, _FLAGS_OFFSET)[0] & _POSITIVE_JOURNAL)
+
+
+def source_of(packet: bytes) -> bytes:
+    """The GUID of the queue manager that gave the message its number."""
+    return packet[_SOURCE_OFFSET : _SOURCE_OFFSET + 16]
 
 
 def message_number(packet: bytes) -> int:

@@ -18,7 +18,7 @@ PACKAGES = ("protocol", "storage", "qmd")
 THE_DAEMONS = {"qmd", "storage", "protocol", "msgspec", "structlog", "uvloop"}
 LAYERS: dict[str, set[str]] = {
     "protocol": {"protocol", "construct"},
-    "storage": {"storage", "protocol", "aiosqlite"},
+    "storage": {"storage", "protocol", "aiosqlite", "msgspec"},
     "qmd.core": {"qmd.core", "protocol"},
     "qmd.frames": {"msgspec"},
     "qmd.units": set(),
