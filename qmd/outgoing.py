@@ -185,7 +185,10 @@ class Outgoing:
         """These messages are durable (or express): they may be sent."""
         add = queue.window.add
         for key, packet in messages:
-            add(key, packet, len(packet), stored=not is_express(packet))
+            express = is_express(packet)
+            if express and key not in queue.express:
+                continue  # its time ran out before the commit that it waited for
+            add(key, packet, len(packet), stored=not express)
         queue.link.wake()
 
     def save(self, queue: OutgoingQueue, batch: Batch) -> None:
