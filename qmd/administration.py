@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from qmd.compose import LABEL_CHARACTERS_MAX
+from qmd.frames import UNLIMITED
 from qmd.local_queue import LocalQueue, Reader
 from qmd.refusal import Refusal
 from storage import messages as message_rows
@@ -21,6 +22,8 @@ from storage.keys import (
 )
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from qmd.manager import QueueManager
 
 log = structlog.get_logger()
@@ -43,19 +46,14 @@ class Administration:
         label: str,
         journal: bool,
         quota_bytes: int | None,
+        journal_quota_bytes: int | None = None,
     ) -> LocalQueue:
-        """A new queue of ours.  Raises Refusal."""
+        """A new queue of ours; quotas that are None are the configuration's.  Raises Refusal."""
         path = self._manager.routes.own_path(name)
-        quota = self._manager.settings.quotas.queue_bytes if quota_bytes is None else quota_bytes
-        if not 0 <= quota <= QUOTA_BYTES_MAX:
-            raise Refusal(
-                "bad_request", f"a quota of {quota} bytes is none", f"Give 0 to {QUOTA_BYTES_MAX}."
-            )
-        if len(label) > LABEL_CHARACTERS_MAX:
-            raise Refusal(
-                "bad_request",
-                f"the label has {len(label)} characters; {LABEL_CHARACTERS_MAX} are allowed",
-            )
+        quotas = self._manager.settings.quotas
+        quota = _quota(quota_bytes, quotas.queue_bytes)
+        journal_quota = _quota(journal_quota_bytes, quotas.journal_bytes)
+        _check_label(label)
         try:
             row = await self._manager.storage.batch.run(
                 partial(
@@ -66,6 +64,7 @@ class Administration:
                     label=label,
                     journal=journal,
                     quota_bytes=quota,
+                    journal_quota_bytes=journal_quota,
                 )
             )
         except QueueExists as error:
@@ -76,6 +75,69 @@ class Administration:
             raise Refusal("bad_request", str(error)) from error
         log.info("queue_created", queue=path, transactional=transactional)
         return self._manager.adopt(row, 0, 0)
+
+    async def change(
+        self,
+        queue: LocalQueue,
+        *,
+        quota_bytes: int | None = None,
+        journal_quota_bytes: int | None = None,
+        journal: bool | None = None,
+        label: str | None = None,
+    ) -> LocalQueue:
+        """Other properties for a queue; what is None stays, a quota of UNLIMITED is none.
+
+        Messages that a smaller quota has no room for stay.  Raises Refusal.
+        """
+        if queue.is_system and (
+            queue.id != queue_rows.JOURNAL_ID
+            or (journal_quota_bytes, journal, label) != (None, None, None)
+        ):
+            raise Refusal(
+                "read_only",
+                f"{queue.name} belongs to the queue manager; only the quota of the journal can be"
+                " changed",
+                "What ends in a dead-letter queue must be kept; purge it to make room.",
+            )
+        if label is not None:
+            _check_label(label)
+        # What a change leaves out is that of the disk, and not of another change under way.
+        quota = _quota(quota_bytes, 0)
+        journal_quota = _quota(journal_quota_bytes, 0)
+        now_s = int(self._manager.environment.time())
+
+        def change(db: sqlite3.Connection) -> queue_rows.QueueRow:
+            row = queue_rows.get(db, queue.id)
+            return queue_rows.change(
+                db,
+                queue.id,
+                label=row.label if label is None else label,
+                journal=row.journal if journal is None else journal,
+                quota_bytes=row.quota_bytes if quota_bytes is None else quota,
+                journal_quota_bytes=(
+                    row.journal_quota_bytes if journal_quota_bytes is None else journal_quota
+                ),
+                now_s=now_s,
+            )
+
+        try:
+            row = await self._manager.storage.batch.run(change)
+        except StoredError as error:  # it was deleted meanwhile
+            raise Refusal("no_such_queue", str(error)) from error
+        queue.label, queue.journal = row.label, row.journal
+        queue.journal_quota_bytes = row.journal_quota_bytes
+        queue.set_quota(self._manager.quota_of(row))
+        own_journal = self._manager.queues.get(f"{queue.key};journal")
+        if own_journal is not None:
+            own_journal.set_quota(row.journal_quota_bytes)
+        log.info(
+            "queue_changed",
+            queue=queue.name,
+            quota_bytes=queue.quota_bytes,
+            journal_quota_bytes=queue.journal_quota_bytes,
+            journal=queue.journal,
+        )
+        return queue
 
     async def delete(self, queue: LocalQueue) -> int:
         """The queue and what is in it; how many messages that were.  Raises Refusal."""
@@ -132,3 +194,23 @@ class Administration:
             if len(keys) < PURGE_ROWS and not express:
                 return count
             start = (keys[-1] & LOOKUP_MASK) + 1 if keys else start
+
+
+def _quota(asked: int | None, default: int | None) -> int | None:
+    """The quota that was asked for: None is the default, UNLIMITED none.  Raises Refusal."""
+    quota = default if asked is None else asked
+    if quota is None or quota == UNLIMITED:
+        return None
+    if not 0 <= quota <= QUOTA_BYTES_MAX:
+        raise Refusal(
+            "bad_request", f"a quota of {quota} bytes is none", f"Give 0 to {QUOTA_BYTES_MAX}."
+        )
+    return quota
+
+
+def _check_label(label: str) -> None:
+    if len(label) > LABEL_CHARACTERS_MAX:
+        raise Refusal(
+            "bad_request",
+            f"the label has {len(label)} characters; {LABEL_CHARACTERS_MAX} are allowed",
+        )

@@ -21,7 +21,7 @@ import structlog
 
 from qmd import frames, overview
 from qmd.frames import Done, FrameBuffer, FrameError, Refused
-from qmd.local_queue import Reader
+from qmd.local_queue import LocalQueue, Reader
 from qmd.refusal import Refusal
 from storage.errors import StorageError
 from storage.keys import LOOKUP_MASK
@@ -298,6 +298,21 @@ class ControlConnection(asyncio.Protocol):
             label=request.label,
             journal=request.journal,
             quota_bytes=request.quota_bytes,
+            journal_quota_bytes=request.journal_quota_bytes,
+        )
+        return overview.queue(queue)
+
+    def _set_queue(self, request: frames.SetQueue) -> None:
+        queue = self._manager.routes.find_queue(request.name)
+        self._change(request.number, self._set(queue, request))
+
+    async def _set(self, queue: LocalQueue, request: frames.SetQueue) -> object:
+        await self._manager.administration.change(
+            queue,
+            quota_bytes=request.quota_bytes,
+            journal_quota_bytes=request.journal_quota_bytes,
+            journal=request.journal,
+            label=request.label,
         )
         return overview.queue(queue)
 
@@ -370,6 +385,7 @@ _HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
     frames.Peek: ControlConnection._peek,
     frames.Outcome: ControlConnection._outcome,
     frames.CreateQueue: ControlConnection._create_queue,
+    frames.SetQueue: ControlConnection._set_queue,
     frames.DeleteQueue: ControlConnection._delete_queue,
     frames.PurgeQueue: ControlConnection._purge_queue,
     frames.ListQueues: ControlConnection._list_queues,

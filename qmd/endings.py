@@ -18,6 +18,7 @@ from qmd.core.fate import consequences, reason_text
 from qmd.core.stored_packet import is_transactional, wants_dead_letter
 from qmd.frames import StoredMessage
 from qmd.local_queue import LocalQueue, Reader
+from qmd.quotas import more_for
 from storage import messages as message_rows
 from storage import queues as queue_rows
 from storage.keys import LOOKUP_BITS, TRANSACTIONAL_LEVEL
@@ -50,9 +51,13 @@ class Endings:
     def journal(self, packet: bytes) -> None:
         """Keep a copy of a message that was delivered."""
         queue = self._manager.queues_by_id[queue_rows.JOURNAL_ID]
-        if queue.bytes + len(packet) > self._manager.settings.quotas.journal_bytes:
+        if not queue.has_room(len(packet)):
             self._manager.log_limited(
-                "journal_full", "journal", reason="[quotas] journal is reached"
+                "journal_full",
+                "journal",
+                bytes=queue.bytes,
+                quota_bytes=queue.quota_bytes,
+                remedy=more_for(queue),
             )
             return
         self._keep(queue, packet, None, int(self._manager.environment.time() * 1000))

@@ -36,6 +36,8 @@ AUTOMATIC = 3  # by the kind of the queue where it is ours; recoverable where it
 NO_WAIT = 0.0
 FOREVER = -1.0
 
+UNLIMITED = -1  # a quota that is none
+
 INFINITE_S = 0xFFFFFFFF  # a time-to-reach-queue or time-to-be-received without an end
 
 
@@ -145,7 +147,18 @@ class CreateQueue(Request, tag="create_queue", frozen=True):
     transactional: bool = False
     label: str = ""
     journal: bool = False
-    quota_bytes: int | None = None
+    quota_bytes: int | None = None  # None: the configuration's; UNLIMITED: none
+    journal_quota_bytes: int | None = None  # likewise
+
+
+class SetQueue(Request, tag="set_queue", frozen=True):
+    """Change a queue; what is None stays as it is.  -> the queue, as `ShowQueue` gives it"""
+
+    name: str
+    quota_bytes: int | None = None  # UNLIMITED: no limit
+    journal_quota_bytes: int | None = None  # likewise
+    journal: bool | None = None
+    label: str | None = None
 
 
 class DeleteQueue(Request, tag="delete_queue", frozen=True):
@@ -217,6 +230,7 @@ AnyRequest = (
     | Peek
     | Outcome
     | CreateQueue
+    | SetQueue
     | DeleteQueue
     | PurgeQueue
     | ListQueues
@@ -243,7 +257,8 @@ class Refused(msgspec.Struct, array_like=True, frozen=True, tag="refused"):
     """Request `number` was not done.  `code` is for programs, the rest for people.
 
     Codes: bad_request, bad_name, no_such_queue, queue_exists, wrong_delivery,
-    access_denied, over_quota, too_large, disk_full, not_taken, stopping, read_only.
+    access_denied, queue_full, computer_full, express_full, sequence_full, busy, too_large,
+    disk_full, not_taken, stopping, read_only.
     """
 
     number: int

@@ -22,7 +22,7 @@ from qmd.compose import QueueAddress
 from qmd.core.ready import ReadyWindow
 from qmd.core.stored_packet import INFINITE_S, receive_deadline_s
 from qmd.frames import StoredMessage
-from qmd.usage import Measured, Usage
+from qmd.usage import Gauge, Measured, Usage
 
 WINDOW_ENTRIES_MAX = 4096
 WINDOW_BYTES_MAX = 8 * 1024 * 1024
@@ -59,21 +59,22 @@ class LocalQueue(Measured):
         transactional: bool,
         journal: bool,
         quota_bytes: int | None,
+        journal_quota_bytes: int | None = None,
         is_system: bool,
         created_at_s: int,
         address: QueueAddress,
         usage: Usage,
         messages: int = 0,
         size: int = 0,
+        notice: Callable[[Gauge], None] = lambda gauge: None,
     ) -> None:
-        super().__init__(usage, size)
         self.id = id
         self.name = name
         self.key = key
         self.label = label
         self.transactional = transactional
         self.journal = journal
-        self.quota_bytes = quota_bytes
+        self.journal_quota_bytes = journal_quota_bytes  # of the copies of what is received
         self.is_system = is_system
         self.created_at_s = created_at_s
         self.messages = messages  # ready and taken, stored and express
@@ -90,6 +91,7 @@ class LocalQueue(Measured):
         self.expired: list[StoredMessage] = []  # found by `take`, not yet dealt with
         self.waiters: deque[Waiter] = deque()
         self.watchers: set[asyncio.Future[None]] = set()  # told when something arrives
+        super().__init__(usage, size, quota_bytes, notice)  # last: it may have something to tell
 
     @property
     def is_read_only(self) -> bool:
@@ -99,9 +101,6 @@ class LocalQueue(Measured):
     @property
     def format_name(self) -> str:
         return f"DIRECT=OS:.\\{self.name}"
-
-    def has_room(self, size: int) -> bool:
-        return self.quota_bytes is None or self.bytes + size <= self.quota_bytes
 
     def arrived(self, messages: Iterable[StoredMessage]) -> None:
         """Messages are durable: readers may have them."""

@@ -20,6 +20,7 @@ import structlog
 from protocol.direct_name import DirectName, queue_key
 from protocol.format_name import parse_destination
 from protocol.identifiers import message_id_text
+from qmd import quotas
 from qmd.administration import Administration
 from qmd.compose import queue_address
 from qmd.damage import Damage
@@ -33,7 +34,6 @@ from qmd.outgoing import Outgoing
 from qmd.peers import Peers
 from qmd.reading import Reading
 from qmd.recorder import Recorder
-from qmd.refusal import Refusal
 from qmd.routes import Routes
 from qmd.sending import Sending
 from qmd.settings import Settings
@@ -52,6 +52,8 @@ from storage.pages import Totals
 
 if TYPE_CHECKING:
     import sqlite3
+
+    from qmd.refusal import Refusal
 
 log = structlog.get_logger()
 
@@ -87,7 +89,7 @@ class QueueManager:
         self.stopping = False
         self.listening: list[tuple[str, int]] = []
         self.timers = Timers(self.loop)
-        self.usage = Usage()
+        self.usage = Usage(settings.quotas.computer_bytes, quotas.notice)
         self._limited_log = LimitedLog(log)
         self.message_numbers = Numbers(storage, "message", MESSAGE_NUMBERS_BLOCK)
         self._arrivals = Numbers(storage, "arrival", ARRIVALS_BLOCK)
@@ -173,36 +175,17 @@ class QueueManager:
 
     def is_full(self, size: int, *, express: bool = False, messages: int = 1) -> Refusal | None:
         """Why no more can be taken in now, or None.  What fits counts as taken."""
-        quotas = self.settings.quotas
-        if self.usage.bytes + size > quotas.computer_bytes:
-            return Refusal(
-                "over_quota",
-                f"the computer quota is reached: {self.usage.bytes} of {quotas.computer_bytes}"
-                " bytes are used ([quotas] computer)",
-                "Receive or purge messages, or allow more.",
-            )
-        if express and self.usage.express_bytes + size > quotas.express_bytes:
-            return Refusal(
-                "over_quota",
-                f"express messages take {self.usage.express_bytes} of {quotas.express_bytes} bytes"
-                " of memory ([quotas] express)",
-                "Receive some, or send it with --recoverable.",
-            )
-        if not self.storage.room(self.loop.time(), 0 if express else size):
-            return Refusal(
-                "disk_full",
-                f"the disk of the data folder is full: {self.storage.free_bytes / 1e6:.1f} MB are"
-                f" left, and {self.storage.kept_free_bytes / 1e6:.1f} MB must stay free, so that"
-                " queues can be emptied ([quotas] disk_reserve)",
-                "Make room on the disk, or receive or purge messages.",
-            )
-        if min(self._arrivals.left, self.message_numbers.left) < messages + NUMBERS_SPARE:
-            return Refusal(
-                "over_quota",
-                "more messages wait for the disk than can be given a number now",
-                "Try again in a moment.",
-            )
-        return None
+        return quotas.no_room(self, size, express=express, messages=messages)
+
+    def has_numbers(self, messages: int) -> bool:
+        """Whether so many messages can be given their numbers without waiting for the disk."""
+        return min(self._arrivals.left, self.message_numbers.left) >= messages + NUMBERS_SPARE
+
+    def quota_of(self, row: queue_rows.QueueRow) -> int | None:
+        """That of the row; the machine journal has the configuration's until it gets its own."""
+        if row.quota_bytes is None and row.id == queue_rows.JOURNAL_ID:
+            return self.settings.quotas.journal_bytes
+        return row.quota_bytes
 
     def adopt(self, row: queue_rows.QueueRow, messages: int, size: int) -> LocalQueue:
         path = parse_destination(row.name, local_host=self.name)
@@ -216,13 +199,15 @@ class QueueManager:
             label=row.label,
             transactional=row.transactional,
             journal=row.journal,
-            quota_bytes=row.quota_bytes,
+            quota_bytes=self.quota_of(row),
+            journal_quota_bytes=row.journal_quota_bytes,
             is_system=row.system,
             created_at_s=row.created_at_s,
             address=queue_address(path),
             usage=self.usage,
             messages=messages,
             size=size,
+            notice=quotas.notice,
         )
         self.queues[key] = queue
         self.queues_by_id[row.id] = queue

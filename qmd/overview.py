@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import qmd
 from protocol.identifiers import guid_text, sequence_parts
-from qmd import frames
+from qmd import frames, quotas
 from qmd.local_queue import LocalQueue
 from qmd.outgoing_queue import OutgoingQueue
 
@@ -44,7 +44,9 @@ def status(manager: QueueManager) -> Value:
         ),
         "outgoing_messages": sum(queue.messages for queue in manager.outgoing.queues),
         "bytes": manager.usage.bytes,
-        "quota_bytes": manager.settings.quotas.computer_bytes,
+        "quota_bytes": manager.usage.quota_bytes,
+        "quota_used_percent": manager.usage.used_percent,
+        "quota_warnings": quotas.warnings(manager),
         "disk_full": not storage.room(manager.loop.time()),
         "disk_free_bytes": storage.free_bytes,
         "sessions": len(manager.peers.connections),
@@ -68,6 +70,9 @@ def queue(queue: LocalQueue) -> Value:
         "messages": queue.messages,
         "bytes": queue.bytes,
         "quota_bytes": queue.quota_bytes,
+        "quota_used_percent": queue.used_percent,
+        "quota_warning_percent": queue.noticed_percent or None,
+        "journal_quota_bytes": queue.journal_quota_bytes,
         "taken": len(queue.taken),
         "readers_waiting": len(queue.waiters),
         "created_at": _time(queue.created_at_s),

@@ -25,6 +25,7 @@ from qmd.core.stored_packet import is_express, receive_deadline_s
 from qmd.frames import AUTOMATIC, EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage, StoredMessage
 from qmd.local_queue import LocalQueue
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
+from qmd.quotas import queue_refusal
 from qmd.refusal import Refusal
 from storage.batch import Batch
 from storage.keys import LOOKUP_BITS
@@ -153,7 +154,7 @@ class Sending:
                 and route.sequence.next_number + len(messages) > NUMBER_MAX
             ):
                 raise Refusal(
-                    "over_quota",
+                    "sequence_full",
                     f"the sequence to {route.destination} has given all of its numbers",
                     "Wait until the destination has acknowledged what is under way.",
                 )
@@ -162,12 +163,7 @@ class Sending:
             before = added.get(route, 0)
             added[route] = before + size
             if isinstance(route, LocalQueue) and not route.has_room(before + size):
-                raise Refusal(
-                    "over_quota",
-                    f"queue {route.name} is over its quota: {route.bytes} of"
-                    f" {route.quota_bytes} bytes are used, the message needs {size}",
-                    "Receive or purge messages, or create the queue with a larger quota.",
-                )
+                raise queue_refusal(route, before + size)
             routes.append((route, delivery))
         full = self._manager.is_full(total, express=express, messages=len(messages))
         if full is not None:

@@ -65,6 +65,13 @@ def size(text: str) -> int:
         raise click.BadParameter(f"{text!r} is no size: it must be {error}") from error
 
 
+def quota(text: str) -> int:
+    """The same for what may also be without a limit: `none`."""
+    from qmd.frames import UNLIMITED
+
+    return UNLIMITED if text == "none" else size(text)
+
+
 def number(text: str) -> int:
     """The type of an option: a whole number of 32 bits, decimal or with 0x."""
     try:

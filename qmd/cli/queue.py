@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
-from qmd.cli.parameters import confirm, json_option, queue_argument, size, yes_option
+from qmd.cli.parameters import confirm, json_option, queue_argument, quota, yes_option
 
 
 @click.group()
@@ -24,7 +24,8 @@ def queue() -> None:
 )
 @click.option("--label", default="", help="A text for people.")
 @click.option("--journal", is_flag=True, help="Keep a copy of what is received.")
-@click.option("--quota", type=size, help="The most that its messages may take up, as 500MB.")
+@click.option("--quota", type=quota, help="The most that its messages may take up, as 500MB, none.")
+@click.option("--journal-quota", type=quota, help="The same for its journal.")
 @json_option
 @pass_configuration
 def create(
@@ -34,6 +35,7 @@ def create(
     label: str,
     journal: bool,
     quota: int | None,
+    journal_quota: int | None,
     as_json: bool,
 ) -> None:
     """Create the private queue NAME."""
@@ -41,13 +43,55 @@ def create(
 
     made = configuration.ask(
         lambda qm: qm.create_queue(
-            name, transactional=transactional, label=label, journal=journal, quota_bytes=quota
+            name,
+            transactional=transactional,
+            label=label,
+            journal=journal,
+            quota_bytes=quota,
+            journal_quota_bytes=journal_quota,
         )
     )
     if as_json:
         print_json(made)
     else:
         click.echo(made["format_name"])
+
+
+@queue.command("set")
+@queue_argument("name")
+@click.option("--quota", type=quota, help="The most that its messages may take up, as 2GB, none.")
+@click.option("--journal-quota", type=quota, help="The same for its journal.")
+@click.option("--journal/--no-journal", default=None, help="Keep a copy of what is received.")
+@click.option("--label", help="A text for people.")
+@json_option
+@pass_configuration
+def set_(
+    configuration: Configuration,
+    name: str,
+    quota: int | None,
+    journal_quota: int | None,
+    journal: bool | None,
+    label: str | None,
+    as_json: bool,
+) -> None:
+    """Change a queue; what is not given stays as it is.
+
+    Messages that a smaller quota has no room for stay: only new ones are refused.
+    """
+    from qmd.cli.output import print_facts
+
+    if all(change is None for change in (quota, journal_quota, journal, label)):
+        raise click.UsageError("say what is to be changed: --quota, --journal-quota, ...")
+    changed = configuration.ask(
+        lambda qm: qm.set_queue(
+            name,
+            quota_bytes=quota,
+            journal_quota_bytes=journal_quota,
+            journal=journal,
+            label=label,
+        )
+    )
+    print_facts(changed, as_json=as_json)
 
 
 @queue.command("list")

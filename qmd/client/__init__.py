@@ -30,8 +30,10 @@ from qmd.client.new_message import Acknowledge, Properties, new_message
 from qmd.client.queue_manager import QueueManager, connect
 from qmd.client.receiver import Taken
 from qmd.client.sender import Sender
+from qmd.frames import UNLIMITED
 
 __all__ = [
+    "UNLIMITED",
     "AccessDenied",
     "Acknowledge",
     "BadName",

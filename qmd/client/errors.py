@@ -76,6 +76,8 @@ class AccessDenied(QueueManagerError):
 
 
 class OverQuota(QueueManagerError):
+    """There is no room; `code` says where: "queue_full", "computer_full", "express_full"..."""
+
     code = "over_quota"
 
 
@@ -138,7 +140,9 @@ class NotHandedOver(ClientError):
         self.messages = messages
 
 
-_BY_CODE = {kind.code: kind for kind in QueueManagerError.__subclasses__()}
+_BY_CODE = {kind.code: kind for kind in QueueManagerError.__subclasses__()} | dict.fromkeys(
+    ("queue_full", "computer_full", "express_full", "sequence_full", "busy"), OverQuota
+)
 
 
 def refusal(reply: frames.Refused) -> QueueManagerError:

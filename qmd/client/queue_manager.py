@@ -192,10 +192,37 @@ class QueueManager:
         label: str = "",
         journal: bool = False,
         quota_bytes: int | None = None,
+        journal_quota_bytes: int | None = None,
     ) -> Facts:
-        r"""Create a private queue (`private$\orders` or `orders`); `transactional` is for life."""
+        r"""Create a private queue (`private$\orders` or `orders`); `transactional` is for life.
+
+        Quotas that are None are those of the daemon's configuration, `UNLIMITED` is none.
+        """
         return await self._change(
-            frames.CreateQueue, name, transactional, label, journal, quota_bytes
+            frames.CreateQueue,
+            name,
+            transactional,
+            label,
+            journal,
+            quota_bytes,
+            journal_quota_bytes,
+        )
+
+    async def set_queue(
+        self,
+        name: str,
+        *,
+        quota_bytes: int | None = None,
+        journal_quota_bytes: int | None = None,
+        journal: bool | None = None,
+        label: str | None = None,
+    ) -> Facts:
+        """Change a queue: what is None stays; a quota of `UNLIMITED` is none.
+
+        Messages that a smaller quota has no room for stay.
+        """
+        return await self._change(
+            frames.SetQueue, name, quota_bytes, journal_quota_bytes, journal, label
         )
 
     async def delete_queue(self, name: str) -> int:

@@ -82,3 +82,20 @@ def test_a_queue_is_created_as_the_options_say(qmd, peer):
     (request,) = peer.requests_of(frames.CreateQueue)
     assert (request.name, request.transactional, request.label) == ("orders", True, "a")
     assert (request.journal, request.quota_bytes) == (False, 65536)
+
+
+def test_only_what_is_given_is_changed(qmd, peer):
+    qmd("queue", "set", "orders", "--quota", "2GB", "--no-journal")
+    qmd("queue", "set", "orders", "--journal-quota", "none", "--label", "")
+
+    first, second = peer.requests_of(frames.SetQueue)
+    assert first == frames.SetQueue(first.number, "orders", 2_000_000_000, None, False, None)
+    assert second == frames.SetQueue(second.number, "orders", None, frames.UNLIMITED, None, "")
+
+
+def test_a_change_of_nothing_is_wrong_usage(qmd, peer):
+    result = qmd("queue", "set", "orders")
+
+    assert result.exit_code == 2
+    assert "--quota" in result.stderr
+    assert peer.requests_of(frames.SetQueue) == []

@@ -187,7 +187,7 @@ class Connection:
             case frames.PurgeQueue(name=name):
                 gone = peer.queues.pop(name, [])
                 return {"messages": len(gone)}
-            case frames.ShowQueue(name=name):
+            case frames.ShowQueue(name=name) | frames.SetQueue(name=name):
                 return {"name": name, "messages": len(peer.queues[name]), "transactional": False}
             case frames.ListQueues():
                 return [

@@ -59,7 +59,7 @@ async def test_all_messages_of_a_request_are_taken_or_none(hosts: Hosts) -> None
     good = NewMessage("orders", b"x")
 
     assert refusal_of(a, good, NewMessage("nowhere", b"x")) == "no_such_queue"
-    assert refusal_of(a, good, NewMessage("small", bytes(1000))) == "over_quota"
+    assert refusal_of(a, good, NewMessage("small", bytes(1000))) == "queue_full"
     assert refusal_of(a, good, NewMessage("small", bytes(400)), NewMessage("small", bytes(400)))
     assert refusal_of(a, good, NewMessage("orders", b"", priority=8)) == "bad_request"
     assert a.queue("orders").messages == 0
@@ -90,7 +90,7 @@ async def test_the_quota_of_the_computer_counts_every_queue(hosts: Hosts) -> Non
     await a.send("orders", bytes(4000))
     await a.send("DIRECT=TCP:127.0.0.1:1\\private$\\x", bytes(4000))
 
-    assert refusal_of(a, NewMessage("orders", bytes(4000))) == "over_quota"
+    assert refusal_of(a, NewMessage("orders", bytes(4000))) == "computer_full"
     await a.receive("orders")
     await a.send("orders", bytes(4000))
 
@@ -103,8 +103,8 @@ async def test_memory_for_express_messages_is_bounded(hosts: Hosts) -> None:
     elsewhere = NewMessage("DIRECT=TCP:127.0.0.1:1\\private$\\x", bytes(4000), delivery=EXPRESS)
     await a.handed_over([express, elsewhere])
 
-    assert refusal_of(a, express) == "over_quota"
-    assert refusal_of(a, elsewhere) == "over_quota"
+    assert refusal_of(a, express) == "express_full"
+    assert refusal_of(a, elsewhere) == "express_full"
     await a.send("orders", bytes(4000), delivery=RECOVERABLE)
     assert len(await a.receive("orders")) == 2
     await a.handed_over([express])
@@ -152,7 +152,9 @@ async def test_a_sequence_that_gave_all_numbers_goes_on_once_it_is_empty(hosts: 
         await until(lambda: len(remote.messages) == 1)
         sequence = a.sending_to(name).sequence
         sequence.next_number = NUMBER_MAX - 1
-        assert refusal_of(a, *[NewMessage(name, b"", delivery=TRANSACTIONAL)] * 3) == "over_quota"
+        assert (
+            refusal_of(a, *[NewMessage(name, b"", delivery=TRANSACTIONAL)] * 3) == "sequence_full"
+        )
         remote.order_ack(remote.messages[0])
         await until(lambda: a.sending_to(name).messages == 0)
 
