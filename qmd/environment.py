@@ -1,9 +1,9 @@
 """What the daemon gets from its surroundings, so that a simulator can stand in for them.
 
 Durations are measured with the event loop's clock (`loop.time()`), which only
-moves forward.  The wall clock here is for times that leave the process: the
-sent time of a message, the arrival time shown to a person.  The two are never
-compared with each other.
+moves forward; times of life with `clock.py`, which outlives the process.  The
+wall clock here is for times that leave the process: the sent time of a
+message, the arrival time shown to a person.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from storage import Storage, StorageOptions
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 RESERVE_PART = 16  # of the disk, at most
 RESERVE_BYTES_MIN = 1024 * 1024
 
@@ -28,6 +29,18 @@ class Environment:
     def time(self) -> float:
         """Seconds since 1970 UTC; may jump."""
         return time.time()
+
+    def boot_time(self) -> float:
+        """Seconds since the computer was started, its sleep included."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def boot_id(self) -> int:
+        """A number for this start of the computer, 63 bits; another one for the next."""
+        try:
+            text = BOOT_ID.read_text()
+        except OSError:
+            return int.from_bytes(os.urandom(8), "big") >> 1  # no start that anybody knows
+        return int(text.replace("-", ""), 16) & (1 << 63) - 1
 
     def urandom(self, size: int) -> bytes:
         return os.urandom(size)

@@ -22,6 +22,7 @@ from protocol.format_name import parse_destination
 from protocol.identifiers import message_id_text
 from qmd import quotas
 from qmd.administration import Administration
+from qmd.clock import Clock
 from qmd.compose import queue_address
 from qmd.damage import Damage
 from qmd.endings import Endings
@@ -88,6 +89,7 @@ class QueueManager:
         self.failed: asyncio.Future[None] = self.loop.create_future()
         self.stopping = False
         self.listening: list[tuple[str, int]] = []
+        self.clock = Clock(environment, storage, downtime_max_s=settings.delivery.downtime_max_s)
         self.timers = Timers(self.loop)
         self.usage = Usage(settings.quotas.computer_bytes, quotas.notice)
         self._limited_log = LimitedLog(log)
@@ -134,6 +136,7 @@ class QueueManager:
         return manager
 
     async def _restore(self) -> None:
+        await self.clock.start()
         await self.message_numbers.start()
         await self._arrivals.start()
         state = await self.storage.read(_read_state)
@@ -164,6 +167,7 @@ class QueueManager:
         await asyncio.sleep(0)  # what the sessions still say is written
         self.timers.cancel_all()
         self.outgoing.release()
+        self.clock.save()
         await self.storage.close()
 
     def next_message_number(self) -> int:

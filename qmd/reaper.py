@@ -70,6 +70,7 @@ class Reaper:
         wall_s = int(manager.environment.time())
         may_be_more = self._reap_express(wall_s)
         earliest = await manager.storage.read(expiry.next_expiry)
+        manager.clock.look(is_needed=earliest is not None)
         if earliest is None or earliest >= wall_s:
             return may_be_more
         senders = {sender.id: sender for sender in manager.outgoing.queues}

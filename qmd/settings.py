@@ -152,6 +152,12 @@ class DeliverySettings:
         "4d",
         "How long a message may travel when its sender says nothing.",
     )
+    downtime_max_s: float = setting(
+        Duration("0s", "49710d"),
+        "30d",
+        "For how long the queue manager may have been down, by the wall clock of a computer that "
+        "was started anew. A longer time is not counted as time that messages have lived.",
+    )
     window_size: int = setting(
         Whole(1, 32767), 64, "Messages that a peer may send before we acknowledge one."
     )

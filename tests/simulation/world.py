@@ -200,6 +200,8 @@ class Host:
         vfs.mount(self.disk)
         self.clock = clock or Clock()
         self.wall_offset_s = 0.0
+        self.boots = 0
+        self.booted_at = self.clock.local(world.now)
         self.stall_probability = stall_probability
         self.stalled_until = 0.0
         self.settings = settings(name, address, configuration)
@@ -326,6 +328,8 @@ class Host:
     def return_power(self) -> None:
         if not self.is_on:
             self.interface.has_power = True
+            self.boots += 1
+            self.booted_at = self.clock.local(self.world.now)
             self.world.note("power back", self.name)
             self.world.network.power_returned(self.interface)
             self.start()
@@ -448,6 +452,13 @@ class HostEnvironment(Environment):
     def time(self) -> float:
         host = self._host
         return EPOCH_S + host.wall_offset_s + host.world.now
+
+    def boot_time(self) -> float:
+        host = self._host
+        return host.clock.local(host.world.now) - host.booted_at
+
+    def boot_id(self) -> int:
+        return self._host.boots
 
     def urandom(self, size: int) -> bytes:
         return self._host.world.random.randbytes(size)

@@ -93,12 +93,20 @@ async def until(condition: Callable[[], object], what: str = "it") -> None:
 
 
 class World(Environment):
-    """The real surroundings, with a wall clock that can be set."""
+    """The real surroundings, in which time passes as a test says."""
 
-    ahead_s = 0.0
+    ahead_s = 0.0  # so much time has passed, by every clock
+    wall_step_s = 0.0  # somebody has set the wall clock
+    boots = 0  # the computer was started anew so often
 
     def time(self) -> float:
-        return time.time() + self.ahead_s
+        return time.time() + self.ahead_s + self.wall_step_s
+
+    def boot_time(self) -> float:
+        return super().boot_time() + self.ahead_s
+
+    def boot_id(self) -> int:
+        return super().boot_id() ^ self.boots
 
 
 class Host(QueueManager):
@@ -267,6 +275,7 @@ class Hosts:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._running: dict[str, Host] = {}
+        self._worlds: dict[str, World] = {}  # a restart of the program is none of its computer
 
     async def __aenter__(self) -> Self:
         return self
@@ -294,7 +303,7 @@ class Hosts:
             changes = {**defaults.get(section, {}), **sections.get(section, {})}
             changed = replace(getattr(settings, section), **changes)
             settings = replace(settings, **{section: changed})
-        world = World()
+        world = self._worlds.setdefault(name, World())
         host = await Host.open(settings, world, name)
         assert isinstance(host, Host)
         host.world, host.folder = world, folder
