@@ -173,11 +173,14 @@ def compose(
     sent_time_s: int,
     delivery: int,
     position: tuple[int, int, int] | None,
+    is_first: bool = True,
+    is_last: bool = True,
     time_to_reach_queue_s: int = TIME_TO_REACH_QUEUE_DEFAULT_S,
 ) -> bytes:
     """The packet of `new`, which `check` has let through, without a session header.
 
-    `position` is (sequence id, number, transaction index) of a transactional message.
+    `position` is (sequence id, number, transaction index) of a transactional message, which may be
+    the first and the last of its transaction.
     """
     label = b"" if not new.label else new.label.encode("utf-16-le") + b"\0\0"
     transactional = delivery == TRANSACTIONAL
@@ -195,7 +198,7 @@ def compose(
     transaction = None
     if position is not None:
         sequence_id, number, index = position
-        first_and_last = 0b1100
+        first_and_last = is_first << 2 | is_last << 3
         transaction = TransactionHeader(
             TransactionFlags(first_and_last | (index & TRANSACTION_INDEX_MASK) << 4),
             sequence_id,

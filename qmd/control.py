@@ -46,6 +46,7 @@ class ControlServer:
         self._manager = manager
         self._server: asyncio.Server | None = None
         self.connections: dict[ControlConnection, None] = {}
+        self.connection_count = 0
 
     async def start(self, path: Path, mode: int, group: str) -> None:
         """Raises OSError, or LookupError for a group that does not exist."""
@@ -79,6 +80,8 @@ class ControlConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._buffer = FrameBuffer()
         self._reader = Reader()
+        server.connection_count += 1
+        self._serial = server.connection_count  # a connection that is older has a lower one
         self._backlog: deque[memoryview] = deque()  # asked for, and not begun
         self._under_way = 0  # begun, and not answered
         self._output: list[bytes] = []
@@ -108,6 +111,7 @@ class ControlConnection(asyncio.Protocol):
         for task in self._looking:
             task.cancel()
         self._manager.reading.leave(self._reader)
+        self._manager.transactions.leave(self)
 
     def pause_writing(self) -> None:
         self._may_write.clear()
@@ -248,21 +252,39 @@ class ControlConnection(asyncio.Protocol):
         self._done(request.number, overview.hello(self._manager))
 
     def _send(self, request: frames.Send) -> None:
-        self._manager.sending.send(
-            request.messages, request.token, partial(self._done, request.number)
+        if request.transaction:
+            ids = self._manager.transactions.send(request.transaction, self, request.messages)
+            self._done(request.number, ids)
+        elif request.once:
+            self._change(request.number, self._send_once(request))
+        else:
+            self._manager.transactions.refuse_sealed(request.token, self._serial)
+            self._manager.sending.send(
+                request.messages, request.token, partial(self._done, request.number)
+            )
+
+    async def _send_once(self, request: frames.Send) -> object:
+        if not request.token:
+            raise Refusal(
+                "no_token",
+                "a message that is to be sent once has no id by which it can be known again",
+                "Choose one: up to 64 bytes of your own, another for each message.",
+            )
+        return await self._manager.transactions.send_once(
+            request.messages, request.token, self._serial
         )
 
     def _take(self, request: frames.Take) -> None:
         queue = self._manager.routes.find_queue(request.queue)
-        self._manager.reading.take(
-            self._reader,
-            queue,
-            _limit(request.limit),
-            _wait_s(request.wait_s),
-            partial(self._done, request.number),
-        )
+        limit, wait_s = _limit(request.limit), _wait_s(request.wait_s)
+        answer = partial(self._done, request.number)
+        if request.transaction:
+            self._manager.transactions.take(request.transaction, self, queue, limit, wait_s, answer)
+        else:
+            self._manager.reading.take(self._reader, queue, limit, wait_s, answer)
 
     def _remove(self, request: frames.Remove) -> None:
+        self._manager.transactions.refuse_sealed(request.token, self._serial)
         queue = self._manager.routes.find_queue(request.queue)
         self._manager.reading.remove(
             self._reader,
@@ -286,7 +308,24 @@ class ControlConnection(asyncio.Protocol):
         self._look(request.number, work)
 
     def _outcome(self, request: frames.Outcome) -> None:
-        self._look(request.number, self._manager.outcome(request.token))
+        self._look(request.number, self._manager.outcome(request.token, self._serial))
+
+    def _begin(self, request: frames.Begin) -> None:
+        idle_s = _wait_s(request.idle_s)
+        self._manager.transactions.begin(request.transaction, self, idle_s)
+        self._done(request.number, None)
+
+    def _commit(self, request: frames.Commit) -> None:
+        self._manager.transactions.commit(
+            request.transaction, self, partial(self._done, request.number)
+        )
+
+    def _abort(self, request: frames.Abort) -> None:
+        count = self._manager.transactions.abort(request.transaction, self, request.reason)
+        self._done(request.number, count)
+
+    def _list_transactions(self, request: frames.ListTransactions) -> None:
+        self._done(request.number, overview.transactions(self._manager))
 
     def _create_queue(self, request: frames.CreateQueue) -> None:
         self._change(request.number, self._create(request))
@@ -384,6 +423,10 @@ _HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
     frames.GiveBack: ControlConnection._give_back,
     frames.Peek: ControlConnection._peek,
     frames.Outcome: ControlConnection._outcome,
+    frames.Begin: ControlConnection._begin,
+    frames.Commit: ControlConnection._commit,
+    frames.Abort: ControlConnection._abort,
+    frames.ListTransactions: ControlConnection._list_transactions,
     frames.CreateQueue: ControlConnection._create_queue,
     frames.SetQueue: ControlConnection._set_queue,
     frames.DeleteQueue: ControlConnection._delete_queue,

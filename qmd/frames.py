@@ -42,6 +42,7 @@ INFINITE_S = 0xFFFFFFFF  # a time-to-reach-queue or time-to-be-received without 
 
 
 Token = Annotated[bytes, msgspec.Meta(max_length=TOKEN_BYTES_MAX)]
+TransactionId = Annotated[bytes, msgspec.Meta(max_length=16)]
 LookupIds = Annotated[list[int], msgspec.Meta(max_length=MESSAGES_MAX)]
 
 
@@ -91,23 +92,29 @@ class Send(Request, tag="send", frozen=True):
     """Store all of the messages or none, in this order.  -> [message id as text, ...]
 
     With a token the request can be asked about later (`Outcome`), so that one
-    whose answer was lost is not done twice.
+    whose answer was lost is not done twice.  With `once`, a token that was there
+    before is answered as it was then, and nothing is sent again.  With a
+    transaction nothing is sent before it commits.
     """
 
     messages: Annotated[list[NewMessage], msgspec.Meta(max_length=MESSAGES_MAX)]
     token: Token = b""
+    transaction: TransactionId = b""
+    once: bool = False
 
 
 class Take(Request, tag="take", frozen=True):
     """Take up to `limit` messages; nobody else sees them until they are settled.
 
     -> [StoredMessage, ...], empty when the time ran out.  They go back to their
-    old place when this connection ends, or with `GiveBack`.
+    old place when this connection ends, or with `GiveBack`.  In a transaction its
+    end settles them: commit removes them, abort puts them back.
     """
 
     queue: str
     limit: int = 1
     wait_s: float = NO_WAIT
+    transaction: TransactionId = b""
 
 
 class Remove(Request, tag="remove", frozen=True):
@@ -138,6 +145,36 @@ class Outcome(Request, tag="outcome", frozen=True):
     """What became of an earlier request.  -> its answer, or None: it was not done"""
 
     token: Token
+
+
+class Begin(Request, tag="begin", frozen=True):
+    """Begin a transaction of this connection; the caller chooses its id.
+
+    It is aborted when nothing is heard of it for `idle_s` (0: the daemon's limit).
+    """
+
+    transaction: TransactionId
+    idle_s: float = 0.0
+
+
+class Commit(Request, tag="commit", frozen=True):
+    """Everything of the transaction is done, as one.  -> [message id of what was sent, ...]
+
+    `Outcome` with its id gives the same later, or None: nothing of it was done, and never will be.
+    """
+
+    transaction: TransactionId
+
+
+class Abort(Request, tag="abort", frozen=True):
+    """Nothing of the transaction is done.  -> how many messages went back to their queues"""
+
+    transaction: TransactionId
+    reason: str = ""
+
+
+class ListTransactions(Request, tag="list_transactions", frozen=True):
+    """-> [{transaction, age_s, idle_s, sent, received, ...}, ...] of those under way"""
 
 
 class CreateQueue(Request, tag="create_queue", frozen=True):
@@ -229,6 +266,10 @@ AnyRequest = (
     | GiveBack
     | Peek
     | Outcome
+    | Begin
+    | Commit
+    | Abort
+    | ListTransactions
     | CreateQueue
     | SetQueue
     | DeleteQueue

@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from qmd.compose import QueueAddress
 from qmd.core.ready import ReadyWindow
 from qmd.core.stored_packet import INFINITE_S, receive_deadline_s
@@ -201,14 +203,21 @@ class LocalQueue(Measured):
         self.messages -= messages
         self.shrink(size)
 
-    def put_back(self, reader: Reader, lookup_ids: Iterable[int]) -> int:
-        """Those that `reader` has return to their old place.  Returns how many did."""
+    def put_back(self, reader: Reader, lookup_ids: Iterable[int], *, aborted: bool = False) -> int:
+        """Those that `reader` has return to their old place.  Returns how many did.
+
+        `aborted`: with the transaction that had them, which each of them remembers.
+        """
         mine = reader.taken.get(self, set())
         count = 0
         for lookup_id in lookup_ids:
             if lookup_id in mine:
                 mine.remove(lookup_id)
                 message = self.taken.pop(lookup_id)
+                if aborted:
+                    message = msgspec.structs.replace(message, abort_count=message.abort_count + 1)
+                    if lookup_id in self.express:
+                        self.express[lookup_id] = message
                 self.window.put_back(lookup_id, message, len(message.packet))
                 count += 1
         return count

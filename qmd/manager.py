@@ -39,6 +39,7 @@ from qmd.routes import Routes
 from qmd.sending import Sending
 from qmd.settings import Settings
 from qmd.timers import Timers
+from qmd.transactions import Transactions
 from qmd.undelivered import Undelivered
 from qmd.usage import Usage
 from storage import Storage, StorageOptions
@@ -61,7 +62,6 @@ log = structlog.get_logger()
 ARRIVALS_BLOCK = 1_000_000  # numbers reserved at once: one row written for so many messages
 MESSAGE_NUMBERS_BLOCK = 1 << 18  # half of it is more than a client can ask for at once
 NUMBERS_SPARE = 20_000  # for what our own acknowledgments and dead letters may need meanwhile
-OUTCOME_AGE_S = 3600  # at 12,000 messages a second some 200 MB an hour, which no quota counts
 FORGOTTEN_ROWS = 4096  # outcomes, in one commit
 
 
@@ -104,6 +104,7 @@ class QueueManager:
         self.routes = Routes(self)
         self.sending = Sending(self)
         self.reading = Reading(self)
+        self.transactions = Transactions(self)
         self.endings = Endings(self)
         self.administration = Administration(self)
         self.undelivered = Undelivered(self)
@@ -228,8 +229,20 @@ class QueueManager:
 
     # What became of a request.
 
-    async def outcome(self, token: bytes) -> object:
-        """The answer to an earlier request with this token; None when it was not done."""
+    async def outcome(self, token: bytes, asker: int = 0) -> object:
+        """The answer to an earlier request with this token; None when it was not done.
+
+        None is a promise: a request that is still on its way here over a connection older than
+        that of the `asker` will be refused.
+        """
+        self.transactions.seal(token, asker)
+        answer = await self.find_outcome(token)
+        if answer is not None:
+            self.transactions.unseal(token)
+        return answer
+
+    async def find_outcome(self, token: bytes) -> object:
+        """The same, with nothing promised for the time to come."""
         found: asyncio.Future[bytes | None] = self.loop.create_future()
         # After the open batch, which may hold the very request.
         self.storage.batch.read_after(
@@ -252,7 +265,9 @@ class QueueManager:
         self.incoming.forget_old(self.loop.time())
         await self.storage.batch.run(partial(history_rows.forget, before_s=wall_s - age_s))
         outcomes = partial(
-            outcome_rows.forget, before_s=wall_s - OUTCOME_AGE_S, rows_max=FORGOTTEN_ROWS
+            outcome_rows.forget,
+            before_s=wall_s - int(self.settings.transactions.outcome_age_s),
+            rows_max=FORGOTTEN_ROWS,
         )
         while await self.storage.batch.run(outcomes) == FORGOTTEN_ROWS:
             pass  # one commit for so many, because everybody waits for it

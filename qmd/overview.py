@@ -59,6 +59,25 @@ def status(manager: QueueManager) -> Value:
     }
 
 
+def transactions(manager: QueueManager) -> list[Value]:
+    """Those under way, the oldest first."""
+    now = manager.loop.time()
+    return [
+        {
+            "transaction": each.id.hex(),
+            "state": "committing" if each.is_committing else "active",
+            "age_s": round(now - each.began_at, 3),
+            "idle_s": round(now - each.used_at, 3),
+            "idle_limit_s": each.idle_s,
+            "sent": len(each.messages),
+            "bytes": each.bytes,
+            "received": each.taken_count,
+            "queues": sorted(queue.name for queue, mine in each.reader.taken.items() if mine),
+        }
+        for each in manager.transactions.live
+    ]
+
+
 def queue(queue: LocalQueue) -> Value:
     return {
         "name": queue.name,

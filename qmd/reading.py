@@ -18,6 +18,7 @@ import msgspec
 from qmd import frames
 from qmd.frames import StoredMessage
 from qmd.local_queue import TAKE_BYTES_MAX, LocalQueue, Reader, Waiter
+from qmd.recorder import Kind
 from qmd.refusal import Refusal
 from storage import messages as message_rows
 from storage.keys import (
@@ -145,6 +146,46 @@ class Reading:
     ) -> None:
         queue.forget(lookup_ids)
         done(len(lookup_ids))
+
+    def abort(self, reader: Reader, transaction: str, reason: str) -> int:
+        """A transaction is aborted: what it received returns, its abort count raised; how many."""
+        self.stop_waiting(reader)
+        manager = self._manager
+        count = 0
+        for queue, mine in list(reader.taken.items()):
+            if not mine:
+                continue
+            lookup_ids = sorted(mine)
+            messages = [queue.taken[lookup_id] for lookup_id in lookup_ids]
+            manager.recorder.record(
+                Kind.ABORTED,
+                [message.packet for message in messages],
+                queue=queue.name,
+                places=lookup_ids,
+                reason=reason,
+                transaction=transaction,
+            )
+            keys = [queue.id << LOOKUP_BITS | lookup_id for lookup_id in lookup_ids]
+            manager.storage.batch.run(partial(message_rows.count_abort, keys=keys))
+            count += queue.put_back(reader, lookup_ids, aborted=True)
+            self.serve(queue)
+        return count
+
+    def is_waiting(self, reader: Reader) -> bool:
+        """Whether it waits for a message anywhere."""
+        return any(
+            waiter.reader is reader
+            for queue in self._manager.queues.values()
+            for waiter in queue.waiters
+        )
+
+    def stop_waiting(self, reader: Reader) -> None:
+        """Its requests for messages are answered with none."""
+        for queue in self._manager.queues.values():
+            for waiter in [waiter for waiter in queue.waiters if waiter.reader is reader]:
+                queue.waiters.remove(waiter)
+                self._manager.timers.cancel(waiter)
+                waiter.answer([])
 
     def give_back(self, reader: Reader, queue: LocalQueue, lookup_ids: list[int]) -> int:
         """Messages that `reader` took return to their old place; how many did."""

@@ -5,7 +5,7 @@ check all ──► rows into the open batch ──► (commit) ──► answer
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -51,37 +51,64 @@ class Sending:
 
         Raises Refusal when none was taken over.
         """
-        if self._manager.stopping:
-            raise Refusal("stopping", "this queue manager is stopping", "Try again in a moment.")
-        routes = self._check(messages)
+        routes = self.check(messages)
+        self.take_over(messages, routes, token, done)
+
+    def ids(self, numbers: Iterable[int]) -> list[str]:
+        """The message ids, as text, of messages of ours."""
+        own_guid = guid_text(self._manager.id)
+        return [f"{own_guid}\\{number}" for number in numbers]
+
+    def take_over(
+        self,
+        messages: list[NewMessage],
+        routes: list[tuple[Route, int]],
+        token: bytes,
+        done: Callable[[list[str]], None],
+        *,
+        numbers: list[int] | None = None,
+    ) -> None:
+        """What `check` has let through; nothing is refused any more.
+
+        With `numbers`, which they have been promised, the messages are those of one transaction.
+        """
         self._manager.outgoing.release()  # where all is acknowledged, a new sequence begins
         batch = self._manager.storage.batch
         wall = self._manager.environment.time()
         wall_s, wall_ms = int(wall), int(wall * 1000)
-        own_guid = guid_text(self._manager.id)
-        ids: list[str] = []
-        numbers: list[int] = []
+        in_transaction = numbers is not None
+        if numbers is None:
+            numbers = [self._manager.next_message_number() for _ in messages]
+        ids = self.ids(numbers)
+        index = self._next_index()
+        last = len(messages) - 1
         to_queues: dict[LocalQueue, list[StoredMessage]] = {}
         to_send: dict[OutgoingQueue, list[tuple[int, bytes]]] = {}
         express: dict[OutgoingQueue, list[tuple[int, bytes]]] = {}
-        for new, (route, delivery) in zip(messages, routes, strict=True):
-            number = self._manager.next_message_number()
-            ids.append(f"{own_guid}\\{number}")
-            numbers.append(number)
+        for place, (new, (route, delivery)) in enumerate(zip(messages, routes, strict=True)):
+            number = numbers[place]
+            if not in_transaction:  # each is a transaction of its own
+                bounds = self._next_index(), True, True
+            else:
+                bounds = index, place == 0, place == last
             if isinstance(route, OutgoingQueue):
                 if delivery == TRANSACTIONAL:
                     sequence_number, key = route.next_key()
-                    position = self._position(route.sequence.sequence_id, sequence_number)
+                    position = route.sequence.sequence_id, sequence_number
                 else:
                     key, position = self._manager.next_lookup_id(PRIORITY_MAX - new.priority), None
-                packet = self._compose(new, route.address, number, wall_s, delivery, position)
+                packet = self._compose(
+                    new, route.address, number, wall_s, delivery, position, bounds
+                )
                 self._manager.outgoing.append(route, key, packet, batch)
                 kind = express if delivery == EXPRESS else to_send
                 kind.setdefault(route, []).append((key, packet))
             else:
                 level = PRIORITY_MAX - (0 if delivery == TRANSACTIONAL else new.priority)
-                position = self._position(0, 0) if delivery == TRANSACTIONAL else None
-                packet = self._compose(new, route.address, number, wall_s, delivery, position)
+                position = (0, 0) if delivery == TRANSACTIONAL else None
+                packet = self._compose(
+                    new, route.address, number, wall_s, delivery, position, bounds
+                )
                 stored = StoredMessage(self._manager.next_lookup_id(level), wall_ms, packet)
                 self._enter(route, stored, batch)
                 if delivery != EXPRESS:
@@ -118,8 +145,19 @@ class Sending:
         for outgoing, packets in to_send.items():
             self._manager.outgoing.appended(outgoing, packets)
 
-    def _check(self, messages: list[NewMessage]) -> list[tuple[Route, int]]:
-        """Where each message goes, and how; raises Refusal before anything is done."""
+    def check(
+        self,
+        messages: list[NewMessage],
+        *,
+        in_transaction: bool = False,
+        is_part: bool = False,
+    ) -> list[tuple[Route, int]]:
+        """Where each message goes, and how; raises Refusal before anything is done.
+
+        `is_part`: they are not taken over now, but with what comes later in their transaction.
+        """
+        if self._manager.stopping:
+            raise Refusal("stopping", "this queue manager is stopping", "Try again in a moment.")
         routes: list[tuple[Route, int]] = []
         added: dict[Route, int] = {}
         total = 0
@@ -131,9 +169,16 @@ class Sending:
             route = names.route(new.destination)
             delivery = new.delivery
             if isinstance(route, LocalQueue):
+                if in_transaction and not route.transactional:
+                    raise Refusal(
+                        "not_transactional_queue",
+                        f"queue {route.name} is not transactional, and the message is to be sent in"
+                        " a transaction",
+                        "Send it outside the transaction, or create a transactional queue.",
+                    )
                 delivery = self._local_delivery(route, delivery)
             elif delivery == AUTOMATIC:
-                delivery = RECOVERABLE
+                delivery = TRANSACTIONAL if in_transaction else RECOVERABLE
             size = packet_size(
                 new,
                 route.address,
@@ -165,6 +210,8 @@ class Sending:
             if isinstance(route, LocalQueue) and not route.has_room(before + size):
                 raise queue_refusal(route, before + size)
             routes.append((route, delivery))
+        if is_part:
+            total = 0
         full = self._manager.is_full(total, express=express, messages=len(messages))
         if full is not None:
             raise full
@@ -200,8 +247,10 @@ class Sending:
         number: int,
         wall_s: int,
         delivery: int,
-        position: tuple[int, int, int] | None,
+        position: tuple[int, int] | None,
+        bounds: tuple[int, bool, bool],
     ) -> bytes:
+        index, is_first, is_last = bounds
         return compose(
             new,
             source=self._manager.id,
@@ -211,13 +260,16 @@ class Sending:
             message_number=number,
             sent_time_s=wall_s,
             delivery=delivery,
-            position=position,
+            position=None if position is None else (*position, index),
+            is_first=is_first,
+            is_last=is_last,
             time_to_reach_queue_s=int(self._manager.settings.delivery.time_to_reach_queue_s),
         )
 
-    def _position(self, sequence_id: int, number: int) -> tuple[int, int, int]:
+    def _next_index(self) -> int:
+        """A number for a transaction, of 20 bits.  [MS-MQMQ] 2.2.20.5"""
         self._transaction_index = self._transaction_index + 1 & 0xFFFFF
-        return sequence_id, number, self._transaction_index
+        return self._transaction_index
 
     def send_packet(
         self, name: FormatName, packet: bytes, batch: Batch, *, via: bytes | None = None

@@ -212,6 +212,25 @@ class DeliverySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionsSettings:
+    """Transactions of applications, which live in memory until they commit."""
+
+    idle_s: float = setting(
+        Duration("100ms", "7d"), "5m", "One of which nothing was heard for so long is aborted."
+    )
+    live_max: int = setting(Whole(1, 1_000_000), 10_000, "Transactions under way at once.")
+    messages_bytes_max: int = setting(
+        Size("1KiB", "1GiB"), "64MiB", "Bodies of the messages that one of them sends."
+    )
+    outcome_age_s: float = setting(
+        Duration("1m", "30d"),
+        "1h",
+        "How long it is known what became of a request or transaction, for a client that asks"
+        " again.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSettings:
     """The database; there is seldom a reason to change these."""
 
@@ -245,6 +264,7 @@ class Settings:
     control: ControlSettings = field(default_factory=ControlSettings)
     quotas: QuotasSettings = field(default_factory=QuotasSettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
+    transactions: TransactionsSettings = field(default_factory=TransactionsSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
@@ -256,6 +276,7 @@ SECTIONS: dict[str, type[Any]] = {
     "control": ControlSettings,
     "quotas": QuotasSettings,
     "delivery": DeliverySettings,
+    "transactions": TransactionsSettings,
     "storage": StorageSettings,
     "log": LogSettings,
 }

@@ -48,6 +48,15 @@ def delete(db: sqlite3.Connection, keys: Sequence[int]) -> None:
     )
 
 
+def count_abort(db: sqlite3.Connection, keys: Sequence[int]) -> None:
+    """A transaction that had received these messages was aborted."""
+    db.execute(
+        "UPDATE message SET abort_count = abort_count + 1"
+        " WHERE key IN (SELECT value FROM json_each(?))",
+        (key_list(keys),),
+    )
+
+
 def remove(db: sqlite3.Connection, keys: Sequence[int]) -> Totals:
     """Delete these messages; how many of them there were."""
     count, size = db.execute(

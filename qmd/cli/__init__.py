@@ -25,6 +25,7 @@ COMMANDS = {
     "outgoing": "qmd.cli.outgoing:outgoing",
     "sequence": "qmd.cli.sequence:sequence",
     "session": "qmd.cli.session:session",
+    "transaction": "qmd.cli.transaction:transaction",
     "name": "qmd.cli.name:name",
     "check": "qmd.cli.check:check",
 }

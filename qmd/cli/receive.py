@@ -21,10 +21,28 @@ BATCH_MESSAGES = 128
 
 @click.command()
 @reading_options
+@click.option(
+    "--transaction",
+    "in_transaction",
+    is_flag=True,
+    help="Each in a transaction of its own, committed when it is printed, or when --exec is done.",
+)
+@click.option(
+    "--exec",
+    "program",
+    metavar="CMD",
+    help="Run this shell command for each, with the body as its standard input and the properties"
+    " in its environment (QMD_LABEL, QMD_ID, ...); exit code 0 commits, any other aborts.",
+)
 @pass_configuration
 @click.pass_context
 def receive(
-    context: click.Context, configuration: Configuration, queue: str, wanted: Wanted
+    context: click.Context,
+    configuration: Configuration,
+    queue: str,
+    wanted: Wanted,
+    in_transaction: bool,
+    program: str | None,
 ) -> None:
     """Receive messages: remove and print them.
 
@@ -35,8 +53,15 @@ def receive(
 
     from qmd.cli.messages import Printer
 
+    if program is not None and not in_transaction:
+        raise click.UsageError("--exec needs --transaction: it decides whether it commits")
     printer = Printer(wanted)
-    interrupted = asyncio.run(_receive(configuration, queue, wanted, printer))
+    if in_transaction:
+        from qmd.cli.work import work
+
+        interrupted = asyncio.run(work(configuration, queue, wanted, printer, program))
+    else:
+        interrupted = asyncio.run(_receive(configuration, queue, wanted, printer))
     end(context, wanted, printer.count, interrupted=interrupted)
 
 

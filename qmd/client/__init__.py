@@ -23,6 +23,7 @@ from qmd.client.errors import (
     ReadOnly,
     Stopping,
     TooLarge,
+    TransactionAborted,
     WrongDelivery,
 )
 from qmd.client.message import Message, SequencePosition
@@ -30,6 +31,7 @@ from qmd.client.new_message import Acknowledge, Properties, new_message
 from qmd.client.queue_manager import QueueManager, connect
 from qmd.client.receiver import Taken
 from qmd.client.sender import Sender
+from qmd.client.transaction import Transaction
 from qmd.frames import UNLIMITED
 
 __all__ = [
@@ -57,6 +59,8 @@ __all__ = [
     "Stopping",
     "Taken",
     "TooLarge",
+    "Transaction",
+    "TransactionAborted",
     "WrongDelivery",
     "connect",
     "new_message",

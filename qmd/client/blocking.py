@@ -6,7 +6,7 @@
             ...
 
 One wrapper does all of it: every coroutine of `QueueManager` (and of what it
-returns: `Sender`, `Taken`) is run in an event loop of its own, in a thread of its
+returns: `Sender`, `Taken`, `Transaction`) is run in an event loop of its own, in a thread of its
 own, and waited for.  It may be used by several threads.
 """
 
@@ -25,6 +25,7 @@ from qmd.client.queue_manager import RECONNECT_S
 from qmd.client.queue_manager import connect as connect_async
 from qmd.client.receiver import Taken
 from qmd.client.sender import Sender
+from qmd.client.transaction import Transaction
 
 T = TypeVar("T")
 
@@ -118,7 +119,7 @@ class Blocking:
             self._loop.stop()
 
     def _face(self, result: Any) -> Any:
-        if isinstance(result, Sender | Taken):
+        if isinstance(result, Sender | Taken | Transaction):
             return Blocking(result, self._loop)
         if isinstance(result, AsyncIterator):
             return self._iterate(result)

@@ -4,7 +4,7 @@
     ├── QueueManagerError    the queue manager refused; nothing of the request was done
     │   ├── BadRequest  BadName  NoSuchQueue  QueueExists  WrongDelivery
     │   ├── AccessDenied  OverQuota  TooLarge  DiskFull  ReadOnly
-    │   └── NotTaken  Stopping
+    │   └── NotTaken  Stopping  TransactionAborted
     ├── NotConnected         nobody answers; nothing of the request was done
     ├── OutcomeUnknown       the connection broke while a change was under way
     └── NotHandedOver        closed while received messages were still waiting to be read
@@ -103,6 +103,12 @@ class Stopping(QueueManagerError):
     """The daemon is about to end; the next one will answer."""
 
     code = "stopping"
+
+
+class TransactionAborted(QueueManagerError):
+    """Nothing of the transaction was done, and never will be: its work can be done again."""
+
+    code = "transaction_aborted"
 
 
 class NotConnected(ClientError):

@@ -22,6 +22,7 @@ from qmd.client.message import Message
 from qmd.client.new_message import Properties, new_message
 from qmd.client.receiver import Receiver, Taken
 from qmd.client.sender import WINDOW_MESSAGES, Sender
+from qmd.client.transaction import Transaction
 
 RECONNECT_S = 30.0
 RECEIVE_BATCH_MESSAGES = 256
@@ -114,6 +115,36 @@ class QueueManager:
         At most `window` messages are unconfirmed at a time.
         """
         return Sender(self._caller, destination, window)
+
+    def transaction(self, *, idle_s: float = 0.0) -> Transaction:
+        """Sends and receives that happen together, or not at all: `async with qm.transaction()`.
+
+        It is aborted when nothing is heard of it for `idle_s` (0: as the daemon is set up).
+        """
+        return Transaction(self._caller, idle_s)
+
+    async def list_transactions(self) -> list[Facts]:
+        """Those under way, of all clients."""
+        return await self._list(frames.ListTransactions)
+
+    async def send_once(
+        self,
+        destination: str,
+        body: bytes | str = b"",
+        *,
+        deduplication_id: bytes | str,
+        **properties: Unpack[Properties],
+    ) -> str:
+        """Send a message unless that was done before with this id of the application's own.
+
+        The id, up to 64 bytes, is remembered on disk for `[transactions] outcome_age`; whoever
+        repeats it meanwhile gets the id of the message that was sent then.
+        """
+        token = deduplication_id.encode() if isinstance(deduplication_id, str) else deduplication_id
+        message = new_message(destination, body, **properties)
+        # Done twice it is done once: it may be repeated like a question.
+        ids: list[str] = await self._caller.ask(frames.Send, [message], token, b"", True)
+        return ids[0]
 
     async def outcome(self, token: bytes) -> Any:
         """What the request that carried `token` returned, or None when it was not done."""

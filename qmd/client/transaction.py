@@ -1,0 +1,148 @@
+"""A transaction, as an application sees it: sends and receives that happen together, or not at all.
+
+    async with qm.transaction() as transaction:
+        order = await transaction.receive("orders", timeout_s=30)
+        await transaction.send("invoices@hostb", invoice(order))
+
+At the end of the context it commits; an error aborts it, and what it received is in its queue
+again, its abort count raised.  The work is bound to one connection: when that breaks before the
+commit, nothing was done, and TransactionAborted says so; when it breaks during the commit, the
+queue manager is asked what became of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+from qmd import frames
+from qmd.client.caller import Caller
+from qmd.client.connection import Connection
+from qmd.client.errors import (
+    ClientError,
+    NotConnected,
+    QueueManagerError,
+    TransactionAborted,
+)
+from qmd.client.message import Message
+from qmd.client.new_message import Properties, new_message
+
+
+class Transaction:
+    """Made by `QueueManager.transaction`; a context manager.
+
+    Every method raises TransactionAborted when it has ended without a commit, and then all of its
+    work can be done again in another one.
+    """
+
+    def __init__(self, caller: Caller, idle_s: float) -> None:
+        self._caller = caller
+        self._idle_s = idle_s
+        self._connection: Connection | None = None
+        self._is_over = False
+        self.id = os.urandom(16)
+        #: Ids of what was sent, once it is committed.
+        self.sent: list[str] = []
+
+    async def begin(self) -> None:
+        """Done by the context manager."""
+        patience = self._caller.patience()
+        while True:
+            connection = await self._caller.connection()
+            try:
+                await connection.ask(frames.Begin, self.id, self._idle_s)
+            except NotConnected as lost:
+                self.id = os.urandom(16)
+                await patience.wait(lost)
+            else:
+                self._connection = connection
+                return
+
+    async def send(
+        self, destination: str, body: bytes | str = b"", **properties: Unpack[Properties]
+    ) -> str:
+        """Send one message with the transaction; returns the id that it will have."""
+        return (await self.send_many([new_message(destination, body, **properties)]))[0]
+
+    async def send_many(self, messages: Sequence[frames.NewMessage]) -> list[str]:
+        """Send messages with the transaction, in this order; returns their ids."""
+        ids: list[str] = await self._ask(frames.Send, list(messages), b"", self.id)
+        return ids
+
+    async def receive(self, queue: str, *, timeout_s: float | None = 0.0) -> Message | None:
+        """Receive the first message; None when none came within `timeout_s` (None: for ever)."""
+        messages = await self.receive_many(queue, 1, timeout_s=timeout_s)
+        return messages[0] if messages else None
+
+    async def receive_many(
+        self, queue: str, limit: int, *, timeout_s: float | None = 0.0
+    ) -> list[Message]:
+        """Receive what is there, at most `limit` messages; waits only for the first."""
+        wait_s = frames.FOREVER if timeout_s is None else timeout_s
+        result = await self._ask(frames.Take, queue, limit, wait_s, self.id)
+        return [Message(stored) for stored in frames.stored_messages(result)]
+
+    async def commit(self) -> list[str]:
+        """All of it is done, and on disk, when this returns; the ids of what was sent.
+
+        Raises TransactionAborted when none of it was done, and OutcomeUnknown, with the
+        transaction's id as `token`, when nobody answers any more.
+        """
+        self._check()
+        self._is_over = True
+        assert self._connection is not None
+        try:
+            self.sent = await asyncio.shield(self._connection.ask(frames.Commit, self.id))
+        except NotConnected as lost:
+            outcome = await self._caller.outcome(self.id)
+            if outcome is None:
+                raise TransactionAborted(
+                    f"nothing of the transaction was done: {lost.text}", "do its work again"
+                ) from lost
+            self.sent = outcome
+        return self.sent
+
+    async def abort(self, reason: str = "") -> None:
+        """Nothing of it is done.  `reason` is for the log and the history of its messages."""
+        if self._is_over:
+            return
+        self._is_over = True
+        if self._connection is not None and not self._connection.is_lost:
+            # A connection that ends aborts it as well.
+            with contextlib.suppress(NotConnected, QueueManagerError):
+                await self._connection.ask(frames.Abort, self.id, reason)
+
+    async def __aenter__(self) -> Transaction:
+        await self.begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        if kind is not None:
+            await self.abort((str(error) or kind.__name__)[:200])
+        elif not self._is_over:
+            await self.commit()
+
+    # ----------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._is_over or self._connection is None:
+            raise ClientError("the transaction has ended, or was not begun", "begin another one")
+
+    async def _ask(self, verb: Any, *arguments: object) -> Any:
+        self._check()
+        assert self._connection is not None
+        try:
+            return await self._connection.ask(verb, *arguments)
+        except NotConnected as lost:
+            self._is_over = True
+            raise TransactionAborted(
+                f"nothing of the transaction was done: {lost.text}", "do its work again"
+            ) from lost
+        except TransactionAborted:
+            self._is_over = True
+            raise

@@ -1,0 +1,313 @@
+"""Transactions: sends and receives that happen together, or not at all.
+
+    begin ─► send, take … ─► commit ─► one batch: rows of what is sent, deletions of what was
+                │                      received, the outcome by the transaction's id ─► (commit)
+                └──► abort: what was taken is back at its old place, its abort count raised
+
+Until its commit a transaction lives in memory, and belongs to the connection that began it: a
+client that dies, a limit of idleness that passes and a daemon that restarts all abort it.  What is
+sent gets its place in its streams when the transaction commits, so the order of commits is the
+order of delivery.
+
+The client chooses the id.  One that lost its connection while it committed asks for the outcome of
+that id; asking seals it: a commit that is still on its way, in the buffer of a connection that
+broke, is refused from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from qmd.frames import AUTOMATIC, TRANSACTIONAL, NewMessage, StoredMessage
+from qmd.local_queue import LocalQueue, Reader
+from qmd.refusal import Refusal
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+
+log = structlog.get_logger()
+
+SEALED_MAX = 100_000  # ids of which somebody was told that nothing was done
+_EVERYBODY = 1 << 62  # no connection has so high a number
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """One that has not ended."""
+
+    id: bytes
+    owner: Hashable  # the connection that began it
+    idle_s: float
+    began_at: float  # loop time
+    used_at: float
+    reader: Reader = field(default_factory=Reader)
+    messages: list[NewMessage] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)  # of the messages
+    bytes: int = 0  # of their bodies
+    is_committing: bool = False
+
+    @property
+    def taken_count(self) -> int:
+        return sum(len(mine) for mine in self.reader.taken.values())
+
+
+class Transactions:
+    """Those that are under way."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+        self._live: dict[bytes, Transaction] = {}
+        # Ids of which somebody was told that nothing was done: the connections from which it must
+        # stay so, as the first that is free of it, and why.
+        self._sealed: OrderedDict[bytes, tuple[int, str]] = OrderedDict()
+        self._sending_once: dict[bytes, asyncio.Future[list[str]]] = {}
+        self.committed_count = 0
+        self.aborted_count = 0
+
+    @property
+    def live(self) -> list[Transaction]:
+        return list(self._live.values())
+
+    def begin(self, transaction_id: bytes, owner: Hashable, idle_s: float) -> None:
+        """Raises Refusal."""
+        limits = self._manager.settings.transactions
+        if len(transaction_id) != 16:
+            raise Refusal(
+                "bad_transaction_id",
+                f"the id of a transaction has 16 bytes; {len(transaction_id)} were given",
+                "Take 16 random bytes for each transaction.",
+            )
+        if transaction_id in self._live or transaction_id in self._sealed:
+            raise Refusal(
+                "transaction_exists",
+                f"transaction {transaction_id.hex()} was begun before",
+                "Take 16 new random bytes for each transaction.",
+            )
+        if len(self._live) >= limits.live_max:
+            raise Refusal(
+                "too_many_transactions",
+                f"{len(self._live)} transactions are under way; {limits.live_max} are allowed"
+                " ([transactions] live_max)",
+                "Commit or abort some, or allow more.",
+            )
+        now = self._manager.loop.time()
+        idle_s = min(idle_s, limits.idle_s) if idle_s > 0 else limits.idle_s
+        transaction = Transaction(transaction_id, owner, idle_s, now, now)
+        self._live[transaction_id] = transaction
+        self._watch(transaction)
+
+    def send(self, transaction_id: bytes, owner: Hashable, messages: list[NewMessage]) -> list[str]:
+        """Check messages now, to be sent at the commit; their ids.  Raises Refusal."""
+        transaction = self._find(transaction_id, owner)
+        limit = self._manager.settings.transactions.messages_bytes_max
+        size = sum(len(new.body) + len(new.extension) for new in messages)
+        if transaction.bytes + size > limit:
+            raise Refusal(
+                "transaction_too_large",
+                f"the messages of a transaction may have {limit} bytes in all"
+                f" ([transactions] messages_bytes_max); with these they would have"
+                f" {transaction.bytes + size}",
+                "Commit more often.",
+            )
+        for new in messages:
+            if new.delivery not in (AUTOMATIC, TRANSACTIONAL):
+                raise Refusal(
+                    "not_in_a_transaction",
+                    f"the message to {new.destination} asks for a delivery of its own, and what is"
+                    " sent in a transaction is transactional",
+                    "Leave its delivery out, or send it outside the transaction.",
+                )
+        self._manager.sending.check(messages, in_transaction=True, is_part=True)
+        numbers = [self._manager.next_message_number() for _ in messages]
+        transaction.messages += messages
+        transaction.numbers += numbers
+        transaction.bytes += size
+        return self._manager.sending.ids(numbers)
+
+    def take(
+        self,
+        transaction_id: bytes,
+        owner: Hashable,
+        queue: LocalQueue,
+        limit: int,
+        wait_s: float,
+        answer: Callable[[list[StoredMessage]], None],
+    ) -> None:
+        """Receive within the transaction.  Raises Refusal."""
+        transaction = self._find(transaction_id, owner)
+
+        def taken(messages: list[StoredMessage]) -> None:
+            transaction.used_at = self._manager.loop.time()
+            answer(messages)
+
+        self._manager.reading.take(transaction.reader, queue, limit, wait_s, taken)
+
+    def commit(
+        self, transaction_id: bytes, owner: Hashable, done: Callable[[list[str]], None]
+    ) -> None:
+        """All of it in one batch; `done(ids of what was sent)` when it is durable.
+
+        Raises Refusal, and then the transaction is aborted.
+        """
+        transaction = self._find(transaction_id, owner)
+        reading, reader = self._manager.reading, transaction.reader
+        reading.stop_waiting(reader)
+        sending = self._manager.sending
+        try:
+            routes = sending.check(transaction.messages, in_transaction=True)
+        except Refusal as refusal:
+            self._abort(transaction, f"it could not be committed: {refusal.text}")
+            raise
+        # From here on nothing is refused any more; all of it goes into one batch.
+        transaction.is_committing = True
+        batch = self._manager.storage.batch
+        for queue, mine in list(reader.taken.items()):
+            if mine:
+                reading.remove(reader, queue, sorted(mine), b"", _nobody)
+        sending.take_over(
+            transaction.messages,
+            routes,
+            transaction.id,
+            lambda ids: self._committed(transaction, ids, done),
+            numbers=transaction.numbers,
+        )
+        assert batch is self._manager.storage.batch, "a transaction is in one batch"
+
+    def abort(self, transaction_id: bytes, owner: Hashable, reason: str) -> int:
+        """What was received is back at its place; how many messages.  Raises Refusal."""
+        return self._abort(self._find(transaction_id, owner), reason or "its application said so")
+
+    def leave(self, owner: Hashable) -> None:
+        """A connection has ended, and its transactions with it."""
+        for transaction in self.live:
+            if transaction.owner is owner and not transaction.is_committing:
+                self._abort(transaction, "the connection of its application ended")
+
+    def seal(self, token: bytes, asker: int) -> None:
+        """Connection `asker` asks what became of this id: a transaction that has not committed is
+        aborted, and cannot be committed any more."""
+        transaction = self._live.get(token)
+        if transaction is not None and not transaction.is_committing:
+            self._abort(transaction, "another connection asked for its outcome")
+        self._seal(token, asker, "another connection asked for its outcome before it came")
+
+    def unseal(self, token: bytes) -> None:
+        """It was done after all: the answer is on disk."""
+        self._sealed.pop(token, None)
+
+    def refuse_sealed(self, token: bytes, connection: int) -> None:
+        """Raises Refusal for a token of which somebody was told that nothing was done.
+
+        Only on connections that are older than the one that asked: whoever asked may try again.
+        """
+        newest, why = self._sealed.get(token, (0, ""))
+        if connection < newest:
+            raise Refusal(
+                "transaction_aborted",
+                f"nothing of this request was done: {why}",
+                "Do it again with another id.",
+            )
+
+    async def send_once(self, messages: list[NewMessage], token: bytes, connection: int) -> object:
+        """Send the messages, unless that was done before with this token; their ids."""
+        while (other := self._sending_once.get(token)) is not None:
+            await asyncio.wait([other])
+        done: asyncio.Future[list[str]] = self._manager.loop.create_future()
+        self._sending_once[token] = done
+        try:
+            before = await self._manager.find_outcome(token)
+            if before is not None:
+                return before
+            self.refuse_sealed(token, connection)
+            self._manager.sending.send(messages, token, partial(_tell, done))
+            return await asyncio.shield(done)
+        finally:
+            done.cancel()
+            del self._sending_once[token]
+
+    # Within.
+
+    def _find(self, transaction_id: bytes, owner: Hashable) -> Transaction:
+        transaction = self._live.get(transaction_id)
+        if transaction is not None and transaction.owner is owner and not transaction.is_committing:
+            transaction.used_at = self._manager.loop.time()
+            return transaction
+        if transaction_id in self._sealed:
+            raise Refusal(
+                "transaction_aborted",
+                f"transaction {transaction_id.hex()} was aborted, because"
+                f" {self._sealed[transaction_id][1]}",
+                "Begin another one, and do its work again.",
+            )
+        raise Refusal(
+            "no_such_transaction",
+            f"there is no transaction {transaction_id.hex()} on this connection",
+            "It has ended, or its connection has; ask for its outcome, and begin another.",
+        )
+
+    def _committed(
+        self, transaction: Transaction, ids: list[str], done: Callable[[list[str]], None]
+    ) -> None:
+        del self._live[transaction.id]
+        self.committed_count += 1
+        self._manager.timers.cancel(transaction)
+        done(ids)
+
+    def _abort(self, transaction: Transaction, reason: str) -> int:
+        del self._live[transaction.id]
+        self._manager.timers.cancel(transaction)
+        self.aborted_count += 1
+        self._seal(transaction.id, _EVERYBODY, reason)
+        count = self._manager.reading.abort(transaction.reader, transaction.id.hex(), reason)
+        log.info(
+            "transaction_aborted",
+            transaction=transaction.id.hex(),
+            reason=reason,
+            received=count,
+            sent=len(transaction.messages),
+        )
+        return count
+
+    def _seal(self, token: bytes, newest: int, why: str) -> None:
+        before, reason = self._sealed.get(token, (0, why))
+        self._sealed[token] = max(before, newest), reason
+        if len(self._sealed) > SEALED_MAX:
+            self._sealed.popitem(last=False)
+
+    def _watch(self, transaction: Transaction) -> None:
+        due = transaction.used_at + transaction.idle_s
+        self._manager.timers.at(due, transaction, self._idle)
+
+    def _idle(self, transaction: Transaction) -> None:
+        if transaction.is_committing:
+            return
+        idle_s = self._manager.loop.time() - transaction.used_at
+        if idle_s + 1e-6 < transaction.idle_s or self._is_waiting(transaction):
+            if self._is_waiting(transaction):
+                transaction.used_at = self._manager.loop.time()  # a receive waits: it is not idle
+            self._watch(transaction)
+            return
+        self._abort(
+            transaction,
+            f"it was idle for {idle_s:.0f} s, longer than its limit of {transaction.idle_s:.0f} s"
+            " ([transactions] idle)",
+        )
+
+    def _is_waiting(self, transaction: Transaction) -> bool:
+        return self._manager.reading.is_waiting(transaction.reader)
+
+
+def _tell(done: asyncio.Future[list[str]], ids: list[str]) -> None:
+    if not done.done():  # whoever waited may be gone
+        done.set_result(ids)
+
+
+def _nobody(count: int) -> None:
+    """The commit as a whole is answered, not its parts."""

@@ -1,0 +1,123 @@
+"""Transactions of real applications: killed, cut off, and with a daemon that is killed."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.process.harness import ROOT, Daemon, Hosts, body
+from tests.process.test_two_daemons import QUICK, direct, texts, wait_count
+
+COUNT = 300
+
+
+def start_worker(daemon: Daemon, *destinations: str) -> subprocess.Popen[bytes]:
+    socket = daemon.folder / "qmd.sock"
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.process.transaction_worker", str(socket), *destinations],
+        cwd=ROOT,
+    )
+
+
+def bodies(daemon: Daemon, queue: str) -> list[bytes]:
+    return [body(message) for message in daemon.peek(queue)]
+
+
+@pytest.mark.parametrize("victim", ["the application", "the daemon", "the receiving daemon"])
+def test_every_message_is_everywhere_once_and_in_order_whoever_is_killed(hosts: Hosts, victim: str):
+    near, far = hosts.daemon(delivery=QUICK), hosts.daemon(delivery=QUICK)
+    near.create("in", "out", transactional=True)
+    far.create("one", "two", transactional=True)
+    near.send_all("in", texts(1, COUNT))
+    destinations = direct(far, "one"), direct(far, "two")
+    dice = random.Random(victim)
+
+    worker = start_worker(near, *destinations)
+    for _ in range(6):
+        time.sleep(dice.uniform(0.2, 0.5))
+        if victim == "the application":
+            worker.kill()
+            worker.wait()
+            worker = start_worker(near, *destinations)
+        elif victim == "the daemon":
+            near.kill()
+            near.start()
+        else:
+            far.kill()
+            far.start()
+    assert worker.wait(60) == 0
+
+    assert near.count("in") == 0, "no receive was lost or undone"
+    assert bodies(near, "out") == texts(1, COUNT)
+    for queue in ("one", "two"):
+        wait_count(far, queue, COUNT)
+        assert bodies(far, queue) == texts(1, COUNT)
+
+
+def test_a_program_decides_whether_a_message_has_been_received(hosts: Hosts):
+    daemon = hosts.daemon()
+    daemon.create("orders", transactional=True)
+    daemon.send("orders", b"a body", "--label", "order 17")
+
+    failed = daemon.cli("receive", "orders", "--transaction", "--exec", "exit 3", check=False)
+    assert failed.returncode == 1
+    assert b"exit code 3" in failed.stderr
+    (message,) = daemon.peek("orders")
+    assert message["abort_count"] == 1
+
+    kept = daemon.folder / "kept"
+    daemon.cli(
+        "receive",
+        "orders",
+        "--transaction",
+        "--exec",
+        f'cat > {kept} && echo " $QMD_LABEL $QMD_ABORT_COUNT" >> {kept}',
+    )
+    assert kept.read_text() == "a body order 17 1\n"
+    assert daemon.count("orders") == 0
+
+
+def test_a_program_that_is_interrupted_finishes_its_message(hosts: Hosts):
+    daemon = hosts.daemon()
+    daemon.create("orders", transactional=True)
+    daemon.send_all("orders", [b"1", b"2"])
+    began, kept = daemon.folder / "began", daemon.folder / "kept"
+    receiving = daemon.spawn_cli(
+        "receive",
+        "orders",
+        "--follow",
+        "--transaction",
+        "--exec",
+        f"touch {began}; sleep 0.5; cat >> {kept}",
+    )
+    while not began.exists():
+        time.sleep(0.01)
+    receiving.send_signal(signal.SIGINT)
+    assert receiving.wait(30) == 130
+    receiving.stdout.close()  # type: ignore[union-attr]
+    assert kept.read_bytes() == b"1"
+    assert daemon.bodies("orders") == [b"2"]
+
+
+def test_those_under_way_can_be_seen(hosts: Hosts):
+    daemon = hosts.daemon(transactions={"idle": "1s"})
+    daemon.create("orders", transactional=True)
+    daemon.send("orders", b"x")
+    receiving = daemon.spawn_cli("receive", "orders", "--transaction", "--exec", "sleep 30")
+    deadline = time.monotonic() + 20
+    while not (found := daemon.json("transaction", "list")) or not found[0]["received"]:
+        assert time.monotonic() < deadline
+    assert found[0]["state"] == "active"
+    (shown,) = daemon.json("transaction", "show", found[0]["transaction"])
+    assert shown["queues"] == ["private$\\orders"]
+    while daemon.json("transaction", "list"):
+        assert time.monotonic() < deadline
+    assert daemon.peek("orders")[0]["abort_count"] == 1, "it was idle for too long"
+    receiving.kill()
+    receiving.wait()
+    receiving.stdout.close()  # type: ignore[union-attr]
