@@ -9,20 +9,21 @@ Ends with exit code 0 only if every promise was kept in every world.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
+import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
+from tests.simulation.crew import live_all
 from tests.simulation.life import Life, live
 
 REPORTS = Path("build/simulation")  # a file for each failing seed
+#: Seeds that have failed once; pytest lives through them ever after.
+REGRESSIONS = Path(__file__).parent / "regressions.txt"
 TRACE_LINES_MAX = 400  # of such a report: the end is where it shows
 BAR_CHARACTERS = 30
-SEEDS_PER_PROCESS = 500  # then a new one takes its place: memory stays bounded
 RARE = 3  # what happened in fewer seeds is pointed out
 
 
@@ -55,54 +56,69 @@ def replay(seed: int) -> int:
 
 
 def search(seeds: range, *, jobs: int, stop_at_failure: bool) -> int:
-    started, cpu_started = time.monotonic(), _cpu_s()
-    failing: list[int] = []
+    started = time.monotonic()
     total = Life(0, [])
+    failing: list[int] = []
     seen_in: Counter[str] = Counter()
-    for done, life in enumerate(_live_all(seeds, jobs), 1):
-        total.messages += life.messages
-        total.received += life.received
-        total.deliveries += life.deliveries
-        total.seconds += life.seconds
-        seen_in.update(life.seen.keys())
-        if life.failures:
-            failing.append(life.seed)
-            print(f"\r\033[Kseed {life.seed}: {life.failures[0]}", flush=True)
-            print(f"  {_replay_command(life.seed)}", flush=True)
-            _report(life.seed)
-        _show_progress(done, len(seeds), len(failing), time.monotonic() - started)
-        if failing and stop_at_failure:
-            break
-    cpu_s = max(_cpu_s() - cpu_started, 1e-9)
+    done = 0
+    try:
+        for done, life in enumerate(live_all(seeds, jobs), 1):
+            total.messages += life.messages
+            total.received += life.received
+            total.seconds += life.seconds
+            total.cpu_s += life.cpu_s
+            seen_in.update(life.seen.keys())
+            if life.failures:
+                failing.append(life.seed)
+                print(f"\r\033[Kseed {life.seed}: {life.failures[0]}", flush=True)
+                print(f"  {_replay_command(life.seed)}", flush=True)
+                if stop_at_failure:
+                    break
+                _report(life)
+            _show_progress(done, len(seeds), len(failing), time.monotonic() - started)
+    except KeyboardInterrupt:
+        print("\r\033[Kinterrupted")
+    cpu_s = max(total.cpu_s, 1e-9)
     print(
-        f"\r\033[K{done} seeds, {len(failing)} failed; {done / cpu_s:.1f} seeds,"
-        f" {total.received / cpu_s:,.0f} messages received and {total.deliveries / cpu_s:,.0f}"
-        f" pieces delivered in a second of CPU; {total.messages:,} messages,"
-        f" {total.seconds / 3600:.1f} simulated hours"
+        f"\r\033[K{done} seeds, {len(failing)} failed; {total.messages:,} messages,"
+        f" {total.received:,} deliveries, {total.seconds / 3600:.1f} simulated hours;"
+        f" {total.received / cpu_s:,.0f} deliveries and {done / cpu_s:.1f} seeds"
+        f" in a second of CPU; {time.monotonic() - started:.0f} s"
     )
     if done > 100:
         rare = [what for what, count in sorted(seen_in.items()) if count < RARE]
         if rare:
             print(f"hardly ever seen: {', '.join(rare)}")
-    return bool(failing)
+    return bool(failing) or done < len(seeds)
 
 
-def _live_all(seeds: range, jobs: int) -> Iterator[Life]:
-    if jobs == 1:
-        yield from map(live, seeds)
-        return
-    context = multiprocessing.get_context("fork")
-    with context.Pool(jobs, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
-        yield from pool.imap_unordered(live, seeds)
+def regressions() -> list[int]:
+    """The seeds that have failed once."""
+    lines = REGRESSIONS.read_text().splitlines() if REGRESSIONS.exists() else []
+    return [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
 
 
-def _report(seed: int) -> None:
-    """Live through it again, this time with a trace."""
-    life = live(seed, trace=True)
+def _report(life: Life) -> None:
+    """Live through it again, this time with a trace; and keep the seed."""
     REPORTS.mkdir(parents=True, exist_ok=True)
-    lines = [line for line in life.trace if " net " not in line][-TRACE_LINES_MAX:]
-    text = "\n".join([f"# {_replay_command(seed)}", *life.failures, "", *lines, ""])
-    (REPORTS / f"{seed}.txt").write_text(text)
+    trace = shortened(live(life.seed, trace=True).trace, life.failures[0])
+    text = "\n".join([f"# {_replay_command(life.seed)}", *life.failures, "", *trace, ""])
+    (REPORTS / f"{life.seed}.txt").write_text(text)
+    if life.seed not in regressions():
+        with REGRESSIONS.open("a") as file:
+            file.write(f"{life.seed:<8}  {life.failures[0][:100]}\n")
+
+
+def shortened(trace: list[str], failure: str) -> list[str]:
+    """What happened to the world, and to the messages of which the failure speaks."""
+    named = set(re.findall(r"\b\d+\b", failure.partition(" s: ")[2]))
+    lines = [
+        line
+        for line in trace
+        if " net " not in line
+        and (line.split()[1] not in ("send", "received") or named.intersection(line.split()[2:4]))
+    ]
+    return lines[-TRACE_LINES_MAX:]
 
 
 def _replay_command(seed: int) -> str:
@@ -116,11 +132,6 @@ def _show_progress(done: int, of: int, failed: int, elapsed_s: float) -> None:
     left_s = elapsed_s / done * (of - done)
     bar = "#" * filled + "." * (BAR_CHARACTERS - filled)
     print(f"\r\033[K[{bar}] {done}/{of}, {failed} failed, {left_s:.0f} s left", end="", flush=True)
-
-
-def _cpu_s() -> float:
-    used = os.times()
-    return used.user + used.system + used.children_user + used.children_system
 
 
 if __name__ == "__main__":

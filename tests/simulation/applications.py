@@ -29,8 +29,8 @@ from tests.simulation.world import Host
 
 RECONNECT_S = 5.0
 PAUSE_S = 0.2  # after everything that failed
-WAIT_S = 5.0  # for messages
-ROUND_S, ROUND_S_MAX = 0.25, 2.0  # of an operator; the longer it takes, the longer it takes
+WAIT_S, WAIT_S_MAX = 5.0, 60.0  # for messages; longer, the longer there were none
+ROUND_S, ROUND_S_MAX = 0.25, 5.0  # of an operator; the longer it takes, the longer it takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +230,10 @@ class Reader:
         self._way = way
         self._batch = batch
         self._pause_s = pause_s
+        self._wait_s = WAIT_S
 
     async def run(self) -> None:
+        self._wait_s = WAIT_S
         while True:
             try:
                 async with connect(self.host.control_socket, reconnect_s=RECONNECT_S) as client:
@@ -250,26 +252,27 @@ class Reader:
         self._oracle.in_hands[self.host.name, self.queue.key] = count + len(client.unread)
 
     async def _receive_all(self, client: QueueManager) -> None:
+        receive = {"take": self._take, "receive": self._receive, "each": self._receive_each}
         while True:
-            if self._way == "take":
-                await self._take(client)
-            elif self._way == "receive":
-                await self._receive(client)
+            if await receive[self._way](client):
+                self._wait_s = WAIT_S
             else:
-                await self._receive_each(client)
+                self._wait_s = min(1.5 * self._wait_s, WAIT_S_MAX)
             if self._pause_s:
                 await asyncio.sleep(self._random.expovariate(1 / self._pause_s))
 
-    async def _take(self, client: QueueManager) -> None:
+    # Each way returns whether there was anything.
+
+    async def _take(self, client: QueueManager) -> bool:
         life = self.host.daemon_life
-        taken = await client.take(self.queue.name, self._batch, timeout_s=WAIT_S)
+        taken = await client.take(self.queue.name, self._batch, timeout_s=self._wait_s)
         if not taken:
-            return
+            return False
         if self._pause_s:
             await asyncio.sleep(self._random.expovariate(1 / self._pause_s))  # the work
         if self._random.random() < 0.1:
             await taken.give_back()
-            return
+            return True
         numbers = _numbers(taken.messages)
         self._oracle.removing(numbers)
         try:
@@ -279,27 +282,33 @@ class Reader:
         else:
             self._oracle.not_removed(numbers)
             self._received(taken.messages, life)
+        return True
 
-    async def _receive(self, client: QueueManager) -> None:
+    async def _receive(self, client: QueueManager) -> bool:
         life = self.host.daemon_life
         self._hands(client, self._batch)
         try:
-            messages = await client.receive_many(self.queue.name, self._batch, timeout_s=WAIT_S)
+            messages = await client.receive_many(
+                self.queue.name, self._batch, timeout_s=self._wait_s
+            )
         except OutcomeUnknown as failure:
             self._oracle.removing(_numbers(failure.messages))
             raise
         finally:
             self._hands(client)
         self._received(messages, life)
+        return bool(messages)
 
-    async def _receive_each(self, client: QueueManager) -> None:
+    async def _receive_each(self, client: QueueManager) -> bool:
         life = self.host.daemon_life
+        found = False
         self._hands(client, self._batch)
         left_early = self._random.random() < 0.1
         try:
-            each = client.receive_each(self.queue.name, timeout_s=WAIT_S, batch=self._batch)
+            each = client.receive_each(self.queue.name, timeout_s=self._wait_s, batch=self._batch)
             async with contextlib.aclosing(each) as messages:
                 async for message in messages:
+                    found = True
                     self._received([message], life)
                     if left_early and self._random.random() < 0.2:
                         break
@@ -308,6 +317,7 @@ class Reader:
             raise
         finally:
             self._hands(client)
+        return found
 
     def _received(self, messages: Iterable[Message], life_before: int | None) -> None:
         """`life_before`: of the daemon, when the messages were asked for."""
@@ -346,12 +356,15 @@ class Operator:
                         await self._obey(client)
                         if self.is_watching:
                             self.facts = self.last_facts = await look(client)
-                            round_s = min(1.1 * round_s, ROUND_S_MAX)
+                            round_s = min(1.2 * round_s, ROUND_S_MAX)
                         await asyncio.sleep(round_s)
             await asyncio.sleep(PAUSE_S)
 
     async def _make_queues(self, client: QueueManager) -> None:
+        there = {queue["name"].casefold() for queue in await client.list_queues()}
         for queue in self.queues:
+            if queue.key in there:
+                continue
             with contextlib.suppress(QueueExists):
                 await client.create_queue(
                     queue.name, transactional=queue.transactional, quota_bytes=queue.quota_bytes

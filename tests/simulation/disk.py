@@ -127,17 +127,20 @@ class SimulatedDisk:
             if self.random.random() < 0.5:  # the last write may have reached the disk's cache
                 file.writes.append((offset, data))
             raise
-        if self.meets(Fault.WRITE_ERROR):
+        if self.faults and self.meets(Fault.WRITE_ERROR):
             raise OSError(errno.EIO, "the disk does not write")
-        grows = offset + len(data) - len(file.content)
-        if grows > 0 and grows > self.free_bytes():
+        content = file.content
+        end, size = offset + len(data), len(content)
+        if end > size and self.capacity_bytes is not None and end - size > self.free_bytes():
             self.faults_met += 1
             raise OSError(errno.ENOSPC, "the disk is full")
-        if self.meets(Fault.NO_SPACE):
+        if self.faults and self.meets(Fault.NO_SPACE):
             raise OSError(errno.ENOSPC, "the disk is full")
         if self.digest is not None:
             self.digest = zlib.crc32(data, self.digest ^ offset)
-        apply(file.content, offset, data)
+        if offset > size:
+            content.extend(bytes(offset - size))
+        content[offset:end] = data
         file.writes.append((offset, data))
 
     def truncate(self, file: File, size: int) -> None:
@@ -147,7 +150,7 @@ class SimulatedDisk:
 
     def sync(self, file: File) -> None:
         self.step()
-        if self.meets(Fault.SYNC_ERROR):
+        if self.faults and self.meets(Fault.SYNC_ERROR):
             file.writes.clear()
             raise OSError(errno.EIO, "the disk does not sync")
         self.syncs += 1

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 MISCHIEF_S = (2.0, 12.0)
 WRITERS_MAX = 4
 MESSAGES_MAX = 120
+# Some worlds are busy: long streams in great batches, and readers who take many at once.
+BUSY = 0.2
+BUSY_MESSAGES = (300, 1500)
 
 QUEUES = (
     Queue("orders", True),
@@ -91,7 +94,8 @@ class DrawnWorld:
     def __init__(self, seed: int, trace: list[str] | None) -> None:
         source = random.Random(f"world {seed}")
         self.random = source
-        self._low_limits = source.choice((0.0, 0.2, 0.7))
+        self.is_busy = source.random() < BUSY
+        self._low_limits = source.choice((0.0, 0.2, 0.7)) if not self.is_busy else 0.05
         self._counts: dict[Connection, tuple[tuple[int, int], tuple[int, int]]] = {}
         self._spelling: dict[tuple[str, str], str] = {}  # of each destination
         self.world = World(
@@ -150,7 +154,7 @@ class DrawnWorld:
                 self._destination(host, source.choice(hosts)) for _ in range(source.randint(1, 3))
             ]
             name = f"writer-{number}"
-            count = source.randint(1, MESSAGES_MAX)
+            count = source.randint(*BUSY_MESSAGES if self.is_busy else (1, MESSAGES_MAX))
             habits = self._habits(count)
             writer = Writer(host, name, story.oracle, destinations, count, habits)
             story.writers.append(writer)
@@ -163,7 +167,7 @@ class DrawnWorld:
             queue,
             story.oracle,
             way=source.choice(("take", "take", "receive", "each")),
-            batch=source.choice((1, 5, 50)),
+            batch=source.choice((20, 100) if self.is_busy else (1, 5, 50)),
             pause_s=source.choice((0.0, 0.0, 0.05)),
         )
         story.readers.append(reader)
@@ -173,15 +177,15 @@ class DrawnWorld:
     def _habits(self, count: int) -> Habits:
         """Of a writer: all of its messages at once, or spread over the time of mischief."""
         source = self.random
-        way = source.choice(("one", "batch", "pipeline"))
-        batch_max = source.choice((3, 20))
+        way = source.choice(("batch", "pipeline") if self.is_busy else ("one", "batch", "pipeline"))
+        batch_max = source.choice((40, 200) if self.is_busy else (3, 20))
         requests = count if way == "one" else 2 * count / (1 + batch_max)
         return Habits(
             way=way,
             journal=source.random() < 0.2,
             pause_s=source.choice((0.0, 0.2, 0.7, 1.0)) * self.mischief_s / requests,
             batch_max=batch_max,
-            body_bytes_max=source.choice((100, 2_000, 60_000)),
+            body_bytes_max=source.choice((100, 2_000, 2_000 if self.is_busy else 60_000)),
             dead_letter=source.random() < 0.7,
             retry=source.random() < 0.8,
         )

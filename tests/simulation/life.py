@@ -35,6 +35,7 @@ class Life:
     deliveries: int = 0  # pieces that the network carried
     turns: int = 0
     seconds: float = 0.0  # of virtual time
+    cpu_s: float = 0.0
     seen: Counter[str] = field(default_factory=Counter)
     trace: list[str] = field(default_factory=list)
 

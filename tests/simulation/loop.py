@@ -85,38 +85,44 @@ class Scheduler:
 
     def run(self, until: float) -> None:
         """Until the given time, or until somebody sets `is_stopped`."""
-        choose, ready = self.random.random, self.ready
+        choose, ready, heap = self.random.random, self.ready, self._heap
         while not self.is_stopped:
-            self._take_due()
+            now = self.now
+            while heap and heap[0][0] <= now:
+                _, _, loop, handle, own = heapq.heappop(heap)
+                if loop is None:
+                    callback, arguments = own
+                    callback(*arguments)
+                elif not (loop.is_dead or handle._cancelled):  # type: ignore[union-attr]
+                    loop._ready.append(handle)
+                    if not loop.is_ready:
+                        loop.is_ready = True
+                        ready.append(loop)
             if ready:
                 self.steps += 1
                 if self.steps > STEPS_MAX:
                     raise Stuck(f"{STEPS_MAX} turns, at {self.now:.3f} s")
-                index = int(choose() * len(ready))
-                loop, ready[index] = ready[index], ready[-1]
-                ready.pop()
-                loop.is_ready = False
-                if loop.frozen_until > self.now:
+                if len(ready) > 1:
+                    index = int(choose() * len(ready))
+                    loop, ready[index] = ready[index], ready[-1]
+                    ready.pop()
+                else:
+                    loop = ready.pop()
+                if loop.frozen_until > now:
+                    loop.is_ready = False
                     self.at(loop.frozen_until, loop.become_ready)
                     continue
-                loop.take_turn()
-                loop.become_ready()
+                loop.take_turn()  # it stays `is_ready`, so that nobody puts it into the list
+                if loop._ready:
+                    ready.append(loop)
+                else:
+                    loop.is_ready = False
                 self.now += choose() * TURN_S_MAX
-            elif self._heap and self._heap[0][0] <= until:
-                self.now = max(self.now, self._heap[0][0])
+            elif heap and heap[0][0] <= until:
+                self.now = max(now, heap[0][0])
             else:
-                self.now = max(self.now, until)
+                self.now = max(now, until)
                 return
-
-    def _take_due(self) -> None:
-        heap, now = self._heap, self.now
-        while heap and heap[0][0] <= now:
-            _, _, loop, handle, own = heapq.heappop(heap)
-            if loop is not None:
-                loop.make_ready(handle)
-            else:
-                callback, arguments = own
-                callback(*arguments)
 
     def drop(self, loop: ProcessLoop, *belongings: object) -> None:
         """The process died.  Nothing of it runs any more."""
@@ -148,6 +154,45 @@ def silence() -> Iterator[None]:
             yield
     finally:
         sys.unraisablehook = hook
+
+
+class Handle(events.Handle):
+    """The same, made without asking whether the loop is being debugged."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: ProcessLoop,
+        context: contextvars.Context | None = None,
+    ) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+
+
+class TimerHandle(Handle, events.TimerHandle):
+    """Likewise."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: ProcessLoop,
+        context: contextvars.Context | None = None,
+    ) -> None:
+        Handle.__init__(self, callback, args, loop, context)
+        self._when = when
+        self._scheduled = False
 
 
 class ProcessLoop(asyncio.BaseEventLoop):
@@ -188,12 +233,6 @@ class ProcessLoop(asyncio.BaseEventLoop):
             self.is_ready = True
             self.scheduler.ready.append(self)
 
-    def make_ready(self, handle: events.Handle | None) -> None:
-        assert handle is not None
-        if not (self.is_dead or handle.cancelled()):
-            self._ready.append(handle)
-            self.become_ready()
-
     def take_turn(self) -> None:
         """One iteration: what is ready now, and not what becomes ready by it."""
         ready = self._ready
@@ -202,7 +241,13 @@ class ProcessLoop(asyncio.BaseEventLoop):
             for _ in range(len(ready)):
                 handle = ready.popleft()
                 if not handle._cancelled:
-                    handle._run()
+                    try:
+                        handle._context.run(handle._callback, *handle._args)
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:  # as `Handle._run`
+                        text = f"Exception in callback {handle._callback!r}"
+                        self.call_exception_handler({"message": text, "exception": error})
                 if self.turns_left is not None:
                     self.turns_left -= 1
                     if self.turns_left <= 0 and not self.is_dead:
@@ -237,11 +282,12 @@ class ProcessLoop(asyncio.BaseEventLoop):
     def call_soon(
         self, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> events.Handle:
-        handle = events.Handle(callback, args, self, context)
+        handle = Handle(callback, args, self, context)
         if not self.is_dead:
             self._ready.append(handle)
             if not self.is_ready:
-                self.become_ready()
+                self.is_ready = True
+                self.scheduler.ready.append(self)
         return handle
 
     def call_soon_threadsafe(
@@ -257,7 +303,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
     def call_at(
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> events.TimerHandle:
-        timer = events.TimerHandle(when, callback, args, self, context)
+        timer = TimerHandle(when, callback, args, self, context)
         if not self.is_dead:
             self.scheduler.wake(self._clock.world(when), self, timer)
         return timer
@@ -337,7 +383,7 @@ class Clock:
 def sleeping(loop: ProcessLoop, delay_s: float) -> Awaitable[None]:
     """`asyncio.sleep` by the scheduler's clock, which no process's clock bends."""
     future = loop.create_future()
-    handle = events.Handle(_wake, (future,), loop, None)
+    handle = Handle(_wake, (future,), loop, None)
     loop.scheduler.wake(loop.scheduler.now + delay_s, loop, handle)
     awaitable: Awaitable[None] = future
     return awaitable

@@ -15,12 +15,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import errno
-from asyncio import events
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from tests.simulation.loop import ProcessLoop, Scheduler, sleeping
+from tests.simulation.loop import Handle, ProcessLoop, Scheduler, sleeping
 
 Factory = Callable[[], asyncio.BaseProtocol]
 
@@ -172,7 +171,7 @@ class Network:
         if source is not target:
             self.connections[connection] = None
         near, far = connection.ends
-        accept = events.Handle(far.open, (server.factory,), server.loop, far.context)
+        accept = Handle(far.open, (server.factory,), server.loop, far.context)
         self.scheduler.wake(self.scheduler.now + self._way(connection), server.loop, accept)
         opened = loop.create_future()
         loop.call_soon(near.open, factory, opened)
@@ -210,14 +209,14 @@ class Network:
             if passable_at > self.scheduler.now:
                 when = max(when, passable_at + self.delay())
         end.last_arrival = when
-        arrival = events.Handle(peer.arrive, (piece, connection.epoch), peer.loop, peer.context)
+        arrival = Handle(peer.arrive, (piece, connection.epoch), peer.loop, peer.context)
         self.scheduler.wake(when, peer.loop, arrival)
 
     def _tell(self, end: Transport, news: str) -> None:
         """An end's own kernel learns something; nothing is under way to it any more."""
         connection = end.connection
         when = self.scheduler.now + self._way(connection)
-        arrival = events.Handle(end.arrive, (news, connection.epoch), end.loop, end.context)
+        arrival = Handle(end.arrive, (news, connection.epoch), end.loop, end.context)
         self.scheduler.wake(when, end.loop, arrival)
 
     # What goes wrong.

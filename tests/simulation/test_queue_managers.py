@@ -14,12 +14,16 @@ from pathlib import Path
 import pytest
 
 from tests.simulation import vfs
+from tests.simulation.__main__ import regressions
 from tests.simulation.applications import Queue
+from tests.simulation.crew import live_all
 from tests.simulation.life import live
 from tests.simulation.stage import Stage
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else range(1, 101)
+SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else range(1, 301)
+SEEDS_AT_ONCE = 50
+JOBS = os.cpu_count() or 1
 
 happened: Counter[str] = Counter()  # in how many worlds
 
@@ -29,13 +33,29 @@ except vfs.Unavailable as reason:
     pytest.skip(str(reason), allow_module_level=True)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_every_promise_is_kept(seed):
+@pytest.mark.parametrize(
+    "seeds",
+    [SEEDS[first : first + SEEDS_AT_ONCE] for first in range(0, len(SEEDS), SEEDS_AT_ONCE)],
+    ids=lambda seeds: f"seeds {seeds[0]} to {seeds[-1]}",
+)
+def test_every_promise_is_kept(seeds):
     """Safety while things go wrong; liveness once they stop going wrong."""
-    life = live(seed)
+    lives = list(live_all(seeds, JOBS))
 
-    assert not life.failures, life.failures[0]
-    happened.update(life.seen.keys())
+    assert not broken_promises(lives)
+    for life in lives:
+        happened.update(life.seen.keys())
+
+
+def test_what_has_failed_once_does_not_fail_again():
+    assert not broken_promises(live_all(regressions(), JOBS))
+
+
+def broken_promises(lives):
+    """A line for each seed that failed, with the command that shows it."""
+    return [
+        f"SEED={life.seed} make simulate: {life.failures[0]}" for life in lives if life.failures
+    ]
 
 
 @pytest.mark.skipif(len(SEEDS) < 100, reason="few worlds see little")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
-from asyncio import events
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -28,7 +27,7 @@ from storage import Storage, StorageOptions
 from storage.errors import StorageError
 from tests.simulation import vfs
 from tests.simulation.disk import DiskOfStorage, PowerLoss, SimulatedDisk
-from tests.simulation.loop import Clock, ProcessLoop, Scheduler
+from tests.simulation.loop import Clock, Handle, ProcessLoop, Scheduler
 from tests.simulation.network import Network
 
 EPOCH_S = 1_700_000_000  # the wall clock's time when a world begins
@@ -429,7 +428,7 @@ class DatabaseCalls:
 
     def _later(self, delay_s: float, callback: Callable[..., None], *arguments: Any) -> None:
         scheduler = self._loop.scheduler
-        handle = events.Handle(callback, arguments, self._loop, None)
+        handle = Handle(callback, arguments, self._loop, None)
         scheduler.wake(scheduler.now + delay_s, self._loop, handle)
 
 

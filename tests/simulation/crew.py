@@ -1,0 +1,111 @@
+"""Many seeds at once: processes that live through one seed after the other.
+
+A process that dies, or does not come to an end, costs its seed and nobody else's; and each is
+replaced after some hundred seeds, so that memory stays bounded.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import time
+from collections.abc import Iterable, Iterator
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from tests.simulation.life import Life, live
+
+SEEDS_PER_PROCESS = 500
+SEED_S_MAX = 600.0  # of real time; then it is killed, and has failed
+_LOOK_S = 5.0
+
+# Forked from a process that has only imported this: nothing of pytest's is inherited.
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload([__name__])
+
+
+def live_all(seeds: Iterable[int], jobs: int) -> Iterator[Life]:
+    """One life for each seed, in the order in which they end."""
+    left = iter(seeds)
+    crew = [_Worker() for _ in range(jobs)]
+    try:
+        for worker in crew:
+            worker.begin(next(left, None))
+        while any(worker.seed is not None for worker in crew):
+            ready = wait([worker.pipe for worker in crew if worker.seed is not None], _LOOK_S)
+            for worker in crew:
+                if worker.seed is None:
+                    continue
+                if worker.pipe in ready:
+                    yield worker.result()
+                elif time.monotonic() - worker.began_at > SEED_S_MAX:
+                    yield worker.give_up(f"no end after {SEED_S_MAX:g} s")
+                else:
+                    continue
+                worker.begin(next(left, None))
+    finally:
+        for worker in crew:
+            worker.kill()
+
+
+class _Worker:
+    """A process and the seed that it has."""
+
+    def __init__(self) -> None:
+        self.seed: int | None = None
+        self.began_at = 0.0
+        self._start()
+
+    def _start(self) -> None:
+        self.pipe, far = _context.Pipe()
+        self._process = _context.Process(target=_work, args=(far,), daemon=True)
+        self._process.start()
+        far.close()
+        self._left = SEEDS_PER_PROCESS
+
+    def begin(self, seed: int | None) -> None:
+        if seed is not None and self._left == 0:
+            self.kill()
+            self._start()
+        self.seed, self.began_at = seed, time.monotonic()
+        self._left -= 1
+        if seed is not None:
+            self.pipe.send(seed)
+
+    def result(self) -> Life:
+        try:
+            life: Life = self.pipe.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            return self.give_up(f"its process died with exit code {self._process.exitcode}")
+        return life
+
+    def give_up(self, reason: str) -> Life:
+        assert self.seed is not None
+        self.kill()
+        self._start()
+        return Life(self.seed, [reason])
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self.pipe.close()
+
+
+def _work(pipe: Connection[Any, Any]) -> None:
+    gc.collect()
+    gc.freeze()  # the modules need not be walked over after each seed
+    while True:
+        try:
+            seed = pipe.recv()
+        except (EOFError, KeyboardInterrupt):
+            return
+        try:
+            started = time.process_time()
+            life = live(seed)
+            life.cpu_s = time.process_time() - started
+        except KeyboardInterrupt:
+            return
+        except BaseException as error:
+            life = Life(seed, [f"the simulation itself failed: {error!r}"])
+        pipe.send(life)
