@@ -147,23 +147,36 @@ class Administration:
                 f"{queue.name} belongs to the queue manager and cannot be deleted",
                 "Purge it instead.",
             )
-        count = await self.purge(queue)
+        if queue.is_journal:
+            raise Refusal(
+                "read_only",
+                f"{queue.name} is the journal of a queue and cannot be deleted",
+                "Purge it instead; it goes with its queue.",
+            )
+        count = 0
+        for each in queue.relatives:
+            count += await self.purge(each)
         if queue.deleted:
             return count  # by another request, meanwhile
-        del self._manager.queues[queue.key]
-        del self._manager.queues_by_id[queue.id]
-        queue.deleted = True
+        family = queue.relatives
+        for each in family:
+            del self._manager.queues[each.key]
+            del self._manager.queues_by_id[each.id]
+            each.deleted = True
+        if queue.parent is not None:
+            queue.parent.subqueues.remove(queue)
         self._manager.routes.forget()
         self._manager.incoming.forget_queue(queue)
         rest = await self._manager.storage.batch.run(partial(queue_rows.delete, queue_id=queue.id))
-        queue.shrink(queue.bytes)
-        for message in queue.express.values():  # what somebody has taken
-            queue.usage.express_bytes -= len(message.packet)
-        waiters, queue.waiters = queue.waiters, type(queue.waiters)()
-        for waiter in waiters:
-            self._manager.timers.cancel(waiter)
-            waiter.answer([])
-        self._manager.reading.serve(queue)
+        for each in reversed(family):  # subqueues count with their queue
+            each.shrink(each.bytes)
+            for message in each.express.values():  # what somebody has taken
+                each.usage.express_bytes -= len(message.packet)
+            waiters, each.waiters = each.waiters, type(each.waiters)()
+            for waiter in waiters:
+                self._manager.timers.cancel(waiter)
+                waiter.answer([])
+            self._manager.reading.serve(each)
         log.info("queue_deleted", queue=queue.name, messages=count + rest.messages)
         return count + rest.messages
 

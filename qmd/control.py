@@ -307,6 +307,27 @@ class ControlConnection(asyncio.Protocol):
         work = self._manager.reading.peek(queue, start, limit, wait_s, self._turn)
         self._look(request.number, work)
 
+    def _move(self, request: frames.Move) -> None:
+        self._manager.transactions.refuse_sealed(request.token, self._serial)
+        queue = self._manager.routes.find_queue(request.queue)
+        work = self._manager.moving.move(
+            queue,
+            request.target,
+            request.choice,
+            request.piece,
+            dry_run=request.dry_run,
+            token=request.token,
+        )
+        self._change(request.number, self._once(request.token, work))
+
+    async def _once(self, token: bytes, work: Coroutine[Any, Any, object]) -> object:
+        """What takes more than one turn, and is not done twice for one token."""
+        async with self._manager.at_work(token) as done_before:
+            if done_before is not None:
+                work.close()
+                return done_before
+            return await work
+
     def _outcome(self, request: frames.Outcome) -> None:
         self._look(request.number, self._manager.outcome(request.token, self._serial))
 
@@ -369,7 +390,7 @@ class ControlConnection(asyncio.Protocol):
             [
                 overview.queue(queue)
                 for queue in self._manager.queues.values()
-                if request.system or not queue.is_system
+                if request.system or not queue.holds_ended
             ],
         )
 
@@ -422,6 +443,7 @@ _HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
     frames.Remove: ControlConnection._remove,
     frames.GiveBack: ControlConnection._give_back,
     frames.Peek: ControlConnection._peek,
+    frames.Move: ControlConnection._move,
     frames.Outcome: ControlConnection._outcome,
     frames.Begin: ControlConnection._begin,
     frames.Commit: ControlConnection._commit,

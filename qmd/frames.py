@@ -76,6 +76,36 @@ class StoredMessage(msgspec.Struct, array_like=True, frozen=True):
     reason: str | None = None
     abort_count: int = 0
     move_count: int = 0
+    last_move_at_ms: int | None = None
+
+
+class Choice(msgspec.Struct, array_like=True, frozen=True):
+    """Which messages of a queue are meant; what is left out does not matter.
+
+    A message id is its source's GUID and its number: 20 bytes, as in a correlation id.  Of label,
+    reason and destination a part will do, in any case; the class is named as `peek` shows it.
+    """
+
+    lookup_ids: LookupIds = []
+    message_ids: Annotated[list[bytes], msgspec.Meta(max_length=MESSAGES_MAX)] = []
+    label: str = ""
+    reason: str = ""
+    message_class: str = ""
+    destination: str = ""
+    arrived_before_ms: int | None = None
+    arrived_after_ms: int | None = None
+
+
+class Piece(msgspec.Struct, array_like=True, frozen=True):
+    """How much of a queue one request is about.
+
+    At most `limit` messages from lookup id `start` on, of those that had arrived when the first
+    piece was asked for: that is `until` in its answer, and 0 in the question.
+    """
+
+    limit: int = MESSAGES_MAX
+    start: int = 0
+    until: int = 0
 
 
 class Request(msgspec.Struct, array_like=True, frozen=True):
@@ -139,6 +169,22 @@ class Peek(Request, tag="peek", frozen=True):
     start: int = 0
     limit: int = 1
     wait_s: float = NO_WAIT
+
+
+class Move(Request, tag="move", frozen=True):
+    """Move messages to another queue of this computer, all of the piece in one commit.
+
+    A subqueue is created by the first move to it.  A dead letter that leaves its dead-letter queue
+    is a normal message again.  -> {messages, bytes, taken: passed over because somebody has them,
+    next: where the next piece starts, or None, until}.  A dry run says the same and does nothing.
+    """
+
+    queue: str
+    target: str
+    choice: Choice = Choice()
+    piece: Piece = Piece()
+    dry_run: bool = False
+    token: Token = b""
 
 
 class Outcome(Request, tag="outcome", frozen=True):
@@ -265,6 +311,7 @@ AnyRequest = (
     | Remove
     | GiveBack
     | Peek
+    | Move
     | Outcome
     | Begin
     | Commit
@@ -299,7 +346,7 @@ class Refused(msgspec.Struct, array_like=True, frozen=True, tag="refused"):
 
     Codes: bad_request, bad_name, no_such_queue, queue_exists, wrong_delivery,
     access_denied, queue_full, computer_full, express_full, sequence_full, busy, too_large,
-    disk_full, not_taken, stopping, read_only.
+    disk_full, not_taken, stopping, read_only, no_such_message, message_taken.
     """
 
     number: int

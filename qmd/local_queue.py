@@ -69,6 +69,8 @@ class LocalQueue(Measured):
         messages: int = 0,
         size: int = 0,
         notice: Callable[[Gauge], None] = lambda gauge: None,
+        parent: LocalQueue | None = None,
+        is_journal: bool = False,
     ) -> None:
         self.id = id
         self.name = name
@@ -78,6 +80,15 @@ class LocalQueue(Measured):
         self.journal = journal
         self.journal_quota_bytes = journal_quota_bytes  # of the copies of what is received
         self.is_system = is_system
+        self.parent = parent  # whose subqueue or journal it is
+        self.subqueues: list[LocalQueue] = []
+        self.own_journal: LocalQueue | None = None
+        self.is_journal = is_journal  # of another queue of ours
+        if parent is not None:
+            if is_journal:
+                parent.own_journal = self
+            else:
+                parent.subqueues.append(self)
         self.created_at_s = created_at_s
         self.messages = messages  # ready and taken, stored and express
         self.address = address  # as packets that are sent from here name it
@@ -97,8 +108,48 @@ class LocalQueue(Measured):
 
     @property
     def is_read_only(self) -> bool:
-        """Journals and dead-letter queues: nobody can send to them."""
-        return self.is_system
+        """Journals, dead-letter queues and subqueues: nobody can send to them."""
+        return self.is_system or self.parent is not None
+
+    @property
+    def holds_ended(self) -> bool:
+        """Journals and dead-letter queues: what is in them has met its end before.
+
+        So it does not expire, and nobody is told of what becomes of it.
+        """
+        return self.is_system or self.is_journal
+
+    @property
+    def relatives(self) -> list[LocalQueue]:
+        """The queue, and what goes with it: its subqueues and its journal."""
+        journal = [] if self.own_journal is None else [self.own_journal]
+        return [self, *self.subqueues, *journal]
+
+    @property
+    def payer(self) -> LocalQueue:
+        """The queue whose quota counts: for a subqueue that which it belongs to."""
+        return self if self.parent is None or self.is_journal else self.parent
+
+    @property
+    def own_bytes(self) -> int:
+        """Without its subqueues, which `bytes` counts with it."""
+        if not self.subqueues:
+            return self.bytes
+        return self.bytes - sum(subqueue.bytes for subqueue in self.subqueues)
+
+    def grow(self, size: int) -> None:
+        if self.parent is None or self.is_journal:
+            super().grow(size)
+        else:
+            Gauge.grow(self, size)
+            self.parent.grow(size)
+
+    def shrink(self, size: int) -> None:
+        if self.parent is None or self.is_journal:
+            super().shrink(size)
+        else:
+            Gauge.shrink(self, size)
+            self.parent.shrink(size)
 
     @property
     def format_name(self) -> str:
@@ -134,7 +185,7 @@ class LocalQueue(Measured):
             window.pop()
             lookup_id, message = entry
             deadline = receive_deadline_s(message.packet)
-            if deadline is not None and wall_s > deadline and not self.is_system:
+            if deadline is not None and wall_s > deadline and not self.holds_ended:
                 self.expired.append(message)
                 continue
             messages.append(message)
@@ -202,6 +253,20 @@ class LocalQueue(Measured):
         """So many are gone, and so many bytes of packets."""
         self.messages -= messages
         self.shrink(size)
+
+    def count_in(self, messages: int, size: int) -> None:
+        """So many are here, and so many bytes of packets."""
+        self.messages += messages
+        self.grow(size)
+
+    def let_go(self, message: StoredMessage, *, is_there: bool) -> None:
+        """A message that was held is not to be ended after all, or was gone before."""
+        lookup_id = message.lookup_id
+        del self.taken[lookup_id]
+        if is_there:
+            self.window.put_back(lookup_id, message, len(message.packet))
+        else:
+            self.window.remove(lookup_id)
 
     def put_back(self, reader: Reader, lookup_ids: Iterable[int], *, aborted: bool = False) -> int:
         """Those that `reader` has return to their old place.  Returns how many did.

@@ -11,6 +11,8 @@ and what follows from their being durable is a callback of its commit.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +25,7 @@ from protocol.identifiers import message_id_text
 from qmd import quotas
 from qmd.administration import Administration
 from qmd.clock import Clock
+from qmd.choosing import Choosing
 from qmd.compose import queue_address
 from qmd.damage import Damage
 from qmd.endings import Endings
@@ -30,6 +33,7 @@ from qmd.environment import Environment
 from qmd.incoming import Incoming
 from qmd.local_queue import LocalQueue
 from qmd.log import LimitedLog
+from qmd.moving import Moving
 from qmd.numbers import Numbers
 from qmd.outgoing import Outgoing
 from qmd.peers import Peers
@@ -109,6 +113,9 @@ class QueueManager:
         self.administration = Administration(self)
         self.undelivered = Undelivered(self)
         self.damage = Damage(self)
+        self.choosing = Choosing(self)
+        self.moving = Moving(self)
+        self._at_work: dict[bytes, asyncio.Event] = {}
         self.sent_count = 0
 
     # Start and stop.
@@ -141,7 +148,8 @@ class QueueManager:
         await self.message_numbers.start()
         await self._arrivals.start()
         state = await self.storage.read(_read_state)
-        for row in state.queues:
+        # Subqueues and journals after the queues that they belong to.
+        for row in sorted(state.queues, key=lambda row: row.parent_id is not None):
             self.adopt(row, *state.messages.get(row.id, (0, 0)))
         for outgoing in state.outgoing_queues:
             totals = state.outgoing.get(outgoing.id)
@@ -197,6 +205,7 @@ class QueueManager:
         assert isinstance(path, DirectName)
         key = queue_key(path)
         assert key is not None
+        parent = None if row.parent_id is None else self.queues_by_id[row.parent_id]
         queue = LocalQueue(
             id=row.id,
             name=row.name,
@@ -213,6 +222,8 @@ class QueueManager:
             messages=messages,
             size=size,
             notice=quotas.notice,
+            parent=parent,
+            is_journal=parent is not None and path.suffix is not None,
         )
         self.queues[key] = queue
         self.queues_by_id[row.id] = queue
@@ -243,6 +254,8 @@ class QueueManager:
 
     async def find_outcome(self, token: bytes) -> object:
         """The same, with nothing promised for the time to come."""
+        if token in self._at_work:
+            await self._at_work[token].wait()
         found: asyncio.Future[bytes | None] = self.loop.create_future()
         # After the open batch, which may hold the very request.
         self.storage.batch.read_after(
@@ -255,6 +268,25 @@ class QueueManager:
         if isinstance(answer, list):  # the numbers of messages that were sent
             return [message_id_text(self.id, number) for number in answer]
         return answer
+
+    @contextlib.asynccontextmanager
+    async def at_work(self, token: bytes) -> AsyncIterator[object]:
+        """Around a request that takes more than one turn: who asks for its outcome waits.
+
+        Gives the answer of the same request, if that was at work and is done.
+        """
+        if not token:
+            yield None
+            return
+        if token in self._at_work and (before := await self.find_outcome(token)) is not None:
+            yield before
+            return
+        done = self._at_work[token] = asyncio.Event()
+        try:
+            yield None
+        finally:
+            self._at_work.pop(token, None)
+            done.set()
 
     # Time.
 

@@ -35,8 +35,12 @@ def status(manager: QueueManager) -> Value:
         "release": qmd.__version__,
         "uptime_s": round(manager.loop.time() - manager.started_at, 1),
         "listen": [f"{host}:{port}" for host, port in manager.listening],
-        "queues": sum(not queue.is_system for queue in manager.queues.values()),
-        "messages": sum(queue.messages for queue in manager.queues.values() if not queue.is_system),
+        "queues": sum(
+            not queue.is_system and queue.parent is None for queue in manager.queues.values()
+        ),
+        "messages": sum(
+            queue.messages for queue in manager.queues.values() if not queue.holds_ended
+        ),
         "dead_letters": sum(
             queue.messages
             for queue in manager.queues.values()
@@ -87,11 +91,19 @@ def queue(queue: LocalQueue) -> Value:
         "journal": queue.journal,
         "system": queue.is_system,
         "messages": queue.messages,
-        "bytes": queue.bytes,
-        "quota_bytes": queue.quota_bytes,
-        "quota_used_percent": queue.used_percent,
-        "quota_warning_percent": queue.noticed_percent or None,
+        "bytes": queue.own_bytes,
+        "quota_bytes": queue.payer.quota_bytes,
+        "quota_used_percent": queue.payer.used_percent,
+        "quota_warning_percent": queue.payer.noticed_percent or None,
         "journal_quota_bytes": queue.journal_quota_bytes,
+        "quota_used_bytes": queue.payer.bytes,
+        "parent": None if queue.parent is None else queue.parent.name,
+        "subqueues": [
+            {"name": each.name, "messages": each.messages, "bytes": each.bytes}
+            for each in queue.subqueues
+        ],
+        "journal_messages": 0 if queue.own_journal is None else queue.own_journal.messages,
+        "journal_bytes": 0 if queue.own_journal is None else queue.own_journal.bytes,
         "taken": len(queue.taken),
         "readers_waiting": len(queue.waiters),
         "created_at": _time(queue.created_at_s),

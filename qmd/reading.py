@@ -105,7 +105,7 @@ class Reading:
 
     def _refilled(self, queue: LocalQueue, rows: list[MessageRow]) -> None:
         entries = [
-            (row.key & LOOKUP_MASK, _stored_message(row), len(row.packet))
+            (row.key & LOOKUP_MASK, stored_message(row), len(row.packet))
             for row in self._manager.damage.whole_messages(queue, rows)
         ]
         size = sum(len(row.packet) for row in rows)
@@ -249,7 +249,7 @@ class Reading:
             )
             for row in self._manager.damage.whole_messages(queue, rows):
                 if row.key & LOOKUP_MASK not in queue.taken:
-                    found.append(_stored_message(row))
+                    found.append(stored_message(row))
                     size += len(row.packet)
             if len(rows) < limit and sum(len(row.packet) for row in rows) < REFILL_BYTES:
                 start = LOOKUP_MASK + 1  # that were all
@@ -276,7 +276,8 @@ def _up_to(messages: list[StoredMessage], bytes_max: int) -> list[StoredMessage]
     return messages
 
 
-def _stored_message(row: MessageRow) -> StoredMessage:
+def stored_message(row: MessageRow) -> StoredMessage:
+    """A row as those who read get it."""
     return StoredMessage(
         row.key & LOOKUP_MASK,
         row.arrived_at_ms,
@@ -284,4 +285,5 @@ def _stored_message(row: MessageRow) -> StoredMessage:
         row.reason,
         row.abort_count,
         row.move_count,
+        row.last_move_at_ms,
     )

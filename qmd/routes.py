@@ -103,11 +103,7 @@ class Routes:
             key = queue_key(name)
             queue = None if key is None else self._manager.queues.get(key)
             if queue is None:
-                raise Refusal(
-                    "no_such_queue",
-                    f"this queue manager has no queue {key or name}",
-                    f"Create it: qmd queue create '{key or name}'",
-                )
+                raise self._no_such_queue(name)
             return queue
         if isinstance(name, PrivateName) and name.queue_manager == self._manager.id:
             queue = self._manager.queues_by_id.get(name.number)
@@ -128,6 +124,21 @@ class Routes:
             "bad_name",
             f"{name} needs a directory, and this queue manager has none",
             "Use a direct name, for example DIRECT=OS:host\\private$\\orders.",
+        )
+
+    def _no_such_queue(self, name: DirectName) -> Refusal:
+        key = queue_key(name) or str(name)
+        text, remedy = f"this queue manager has no queue {key}", f"qmd queue create '{key}'"
+        parent = self._manager.queues.get(name.local_path._replace(subqueue=None, suffix=None).key)
+        if parent is None or name.system:
+            return Refusal("no_such_queue", text, f"Create it: {remedy}")
+        if name.subqueue is not None:
+            remedy = f"The first move to it creates it: qmd move '{parent.name}' '{key}'"
+            return Refusal("no_such_queue", f"{parent.name} has no subqueue {key}", remedy)
+        return Refusal(
+            "no_such_queue",
+            f"{parent.name} has no journal, because journaling is off",
+            "A queue gets one when it is created with --journal.",
         )
 
     def reply_address(self, text: str) -> QueueAddress:
@@ -181,7 +192,7 @@ class Routes:
             raise Refusal(
                 "bad_name",
                 f"{path} cannot be created: only private queues can",
-                "Use a name such as private$\\orders.",
+                "Use a name such as private$\\orders; the first move to a subqueue creates it.",
             )
         return str(path)
 

@@ -221,8 +221,11 @@ class Sending:
         if queue.is_read_only:
             raise Refusal(
                 "read_only",
-                f"{queue.name} is a queue of the queue manager itself",
-                "Journals and dead-letter queues can be read, and not be sent to.",
+                f"{queue.name} is a queue of the queue manager itself"
+                if queue.is_system
+                else f"{queue.name} is a subqueue or journal",
+                "Journals and dead-letter queues can be read, and not be sent to; messages come to"
+                " a subqueue by `qmd move`.",
             )
         if delivery == AUTOMATIC:
             return TRANSACTIONAL if queue.transactional else RECOVERABLE

@@ -68,6 +68,44 @@ def remove(db: sqlite3.Connection, keys: Sequence[int]) -> Totals:
     return Totals(count, size)
 
 
+class Move(NamedTuple):
+    """A message goes from one key to another.
+
+    `packet`: it is another from there on, without its reason and without an end to its life.
+    """
+
+    key: int
+    to_key: int
+    packet: bytes | None = None
+
+
+def move(db: sqlite3.Connection, moves: Sequence[Move], at_ms: int) -> set[int]:
+    """The keys of those that were there, and are at their new place now."""
+    found = {
+        key
+        for (key,) in db.execute(
+            "SELECT key FROM message WHERE key IN (SELECT value FROM json_each(?))",
+            (key_list([each.key for each in moves]),),
+        )
+    }
+    present = [each for each in moves if each.key in found]
+    db.executemany(
+        "UPDATE message SET key = ?, move_count = move_count + 1, last_move_at_ms = ?"
+        " WHERE key = ?",
+        [(each.to_key, at_ms, each.key) for each in present],
+    )
+    db.executemany(
+        "UPDATE message SET packet = ?, checksum = ?, reason = NULL, expires_at_s = NULL"
+        " WHERE key = ?",
+        [
+            (each.packet, checksum_of(each.packet), each.to_key)
+            for each in present
+            if each.packet is not None
+        ],
+    )
+    return found
+
+
 def find(db: sqlite3.Connection, key: int) -> MessageRow | None:
     row = db.execute(f"SELECT {COLUMNS} FROM message WHERE key = ?", (key,)).fetchone()
     return None if row is None else MessageRow._make(row)
@@ -90,6 +128,15 @@ def page(
         (*queue_range(queue_id, from_lookup), rows_max),
     )
     return pages.take(cursor, MessageRow._make, bytes_max)
+
+
+def find_all(db: sqlite3.Connection, keys: Sequence[int]) -> list[MessageRow]:
+    """Those of the keys that there are, in the order of receiving."""
+    rows = db.execute(
+        f"SELECT {COLUMNS} FROM message WHERE key IN (SELECT value FROM json_each(?)) ORDER BY key",
+        (key_list(keys),),
+    )
+    return list(map(MessageRow._make, rows))
 
 
 def keys(

@@ -40,6 +40,7 @@ class QueueRow(NamedTuple):
     system: bool
     created_at_s: int
     modified_at_s: int
+    parent_id: int | None = None  # of a subqueue or journal: the queue that it belongs to
 
 
 COLUMNS = ", ".join(QueueRow._fields)
@@ -55,10 +56,16 @@ def create(
     journal: bool = False,
     quota_bytes: int | None = None,
     journal_quota_bytes: int | None = None,
+    parent_id: int | None = None,
 ) -> QueueRow:
-    """A new queue with a path such as `private$\\orders`.  Raises QueueExists, TooManyQueues."""
+    """A new queue with a path such as `private$\\orders`, or one that belongs to another.
+
+    Raises QueueExists, TooManyQueues, and NoSuchQueue where the other is gone.
+    """
     if find(db, name) is not None:
         raise QueueExists(name)
+    if parent_id is not None:
+        get(db, parent_id)
     row = QueueRow(
         _free_id(db),
         name,
@@ -70,6 +77,7 @@ def create(
         system=False,
         created_at_s=now_s,
         modified_at_s=now_s,
+        parent_id=parent_id,
     )
     _insert(db, row)
     return row
@@ -127,7 +135,9 @@ def change(
 
 
 def delete(db: sqlite3.Connection, queue_id: int) -> Totals:
-    """The queue and its messages; how many they were.  Raises NoSuchQueue, SystemQueue.
+    """The queue, its subqueues and its journal, with their messages; how many they were.
+
+    Raises NoSuchQueue, SystemQueue.
 
     Empty a long queue by `messages.purge` first: everybody waits for the writer.  Its incoming
     sequences stay until `sequences.forget`, because messages for it may be under way.
@@ -135,9 +145,10 @@ def delete(db: sqlite3.Connection, queue_id: int) -> Totals:
     row = get(db, queue_id)
     if row.system:
         raise SystemQueue(row.name)
-    deleted = messages.delete_all(db, queue_id)
-    db.execute("DELETE FROM queue WHERE id = ?", (queue_id,))
-    return deleted
+    children = db.execute("SELECT id FROM queue WHERE parent_id = ?", (queue_id,)).fetchall()
+    deleted = [messages.delete_all(db, each) for each in (queue_id, *(id_ for (id_,) in children))]
+    db.execute("DELETE FROM queue WHERE id = :id OR parent_id = :id", {"id": queue_id})
+    return Totals(sum(each.messages for each in deleted), sum(each.bytes for each in deleted))
 
 
 def _free_id(db: sqlite3.Connection) -> int:
@@ -163,13 +174,16 @@ def _is_in_use(db: sqlite3.Connection, queue_id: int) -> bool:
 
 def _insert(db: sqlite3.Connection, row: QueueRow) -> None:
     db.execute(
-        f"INSERT INTO queue ({COLUMNS}, key) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO queue ({COLUMNS}, key) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (*row, row.name.casefold()),
     )
 
 
-def _queue(row: tuple[int, str, str, int, int, int | None, int | None, int, int, int]) -> QueueRow:
-    id_, name, label, transactional, journal, quota, journal_quota, system, created, modified = row
+def _queue(
+    row: tuple[int, str, str, int, int, int | None, int | None, int, int, int, int | None],
+) -> QueueRow:
+    id_, name, label, transactional, journal, *quotas, system, created, modified, parent_id = row
+    quota, journal_quota = quotas
     return QueueRow(
         id_,
         name,
@@ -181,4 +195,5 @@ def _queue(row: tuple[int, str, str, int, int, int | None, int | None, int, int,
         bool(system),
         created,
         modified,
+        parent_id,
     )

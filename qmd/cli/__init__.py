@@ -22,6 +22,7 @@ COMMANDS = {
     "receive": "qmd.cli.receive:receive",
     "peek": "qmd.cli.peek:peek",
     "queue": "qmd.cli.queue:queue",
+    "move": "qmd.cli.move:move",
     "outgoing": "qmd.cli.outgoing:outgoing",
     "sequence": "qmd.cli.sequence:sequence",
     "session": "qmd.cli.session:session",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import click
@@ -41,6 +42,11 @@ def duration(text: str) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise click.BadParameter(f"{text!r} is no duration: it must be {error}") from error
+
+
+def past(seconds: float) -> datetime:
+    """So long ago."""
+    return datetime.now(UTC) - timedelta(seconds=seconds)
 
 
 def whole_seconds(text: str) -> int:

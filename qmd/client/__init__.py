@@ -6,12 +6,15 @@
 same without `await`; `errors.py` draws what can go wrong.
 """
 
+from qmd.client.choice import chosen
 from qmd.client.errors import (
     AccessDenied,
     BadName,
     BadRequest,
     ClientError,
     DiskFull,
+    MessageTaken,
+    NoSuchMessage,
     NoSuchQueue,
     NotConnected,
     NotHandedOver,
@@ -28,11 +31,12 @@ from qmd.client.errors import (
 )
 from qmd.client.message import Message, SequencePosition
 from qmd.client.new_message import Acknowledge, Properties, new_message
-from qmd.client.queue_manager import QueueManager, connect
+from qmd.client.queue_manager import Moved, QueueManager, connect
 from qmd.client.receiver import Taken
 from qmd.client.sender import Sender
 from qmd.client.transaction import Transaction
 from qmd.frames import UNLIMITED
+from qmd.frames import Choice
 
 __all__ = [
     "UNLIMITED",
@@ -40,9 +44,13 @@ __all__ = [
     "Acknowledge",
     "BadName",
     "BadRequest",
+    "Choice",
     "ClientError",
     "DiskFull",
     "Message",
+    "MessageTaken",
+    "Moved",
+    "NoSuchMessage",
     "NoSuchQueue",
     "NotConnected",
     "NotHandedOver",
@@ -62,6 +70,7 @@ __all__ = [
     "Transaction",
     "TransactionAborted",
     "WrongDelivery",
+    "chosen",
     "connect",
     "new_message",
 ]

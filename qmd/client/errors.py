@@ -4,6 +4,7 @@
     ├── QueueManagerError    the queue manager refused; nothing of the request was done
     │   ├── BadRequest  BadName  NoSuchQueue  QueueExists  WrongDelivery
     │   ├── AccessDenied  OverQuota  TooLarge  DiskFull  ReadOnly
+    │   ├── NoSuchMessage  MessageTaken
     │   └── NotTaken  Stopping  TransactionAborted
     ├── NotConnected         nobody answers; nothing of the request was done
     ├── OutcomeUnknown       the connection broke while a change was under way
@@ -91,6 +92,18 @@ class DiskFull(QueueManagerError):
 
 class ReadOnly(QueueManagerError):
     code = "read_only"
+
+
+class NoSuchMessage(QueueManagerError):
+    """A message that was named is not in that queue, or not any more."""
+
+    code = "no_such_message"
+
+
+class MessageTaken(QueueManagerError):
+    """A message that was named has been taken by an application, which may remove it."""
+
+    code = "message_taken"
 
 
 class NotTaken(QueueManagerError):

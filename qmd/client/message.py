@@ -207,6 +207,11 @@ class Message:
     def move_count(self) -> int:
         return self.stored.move_count
 
+    @property
+    def last_move_at(self) -> datetime | None:
+        moved_at_ms = self.stored.last_move_at_ms
+        return None if moved_at_ms is None else datetime.fromtimestamp(moved_at_ms / 1000, UTC)
+
     # ----------------------------------------------------------------------------------------
 
     @property
@@ -249,6 +254,9 @@ class Message:
             "dead_letter": self.dead_letter,
             "abort_count": self.abort_count,
             "move_count": self.move_count,
+            "last_move_at": None
+            if self.last_move_at is None
+            else _iso(self.last_move_at, "milliseconds"),
             "hops": self.hops,
             "sender_id_base64": _base64(self.sender_id) or None,
         }

@@ -13,20 +13,31 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from qmd import frames
 from qmd.client.caller import Caller
+from qmd.client.choice import EVERY_MESSAGE
 from qmd.client.errors import NotHandedOver
 from qmd.client.message import Message
 from qmd.client.new_message import Properties, new_message
 from qmd.client.receiver import Receiver, Taken
 from qmd.client.sender import WINDOW_MESSAGES, Sender
 from qmd.client.transaction import Transaction
+from qmd.frames import Choice
 
 RECONNECT_S = 30.0
 RECEIVE_BATCH_MESSAGES = 256
 PEEK_BATCH_MESSAGES = 256
+
+
+class Moved(NamedTuple):
+    """What a move did, or in a dry run would do."""
+
+    messages: int
+    bytes: int  # of their packets
+    taken: int  # passed over, because an application has them
+
 
 Facts = dict[str, Any]  # what the queue manager tells about a queue, a session, itself
 
@@ -212,6 +223,38 @@ class QueueManager:
             for message in messages:
                 yield message
             start = messages[-1].lookup_id + 1
+
+    # -- housekeeping ------------------------------------------------------------------------
+
+    async def move(
+        self,
+        source: str,
+        target: str,
+        choice: Choice = EVERY_MESSAGE,
+        *,
+        limit: int | None = None,
+        dry_run: bool = False,
+    ) -> Moved:
+        """Move messages from one queue of this computer to another; returns how many.
+
+        All of them, or those that `choice` means (see `chosen`), and of those the first
+        `limit`.  A subqueue as `orders;retry` is created by the first move to it.  Every
+        message is in one of the two queues at any time; up to 1024, and 16 MB, are moved at
+        once.  `dry_run`: only say what would be moved.
+        """
+        messages = taken = size = until = 0
+        start: int | None = 0
+        while start is not None and (limit is None or messages < limit):
+            left = (
+                frames.MESSAGES_MAX if limit is None else min(limit - messages, frames.MESSAGES_MAX)
+            )
+            piece = frames.Piece(left, start, until)
+            done = await self._caller.change_once(
+                frames.Move, source, target, choice, piece, dry_run, token=os.urandom(16)
+            )
+            messages, size = messages + done["messages"], size + done["bytes"]
+            taken, start, until = taken + done["taken"], done["next"], done["until"]
+        return Moved(messages, size, taken)
 
     # -- queues ------------------------------------------------------------------------------
 

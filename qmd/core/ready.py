@@ -119,6 +119,7 @@ class ReadyWindow(Generic[Item]):
 
         A stored one may have come in by a refill before; it is then left alone.
         """
+        self._gone.discard(key)  # it was moved away, and has come back
         if not stored:
             self._insert(self._express, (key, item, size))
         elif key >= self._horizon:
@@ -237,11 +238,12 @@ class ReadyWindow(Generic[Item]):
         if not is_of_use:
             return  # the window needs what lies before these rows, or they are no more
         self._horizon = _NOWHERE if complete else rows[-1][0] + 1
+        arrived_keys = {key for key, _, _ in arrived}  # the rows may have an older state of them
         for key, item, size in rows:
             if self._entries >= self._entries_max or self._bytes >= self._bytes_max:
                 self._horizon = key
                 break
-            if key not in self._taken and key not in gone:
+            if key not in self._taken and key not in gone and key not in arrived_keys:
                 self._insert(self._stored, (key, item, size))
                 self._entries += 1
                 self._bytes += size

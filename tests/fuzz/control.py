@@ -43,6 +43,7 @@ SAMPLES: tuple[frames.Request, ...] = (
     frames.KickOutgoing(17, "x"),
     frames.ListSequences(18),
     frames.ListSessions(19),
+    frames.Move(20, "orders", "orders;retry", frames.Choice([1], [b"i" * 20]), frames.Piece(5)),
     frames.Status(2**63),
 )
 # What MessagePack begins other things with.

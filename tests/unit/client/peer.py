@@ -44,6 +44,7 @@ class Peer:
         self.connections: list[Connection] = []
         self.deserted = asyncio.Event()
         self.last_lookup_id = 0
+        self.piece_max = 1000  # messages that one request moves
 
     async def __aenter__(self) -> Peer:
         await self.listen()
@@ -182,6 +183,27 @@ class Connection:
                 return self.give_back(lookup_ids)
             case frames.Peek(queue=queue, start=start, limit=limit):
                 return [one for one in peer.queues[queue] if one.lookup_id >= start][:limit]
+            case frames.Move(queue=queue, target=target, choice=choice, piece=piece, token=token):
+                there = peer.queues[queue]
+                meant = [
+                    one
+                    for one in there
+                    if one.lookup_id >= piece.start
+                    and (not choice.lookup_ids or one.lookup_id in choice.lookup_ids)
+                ]
+                rest = meant[min(piece.limit, self.peer.piece_max) :]
+                moved = [one for one in meant if one not in rest]
+                if not request.dry_run:
+                    peer.queues[queue] = [one for one in there if one not in moved]
+                    peer.queues[target] += moved
+                peer.outcomes[token] = {
+                    "messages": len(moved),
+                    "bytes": sum(len(one.packet) for one in moved),
+                    "taken": 0,
+                    "next": rest[0].lookup_id if rest else None,
+                    "until": 1000,
+                }
+                return peer.outcomes[token]
             case frames.Outcome(token=token):
                 return peer.outcomes.get(token)
             case frames.PurgeQueue(name=name):

@@ -91,6 +91,7 @@ def test_everything_is_in_the_json_under_names_that_stay():
         "dead_letter": True,
         "abort_count": 2,
         "move_count": 1,
+        "last_move_at": None,
         "hops": 0,
         "sender_id_base64": None,
     }

@@ -236,11 +236,11 @@ class Host(QueueManager):
         for queue in self.queues.values():
             express = [len(each.packet) for each in queue.express.values()]
             count, size = state.messages.get(queue.id, (0, 0))
-            assert (queue.messages, queue.bytes) == (count + len(express), size + sum(express)), (
+            assert (queue.messages, queue.own_bytes) == (count + len(express), size + sum(express)), (
                 queue.name
             )
             express_bytes += sum(express)
-            total += queue.bytes
+            total += queue.own_bytes
         for sender in self.outgoing.queues:
             express = [len(packet) for packet in sender.express.values()]
             count, size = state.outgoing.get(sender.id, (0, 0))

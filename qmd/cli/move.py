@@ -1,0 +1,47 @@
+"""`qmd move`: messages from one queue of this computer to another."""
+
+from __future__ import annotations
+
+import click
+
+from qmd.cli.choice import Which, choice_options, dry_run_option
+from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.parameters import json_option, queue_argument
+
+
+@click.command()
+@queue_argument("source")
+@queue_argument("target")
+@choice_options
+@dry_run_option
+@json_option
+@pass_configuration
+def move(
+    configuration: Configuration,
+    source: str,
+    target: str,
+    which: Which,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Move messages from SOURCE to TARGET, both queues of this computer.
+
+    A subqueue, as 'orders;retry', is created by the first move to it.  Messages keep their
+    order.  A dead letter that is moved to a queue is a normal message there, and does not
+    expire.
+    """
+    from qmd.cli.output import print_json, printable
+
+    moved = configuration.ask(
+        lambda qm: qm.move(source, target, which.choice, limit=which.limit, dry_run=dry_run)
+    )
+    if as_json:
+        print_json({"source": source, "target": target, "dry_run": dry_run, **moved._asdict()})
+        return
+    would = "would move" if dry_run else "moved"
+    click.echo(
+        f"{would} {moved.messages} messages ({moved.bytes} bytes)"
+        f" from {printable(source)} to {printable(target)}"
+    )
+    if moved.taken:
+        click.echo(f"passed over {moved.taken} messages that applications have taken", err=True)
