@@ -24,8 +24,8 @@ from protocol.format_name import parse_destination
 from protocol.identifiers import message_id_text
 from qmd import quotas
 from qmd.administration import Administration
-from qmd.clock import Clock
 from qmd.choosing import Choosing
+from qmd.clock import Clock
 from qmd.compose import queue_address
 from qmd.damage import Damage
 from qmd.endings import Endings

@@ -105,7 +105,7 @@ def _explain(error: Exception) -> Failure | None:
             return Failure(ExitCode.CONFIGURATION, str(error))
         case InvalidName():
             return Failure(ExitCode.USAGE, f"the name cannot be read: {error}")
-        case errors.NoSuchQueue():
+        case errors.NoSuchQueue() | errors.NoSuchMessage():
             return Failure(ExitCode.NOT_FOUND, str(error))
         case errors.BadName():
             return Failure(ExitCode.USAGE, str(error))

@@ -35,8 +35,7 @@ from qmd.client.queue_manager import Moved, QueueManager, connect
 from qmd.client.receiver import Taken
 from qmd.client.sender import Sender
 from qmd.client.transaction import Transaction
-from qmd.frames import UNLIMITED
-from qmd.frames import Choice
+from qmd.frames import UNLIMITED, Choice
 
 __all__ = [
     "UNLIMITED",

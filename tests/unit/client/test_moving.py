@@ -2,50 +2,70 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from qmd import frames
 from qmd.client import chosen, connect
 from tests.unit.client.peer import Peer
 
 
-async def test_all_is_moved_piece_by_piece(tmp_path):
-    async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
-        peer.put("orders", b"1", b"22", b"333", b"4444", b"55555")
-        peer.piece_max = 2
+def test_all_is_moved_piece_by_piece(tmp_path):
+    async def scenario():
+        async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
+            peer.put("orders", b"1", b"22", b"333", b"4444", b"55555")
+            peer.piece_max = 2
 
-        moved = await qm.move("orders", "orders;retry")
+            moved = await qm.move("orders", "orders;retry")
 
-        assert moved == (5, 15, 0)
-        assert [one.packet for one in peer.queues["orders;retry"]][-1] == b"55555"
-        assert [request.piece.until for request in peer.requests_of(frames.Move)] == [0, 1000, 1000]
+            assert moved == (5, 15, 0)
+            assert [one.packet for one in peer.queues["orders;retry"]][-1] == b"55555"
+            assert [request.piece.until for request in peer.requests_of(frames.Move)] == [
+                0,
+                1000,
+                1000,
+            ]
 
-
-async def test_no_more_are_moved_than_asked_for(tmp_path):
-    async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
-        peer.put("orders", b"1", b"2", b"3", b"4", b"5")
-        peer.piece_max = 2
-
-        assert (await qm.move("orders", "orders;retry", limit=3)).messages == 3
-        assert (await qm.move("orders", "x", chosen(lookup_ids=[5]), dry_run=True)).messages == 1
-
-        assert len(peer.queues["orders"]) == 2
+    asyncio.run(scenario())
 
 
-async def test_a_move_whose_answer_is_lost_is_not_made_again(tmp_path):
-    async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
-        peer.put("orders", b"1", b"2", b"3")
-        peer.after.append(frames.Move)
+def test_no_more_are_moved_than_asked_for(tmp_path):
+    async def scenario():
+        async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
+            peer.put("orders", b"1", b"2", b"3", b"4", b"5")
+            peer.piece_max = 2
 
-        assert (await qm.move("orders", "orders;retry", limit=1)).messages == 1
+            assert (await qm.move("orders", "orders;retry", limit=3)).messages == 3
+            assert (
+                await qm.move("orders", "x", chosen(lookup_ids=[5]), dry_run=True)
+            ).messages == 1
 
-        assert len(peer.requests_of(frames.Move)) == 1
-        assert len(peer.queues["orders;retry"]) == 1
+            assert len(peer.queues["orders"]) == 2
+
+    asyncio.run(scenario())
 
 
-async def test_a_move_that_was_lost_on_its_way_is_made(tmp_path):
-    async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
-        peer.put("orders", b"1", b"2", b"3")
-        peer.before.append(frames.Move)
+def test_a_move_whose_answer_is_lost_is_not_made_again(tmp_path):
+    async def scenario():
+        async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
+            peer.put("orders", b"1", b"2", b"3")
+            peer.after.append(frames.Move)
 
-        assert (await qm.move("orders", "orders;retry", limit=1)).messages == 1
+            assert (await qm.move("orders", "orders;retry", limit=1)).messages == 1
 
-        assert len(peer.queues["orders;retry"]) == 1
+            assert len(peer.requests_of(frames.Move)) == 1
+            assert len(peer.queues["orders;retry"]) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_move_that_was_lost_on_its_way_is_made(tmp_path):
+    async def scenario():
+        async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
+            peer.put("orders", b"1", b"2", b"3")
+            peer.before.append(frames.Move)
+
+            assert (await qm.move("orders", "orders;retry", limit=1)).messages == 1
+
+            assert len(peer.queues["orders;retry"]) == 1
+
+    asyncio.run(scenario())

@@ -236,9 +236,10 @@ class Host(QueueManager):
         for queue in self.queues.values():
             express = [len(each.packet) for each in queue.express.values()]
             count, size = state.messages.get(queue.id, (0, 0))
-            assert (queue.messages, queue.own_bytes) == (count + len(express), size + sum(express)), (
-                queue.name
-            )
+            assert (queue.messages, queue.own_bytes) == (
+                count + len(express),
+                size + sum(express),
+            ), queue.name
             express_bytes += sum(express)
             total += queue.own_bytes
         for sender in self.outgoing.queues:

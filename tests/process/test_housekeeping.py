@@ -1,0 +1,62 @@
+"""Housekeeping on queues, from the command line of a running daemon."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.process.harness import Cleaner, Daemon, Hosts, body
+
+
+@pytest.fixture(scope="module")
+def shared(shared_hosts: Hosts) -> Daemon:
+    daemon = shared_hosts.daemon()
+    daemon.create("plain")
+    daemon.create("orders", transactional=True)
+    return daemon
+
+
+@pytest.fixture
+def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
+    return clean(shared)
+
+
+def test_messages_are_moved_to_a_subqueue_and_back(daemon: Daemon):
+    daemon.send_all("plain", [b"1", b"2", b"3"])
+    second = daemon.peek("plain")[1]["lookup_id"]
+
+    (moved,) = daemon.json("move", "plain", "plain;retry", "--lookup-id", str(second))
+
+    assert (moved["messages"], moved["dry_run"]) == (1, False)
+    (there,) = daemon.peek("plain;retry")
+    assert (body(there), there["move_count"], there["lookup_id"]) == (b"2", 1, second)
+    assert there["last_move_at"] is not None
+    (queue,) = daemon.json("queue", "show", "plain")
+    assert [(each["name"], each["messages"]) for each in queue["subqueues"]] == [
+        (r"private$\plain;retry", 1)
+    ]
+    daemon.json("move", "plain;retry", "plain", "--all")
+    assert [body(message) for message in daemon.receive("plain")] == [b"1", b"2", b"3"]
+
+
+def test_a_move_says_which_messages_it_is_about(daemon: Daemon):
+    daemon.send_all("plain", [b"1", b"2"])
+
+    assert daemon.cli("move", "plain", "plain;retry", check=False).returncode == 2
+    assert (
+        daemon.cli("move", "plain", "plain;retry", "--lookup-id", "5", check=False).returncode == 3
+    )
+    assert daemon.cli("move", "plain", "orders", "--all", check=False).returncode == 4
+    (would,) = daemon.json("move", "plain", "plain;retry", "--limit", "1", "--dry-run")
+    assert (would["messages"], would["dry_run"]) == (1, True)
+    assert len(daemon.receive("plain")) == 2
+
+
+def test_nobody_sends_to_a_subqueue(daemon: Daemon):
+    daemon.send("plain", b"1")
+    daemon.json("move", "plain", "plain;retry", "--all")
+
+    refused = daemon.cli("send", "plain;retry", "2", check=False)
+
+    assert refused.returncode == 4
+    assert b"qmd move" in refused.stderr
+    assert [body(message) for message in daemon.receive("plain;retry")] == [b"1"]
