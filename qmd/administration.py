@@ -13,7 +13,7 @@ from qmd.local_queue import LocalQueue, Reader
 from qmd.refusal import Refusal
 from storage import messages as message_rows
 from storage import queues as queue_rows
-from storage.errors import QueueExists, StoredError
+from storage.errors import QueueExists, StoredError, TooManyQueues
 from storage.keys import (
     ARRIVAL_MAX,
     LOOKUP_BITS,
@@ -71,8 +71,10 @@ class Administration:
             raise Refusal(
                 "queue_exists", str(error), "Choose another name, or delete it first."
             ) from error
-        except StoredError as error:
-            raise Refusal("bad_request", str(error)) from error
+        except TooManyQueues as error:
+            raise Refusal(
+                "too_many_queues", str(error), "Delete queues that nobody needs."
+            ) from error
         log.info("queue_created", queue=path, transactional=transactional)
         return self._manager.adopt(row, 0, 0)
 
@@ -94,7 +96,7 @@ class Administration:
             or (journal_quota_bytes, journal, label) != (None, None, None)
         ):
             raise Refusal(
-                "read_only",
+                "system_queue_unchanged",
                 f"{queue.name} belongs to the queue manager; only the quota of the journal can be"
                 " changed",
                 "What ends in a dead-letter queue must be kept; purge it to make room.",
@@ -143,13 +145,13 @@ class Administration:
         """The queue and what is in it; how many messages that were.  Raises Refusal."""
         if queue.is_system:
             raise Refusal(
-                "read_only",
+                "system_queue_kept",
                 f"{queue.name} belongs to the queue manager and cannot be deleted",
                 "Purge it instead.",
             )
         if queue.is_journal:
             raise Refusal(
-                "read_only",
+                "system_queue_kept",
                 f"{queue.name} is the journal of a queue and cannot be deleted",
                 "Purge it instead; it goes with its queue.",
             )
@@ -216,7 +218,7 @@ def _quota(asked: int | None, default: int | None) -> int | None:
         return None
     if not 0 <= quota <= QUOTA_BYTES_MAX:
         raise Refusal(
-            "bad_request", f"a quota of {quota} bytes is none", f"Give 0 to {QUOTA_BYTES_MAX}."
+            "bad_quota", f"a quota of {quota} bytes is none", f"Give 0 to {QUOTA_BYTES_MAX}."
         )
     return quota
 
@@ -224,6 +226,6 @@ def _quota(asked: int | None, default: int | None) -> int | None:
 def _check_label(label: str) -> None:
     if len(label) > LABEL_CHARACTERS_MAX:
         raise Refusal(
-            "bad_request",
+            "queue_label_too_long",
             f"the label has {len(label)} characters; {LABEL_CHARACTERS_MAX} are allowed",
         )

@@ -67,7 +67,7 @@ class Choosing:
         """
         if piece.limit < 1:
             raise Refusal(
-                "bad_request", f"{piece.limit} messages cannot be asked for", "Ask for 1 or more."
+                "bad_limit", f"{piece.limit} messages cannot be asked for", "Ask for 1 or more."
             )
         until = piece.until or self._manager.next_lookup_id(TRANSACTIONAL_LEVEL) & ARRIVAL_MAX
         limit = min(piece.limit, PIECE_MESSAGES)
@@ -195,7 +195,7 @@ def _has_filter(choice: Choice) -> bool:
 def _filter(choice: Choice) -> Matches:
     """Raises Refusal for a class that there is not, and ids that are none."""
     if any(len(each) != 20 for each in choice.message_ids):
-        raise Refusal("bad_request", "a message id has 20 bytes")
+        raise Refusal("bad_message_id", "a message id has 20 bytes")
     ids = set(choice.message_ids)
     wanted_class = _class_number(choice.message_class)
     label, reason = choice.label.casefold(), choice.reason.casefold()
@@ -235,7 +235,7 @@ def _class_number(name: str) -> int | None:
         return int(name, 16)
     except ValueError as error:
         raise Refusal(
-            "bad_request",
+            "bad_message_class",
             f"there is no message class {name!r}",
             "It is named as `qmd peek --json` shows it, for example nack_reach_queue_timeout.",
         ) from error

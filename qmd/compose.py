@@ -74,7 +74,7 @@ def queue_address(name: FormatName) -> QueueAddress:
     if isinstance(name, PublicName):
         return QueueAddress(_PUBLIC, name.queue, NULL_GUID, 16)
     raise Refusal(
-        "bad_name",
+        "name_not_single",
         f"{name} is no single queue that a message can be addressed to",
         "Use a direct name, for example DIRECT=OS:host\\private$\\orders.",
     )
@@ -94,27 +94,27 @@ def check(new: NewMessage) -> None:
         not new.label.isascii() and len(new.label.encode("utf-16-le")) > 2 * LABEL_CHARACTERS_MAX
     ):
         raise Refusal(
-            "bad_request",
+            "label_too_long",
             f"the label has {len(new.label.encode('utf-16-le')) // 2} characters (UTF-16);"
             f" {LABEL_CHARACTERS_MAX} are allowed",
             "Shorten the label, or put the text into the body.",
         )
     if "\0" in new.label:
-        raise Refusal("bad_request", "the label contains a null character", "Leave it out.")
+        raise Refusal("label_has_null", "the label contains a null character", "Leave it out.")
     if new.correlation_id and len(new.correlation_id) != 20:
         raise Refusal(
-            "bad_request",
+            "bad_correlation_id",
             f"the correlation id has {len(new.correlation_id)} bytes; it must have 20",
             "Give a message id, or 20 bytes in hexadecimal.",
         )
     if not 0 <= new.priority <= PRIORITY_MAX:
         raise Refusal(
-            "bad_request",
+            "bad_priority",
             f"priority {new.priority} is not between 0 and {PRIORITY_MAX}",
             "7 is the highest, 3 the usual one.",
         )
     if not 0 <= new.delivery <= AUTOMATIC:
-        raise Refusal("bad_request", f"there is no delivery {new.delivery}", "It is 0 to 3.")
+        raise Refusal("bad_delivery", f"there is no delivery {new.delivery}", "It is 0 to 3.")
     for value, what in (
         (new.time_to_reach_queue_s, "time-to-reach-queue"),
         (new.time_to_be_received_s, "time-to-be-received"),
@@ -123,12 +123,12 @@ def check(new: NewMessage) -> None:
     ):
         if value is not None and not 0 <= value <= 0xFFFFFFFF:
             raise Refusal(
-                "bad_request",
+                "number_out_of_range",
                 f"a {what} of {value} does not fit: it must be between 0 and {0xFFFFFFFF}",
             )
     if not 0 <= new.acknowledge <= 0x0F:
         raise Refusal(
-            "bad_request",
+            "bad_acknowledge",
             f"{new.acknowledge} is no combination of the four acknowledgments there are",
         )
 
@@ -155,7 +155,7 @@ def packet_size(
     )
     if size > PACKET_BYTES_MAX:
         raise Refusal(
-            "too_large",
+            "packet_too_large",
             f"the message makes a packet of {size} bytes; {PACKET_BYTES_MAX} are allowed",
             "Send the body in parts, or a reference to it.",
         )

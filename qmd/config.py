@@ -47,15 +47,22 @@ _UNREADABLE = (ValueError, RecursionError)
 class ConfigError(Exception):
     """The configuration cannot be used; `str()` is one line for the person who wrote it.
 
-    `file` and `line` say where, and are None for the environment and for arguments; `key` is
-    "[section] key", or "" when no key is at fault.
+    `code` stands for the cause (`qmd.catalogue`).  `file` and `line` say where, and are None for
+    the environment and for arguments; `key` is "[section] key", or "" when no key is at fault.
     """
 
     def __init__(
-        self, problem: str, *, key: str = "", file: Path | None = None, line: int | None = None
+        self,
+        problem: str,
+        *,
+        code: str,
+        key: str = "",
+        file: Path | None = None,
+        line: int | None = None,
     ) -> None:
         super().__init__(problem)
         self.problem = problem
+        self.code = code
         self.key = key
         self.file = file
         self.line = line
@@ -76,14 +83,16 @@ def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> S
         with file.open("rb") as stream:
             raw = stream.read(FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise ConfigError(error.strerror or str(error), file=file) from error
+        raise ConfigError(
+            error.strerror or str(error), code="config_unreadable", file=file
+        ) from error
     if len(raw) > FILE_BYTES_MAX:
-        raise ConfigError(f"longer than {FILE_BYTES_MAX} bytes", file=file)
+        raise ConfigError(f"longer than {FILE_BYTES_MAX} bytes", code="config_too_long", file=file)
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError("not UTF-8 text", file=file, line=line) from error
+        raise ConfigError("not UTF-8 text", code="config_not_utf8", file=file, line=line) from error
     return parse_settings(text, file=file, environment=environment)
 
 
@@ -123,11 +132,15 @@ class _Source:
             self.document: dict[str, Any] = self._parse(text)
         except _UNREADABLE as error:
             problem, line = _split_line(str(error), len(self._lines))
-            raise ConfigError(problem, file=file, line=line) from error
+            raise ConfigError(problem, code="config_syntax", file=file, line=line) from error
 
-    def error(self, problem: str, section: str, key: str | None = None) -> ConfigError:
+    def error(
+        self, problem: str, section: str, key: str | None = None, *, code: str
+    ) -> ConfigError:
         name = f"[{section}]" if key is None else f"[{section}] {key}"
-        return ConfigError(problem, key=name, file=self.file, line=self._line(section, key))
+        return ConfigError(
+            problem, code=code, key=name, file=self.file, line=self._line(section, key)
+        )
 
     def _line(self, section: str, key: str | None) -> int | None:
         """The line on which `key`, or else `section`, first appears; None if it does not.
@@ -173,17 +186,25 @@ def _split_line(message: str, lines: int) -> tuple[str, int | None]:
 def _check_names(source: _Source, section: str, table: object) -> None:
     owner = None if isinstance(table, dict) else _owner(section)
     if owner:
-        raise source.error(f"{section} is a key of [{owner}], and stands outside of it", section)
+        raise source.error(
+            f"{section} is a key of [{owner}], and stands outside of it",
+            section,
+            code="config_unknown_section",
+        )
     if section not in SECTIONS:
         raise source.error(
-            f"unknown section; did you mean [{_nearest(section, SECTIONS)}]?", section
+            f"unknown section; did you mean [{_nearest(section, SECTIONS)}]?",
+            section,
+            code="config_unknown_section",
         )
     if not isinstance(table, dict):
-        raise source.error(f"found {table!r}; a section [{section}] is required", section)
+        raise source.error(
+            f"found {table!r}; a section [{section}] is required", section, code="config_bad_value"
+        )
     for key in table:
         unknown = _unknown(section, key)
         if unknown:
-            raise source.error(unknown, section, key)
+            raise source.error(unknown, section, key, code="config_unknown_key")
 
 
 def _unknown(section: str, key: str) -> str | None:
@@ -216,7 +237,11 @@ def _overrides(environment: Mapping[str, str]) -> dict[tuple[str, str], str]:
                 key = variable.removeprefix(prefix).lower()
                 problem = _unknown(section, key)
                 if problem:
-                    raise ConfigError(problem, key=f"environment variable {variable}")
+                    raise ConfigError(
+                        problem,
+                        code="config_unknown_key",
+                        key=f"environment variable {variable}",
+                    )
                 found[section, key] = text
     return found
 
@@ -238,8 +263,12 @@ def _value(setting: Setting, source: _Source, overrides: Mapping[tuple[str, str]
         problem = f"found {_toml(found)[:80]}; allowed is {setting.kind.allowed}{detail}"
         if override is not None:
             variable = _variable(setting.section, setting.key)
-            raise ConfigError(problem, key=f"environment variable {variable}") from error
-        raise source.error(problem, setting.section, setting.key) from error
+            raise ConfigError(
+                problem, code="config_bad_value", key=f"environment variable {variable}"
+            ) from error
+        raise source.error(
+            problem, setting.section, setting.key, code="config_bad_value"
+        ) from error
     return source.file.parent / value if isinstance(value, Path) else value
 
 
@@ -250,14 +279,16 @@ def _check_together(settings: Settings, source: _Source) -> None:
         if getattr(values, known[low].attribute) > getattr(values, known[high].attribute):
             table = source.document.get(section, {})
             at_fault = low if low in table else high
-            raise source.error(f"{low} is greater than {high}", section, at_fault)
+            raise source.error(
+                f"{low} is greater than {high}", section, at_fault, code="config_conflict"
+            )
     size = len(os.fsencode(settings.control.socket))
     if size > SOCKET_PATH_BYTES_MAX:
         problem = (
             f"{settings.control.socket} has {size} bytes, and the path of a Unix socket at most "
             f"{SOCKET_PATH_BYTES_MAX}; give a shorter one, for example /run/qmd/qmd.sock"
         )
-        raise source.error(problem, "control", "socket")
+        raise source.error(problem, "control", "socket", code="socket_path_too_long")
 
 
 def write_default_config(
@@ -271,7 +302,9 @@ def write_default_config(
     """
     address, _, port = listen.rpartition(":")
     if not (port.isascii() and port.isdigit() and len(port) <= 5):
-        raise ConfigError(f"found {listen!r}; address:port is required", key="listen")
+        raise ConfigError(
+            f"found {listen!r}; address:port is required", code="bad_listen", key="listen"
+        )
     given: dict[tuple[str, str], object] = {
         ("queue_manager", "data"): "data",
         ("listen", "address"): address.removeprefix("[").removesuffix("]"),
@@ -287,12 +320,14 @@ def write_default_config(
     try:
         parse_settings(text, file=file, environment={})
     except ConfigError as error:  # there is no such file yet whose line could be looked at
-        raise ConfigError(error.problem, key=error.key) from error
+        raise ConfigError(error.problem, code=error.code, key=error.key) from error
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
     except OSError as error:
-        raise ConfigError(f"not written: {error.strerror}", file=file) from error
+        raise ConfigError(
+            f"not written: {error.strerror}", code="config_not_written", file=file
+        ) from error
     with open(descriptor, "w", encoding="utf-8") as stream:
         os.fchmod(descriptor, 0o640)  # whatever the umask says
         stream.write(text)

@@ -125,7 +125,7 @@ class ControlConnection(asyncio.Protocol):
         try:
             received = self._buffer.feed(data)
         except FrameError as error:
-            self._output.append(frames.frame(Refused(0, "bad_request", str(error))))
+            self._output.append(frames.frame(_refused(0, Refusal("frame_too_large", str(error)))))
             self._write()
             self.close()
             return
@@ -147,8 +147,9 @@ class ControlConnection(asyncio.Protocol):
                 request = frames.decode_request(frame)
             except msgspec.DecodeError as error:
                 number = frames.request_number(frame)
-                self._answer(
-                    Refused(number, "bad_request", f"the request is not understood: {error}")
+                self._refuse(
+                    number,
+                    Refusal("request_not_understood", f"the request is not understood: {error}"),
                 )
                 continue
             self._handle(request)
@@ -161,7 +162,7 @@ class ControlConnection(asyncio.Protocol):
             self._refuse(request.number, refusal)
 
     def _refuse(self, number: int, refusal: Refusal) -> None:
-        self._answer(Refused(number, refusal.code, refusal.text, refusal.remedy))
+        self._answer(_refused(number, refusal))
 
     def _answer(self, reply: frames.Reply) -> None:
         answer = frames.frame(reply)
@@ -235,7 +236,7 @@ class ControlConnection(asyncio.Protocol):
         except Refusal as refusal:
             self._refuse(number, refusal)
         except StorageError as error:
-            self._answer(Refused(number, "stopping", f"the storage failed: {error}"))
+            self._refuse(number, Refusal("storage_failed", f"the storage failed: {error}"))
         except Exception as bug:
             self._manager.fail(bug)
 
@@ -244,7 +245,7 @@ class ControlConnection(asyncio.Protocol):
     def _hello(self, request: frames.Hello) -> None:
         if request.version != frames.VERSION:
             raise Refusal(
-                "bad_request",
+                "versions_differ",
                 f"the client speaks version {request.version} of the control protocol, this queue"
                 f" manager version {frames.VERSION}",
                 "Use client and daemon of the same release.",
@@ -466,25 +467,29 @@ _HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
 }
 
 
+def _refused(number: int, refusal: Refusal) -> Refused:
+    return Refused(number, refusal.code, refusal.text, refusal.remedy, refusal.id)
+
+
 async def _counted(work: Coroutine[Any, Any, int]) -> dict[str, int]:
     return {"messages": await work}
 
 
 def _limit(limit: int) -> int:
     if limit < 1:
-        raise Refusal("bad_request", f"{limit} messages cannot be asked for", "Ask for 1 or more.")
+        raise Refusal("bad_limit", f"{limit} messages cannot be asked for", "Ask for 1 or more.")
     return min(limit, LIMIT_MAX)
 
 
 def _wait_s(wait_s: float) -> float:
     if not wait_s <= WAIT_S_MAX:  # no comparison is true of what is not a number
-        raise Refusal("bad_request", f"nobody can wait for {wait_s} s", "Without an end it is -1.")
+        raise Refusal("bad_wait", f"nobody can wait for {wait_s} s", "Without an end it is -1.")
     return wait_s
 
 
 def _place(lookup_id: int) -> int:
     if not 0 <= lookup_id <= LOOKUP_MASK:
-        raise Refusal("bad_request", f"no message can have the lookup id {lookup_id}")
+        raise Refusal("bad_lookup_id", f"no message can have the lookup id {lookup_id}")
     return lookup_id
 
 

@@ -7,6 +7,7 @@ Exit codes:  0 stopped as asked;  1 the storage or something of this host failed
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import resource
@@ -49,12 +50,25 @@ SWITCH_INTERVAL_S = 0.0005
 GC_THRESHOLDS = (20_000, 50, 100)
 
 
+# Why nobody can listen, by the system's number for it.
+_LISTENING = {
+    errno.EADDRINUSE: "port_in_use",
+    errno.EADDRNOTAVAIL: "address_not_here",
+    errno.EACCES: "port_forbidden",
+}
 # What starting again does not mend.
 _LASTING = (NewerSchema, ForeignDatabase)
 
 
 class CannotServe(Exception):
-    """Something about this host keeps the daemon from serving; the text says what to do."""
+    """Something about this host keeps the daemon from serving; the text says what to do.
+
+    `code` stands for the cause (`qmd.catalogue`).
+    """
+
+    def __init__(self, text: str, *, code: str) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class Misconfigured(CannotServe):
@@ -73,7 +87,7 @@ def main(settings: Settings) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(serve(settings, Environment(), ServiceManager(os.environ)))
     except (CannotServe, CannotStart) as error:
-        log.critical("start_failed", reason=str(error))
+        log.critical("start_failed", reason=str(error), code=error.code)
         return EXIT_CONFIGURATION if isinstance(error, (Misconfigured, *_LASTING)) else EXIT_FAILED
     except Bug as bug:
         log.critical(
@@ -87,6 +101,7 @@ def main(settings: Settings) -> int:
         log.critical(
             "storage_failed",
             reason=str(error),
+            code=error.code,
             remedy="Nothing that was acknowledged is lost. Start the daemon again when the disk is"
             " in order.",
         )
@@ -191,7 +206,8 @@ def _check_user(settings: Settings) -> None:
     if os.geteuid() == 0 and not settings.queue_manager.run_as_root:
         raise Misconfigured(
             "the daemon does not run as root, because it needs no right of root's: run it as a"
-            " user of its own, or set run_as_root = true in the section [queue_manager]"
+            " user of its own, or set run_as_root = true in the section [queue_manager]",
+            code="runs_as_root",
         )
 
 
@@ -211,7 +227,8 @@ async def _listen(
     except OSError as error:
         raise CannotServe(
             f"cannot listen at {host} port {port}: {error.strerror or error}; is another daemon"
-            " running there? See address and port in the section [listen]"
+            " running there? See address and port in the section [listen]",
+            code=_LISTENING.get(error.errno or 0, "cannot_listen"),
         ) from error
     for server in servers:
         for listener in server.sockets:
@@ -224,10 +241,17 @@ async def _open_control(control: ControlServer, settings: Settings) -> None:
     chosen = settings.control
     try:
         await control.start(chosen.socket, chosen.mode, chosen.group)
-    except (OSError, LookupError) as error:
+    except LookupError as error:
+        raise CannotServe(
+            f"the control socket {chosen.socket} cannot be opened: {error}; see group in the"
+            " section [control]",
+            code="control_group_unknown",
+        ) from error
+    except OSError as error:
         raise CannotServe(
             f"the control socket {chosen.socket} cannot be opened: {error}; see the section"
-            " [control]"
+            " [control]",
+            code="control_socket_failed",
         ) from error
 
 
@@ -239,10 +263,17 @@ async def _feed_watchdog(service: ServiceManager, period_s: float) -> None:
 
 async def _answer_pings(manager: QueueManager, settings: Settings) -> asyncio.DatagramTransport:
     """[MS-MQQB] 3.1.5.10: off by default since Windows Vista."""
-    transport, _ = await manager.loop.create_datagram_endpoint(
-        partial(_PingProtocol, manager),
-        local_addr=(settings.listen.address, settings.listen.ping_port),
-    )
+    host, port = settings.listen.address, settings.listen.ping_port
+    try:
+        transport, _ = await manager.loop.create_datagram_endpoint(
+            partial(_PingProtocol, manager), local_addr=(host, port)
+        )
+    except OSError as error:
+        raise CannotServe(
+            f"cannot listen for pings at {host} port {port}: {error.strerror or error}; see ping"
+            " and ping_port in the section [listen]",
+            code="ping_port_failed",
+        ) from error
     return transport
 
 

@@ -344,15 +344,14 @@ class Done(msgspec.Struct, array_like=True, frozen=True, tag="done"):
 class Refused(msgspec.Struct, array_like=True, frozen=True, tag="refused"):
     """Request `number` was not done.  `code` is for programs, the rest for people.
 
-    Codes: bad_request, bad_name, no_such_queue, queue_exists, wrong_delivery,
-    access_denied, queue_full, computer_full, express_full, sequence_full, busy, too_large,
-    disk_full, not_taken, stopping, read_only, no_such_message, message_taken.
+    Codes and ids are those of `qmd.catalogue`.
     """
 
     number: int
     code: str
     text: str
     remedy: str = ""
+    id: str = ""
 
 
 Reply = Done | Refused

@@ -503,4 +503,5 @@ class Incoming:
             message_id=message_id_text(source, number),
             address=connection.host,
             reason=reason,
+            code=MessageClass.name_of(message_class),
         )

@@ -17,6 +17,8 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
+from qmd.catalogue import id_of
+
 LIMITED_WINDOW_S = 60.0
 LIMITED_LINES_MAX = 10  # per key and window
 LIMITED_KEYS_MAX = 32  # per event: a flood may come from many addresses
@@ -42,6 +44,7 @@ def set_up_logging(level: str, format: str, stream: BinaryIO | None = None) -> N
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
             _hide_contents,
+            _add_id,
             structlog.processors.StackInfoRenderer(),
             structlog.processors.format_exc_info,
             *render,
@@ -73,6 +76,14 @@ def _hide_contents(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
         if key in event:
             content = event[key]
             event[key] = f"<{len(content)} long>" if isinstance(content, Sized) else "<hidden>"
+    return event
+
+
+def _add_id(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """The error's id in the catalogue, by the `code` in the line or else by the event itself."""
+    id = id_of(event.get("code") or event["event"])
+    if id:
+        event["id"] = id
     return event
 
 

@@ -116,10 +116,10 @@ class Moving:
                 raise
             return found
         if target is source:
-            raise Refusal("bad_request", f"{source.name} is where the messages are already")
+            raise Refusal("same_queue", f"{source.name} is where the messages are already")
         if target.holds_ended:
             raise Refusal(
-                "read_only",
+                "queue_read_only",
                 f"{target.name} is a journal or dead-letter queue",
                 "Messages come there by their end only; move them to another queue.",
             )
@@ -158,7 +158,7 @@ class Moving:
         except NoSuchQueue as error:
             raise _was_deleted(parent) from error
         except StoredError as error:
-            raise Refusal("bad_request", str(error)) from error
+            raise Refusal("too_many_queues", str(error)) from error
         if parent.deleted:
             raise _was_deleted(parent)
         if path.key in self._manager.queues:  # two units of one commit: ours was the first
@@ -372,7 +372,7 @@ def _wrong_kind(target: LocalQueue, message: StoredMessage) -> Refusal:
     if target.transactional:
         is_, takes = ("is not transactional", "is")
     return Refusal(
-        "wrong_delivery",
+        "wrong_kind_of_queue",
         f"message {message.lookup_id} {is_}, and {target.name} {takes}",
         "Move it to a queue of its kind, or send it again as another: `qmd resend`.",
     )

@@ -510,7 +510,7 @@ class Outgoing:
         if isinstance(name, PrivateName):
             return peers.link_to_queue_manager(name.queue_manager)
         raise Refusal(
-            "bad_name",
+            "name_not_reachable",
             f"{name} cannot be reached: only direct names over TCP or OS, and private queues of"
             " a queue manager that has a session with this one",
             "Use DIRECT=TCP:address\\queue or DIRECT=OS:host\\queue.",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from qmd.catalogue import id_of
+
 
 class Refusal(Exception):
     """A request that was not done; nothing of it was kept.
 
-    `code` is for programs (see `qmd.frames.Refused`), `text` says what and why,
-    `remedy` what to do about it.
+    `code` is for programs and stands for one cause, which has its entry in
+    `qmd.catalogue`; `text` says what and why, `remedy` what to do about it.
     """
 
     def __init__(self, code: str, text: str, remedy: str = "") -> None:
@@ -15,3 +17,8 @@ class Refusal(Exception):
         self.code = code
         self.text = text
         self.remedy = remedy
+
+    @property
+    def id(self) -> str:
+        """For people, as "QM-1201": `qmd explain` tells more about it."""
+        return id_of(self.code)

@@ -42,7 +42,7 @@ class Routes:
         if isinstance(route, LocalQueue):
             return route
         raise Refusal(
-            "no_such_queue",
+            "queue_elsewhere",
             f"{route.destination} is a queue of another computer",
             "Read it there: this queue manager only reads its own queues.",
         )
@@ -52,11 +52,11 @@ class Routes:
         try:
             name = parse_destination(text, local_host=".")
         except InvalidName as error:
-            raise Refusal("bad_name", f"{text!r} is no queue's name: {error}") from error
+            raise Refusal("name_not_understood", f"{text!r} is no queue's name: {error}") from error
         queue = self._manager.outgoing.find(name.key)
         if queue is None:
             raise Refusal(
-                "no_such_queue",
+                "no_such_outgoing_queue",
                 f"there is no outgoing queue to {name}",
                 "See `qmd outgoing list`; a queue appears with its first message.",
             )
@@ -88,7 +88,7 @@ class Routes:
         try:
             name = parse_destination(text, local_host=".")
         except InvalidName as error:
-            raise Refusal("bad_name", f"{text!r} is no queue's name: {error}") from error
+            raise Refusal("name_not_understood", f"{text!r} is no queue's name: {error}") from error
         route = self.route_name(name)
         if len(self._routes) >= ROUTES_MAX:
             self._routes.clear()
@@ -113,7 +113,7 @@ class Routes:
         if isinstance(name, DirectName | PrivateName):
             if isinstance(name, DirectName) and (name.suffix or name.system):
                 raise Refusal(
-                    "read_only",
+                    "system_queue_elsewhere",
                     f"{name} is a journal or dead-letter queue of another computer",
                     "Such queues can be read on their own computer, and not be sent to.",
                 )
@@ -121,7 +121,7 @@ class Routes:
                 name, for_acknowledgments=for_acknowledgments, via=via
             )
         raise Refusal(
-            "bad_name",
+            "name_needs_directory",
             f"{name} needs a directory, and this queue manager has none",
             "Use a direct name, for example DIRECT=OS:host\\private$\\orders.",
         )
@@ -148,7 +148,9 @@ class Routes:
             try:
                 name = parse_destination(text, local_host=self._manager.name)
             except InvalidName as error:
-                raise Refusal("bad_name", f"{text!r} is no queue's name: {error}") from error
+                raise Refusal(
+                    "name_not_understood", f"{text!r} is no queue's name: {error}"
+                ) from error
             address = reply_address(name)
             if len(self._reply_addresses) >= ROUTES_MAX:
                 self._reply_addresses = {"": NO_ADDRESS}
@@ -180,17 +182,17 @@ class Routes:
         try:
             parsed = parse_destination(name, local_host=".")
         except InvalidName as error:
-            raise Refusal("bad_name", f"{name!r} is no queue's name: {error}") from error
+            raise Refusal("name_not_understood", f"{name!r} is no queue's name: {error}") from error
         if not isinstance(parsed, DirectName) or not self.is_local(parsed):
             raise Refusal(
-                "bad_name",
+                "name_elsewhere",
                 f"{parsed} is not on this computer",
                 "Create a queue where it shall be, for example private$\\orders.",
             )
         path = parsed.local_path
         if path.suffix or path.system or path.subqueue or not path.private:
             raise Refusal(
-                "bad_name",
+                "name_not_creatable",
                 f"{path} cannot be created: only private queues can",
                 "Use a name such as private$\\orders; the first move to a subqueue creates it.",
             )

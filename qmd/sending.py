@@ -188,7 +188,7 @@ class Sending:
             )
             if len(new.body) > body_bytes_max:
                 raise Refusal(
-                    "too_large",
+                    "body_too_large",
                     f"the body has {len(new.body)} bytes; {body_bytes_max} are allowed",
                     "See message_bytes_max in the section [quotas] of the configuration.",
                 )
@@ -220,7 +220,7 @@ class Sending:
     def _local_delivery(self, queue: LocalQueue, delivery: int) -> int:
         if queue.is_read_only:
             raise Refusal(
-                "read_only",
+                "queue_read_only",
                 f"{queue.name} is a queue of the queue manager itself"
                 if queue.is_system
                 else f"{queue.name} is a subqueue or journal",
@@ -231,13 +231,13 @@ class Sending:
             return TRANSACTIONAL if queue.transactional else RECOVERABLE
         if queue.transactional and delivery != TRANSACTIONAL:
             raise Refusal(
-                "wrong_delivery",
+                "needs_transactional",
                 f"queue {queue.name} is transactional and takes transactional messages only",
                 "Send it with --transactional.",
             )
         if not queue.transactional and delivery == TRANSACTIONAL:
             raise Refusal(
-                "wrong_delivery",
+                "not_transactional",
                 f"queue {queue.name} is not transactional and takes no transactional messages",
                 "Send it with --recoverable or --express, or create a transactional queue.",
             )

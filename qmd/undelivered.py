@@ -182,7 +182,13 @@ class Undelivered:
                     dead_letters, [StoredMessage(each.place, wall_ms, copy, reason)]
                 )
         if count:
-            log.info("messages_died", destination=queue.destination, count=count, reason=reason)
+            log.info(
+                "messages_died",
+                destination=queue.destination,
+                count=count,
+                reason=reason,
+                code=MessageClass.name_of(message_class),
+            )
         if again:
             queue.new_pass(transactional_only=True)
         queue.link.wake()

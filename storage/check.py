@@ -15,7 +15,7 @@ from urllib.parse import quote
 from storage import schema
 from storage.disk import Disk
 from storage.errors import CannotStart
-from storage.hindrance import explain
+from storage.hindrance import cause, explain
 from storage.keys import arrival_of
 from storage.survey import KeptMessage, Survey
 
@@ -38,11 +38,13 @@ class Report(NamedTuple):
 def locked(folder: Path) -> Iterator[None]:
     """Keep daemons out meanwhile.  Raises FolderInUse, CannotStart."""
     if not (folder / DATABASE).is_file():
-        raise CannotStart(f"there is no {DATABASE} in {folder}")
+        raise CannotStart(f"there is no {DATABASE} in {folder}", code="no_database")
     try:
         lock = Disk().lock(folder)
     except OSError as error:
-        raise CannotStart(f"the data folder {folder} cannot be used: {explain(error)}") from error
+        raise CannotStart(
+            f"the data folder {folder} cannot be used: {explain(error)}", code=cause(error)
+        ) from error
     lock.is_clean = not lock.was_abandoned
     try:
         yield

@@ -54,7 +54,10 @@ def set_up_writer(db: sqlite3.Connection, options: StorageOptions) -> None:
     # One sync a commit, and readers that do not wait for the writer.
     mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
-        raise CannotStart(f"the file system of the data folder allows no write-ahead log ({mode})")
+        raise CannotStart(
+            f"the file system of the data folder allows no write-ahead log ({mode})",
+            code="no_write_ahead_log",
+        )
     # The promise: COMMIT returns when the log is on the disk.  NORMAL syncs at checkpoints only.
     db.execute("PRAGMA synchronous = FULL")
     db.execute(f"PRAGMA wal_autocheckpoint = {options.log_pages_max}")

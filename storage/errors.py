@@ -18,31 +18,43 @@ Exception
 
 
 class StorageError(Exception):
-    """Storing failed.  What was not reported durable before may be lost: stop, start again."""
+    """Storing failed.  What was not reported durable before may be lost: stop, start again.
+
+    `code` stands for the cause, where it is known; the layers above have a catalogue of them.
+    """
+
+    code = "storage_failed"
+
+    def __init__(self, text: str, *, code: str = "") -> None:
+        super().__init__(text)
+        if code:
+            self.code = code
 
 
 class CannotStart(StorageError):
     """The storage cannot be opened; what is on disk was left as it is."""
 
+    code = "storage_unusable"
+
 
 class FolderInUse(CannotStart):
-    pass
+    code = "data_folder_in_use"
 
 
 class ForeignDatabase(CannotStart):
-    pass
+    code = "database_foreign"
 
 
 class NewerSchema(CannotStart):
-    pass
+    code = "database_newer"
 
 
 class DatabaseDamaged(CannotStart):
-    pass
+    code = "database_damaged"
 
 
 class RecoveryFailed(CannotStart):
-    pass
+    code = "log_not_durable"
 
 
 class RescueFailed(Exception):

@@ -3,18 +3,46 @@
 import errno
 import os
 import sqlite3
+from typing import NamedTuple
 
-_LOCKED = "another program has queues.db locked: end it (an open sqlite3, a backup under way)"
-_FULL = "the disk is full: make room on it"
-_READ_ONLY = "the file system is read-only: find out why (`dmesg`), and mount it for writing"
-_UNREADABLE = "queues.db is damaged, or no database at all: examine the folder with `qmd check`"
-_FAILING = "the disk failed: see what the kernel says (`dmesg`) before trusting it again"
+
+class Hindrance(NamedTuple):
+    """A cause that is known: its code, and what to do about it."""
+
+    code: str
+    remedy: str
+
+
+_LOCKED = Hindrance(
+    code="storage_locked",
+    remedy="another program has queues.db locked: end it (an open sqlite3, a backup under way)",
+)
+_FULL = Hindrance(code="storage_full", remedy="the disk is full: make room on it")
+_READ_ONLY = Hindrance(
+    code="storage_read_only",
+    remedy="the file system is read-only: find out why (`dmesg`), and mount it for writing",
+)
+_UNREADABLE = Hindrance(
+    code="storage_unreadable",
+    remedy="queues.db is damaged, or no database at all: examine the folder with `qmd check`",
+)
+_FAILING = Hindrance(
+    code="storage_io_failed",
+    remedy="the disk failed: see what the kernel says (`dmesg`) before trusting it again",
+)
+_FORBIDDEN = Hindrance(
+    code="storage_forbidden",
+    remedy="see that user {user} may read and write the folder and its files",
+)
+_OTHER = Hindrance(code="", remedy="")
 
 _BY_ERRNO = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
     errno.EROFS: _READ_ONLY,
     errno.EIO: _FAILING,
+    errno.EACCES: _FORBIDDEN,
+    errno.EPERM: _FORBIDDEN,
 }
 _BY_SQLITE_CODE = {
     sqlite3.SQLITE_BUSY: _LOCKED,
@@ -23,18 +51,23 @@ _BY_SQLITE_CODE = {
     sqlite3.SQLITE_CORRUPT: _UNREADABLE,
     sqlite3.SQLITE_NOTADB: _UNREADABLE,
     sqlite3.SQLITE_IOERR: _FAILING,
+    sqlite3.SQLITE_CANTOPEN: _FORBIDDEN,
+    sqlite3.SQLITE_PERM: _FORBIDDEN,
 }
 
 
 def explain(error: OSError | sqlite3.Error) -> str:
     """The system's words, and, where the cause is known, what to do about it."""
-    if isinstance(error, OSError):
-        is_forbidden = error.errno in (errno.EACCES, errno.EPERM)
-        remedy = _BY_ERRNO.get(error.errno or 0)
-    else:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        is_forbidden = code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
-        remedy = _BY_SQLITE_CODE.get(code)
-    if is_forbidden:
-        remedy = f"see that user {os.geteuid()} may read and write the folder and its files"
+    remedy = _hindrance(error).remedy.format(user=os.geteuid())
     return f"{error}; {remedy}" if remedy else str(error)
+
+
+def cause(error: OSError | sqlite3.Error) -> str:
+    """The code that such an error goes by; "" where the cause is not known."""
+    return _hindrance(error).code
+
+
+def _hindrance(error: OSError | sqlite3.Error) -> Hindrance:
+    if isinstance(error, OSError):
+        return _BY_ERRNO.get(error.errno or 0, _OTHER)
+    return _BY_SQLITE_CODE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, _OTHER)

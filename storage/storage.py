@@ -19,7 +19,7 @@ from storage.batch import Batch
 from storage.connection import open_connection, set_up_reader, set_up_writer, submit
 from storage.disk import Disk, Lock
 from storage.errors import CannotStart, RecoveryFailed, StorageError
-from storage.hindrance import explain
+from storage.hindrance import cause, explain
 from storage.options import StorageOptions
 from storage.recovery import Recovery
 from storage.reserve import Reserve
@@ -81,7 +81,8 @@ class Storage:
                 )
             except (OSError, sqlite3.Error) as error:
                 raise CannotStart(
-                    f"the data folder {folder} cannot be opened: {explain(error)}"
+                    f"the data folder {folder} cannot be opened: {explain(error)}",
+                    code=cause(error),
                 ) from error
             storage._resources = resources.pop_all()
             return storage
@@ -98,7 +99,7 @@ class Storage:
         try:
             return await submit(self._reading, read)
         except sqlite3.Error as error:
-            raise StorageError(f"a read failed: {explain(error)}") from error
+            raise StorageError(f"a read failed: {explain(error)}", code=cause(error)) from error
 
     @property
     def pressure(self) -> int:

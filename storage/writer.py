@@ -19,7 +19,7 @@ import aiosqlite
 from storage.batch import Batch
 from storage.connection import submit
 from storage.errors import StorageError
-from storage.hindrance import explain
+from storage.hindrance import cause, explain
 from storage.options import PAGE_BYTES, StorageOptions
 from storage.reserve import Reserve
 
@@ -64,7 +64,8 @@ class Writer:
             return await submit(self._connection, partial(vacuum, pages_max=pages_max))
         except sqlite3.Error as error:
             raise self._fail(
-                StorageError(f"giving pages back failed: {explain(error)}"), error
+                StorageError(f"giving pages back failed: {explain(error)}", code=cause(error)),
+                error,
             ) from error
 
     async def close(self) -> None:
@@ -98,7 +99,7 @@ class Writer:
         assert batch is not None
         error = commit.exception()
         if error is not None:
-            self._fail(StorageError(f"a commit failed: {_words(error)}"), error)
+            self._fail(_failed_commit(error), error)
         if self._failure is not None:
             batch.fail(self._failure)
         # The next batch goes to the disk while the callers of this one are told.
@@ -113,7 +114,8 @@ class Writer:
         try:
             batch.report()
         except Exception as bug:
-            batch.fail(self._fail(StorageError(f"a callback failed: {bug!r}"), bug))
+            failure = StorageError(f"a callback failed: {bug!r}", code="stopped_by_a_bug")
+            batch.fail(self._fail(failure, bug))
 
     def _fail(self, failure: StorageError, cause: BaseException) -> StorageError:
         """The first failure is the one that counts."""
@@ -125,8 +127,10 @@ class Writer:
         return self._failure
 
 
-def _words(error: BaseException) -> str:
-    return explain(error) if isinstance(error, (OSError, sqlite3.Error)) else str(error)
+def _failed_commit(error: BaseException) -> StorageError:
+    if isinstance(error, (OSError, sqlite3.Error)):
+        return StorageError(f"a commit failed: {explain(error)}", code=cause(error))
+    return StorageError(f"a commit failed: {error}")
 
 
 def _commit(db: sqlite3.Connection, batch: Batch, reserve: Reserve) -> None:

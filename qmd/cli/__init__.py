@@ -29,6 +29,7 @@ COMMANDS = {
     "transaction": "qmd.cli.transaction:transaction",
     "name": "qmd.cli.name:name",
     "check": "qmd.cli.check:check",
+    "explain": "qmd.cli.explain:explain",
 }
 
 

@@ -58,7 +58,7 @@ def check(
             if repair is not None:
                 _repair(folder, repair, as_json=as_json)
     except CannotStart as error:
-        raise Failure(ExitCode.FAILED, str(error)) from error
+        raise Failure(ExitCode.FAILED, str(error), error.code) from error
     if report.findings:
         context.exit(ExitCode.FAILED)
 
@@ -92,7 +92,9 @@ def _repair(folder: Path, file: Path, *, as_json: bool) -> None:
     from storage.rescue import Rescue
 
     if file.exists():
-        raise Failure(ExitCode.USAGE, f"{file} exists already; it is never overwritten")
+        raise Failure(
+            ExitCode.USAGE, f"{file} exists already; it is never overwritten", "file_exists"
+        )
     rescue = Rescue(folder)
     progress = Progress("saving", None, enabled=True)
     try:
@@ -104,7 +106,9 @@ def _repair(folder: Path, file: Path, *, as_json: bool) -> None:
             os.fsync(out.fileno())
     except (OSError, RescueFailed) as error:
         file.unlink(missing_ok=True)
-        raise Failure(ExitCode.FAILED, f"nothing was repaired: {error}") from error
+        raise Failure(
+            ExitCode.FAILED, f"nothing was repaired: {error}", "nothing_repaired"
+        ) from error
     finally:
         progress.finish()
     _print_rescue(rescue, folder, file, as_json=as_json)

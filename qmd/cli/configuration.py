@@ -31,7 +31,8 @@ class Configuration:
         if not self._is_named and not self.path.exists():
             raise ConfigError(
                 f"there is no {self.path}; name a configuration with --config or QMD_CONFIG,"
-                " or make one: qmd init FOLDER"
+                " or make one: qmd init FOLDER",
+                code="config_missing",
             )
         return load_settings(self.path)
 

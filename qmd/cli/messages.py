@@ -14,7 +14,7 @@ import click
 
 from qmd.cli.output import printable
 from qmd.cli.parameters import duration, json_option, queue_argument
-from qmd.cli.program import ExitCode, Failure
+from qmd.cli.program import ExitCode, Failure, Misuse
 
 if TYPE_CHECKING:
     from qmd.client import Message
@@ -63,9 +63,9 @@ def reading_options(command: Callable[..., None]) -> Callable[..., None]:
         **named: Any,
     ) -> None:
         if sum((all_, count is not None, follow)) > 1:
-            raise click.UsageError("--all, --count and --follow exclude each other")
+            raise Misuse("options_exclude", "--all, --count and --follow exclude each other")
         if body_only and as_json:
-            raise click.UsageError("--body-only and --json exclude each other")
+            raise Misuse("options_exclude", "--body-only and --json exclude each other")
         if timeout is None and not follow:
             timeout = 0.0
         wanted = Wanted(None if all_ or follow else count or 1, follow, timeout, as_json, body_only)
@@ -117,6 +117,7 @@ class Printer:
             raise Failure(
                 ExitCode.FAILED,
                 f"nobody read the last {len(messages)} messages; the reader of the output ended",
+                "output_not_read",
             ) from error
         self._progress.advance(len(messages))
 
@@ -152,7 +153,11 @@ class Printer:
             )
         )
         if message.message_class != "normal":
-            click.echo(f"    {message.message_class}: {message.message_class_sentence}")
+            id = message.message_class_id
+            click.echo(
+                f"    {message.message_class}: {message.message_class_sentence}"
+                + (f" ({id})" if id else "")
+            )
         if message.reason:
             click.echo(f"    here because: {printable(message.reason)}")
 

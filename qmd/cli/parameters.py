@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from qmd.cli.program import ExitCode, Failure
+from qmd.cli.program import BadValue, ExitCode, Failure
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,7 +41,7 @@ def duration(text: str) -> float:
     try:
         return parse_duration(text)
     except ValueError as error:
-        raise click.BadParameter(f"{text!r} is no duration: it must be {error}") from error
+        raise BadValue("bad_duration", f"{text!r} is no duration: it must be {error}") from error
 
 
 def past(seconds: float) -> datetime:
@@ -57,7 +57,7 @@ def whole_seconds(text: str) -> int:
         return INFINITE_S
     seconds = duration(text)
     if not seconds.is_integer():
-        raise click.BadParameter(f"{text!r} is not a whole number of seconds")
+        raise BadValue("bad_duration", f"{text!r} is not a whole number of seconds")
     return int(seconds)
 
 
@@ -68,7 +68,7 @@ def size(text: str) -> int:
     try:
         return parse_size(text)
     except ValueError as error:
-        raise click.BadParameter(f"{text!r} is no size: it must be {error}") from error
+        raise BadValue("bad_size", f"{text!r} is no size: it must be {error}") from error
 
 
 def quota(text: str) -> int:
@@ -85,12 +85,14 @@ def number(text: str) -> int:
     except ValueError:
         found = -1
     if not 0 <= found <= 0xFFFFFFFF:
-        raise click.BadParameter(f"{text!r} is no whole number from 0 to 0xFFFFFFFF")
+        raise BadValue("bad_number", f"{text!r} is no whole number from 0 to 0xFFFFFFFF")
     return found
 
 
 def confirm(act: str) -> None:
     """Ask before something that cannot be undone.  Raises Failure or Abort without a yes."""
     if not sys.stdin.isatty():
-        raise Failure(ExitCode.USAGE, f"{act}: nobody is there to be asked; add --yes")
+        raise Failure(
+            ExitCode.USAGE, f"{act}: nobody is there to be asked; add --yes", "nobody_to_ask"
+        )
     click.confirm(f"{act}?", abort=True, err=True)

@@ -32,17 +32,41 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 refused,
 
 
 class Failure(click.ClickException):
-    """One line on standard error: what; why; what to do."""
+    """One line on standard error: its id; what; why; what to do.
 
-    def __init__(self, code: ExitCode, message: str) -> None:
+    `error` is its code in `qmd.catalogue`; `id` its id, where the daemon has said it.
+    """
+
+    def __init__(self, code: ExitCode, message: str, error: str = "", *, id: str = "") -> None:
         super().__init__(message)
         self.exit_code = code  # type: ignore[misc]  # by class in click, by case here
+        if error and not id:
+            from qmd.catalogue import id_of
+
+            id = id_of(error)
+        self.id = id
 
     def show(self, file: Any = None) -> None:
         color = False if os.environ.get("NO_COLOR") else None
         one_line = " ".join(self.message.split())
         click.secho("qmd: ", err=True, file=file, nl=False, fg="red", color=color)
-        click.echo(one_line, err=True, file=file)
+        click.echo(f"error {self.id}: {one_line}" if self.id else one_line, err=True, file=file)
+
+
+class Misuse(click.UsageError):
+    """Wrong usage that has a code of its own in `qmd.catalogue`."""
+
+    def __init__(self, error: str, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+class BadValue(click.BadParameter):
+    """The same about the value of an option or argument."""
+
+    def __init__(self, error: str, message: str) -> None:
+        super().__init__(message)
+        self.error = error
 
 
 class Program(click.Group):
@@ -82,7 +106,8 @@ def reported() -> Iterator[None]:
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "qmd"
         message = f"{error.format_message().rstrip('.')}; see '{command} --help'"
-        raise Failure(ExitCode.USAGE, message) from error
+        code = error.error if isinstance(error, Misuse | BadValue) else "wrong_usage"
+        raise Failure(ExitCode.USAGE, message, code) from error
     except KeyboardInterrupt:
         raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
     except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -102,19 +127,21 @@ def _explain(error: Exception) -> Failure | None:
 
     match error:
         case ConfigError():
-            return Failure(ExitCode.CONFIGURATION, str(error))
+            return Failure(ExitCode.CONFIGURATION, str(error), error.code)
         case InvalidName():
-            return Failure(ExitCode.USAGE, f"the name cannot be read: {error}")
+            return Failure(
+                ExitCode.USAGE, f"the name cannot be read: {error}", "name_not_understood"
+            )
         case errors.NoSuchQueue() | errors.NoSuchMessage():
-            return Failure(ExitCode.NOT_FOUND, str(error))
+            return Failure(ExitCode.NOT_FOUND, str(error), id=error.id)
         case errors.BadName():
-            return Failure(ExitCode.USAGE, str(error))
+            return Failure(ExitCode.USAGE, str(error), id=error.id)
         case errors.QueueManagerError():
-            return Failure(ExitCode.REFUSED, str(error))
+            return Failure(ExitCode.REFUSED, str(error), id=error.id)
         case errors.NotConnected() | errors.OutcomeUnknown():
-            return Failure(ExitCode.UNREACHABLE, str(error))
+            return Failure(ExitCode.UNREACHABLE, str(error), id=error.id)
         case errors.ClientError():
-            return Failure(ExitCode.FAILED, str(error))
+            return Failure(ExitCode.FAILED, str(error), id=error.id)
         case OSError() if error.errno != errno.EPIPE:
-            return Failure(ExitCode.FAILED, str(error))
+            return Failure(ExitCode.FAILED, str(error), "file_failed")
     return None

@@ -11,6 +11,7 @@ import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import json_option, number, whole_seconds
+from qmd.cli.program import Misuse
 
 if TYPE_CHECKING:
     import asyncio
@@ -102,11 +103,11 @@ def send(
     if each_line and file is None:
         file = sys.stdin.buffer
     if sum(one is not None for one in (body, body_base64, file)) > 1:
-        raise click.UsageError("give BODY, --body-base64 or --file, one of them only")
+        raise Misuse("options_exclude", "give BODY, --body-base64 or --file, one of them only")
     if each_line and count:
-        raise click.UsageError("--each-line and --count exclude each other")
+        raise Misuse("options_exclude", "--each-line and --count exclude each other")
     if acknowledge and not given["admin_queue"]:
-        raise click.UsageError("--acknowledge needs --admin-queue")
+        raise Misuse("option_needs_option", "--acknowledge needs --admin-queue")
 
     import asyncio
 
@@ -215,7 +216,7 @@ def _content(body: str | None, body_base64: str | None, file: IO[bytes] | None) 
     try:
         return base64.b64decode(body_base64, validate=True)
     except binascii.Error as error:
-        raise click.UsageError(f"--body-base64 is not base64 ({error})") from error
+        raise Misuse("not_base64", f"--body-base64 is not base64 ({error})") from error
 
 
 async def _repeated(

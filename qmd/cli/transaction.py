@@ -66,6 +66,7 @@ def show(configuration: Configuration, transaction_id: str, as_json: bool) -> No
                 ExitCode.FAILED,
                 f"nothing is known of transaction {wanted.hex()}: it was aborted, or never begun,"
                 " or has ended long ago",
+                "no_such_transaction",
             )
         facts = {"transaction": wanted.hex(), "state": "committed", "sent": ids}
     print_facts(facts, as_json=as_json)

@@ -57,7 +57,7 @@ async def work(
                     click.echo(f"qmd: {aborted}", err=True)
                 except _Failed as failed:
                     if not wanted.follow:
-                        raise Failure(ExitCode.FAILED, str(failed)) from failed
+                        raise Failure(ExitCode.FAILED, str(failed), "program_failed") from failed
                     click.echo(f"qmd: {failed}; again in {delay_s:.0f} s", err=True)
                     await _pause(interrupt, delay_s)
                     delay_s = min(2 * delay_s, RETRY_MAX_S)

@@ -154,7 +154,7 @@ class Caller:
                 return self._connection
             except NotConnected as failure:
                 await patience.wait(failure)
-        raise NotConnected("this client was closed", "connect again")
+        raise NotConnected("this client was closed", "connect again", code="client_closed")
 
     async def _open(self) -> Connection:
         connection = await open_connection(self._path)
@@ -172,11 +172,13 @@ class Caller:
                 f"the daemon at {self._path} speaks version {hello['version']} of the control"
                 f" protocol, and this client version {frames.VERSION}",
                 "install the same release on both sides",
+                code="versions_differ",
             )
         # A token means something only to the queue manager that stored it.
         if self.queue_manager not in ("", hello["queue_manager"]):
             raise NotConnected(
                 f"another queue manager answers at {self._path} now ({hello['name']})",
                 "connect anew",
+                code="other_queue_manager",
             )
         self.queue_manager, self.name = hello["queue_manager"], hello["name"]

@@ -45,13 +45,16 @@ class Connection(asyncio.Protocol):
         QueueManagerError, or NotConnected when the connection was lost meanwhile.
         """
         if self.is_lost:
-            raise NotConnected(f"the connection to {self._path} was lost", RESTART_ADVICE)
+            raise NotConnected(
+                f"the connection to {self._path} was lost", RESTART_ADVICE, code="connection_lost"
+            )
         self._last_number += 1
         data = frames.frame(verb(self._last_number, *arguments))
         if len(data) > frames.FRAME_BYTES_MAX:
             raise TooLarge(
                 f"the request has {len(data)} bytes; {frames.FRAME_BYTES_MAX} are allowed",
                 "make several requests of it",
+                code="request_too_large",
             )
         future = self._under_way[self._last_number] = self._loop.create_future()
         self._to_write.append(data)
@@ -86,12 +89,24 @@ class Connection(asyncio.Protocol):
             for inside in self._buffer.feed(data):
                 self._settle(frames.decode_reply(inside))
         except (frames.FrameError, msgspec.MsgspecError) as fault:
-            self._lose(f"{self._path} answered something that is no reply: {fault}")
+            self._lose(
+                NotConnected(
+                    f"{self._path} answered something that is no reply: {fault}",
+                    "install the same release on both sides",
+                    code="reply_not_understood",
+                )
+            )
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         why = f" ({exc})" if exc else ""
-        self._lose(f"the connection to {self._path} was lost{why}")
+        self._lose(
+            NotConnected(
+                f"the connection to {self._path} was lost{why}",
+                RESTART_ADVICE,
+                code="connection_lost",
+            )
+        )
         if not self._closed.done():
             self._closed.set_result(None)
 
@@ -115,7 +130,7 @@ class Connection(asyncio.Protocol):
         else:
             future.set_exception(refusal(reply))
 
-    def _lose(self, text: str) -> None:
+    def _lose(self, fault: NotConnected) -> None:
         if self.is_lost:
             return
         self.is_lost = True
@@ -124,7 +139,7 @@ class Connection(asyncio.Protocol):
         under_way, self._under_way = self._under_way, {}
         for future in under_way.values():
             if not future.done():
-                future.set_exception(NotConnected(text, RESTART_ADVICE))
+                future.set_exception(NotConnected(fault.text, fault.remedy, code=fault.code))
 
 
 async def open_connection(path: Path) -> Connection:
@@ -136,14 +151,18 @@ async def open_connection(path: Path) -> Connection:
         raise NotConnected(
             f"there is no control socket at {path}",
             "start the daemon (qmd serve), or name its configuration (--config, QMD_CONFIG)",
+            code="no_control_socket",
         ) from None
     except PermissionError:
         raise NotConnected(
             f"the control socket {path} may not be used by this user",
             "join the group that owns it, or ask whoever runs the daemon",
+            code="control_socket_forbidden",
         ) from None
     except OSError as error:
         raise NotConnected(
-            f"nobody answers at {path} ({error.strerror or error})", RESTART_ADVICE
+            f"nobody answers at {path} ({error.strerror or error})",
+            RESTART_ADVICE,
+            code="daemon_not_answering",
         ) from error
     return connection

@@ -10,7 +10,8 @@
     ├── OutcomeUnknown       the connection broke while a change was under way
     └── NotHandedOver        closed while received messages were still waiting to be read
 
-Every text says what happened and why; `remedy`, where there is one, what to do.
+Every text says what happened and why; `remedy`, where there is one, what to do; `code` stands for
+one cause, and `id` is its name for people ("QM-1201", see `qmd explain` and docs/errors.md).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qmd import frames
+from qmd.catalogue import find_by_code, id_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,10 +30,20 @@ if TYPE_CHECKING:
 class ClientError(Exception):
     """The root; `str()` is the text and the remedy in one line."""
 
-    def __init__(self, text: str, remedy: str = "") -> None:
+    code = ""
+
+    def __init__(self, text: str, remedy: str = "", *, code: str = "", id: str = "") -> None:
         super().__init__(text, remedy)
         self.text = text
         self.remedy = remedy
+        if code:
+            self.code = code
+        self._id = id
+
+    @property
+    def id(self) -> str:
+        """As "QM-1201"; empty where a daemon of another release gave none."""
+        return self._id or id_of(self.code)
 
     def __str__(self) -> str:
         if not self.remedy:
@@ -40,14 +52,9 @@ class ClientError(Exception):
 
 
 class QueueManagerError(ClientError):
-    """A refusal.  `code` is one of those that `qmd.frames.Refused` lists."""
+    """A refusal.  Its class is a family of causes, its `code` the very one (`qmd.catalogue`)."""
 
     code = "refused"
-
-    def __init__(self, text: str, remedy: str = "", *, code: str = "") -> None:
-        super().__init__(text, remedy)
-        if code:
-            self.code = code
 
 
 class BadRequest(QueueManagerError):
@@ -142,6 +149,7 @@ class OutcomeUnknown(ClientError):
             "it can safely be repeated"
             if safe_to_retry
             else "ask for its outcome, or look into the queue, before repeating it",
+            code="outcome_unknown",
         )
         self.safe_to_retry = safe_to_retry
         self.token = token
@@ -155,16 +163,17 @@ class NotHandedOver(ClientError):
         super().__init__(
             f"{len(messages)} received messages were not read before the connection was closed",
             "they are in the `messages` of this error; read to the end, or use smaller batches",
+            code="not_handed_over",
         )
         self.messages = messages
 
 
-_BY_CODE = {kind.code: kind for kind in QueueManagerError.__subclasses__()} | dict.fromkeys(
-    ("queue_full", "computer_full", "express_full", "sequence_full", "busy"), OverQuota
-)
+_BY_FAMILY = {kind.code: kind for kind in QueueManagerError.__subclasses__()}
 
 
 def refusal(reply: frames.Refused) -> QueueManagerError:
     """The error that `reply` stands for; an unknown code is a plain QueueManagerError."""
-    kind = _BY_CODE.get(reply.code, QueueManagerError)
-    return kind(reply.text, reply.remedy, code=reply.code)
+    entry = find_by_code(reply.code)
+    family = entry.family if entry is not None and entry.family else reply.code
+    kind = _BY_FAMILY.get(family, QueueManagerError)
+    return kind(reply.text, reply.remedy, code=reply.code, id=reply.id)

@@ -95,6 +95,14 @@ class Message:
         return MessageClass.describe(self.packet.properties.message_class)
 
     @property
+    def message_class_id(self) -> str | None:
+        """As "QM-2101", for `qmd explain`; None for a normal message or an application's class."""
+        from qmd.catalogue import find_class
+
+        entry = find_class(self.packet.properties.message_class)
+        return None if entry is None else entry.id
+
+    @property
     def reason(self) -> str | None:
         """Why it is in a dead-letter queue."""
         return self.stored.reason
@@ -259,6 +267,7 @@ class Message:
             else _iso(self.last_move_at, "milliseconds"),
             "hops": self.hops,
             "sender_id_base64": _base64(self.sender_id) or None,
+            "class_id": self.message_class_id,
         }
 
     def _queue(self, kind: int, value: Any) -> str | None:

@@ -117,7 +117,7 @@ def _check_request(inside: bytes) -> None:
     if refused is not None:
         assert str(refused)
         number = frames.request_number(inside)
-        frames.frame(frames.Refused(number, "bad_request", str(refused)))
+        frames.frame(frames.Refused(number, "request_not_understood", str(refused)))
         return
     assert isinstance(request, frames.Request)
     assert frames.request_number(inside) == request.number

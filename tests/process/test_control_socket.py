@@ -188,7 +188,7 @@ def test_a_frame_that_is_no_request_is_answered_and_the_connection_goes_on(
     client.send_frame(inside)
 
     kind, _, code, *_ = client.read()
-    assert (kind, code) == ("refused", "bad_request")
+    assert (kind, code) == ("refused", "request_not_understood")
     assert client.done("status")
 
 
@@ -197,7 +197,7 @@ def test_a_request_that_is_not_understood_is_answered_by_its_number(
 ):
     numbers = [client.send("no such verb", 1, [2]), client.send("take"), client.send("peek", 5)]
 
-    assert [client.reply(number)[2] for number in numbers] == ["bad_request"] * 3
+    assert [client.reply(number)[2] for number in numbers] == ["request_not_understood"] * 3
 
 
 def test_frames_cost_memory_by_their_size_and_not_by_what_they_hold(

@@ -25,9 +25,10 @@ LAYERS: dict[str, set[str]] = {
     "qmd.setting_kinds": {"qmd.units", "protocol"},
     "qmd.settings": {"qmd.setting_kinds", "qmd.units", "protocol"},
     "qmd.config": {"qmd.settings"},
-    "qmd.client": {"qmd.client", "qmd.frames", "protocol", "msgspec", "uvloop"},
+    "qmd.catalogue": {"qmd.catalogue"},
+    "qmd.client": {"qmd.client", "qmd.catalogue", "qmd.frames", "protocol", "msgspec", "uvloop"},
     "qmd.cli": {
-        *("qmd.cli", "qmd.client", "qmd.config", "qmd.frames", "qmd.units"),
+        *("qmd.cli", "qmd.catalogue", "qmd.client", "qmd.config", "qmd.frames", "qmd.units"),
         *("protocol", "click"),
     },
     "qmd.daemon": THE_DAEMONS,

@@ -1,6 +1,7 @@
 """How every command fails, helps and is loaded."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -74,7 +75,7 @@ def test_wrong_usage_is_said_in_one_line(qmd, words):
     assert result.exit_code == 2
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
-    assert line.startswith("qmd: ")
+    assert re.match("qmd: error QM-[0-9]{4}: ", line)
 
 
 def test_a_daemon_that_is_not_there_is_said_in_one_line(qmd):
@@ -82,7 +83,7 @@ def test_a_daemon_that_is_not_there_is_said_in_one_line(qmd):
 
     assert result.exit_code == 5
     (line,) = result.stderr.splitlines()
-    assert line.startswith("qmd: there is no control socket at ")
+    assert line.startswith("qmd: error QM-4001: there is no control socket at ")
     assert "qmd serve" in line
 
 
@@ -112,16 +113,22 @@ def test_the_environment_names_the_configuration(peer, config, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("code", "exit_code"),
-    [("no_such_queue", 3), ("bad_name", 2), ("access_denied", 4), ("something_new", 4)],
+    ("code", "exit_code", "shown"),
+    [
+        ("no_such_queue", 3, "error QM-1201: "),
+        ("queue_elsewhere", 3, "error QM-1202: "),
+        ("name_elsewhere", 2, "error QM-1105: "),
+        ("queue_full", 4, "error QM-1401: "),
+        ("something_new", 4, ""),
+    ],
 )
-def test_a_refusal_has_an_exit_code_and_says_what_to_do(qmd, peer, code, exit_code):
+def test_a_refusal_has_an_id_an_exit_code_and_says_what_to_do(qmd, peer, code, exit_code, shown):
     peer.refusals[frames.ShowQueue] = frames.Refused(0, code, "It is\nnot so.", "Do this.")
 
     result = qmd("queue", "show", "orders")
 
     assert result.exit_code == exit_code
-    assert result.stderr == "qmd: It is not so; Do this.\n"
+    assert result.stderr == f"qmd: {shown}It is not so; Do this.\n"
 
 
 def test_init_writes_a_configuration_that_can_be_used(tmp_path):

@@ -36,7 +36,7 @@ def test_a_purge_needs_yes_when_nobody_can_be_asked(qmd, peer):
     refused = qmd("queue", "purge", "orders")
     assert refused.exit_code == 2
     assert refused.stderr == (
-        "qmd: purge orders with 2 messages: nobody is there to be asked; add --yes\n"
+        "qmd: error QM-5008: purge orders with 2 messages: nobody is there to be asked; add --yes\n"
     )
     assert len(peer.queues["orders"]) == 2
 

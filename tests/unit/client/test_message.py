@@ -94,6 +94,7 @@ def test_everything_is_in_the_json_under_names_that_stay():
         "last_move_at": None,
         "hops": 0,
         "sender_id_base64": None,
+        "class_id": None,
     }
 
 

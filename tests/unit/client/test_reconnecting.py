@@ -94,16 +94,23 @@ def test_a_send_without_retry_says_that_it_may_not_be_repeated(tmp_path):
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(("code", "kind"), [("no_such_queue", NoSuchQueue), ("new", None)])
-def test_a_refusal_is_an_error_of_its_kind(tmp_path, code, kind):
+@pytest.mark.parametrize(
+    ("code", "kind", "id"),
+    [
+        ("no_such_queue", NoSuchQueue, "QM-1201"),
+        ("no_such_outgoing_queue", NoSuchQueue, "QM-1203"),
+        ("new", QueueManagerError, ""),
+    ],
+)
+def test_a_refusal_is_an_error_of_its_kind(tmp_path, code, kind, id):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             peer.refusals[frames.ShowQueue] = frames.Refused(0, code, "There is none.", "make one")
 
-            with pytest.raises(kind or QueueManagerError) as caught:
+            with pytest.raises(kind) as caught:
                 await qm.show_queue("orders")
 
-            assert caught.value.code == code
+            assert (caught.value.code, caught.value.id) == (code, id)
             assert str(caught.value) == "There is none; make one"
 
     asyncio.run(scenario())
@@ -128,5 +135,15 @@ def test_another_version_of_the_protocol_is_noticed(tmp_path):
             with pytest.raises(NotConnected, match="version"):
                 async with connect(peer.path):
                     pass
+
+    asyncio.run(scenario())
+
+
+def test_what_the_library_says_itself_has_an_id(tmp_path):
+    async def scenario():
+        with pytest.raises(NotConnected) as caught:
+            async with connect(tmp_path / "nobody"):
+                pass
+        assert (caught.value.code, caught.value.id) == ("no_control_socket", "QM-4001")
 
     asyncio.run(scenario())

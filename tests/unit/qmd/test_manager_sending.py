@@ -61,7 +61,7 @@ async def test_all_messages_of_a_request_are_taken_or_none(hosts: Hosts) -> None
     assert refusal_of(a, good, NewMessage("nowhere", b"x")) == "no_such_queue"
     assert refusal_of(a, good, NewMessage("small", bytes(1000))) == "queue_full"
     assert refusal_of(a, good, NewMessage("small", bytes(400)), NewMessage("small", bytes(400)))
-    assert refusal_of(a, good, NewMessage("orders", b"", priority=8)) == "bad_request"
+    assert refusal_of(a, good, NewMessage("orders", b"", priority=8)) == "bad_priority"
     assert a.queue("orders").messages == 0
     await a.handed_over([good, NewMessage("small", bytes(400))])
     assert a.queue("small").messages == 1
@@ -73,14 +73,14 @@ async def test_delivery_and_kind_of_queue_must_fit(hosts: Hosts) -> None:
     await a.create("plain")
     await a.create("strict", transactional=True)
 
-    for queue, delivery in (
-        ("plain", TRANSACTIONAL),
-        ("strict", RECOVERABLE),
-        ("strict", EXPRESS),
+    for queue, delivery, code in (
+        ("plain", TRANSACTIONAL, "not_transactional"),
+        ("strict", RECOVERABLE, "needs_transactional"),
+        ("strict", EXPRESS, "needs_transactional"),
     ):
-        assert refusal_of(a, NewMessage(queue, b"", delivery=delivery)) == "wrong_delivery"
+        assert refusal_of(a, NewMessage(queue, b"", delivery=delivery)) == code
     for queue in (JOURNAL, DEAD_LETTERS, "order_queue$", "system$;deadxact"):
-        assert refusal_of(a, NewMessage(queue, b"")) in ("read_only", "bad_name")
+        assert refusal_of(a, NewMessage(queue, b"")) in ("queue_read_only", "name_not_understood")
 
 
 @hosted

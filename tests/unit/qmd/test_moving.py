@@ -305,7 +305,7 @@ async def test_nobody_can_send_to_a_subqueue_from_here_or_elsewhere(hosts: Hosts
 
     with pytest.raises(Refusal) as refused:
         await a.send("orders;retry", b"2")
-    assert refused.value.code == "read_only"
+    assert refused.value.code == "queue_read_only"
     remote = await dial(a, guid(7))
     remote.send(packet(b"3", source=guid(7), number=1, queue="orders;retry"))
     await a.settled()

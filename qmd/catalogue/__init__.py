@@ -1,0 +1,170 @@
+"""The catalogue of errors: each has an id, a cause, a remedy, and mostly a name of Microsoft's.
+
+    find_by_code("no_such_queue").id      "QM-1201", by the code that programs go by
+    find("0xC00E0003")                    by id, code, HRESULT, message class or Microsoft's name
+    reference()                           docs/errors.md
+
+An error is made with a code, `Refusal("no_such_queue", ...)`, and whoever shows it looks its id up.
+A code stands for one cause.  **Ids are for good**: an entry whose error is gone goes too, and its
+number is not given again (`RETIRED`).  To add one, put an `Entry` at the end of the module of its
+area, with that area's next number; `tests/unit/qmd/test_catalogue.py` says which that is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import NamedTuple
+
+from qmd.catalogue import (
+    classes,
+    clients,
+    data,
+    limits,
+    messages,
+    names,
+    peers,
+    queues,
+    receiving,
+    requests,
+    starting,
+    usage,
+)
+from qmd.catalogue.entry import Entry
+from qmd.catalogue.microsoft import HRESULTS
+
+__all__ = [
+    "AREAS",
+    "ENTRIES",
+    "RETIRED",
+    "Entry",
+    "Found",
+    "find",
+    "find_by_code",
+    "find_class",
+    "id_of",
+    "near",
+    "reference",
+]
+
+
+class Area(NamedTuple):
+    """Entries that belong together; their numbers are from `first` to `last`."""
+
+    name: str
+    first: int
+    last: int
+    entries: tuple[Entry, ...]
+
+
+AREAS = (
+    Area("Requests", 1001, 1099, requests.ENTRIES),
+    Area("Names", 1101, 1199, names.ENTRIES),
+    Area("Queues", 1201, 1299, queues.ENTRIES),
+    Area("Messages", 1301, 1399, messages.ENTRIES),
+    Area("Quotas, limits and room", 1401, 1499, limits.ENTRIES),
+    Area("Receiving and transactions", 1501, 1599, receiving.ENTRIES),
+    Area("Other queue managers, and clients (in the log)", 1601, 1699, peers.ENTRIES),
+    Area("The data folder (in the log)", 1701, 1799, data.ENTRIES),
+    Area("Message classes: acknowledgments and dead letters", 2001, 2299, classes.ENTRIES),
+    Area("Why a daemon does not start, or stops", 3001, 3399, starting.ENTRIES),
+    Area("Between an application and the daemon", 4001, 4099, clients.ENTRIES),
+    Area("The command line", 5001, 5099, usage.ENTRIES),
+)
+ENTRIES: tuple[Entry, ...] = tuple(entry for area in AREAS for entry in area.entries)
+RETIRED: frozenset[int] = frozenset()  # numbers of errors that there were
+
+_BY_CODE = {entry.code: entry for entry in ENTRIES}
+_BY_CLASS = {entry.value: entry for entry in classes.ENTRIES}
+
+
+def find_by_code(code: str) -> Entry | None:
+    return _BY_CODE.get(code)
+
+
+def id_of(code: str) -> str:
+    """ "QM-1201"; "" for a code that is of another release."""
+    entry = _BY_CODE.get(code)
+    return entry.id if entry is not None else ""
+
+
+def find_class(message_class: int) -> Entry | None:
+    """The entry of a message class; None for a normal message, and for an application's own."""
+    return _BY_CLASS.get(message_class)
+
+
+class Found(NamedTuple):
+    """What a text stands for.  `microsoft` is set where qmd knows the name, whoever uses it."""
+
+    entries: list[Entry]
+    microsoft: str = ""
+    value: int | None = None
+
+
+def find(text: str) -> Found:
+    """The errors that a person may mean: an id, a code, or what Windows shows, in any spelling.
+
+    "QM-1201", "1201", "no_such_queue", "MQ_ERROR_QUEUE_NOT_FOUND", "QUEUE_NOT_FOUND",
+    "0xC00E0003", "c00e0003", "-1072824317" (as .NET has it), "0x8000" (a message class).
+    """
+    word = text.strip().upper().replace("-", "_")
+    by_id = [entry for entry in ENTRIES if word in (f"QM_{entry.number:04}", f"{entry.number:04}")]
+    if by_id:
+        return Found(by_id)
+    by_code = [entry for entry in ENTRIES if word in (entry.code.upper(), entry.family.upper())]
+    if by_code:
+        return Found(by_code)
+    numbers = _numbers(text)
+    for name, value in _microsoft().items():
+        short = name.removeprefix("MQ_ERROR_").removeprefix("MQMSG_CLASS_")
+        if word in (name, short) or value in numbers:
+            return Found([entry for entry in ENTRIES if entry.microsoft == name], name, value)
+    return Found([])
+
+
+def near(text: str) -> list[str]:
+    """Codes and names that look like `text`."""
+    from difflib import get_close_matches
+
+    known = [entry.code for entry in ENTRIES] + [name.lower() for name in _microsoft()]
+    return get_close_matches(text.strip().lower().replace("-", "_"), known, n=3)
+
+
+def _microsoft() -> dict[str, int]:
+    """Every name of Microsoft's, errors and message classes, with its number."""
+    return HRESULTS | {
+        entry.microsoft: entry.value for entry in classes.ENTRIES if entry.value is not None
+    }
+
+
+def _numbers(text: str) -> set[int]:
+    """What a number as Windows shows it may be: hexadecimal, or decimal with a sign."""
+    found = set()
+    for base in (0, 16):
+        with contextlib.suppress(ValueError):
+            found.add(int(text, base) & 0xFFFFFFFF)
+    return found
+
+
+def hresult(entry: Entry) -> int | None:
+    """The number that belongs to Microsoft's name for it."""
+    return entry.value if entry.value is not None else HRESULTS.get(entry.microsoft)
+
+
+def hexadecimal(value: int) -> str:
+    """An HRESULT or a message class as Windows writes it."""
+    return f"0x{value:08X}" if value > 0xFFFF else f"0x{value:04X}"
+
+
+def reference() -> str:
+    """All entries, in Markdown: docs/errors.md from its first heading on."""
+    lines = []
+    for area in AREAS:
+        lines += [f"## {area.name}", ""]
+        for entry in area.entries:
+            lines += [f"### {entry.id} {entry.code}", "", entry.what, ""]
+            lines += [f"- Cause: {entry.cause}", f"- Remedy: {entry.remedy}"]
+            value = hresult(entry)
+            if value is not None:
+                lines += [f"- Microsoft: {entry.microsoft}, {hexadecimal(value)}"]
+            lines += [""]
+    return "\n".join(lines).rstrip("\n") + "\n"

@@ -1,0 +1,9 @@
+"""`python -m qmd.catalogue` writes docs/errors.md anew: the text above the first area stays."""
+
+from pathlib import Path
+
+from qmd.catalogue import AREAS, reference
+
+file = Path(__file__).parents[2] / "docs" / "errors.md"
+introduction = file.read_text().partition(f"## {AREAS[0].name}\n")[0]
+file.write_text(introduction + reference())

@@ -1,0 +1,118 @@
+"""Errors of messages that an application wants to send."""
+
+from qmd.catalogue.entry import Entry
+
+ENTRIES = (
+    Entry(
+        1301,
+        "label_too_long",
+        "The label of a message is too long.",
+        "It has more than 249 characters, counted in UTF-16 as Windows does: characters beyond the"
+        " basic plane, such as emoji, count twice.",
+        "Shorten the label, or put the text into the body.",
+        "bad_request",
+        "MQ_ERROR_LABEL_TOO_LONG",
+    ),
+    Entry(
+        1302,
+        "label_has_null",
+        "The label of a message contains a null character.",
+        "In a packet the null ends the label: what follows would be lost.",
+        "Leave it out.",
+        "bad_request",
+        "MQ_ERROR_ILLEGAL_PROPERTY_VALUE",
+    ),
+    Entry(
+        1303,
+        "bad_correlation_id",
+        "A correlation id has 20 bytes.",
+        "What was given has more or less.",
+        "Give the id of a message as qmd prints it, or 20 bytes in hexadecimal.",
+        "bad_request",
+        "MQ_ERROR_ILLEGAL_PROPERTY_SIZE",
+    ),
+    Entry(
+        1304,
+        "bad_priority",
+        "Priorities are 0 to 7.",
+        "What was given is less or more.",
+        "7 is the highest, 3 the usual one.",
+        "bad_request",
+        "MQ_ERROR_ILLEGAL_PROPERTY_VALUE",
+    ),
+    Entry(
+        1305,
+        "bad_delivery",
+        "There is no such kind of delivery.",
+        "It is a number other than 0 (express), 1 (recoverable), 2 (transactional), 3 (automatic).",
+        "Use one of these.",
+        "bad_request",
+        "MQ_ERROR_ILLEGAL_PROPERTY_VALUE",
+    ),
+    Entry(
+        1306,
+        "number_out_of_range",
+        "A number does not fit into the 32 bits that a message has for it.",
+        "A time-to-reach-queue, time-to-be-received, body type or application tag is negative or"
+        " above 4294967295. The error says which.",
+        "Give a number in between. Times are in whole seconds; without an end they are `never`.",
+        "bad_request",
+        "MQ_ERROR_ILLEGAL_PROPERTY_VALUE",
+    ),
+    Entry(
+        1307,
+        "bad_acknowledge",
+        "There is no such combination of acknowledgments.",
+        "The number has bits beyond the four: positive and negative arrival, positive and negative"
+        " receive.",
+        "Give 0 to 15, or use the words of `qmd send --acknowledge`.",
+        "bad_request",
+        "MQ_ERROR_ILLEGAL_PROPERTY_VALUE",
+    ),
+    Entry(
+        1308,
+        "body_too_large",
+        "The body is larger than this queue manager allows.",
+        "It has more bytes than message_bytes_max in the section [quotas] of the configuration.",
+        "Send it in parts, or a reference to it; or allow more, where the other side does so too.",
+        "too_large",
+        "MQ_ERROR_INSUFFICIENT_RESOURCES",
+    ),
+    Entry(
+        1309,
+        "packet_too_large",
+        "The message does not fit into a packet.",
+        "Body, label, extension and headers together have more than the 4 MB that the protocol"
+        " allows.",
+        "Send the body in parts, or a reference to it.",
+        "too_large",
+        "MQ_ERROR_INSUFFICIENT_RESOURCES",
+    ),
+    Entry(
+        1310,
+        "request_too_large",
+        "A request to the daemon is too large.",
+        "It carries too many messages at once: one frame has at most 64 MiB.",
+        "Make several requests of it. `sender` of the client library does so by itself.",
+        "too_large",
+        "MQ_ERROR_INSUFFICIENT_RESOURCES",
+    ),
+    Entry(
+        1311,
+        "needs_transactional",
+        "A transactional queue takes transactional messages only.",
+        "The message was sent as express or recoverable.",
+        "Send it with --transactional.",
+        "wrong_delivery",
+        "MQ_ERROR_TRANSACTION_USAGE",
+    ),
+    Entry(
+        1312,
+        "not_transactional",
+        "A queue that is not transactional takes no transactional messages.",
+        "The message was sent as transactional. A queue's kind is for life.",
+        "Send it with --recoverable or --express, or create a transactional queue.",
+        "wrong_delivery",
+        "MQ_ERROR_TRANSACTION_USAGE",
+    ),
+)

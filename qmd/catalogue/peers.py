@@ -1,0 +1,136 @@
+"""What the log tells of other queue managers, and of clients, that something kept from working."""
+
+from qmd.catalogue.entry import Entry
+
+ENTRIES = (
+    Entry(
+        1601,
+        "peer_unreachable",
+        "No connection with another queue manager can be opened.",
+        "That computer is off, its name is not known, a firewall is in between, or no queue"
+        " manager listens there. The line says which.",
+        "Nothing is lost meanwhile, and it is tried again and again. See `qmd outgoing show`, and"
+        " try now with `qmd outgoing kick`.",
+        "",
+        "MQ_ERROR_REMOTE_MACHINE_NOT_AVAILABLE",
+    ),
+    Entry(
+        1602,
+        "peer_not_allowed",
+        "A connection from a computer that may not connect was closed.",
+        "Its address is in none of the networks of `allow` in the section [peers].",
+        "Add its network there, if it shall connect.",
+        "",
+        "MQ_ERROR_ACCESS_DENIED",
+    ),
+    Entry(
+        1603,
+        "too_many_connections",
+        "A connection was closed because there are too many.",
+        "The limit of connections is reached, or that of one address.",
+        "See `qmd session list`; raise the limits in the section [peers] if they are all meant.",
+        "",
+        "MQ_ERROR_INSUFFICIENT_RESOURCES",
+    ),
+    Entry(
+        1604,
+        "too_many_handshakes",
+        "The oldest connection that has not finished its handshake had to give way.",
+        "Somebody opens connections and says nothing: a port scanner, a load balancer's probe, or"
+        " an attack.",
+        "See which address the lines name; keep it out with `allow` in the section [peers].",
+    ),
+    Entry(
+        1605,
+        "session_refused",
+        "A session with another queue manager was refused.",
+        "The limit of sessions is reached, or that of one peer.",
+        "See `qmd session list`; raise the limits in the section [peers].",
+        "",
+        "MQ_ERROR_INSUFFICIENT_RESOURCES",
+    ),
+    Entry(
+        1606,
+        "session_closed_for_lack_of_room",
+        "A session was closed because no further message can be taken in.",
+        "A quota of this queue manager is reached, or its disk is full; the line says which. The"
+        " sender keeps its messages, and tries again.",
+        "Make room: receive or purge messages, or allow more.",
+        "",
+        "MQ_ERROR_INSUFFICIENT_RESOURCES",
+    ),
+    Entry(
+        1607,
+        "too_many_streams",
+        "A transactional message was not taken because there are too many streams.",
+        "So many different senders and queues have sequences here that no further one is"
+        " remembered.",
+        "See `qmd sequence list`: a peer that invents new sequences is broken or hostile.",
+    ),
+    Entry(
+        1608,
+        "acknowledgment_not_understood",
+        "An order or final acknowledgment from a peer cannot be read.",
+        "The peer is broken, or no queue manager.",
+        "Nothing is lost: the messages stay until a proper acknowledgment comes. Look at what"
+        " runs at that address.",
+    ),
+    Entry(
+        1609,
+        "acknowledgment_not_sent",
+        "An acknowledgment message that an application asked for was not sent.",
+        "Its administration queue does not exist, is transactional, or is a journal or dead-letter"
+        " queue.",
+        "Create a queue that is not transactional and name it with --admin-queue.",
+    ),
+    Entry(
+        1610,
+        "order_ack_for_nothing",
+        "A peer acknowledges messages of a sequence that this queue manager does not have.",
+        "An old acknowledgment came late, or this queue manager has a new data folder.",
+        "Nothing, when it happens once. Often: see whether two queue managers use one name.",
+    ),
+    Entry(
+        1611,
+        "impossible_order_ack",
+        "A peer acknowledges messages that were never sent.",
+        "The peer is broken or hostile, or this data folder is an old copy that was put back.",
+        "Nothing is released by it. After a backup was restored, see `docs/model.md`.",
+    ),
+    Entry(
+        1612,
+        "no_administration_queue",
+        "The administration queue that a message names cannot be read.",
+        "The sender's packet names a queue in a way that leads nowhere.",
+        "Correct the sender.",
+        "",
+        "MQ_ERROR_ILLEGAL_FORMATNAME",
+    ),
+    Entry(
+        1613,
+        "socket_fault",
+        "The operating system reports a fault of a socket.",
+        "Mostly a limit of this host: too many open files, no memory for buffers.",
+        "See the reason in the line; raise LimitNOFILE of the service if it is about open files.",
+        "",
+        "MQ_ERROR_INSUFFICIENT_RESOURCES",
+    ),
+    Entry(
+        1614,
+        "message_refused",
+        "A message from another queue manager was refused for good.",
+        "The queue that it names does not exist here, takes another kind of message, or is full."
+        " The reason in the line says which.",
+        "Its sender is told, and keeps it in a dead-letter queue. Create the queue, or correct the"
+        " sender.",
+    ),
+    Entry(
+        1615,
+        "too_many_clients",
+        "A client of the control socket was turned away because there are too many.",
+        "1024 programs have a connection open.",
+        "Have programs share a connection, or close it when they are done.",
+        "",
+        "MQ_ERROR_INSUFFICIENT_RESOURCES",
+    ),
+)

@@ -1,0 +1,72 @@
+"""Errors of requests to the daemon, whatever they are about."""
+
+from qmd.catalogue.entry import Entry
+
+ENTRIES = (
+    Entry(
+        1001,
+        "request_not_understood",
+        "The daemon cannot read the request.",
+        "Client and daemon are of different releases, or a program of somebody else's sent bytes"
+        " that are no request of the control protocol.",
+        "Use client and daemon of the same release. What a request looks like stands in"
+        " `qmd/frames.py`.",
+        "bad_request",
+        "MQ_ERROR_INVALID_PARAMETER",
+    ),
+    Entry(
+        1002,
+        "frame_too_large",
+        "A frame on the control socket announces more bytes than are accepted, and the connection"
+        " is closed.",
+        "One request carries too many or too large messages; or what was sent is no frame at all.",
+        "Make several requests of it.",
+        "bad_request",
+        "MQ_ERROR_INVALID_PARAMETER",
+    ),
+    Entry(
+        1003,
+        "versions_differ",
+        "Client and daemon speak different versions of the control protocol.",
+        "One of the two was upgraded, and the other was not, or was not restarted since.",
+        "Install the same release on both sides, and restart the daemon.",
+        "bad_request",
+    ),
+    Entry(
+        1004,
+        "bad_limit",
+        "So many messages cannot be asked for.",
+        "The limit of the request is 0 or less.",
+        "Ask for 1 or more.",
+        "bad_request",
+        "MQ_ERROR_INVALID_PARAMETER",
+    ),
+    Entry(
+        1005,
+        "bad_wait",
+        "Nobody can wait for so long.",
+        "The time of the request is no number, or beyond 30 years.",
+        "Give seconds; -1 is without an end.",
+        "bad_request",
+        "MQ_ERROR_INVALID_PARAMETER",
+    ),
+    Entry(
+        1006,
+        "bad_lookup_id",
+        "No message can have this lookup id.",
+        "The number is negative or has too many bits; lookup ids are those that peek, receive and"
+        " the log show.",
+        "Take the lookup id from `qmd peek --json`.",
+        "bad_request",
+        "MQ_ERROR_INVALID_PARAMETER",
+    ),
+    Entry(
+        1007,
+        "stopping",
+        "The queue manager is stopping, and takes nothing in any more.",
+        "It was told to stop (SIGTERM, `systemctl stop`).",
+        "Try again when it runs again. The client library does so by itself.",
+        "",
+        "MQ_ERROR_SERVICE_NOT_AVAILABLE",
+    ),
+)

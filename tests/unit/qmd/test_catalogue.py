@@ -1,0 +1,297 @@
+"""The catalogue has every error that the source knows, and none that it does not."""
+
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from click.testing import CliRunner
+
+from protocol.message_class import MessageClass
+from qmd.catalogue import AREAS, ENTRIES, RETIRED, find, find_by_code, hresult, reference
+from qmd.cli import main
+from qmd.client import errors
+from qmd.log import set_up_logging
+
+ROOT = Path(__file__).parents[3]
+CODES = {entry.code for entry in ENTRIES}
+# What the client's exceptions and the exit codes go by, where no cause bears the name itself.
+FAMILIES = {
+    *(kind.code for kind in errors.QueueManagerError.__subclasses__()),
+    *("configuration", "not_connected", "not_found", "usage"),
+}
+# Calls that make an error, and which argument is its code: a place, a keyword, or both.
+MAKERS: dict[str, tuple[int | None, str]] = {
+    "Refusal": (0, "code"),
+    "Failure": (2, "error"),
+    "Misuse": (0, "error"),
+    "BadValue": (0, "error"),
+    "ConfigError": (None, "code"),
+    "NotConnected": (None, "code"),
+    "TooLarge": (None, "code"),
+    "CannotServe": (None, "code"),
+    "Misconfigured": (None, "code"),
+}
+# Lines of the log that go through `log_limited`, or warn, and tell of no error.
+NO_ERRORS = {"session_opened", "session_closed"}
+
+
+class Use(NamedTuple):
+    """Where the source names a code; None where it fails to, and a text that is not constant."""
+
+    place: str
+    code: str | None
+
+
+def sources() -> Iterator[tuple[Path, ast.Module]]:
+    for package in ("protocol", "storage", "qmd"):
+        for file in sorted((ROOT / package).rglob("*.py")):
+            if ROOT / "qmd" / "catalogue" not in file.parents:
+                yield file.relative_to(ROOT), ast.parse(file.read_text())
+
+
+def uses(file: Path, tree: ast.Module) -> Iterator[Use]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield from (Use(f"{file}:{node.lineno}", code) for code in codes_of_call(node))
+        elif isinstance(node, ast.ClassDef):
+            for code in class_codes(node):
+                yield Use(f"{file}:{node.lineno}", code)
+
+
+def codes_of_call(call: ast.Call) -> Iterator[str | None]:
+    name = called(call)
+    keywords = {each.arg: each.value for each in call.keywords}
+    if name in MAKERS:
+        place, keyword = MAKERS[name]
+        value = keywords.get(keyword)
+        if value is None and place is not None and place < len(call.args):
+            value = call.args[place]
+        if value is not None or "id" not in keywords:
+            yield from constants(value)
+    elif tells_of_an_error(call) and "code" not in keywords:
+        yield from (code for code in constants(call.args[0]) if code)
+    if name not in MAKERS and "code" in keywords:
+        yield from (code for code in constants(keywords["code"]) if code)
+
+
+def called(call: ast.Call) -> str:
+    function = call.func
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def tells_of_an_error(call: ast.Call) -> bool:
+    """A line of the log that warns, or one that comes in floods; such are mostly about faults."""
+    if called(call) == "log_limited":
+        return bool(call.args)
+    function = call.func
+    return (
+        isinstance(function, ast.Attribute)
+        and function.attr in ("warning", "error", "critical")
+        and isinstance(function.value, ast.Name)
+        and function.value.id == "log"
+    )
+
+
+def constants(value: ast.expr | None) -> list[str | None]:
+    """The text of an argument; of another's `code` nothing, for that is looked at where it is."""
+    if isinstance(value, ast.Constant) and isinstance(value.value, str):
+        return [value.value]
+    is_passed_on = isinstance(value, ast.Attribute) and value.attr in ("code", "id")
+    is_looked_up = isinstance(value, ast.Call | ast.Name)
+    return [] if is_passed_on or is_looked_up else [None]
+
+
+def class_codes(node: ast.ClassDef) -> Iterator[str]:
+    for each in node.body:
+        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Constant):
+            names = [target.id for target in each.targets if isinstance(target, ast.Name)]
+            if names == ["code"] and each.value.value not in ("", "refused", *FAMILIES):
+                yield str(each.value.value)
+
+
+def how_to_add() -> str:
+    nexts = "\n".join(
+        f"    {max(entry.number for entry in area.entries) + 1}"
+        f"  {area.entries[0].code!r} and others: {area.name}"
+        for area in AREAS
+    )
+    return (
+        "\nGive each an `Entry(number, code, what, cause, remedy, family, microsoft)` at the end of"
+        " its area's module\nin qmd/catalogue/, then run `python -m qmd.catalogue`. A code stands"
+        " for one cause: a family\n(bad_request, over_quota, ...) is none, but its entries name it."
+        f" Next numbers:\n{nexts}"
+    )
+
+
+def test_every_error_of_the_source_has_an_entry():
+    found = [use for file, tree in sources() for use in uses(file, tree)]
+    known = CODES | NO_ERRORS
+
+    missing = [
+        f"{use.place}: " + (f"{use.code!r} has no entry" if use.code else "an error without a code")
+        for use in found
+        if use.code not in known
+    ]
+
+    assert len(found) > 100, "the scan sees nothing"
+    assert not missing, "\n".join(missing) + how_to_add()
+
+
+def test_every_entry_is_of_an_error_that_there_is():
+    words = {
+        node.value
+        for _, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+
+    idle = [
+        f"{entry.id} {entry.code}"
+        for entry in ENTRIES
+        if entry.code not in words and not entry.microsoft.startswith("MQMSG_CLASS_")
+    ]
+
+    assert not idle, "remove these, and put their numbers into RETIRED: " + ", ".join(idle)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ('raise Refusal("new_code", "text")', ["new_code"]),
+        ('raise Refusal(f"new_{code}", "text")', [None]),
+        ('Failure(ExitCode.FAILED, "text")', [None]),
+        ('Failure(ExitCode.FAILED, "text", "new_code")', ["new_code"]),
+        ("Failure(ExitCode.FAILED, str(error), id=error.id)", []),
+        ("Failure(ExitCode.FAILED, str(error), error.code)", []),
+        ('NotConnected("text", "remedy")', [None]),
+        ('CannotStart("text", code="new_code")', ["new_code"]),
+        ('log.warning("new_event", key=1)', ["new_event"]),
+        ('manager.log_limited("new_event", "key")', ["new_event"]),
+        ('log.info("new_event")', []),
+        ('class New(CannotStart):\n    code = "new_code"', ["new_code"]),
+    ],
+)
+def test_the_scan_sees(source, expected):
+    assert [use.code for use in uses(Path("x.py"), ast.parse(source))] == expected
+
+
+def test_ids_and_codes_are_unique_and_in_their_area():
+    numbers = [entry.number for entry in ENTRIES]
+
+    assert len(set(numbers)) == len(numbers)
+    assert len(CODES) == len(ENTRIES)
+    assert not RETIRED & set(numbers)
+    for area in AREAS:
+        own = [entry.number for entry in area.entries]
+        assert own == sorted(own)
+        assert all(area.first <= number <= area.last for number in own)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.code)
+def test_an_entry_is_whole(entry):
+    for text in (entry.what, entry.cause, entry.remedy):
+        assert text.endswith((".", "?"))
+        assert "  " not in text
+    assert not entry.family or entry.family in FAMILIES | CODES
+    assert not entry.microsoft or hresult(entry) is not None
+
+
+def test_a_code_that_is_a_family_is_no_cause_of_its_own():
+    exceptions = {kind.code for kind in errors.QueueManagerError.__subclasses__()}
+    shared = {entry.family for entry in ENTRIES if entry.family}
+
+    assert not shared & CODES - exceptions
+
+
+@pytest.mark.parametrize("message_class", list(MessageClass), ids=lambda each: each.name)
+def test_every_message_class_has_its_entry(message_class):
+    if message_class == MessageClass.NORMAL:
+        return
+
+    entry = find_by_code(MessageClass.name_of(message_class))
+
+    assert entry is not None
+    assert entry.value == message_class
+
+
+def test_the_manual_has_every_entry():
+    manual = (ROOT / "docs" / "errors.md").read_text()
+
+    assert manual.endswith(reference()), "run python -m qmd.catalogue"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("QM-1201", "qm-1201", "1201", "no_such_queue", "no-such-queue"),
+        *("MQ_ERROR_QUEUE_NOT_FOUND", "queue_not_found"),
+        *("0xC00E0003", "c00e0003", "-1072824317", "3222142979"),
+    ],
+)
+def test_an_error_is_found_by_whatever_a_person_has_of_it(text):
+    assert "no_such_queue" in [entry.code for entry in find(text).entries]
+
+
+@pytest.mark.parametrize("text", ["0x8000", "8000", "MQMSG_CLASS_NACK_BAD_DST_Q", "QM-2101"])
+def test_a_message_class_is_found_too(text):
+    assert [entry.code for entry in find(text).entries] == ["nack_bad_destination_queue"]
+
+
+def test_explain_says_what_to_do():
+    shown = CliRunner().invoke(main, ["explain", "qm-1406"])
+
+    assert shown.exit_code == 0
+    assert "Cause: " in shown.stdout
+    assert "MQ_ERROR_MESSAGE_STORAGE_FAILED, 0xC00E002A" in shown.stdout
+
+
+def test_explain_in_json_has_stable_names():
+    (line,) = CliRunner().invoke(main, ["explain", "bad_priority", "--json"]).stdout.splitlines()
+
+    facts = json.loads(line)
+    assert facts["id"] == "QM-1304"
+    assert facts["family"] == "bad_request"
+    assert facts["hresult"] == "0xC00E0018"
+
+
+def test_explain_all_lists_every_entry():
+    shown = CliRunner().invoke(main, ["explain", "--all", "--json"]).stdout.splitlines()
+
+    assert [json.loads(line)["code"] for line in shown] == [entry.code for entry in ENTRIES]
+
+
+def test_a_name_of_microsofts_that_we_never_say_is_known_all_the_same():
+    shown = CliRunner().invoke(main, ["explain", "0xC00E0084"])
+
+    assert shown.exit_code == 0
+    assert "MQ_ERROR_NO_MQUSER_OU" in shown.stdout
+
+
+def test_of_an_error_that_there_is_not_the_nearest_are_named():
+    shown = CliRunner().invoke(main, ["explain", "no_such_queu"])
+
+    assert shown.exit_code == 3
+    assert shown.stderr.startswith("qmd: error QM-5013: ")
+    assert "no_such_queue" in shown.stderr
+
+
+def test_a_line_of_the_log_has_the_id(tmp_path):
+    import structlog
+
+    path = tmp_path / "log"
+    with path.open("wb") as stream:
+        set_up_logging("info", "json", stream)
+        try:
+            structlog.get_logger().critical("start_failed", code="port_in_use")
+            structlog.get_logger().warning("journal_full")
+            structlog.get_logger().info("started")
+        finally:
+            structlog.reset_defaults()
+
+    ids = [json.loads(line).get("id") for line in path.read_text().splitlines()]
+    assert ids == ["QM-3102", "QM-1702", None]
