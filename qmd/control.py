@@ -37,6 +37,7 @@ REQUESTS_MAX = 4096  # of one client that have not been answered
 LIMIT_MAX = 4096  # messages in one answer
 WAIT_S_MAX = 1e9
 CLIENTS_MAX = 1024
+REASON_CHARACTERS_MAX = 1000  # it is kept with each message
 
 
 class ControlServer:
@@ -287,10 +288,23 @@ class ControlConnection(asyncio.Protocol):
     def _remove(self, request: frames.Remove) -> None:
         self._manager.transactions.refuse_sealed(request.token, self._serial)
         queue = self._manager.routes.find_queue(request.queue)
+        self._manager.reading.check_can_be_told(self._reader, queue, request.lookup_ids)
         self._manager.reading.remove(
             self._reader,
             queue,
             request.lookup_ids,
+            request.token,
+            partial(self._done, request.number),
+        )
+
+    def _reject(self, request: frames.Reject) -> None:
+        queue = self._manager.routes.find_queue(request.queue)
+        self._manager.reading.check_can_be_told(self._reader, queue, request.lookup_ids)
+        self._manager.reading.reject(
+            self._reader,
+            queue,
+            request.lookup_ids,
+            _reason(request.reason),
             request.token,
             partial(self._done, request.number),
         )
@@ -442,6 +456,7 @@ _HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
     frames.Send: ControlConnection._send,
     frames.Take: ControlConnection._take,
     frames.Remove: ControlConnection._remove,
+    frames.Reject: ControlConnection._reject,
     frames.GiveBack: ControlConnection._give_back,
     frames.Peek: ControlConnection._peek,
     frames.Move: ControlConnection._move,
@@ -479,6 +494,16 @@ def _limit(limit: int) -> int:
     if limit < 1:
         raise Refusal("bad_limit", f"{limit} messages cannot be asked for", "Ask for 1 or more.")
     return min(limit, LIMIT_MAX)
+
+
+def _reason(reason: str) -> str:
+    if len(reason) > REASON_CHARACTERS_MAX:
+        raise Refusal(
+            "bad_request",
+            f"the reason has {len(reason)} characters; {REASON_CHARACTERS_MAX} are allowed",
+            "Put the rest into a log.",
+        )
+    return reason
 
 
 def _wait_s(wait_s: float) -> float:

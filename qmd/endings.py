@@ -6,7 +6,7 @@ reason.  Senders that asked for it are told.
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,14 +14,21 @@ import structlog
 
 from protocol import parse_user_message, patch_class
 from protocol.message_class import MessageClass
-from qmd.core.fate import consequences, reason_text
-from qmd.core.stored_packet import is_transactional, wants_dead_letter
+from qmd.core.fate import SYSTEM_CLASSES, consequences, reason_text
+from qmd.core.stored_packet import (
+    has_admin_queue,
+    is_transactional,
+    may_want_word,
+    message_class_of,
+    source_of,
+)
 from qmd.frames import StoredMessage
 from qmd.local_queue import LocalQueue, Reader
 from qmd.quotas import more_for
+from qmd.recorder import Kind
 from storage import messages as message_rows
 from storage import queues as queue_rows
-from storage.keys import LOOKUP_BITS, TRANSACTIONAL_LEVEL
+from storage.keys import LOOKUP_BITS, LOOKUP_MASK, TRANSACTIONAL_LEVEL
 from storage.messages import MessageRow
 
 if TYPE_CHECKING:
@@ -74,6 +81,99 @@ class Endings:
         )
         batch.when_durable(partial(self._manager.reading.arrived, queue, [stored]))
 
+    def received(self, queue: LocalQueue, packets: Sequence[bytes]) -> None:
+        """What follows, in the open batch, from messages that an application has received."""
+        if queue.is_read_only:
+            return  # copies: what they are copies of has met its end before
+        if wanting := [packet for packet in packets if may_want_word(packet)]:
+            self._follow(queue, wanting, MessageClass.ACK_RECEIVE, "")
+
+    def end(
+        self,
+        queue: LocalQueue,
+        messages: Sequence[tuple[int, bytes]],
+        message_class: MessageClass,
+        *,
+        detail: str = "",
+    ) -> None:
+        """What follows, in the open batch, from messages that leave `queue` without having been
+        received: (lookup id, packet) of each.  Their rows are the caller's.
+
+        `detail`: more about why.
+        """
+        packets = [packet for _, packet in messages]
+        reason = reason_text(message_class, queue=queue.format_name, detail=detail)
+        self._manager.recorder.record(
+            _KINDS[message_class],
+            packets,
+            queue=queue.name,
+            places=[lookup_id for lookup_id, _ in messages],
+            message_class=message_class,
+            reason=reason,
+        )
+        if not queue.is_read_only:
+            self._follow(queue, packets, message_class, reason)
+
+    def _follow(
+        self, queue: LocalQueue, packets: Sequence[bytes], message_class: MessageClass, reason: str
+    ) -> None:
+        manager = self._manager
+        batch, recorder = manager.storage.batch, manager.recorder
+        wall_ms = int(manager.environment.time() * 1000)
+        to_be_told: list[bytes] = []
+        kept: dict[LocalQueue, list[bytes]] = {}
+        discarded: list[bytes] = []
+        for packet in packets:
+            is_local = source_of(packet) == manager.id
+            if (
+                message_class == MessageClass.ACK_RECEIVE
+                and not is_local
+                and not has_admin_queue(packet)
+            ):
+                # The frequent case, and nothing but a final ack can follow.
+                if message_class_of(packet) not in SYSTEM_CLASSES:
+                    to_be_told.append(packet)
+                continue
+            original = parse_user_message(packet)
+            result = consequences(
+                original,
+                message_class,
+                at_source=False,
+                insecure_nacks=manager.settings.delivery.insecure_nacks,
+                is_local=is_local,
+            )
+            if result.acknowledgment is not None:
+                manager.outgoing.acknowledge_to_application(original, result.acknowledgment, batch)
+            if result.final_ack is not None:
+                to_be_told.append(packet)
+            if result.journal:
+                self.journal(packet)
+            if result.dead_letter is not None:
+                dead = patch_class(packet, message_class)
+                kept.setdefault(self.dead_letter_queue(packet), []).append(packet)
+                self.dead_letter(dead, reason, wall_ms)
+            elif result.final_ack is None and message_class != MessageClass.ACK_RECEIVE:
+                discarded.append(packet)
+        if to_be_told:
+            manager.outgoing.send_final_acks(to_be_told, message_class, batch)
+        for dead_letters, those in kept.items():
+            recorder.record(
+                Kind.DEAD_LETTERED,
+                those,
+                queue=queue.name,
+                message_class=message_class,
+                reason=reason,
+                to_queue=dead_letters.name,
+            )
+        if discarded:
+            recorder.record(
+                Kind.DISCARDED,
+                discarded,
+                queue=queue.name,
+                message_class=message_class,
+                reason=reason,
+            )
+
     def expire_received(self, queue: LocalQueue) -> None:
         """Messages that nobody received in time.  [MS-MQDMPR] 3.1.7.2.7"""
         messages, queue.expired = queue.expired, []
@@ -88,92 +188,59 @@ class Endings:
 
         Returns how many; what somebody has taken stays.
         """
-        wall_ms = int(self._manager.environment.time() * 1000)
-        reason = reason_text(message_class, queue=queue.format_name)
-        expirer = Reader()
-        held = [lookup_id for lookup_id in lookup_ids if queue.hold(expirer, lookup_id)]
-        if not held:
-            return 0
-        batch = self._manager.storage.batch
-        places = {
-            lookup_id: self._manager.next_lookup_id(TRANSACTIONAL_LEVEL) for lookup_id in held
-        }
-        express = {
-            lookup_id: queue.express[lookup_id].packet
-            for lookup_id in held
-            if lookup_id in queue.express
-        }
-
-        def bury(db: sqlite3.Connection) -> tuple[list[tuple[int, bytes]], list[MessageRow]]:
-            """(lookup id, packet) of those that were stored, off the queue and kept as dead; and
-            those that are not what was stored, set aside."""
-            buried: list[tuple[int, bytes]] = []
-            aside: list[MessageRow] = []
-            for lookup_id in held:
-                row = message_rows.find(db, queue.id << LOOKUP_BITS | lookup_id)
-                if row is None:
-                    continue
-                if row.is_whole:
-                    buried.append((lookup_id, row.packet))
-                else:
-                    self._manager.damage.put_aside(db, "message", row.key)
-                    aside.append(row)
-            message_rows.delete(
-                db, [queue.id << LOOKUP_BITS | lookup_id for lookup_id, _ in buried]
+        ender = Reader()
+        held = [lookup_id for lookup_id in lookup_ids if queue.hold(ender, lookup_id)]
+        if held:
+            # Whatever is held, nobody else ends: it is there still when we have seen it.
+            keys = [queue.id << LOOKUP_BITS | each for each in held if each not in queue.express]
+            self._manager.storage.batch.read_after(
+                partial(message_rows.find_all, keys=keys),
+                partial(self._end_held, queue, held, message_class),
             )
-            message_rows.insert(
-                db,
-                [
-                    (
-                        self.dead_letter_queue(packet).id << LOOKUP_BITS | places[lookup_id],
-                        wall_ms,
-                        None,
-                        reason,
-                        patch_class(packet, message_class),
-                    )
-                    for lookup_id, packet in [*buried, *express.items()]
-                    if wants_dead_letter(packet)
-                ],
-            )
-            return buried, aside
-
-        def buried(
-            done: asyncio.Future[tuple[list[tuple[int, bytes]], list[MessageRow]]],
-        ) -> None:
-            if done.cancelled() or done.exception() is not None:
-                return  # the storage failed, and the daemon stops
-            stored, aside = done.result()
-            ended = [*stored, *express.items()]
-            queue.forget(held)
-            queue.count_out(len(stored), sum(len(packet) for _, packet in stored))
-            if aside:
-                queue.count_out(len(aside), sum(len(row.packet) for row in aside))
-                self._manager.damage.name(queue.name, [row.key for row in aside])
-            for lookup_id, packet in ended:
-                if wants_dead_letter(packet):
-                    dead = self.dead_letter_queue(packet)
-                    dead.messages += 1
-                    dead.grow(len(packet))
-                    copy = patch_class(packet, message_class)
-                    self._manager.reading.arrived(
-                        dead, [StoredMessage(places[lookup_id], wall_ms, copy, reason)]
-                    )
-                original = parse_user_message(packet)
-                result = consequences(
-                    original,
-                    message_class,
-                    at_source=False,
-                    insecure_nacks=self._manager.settings.delivery.insecure_nacks,
-                )
-                if result.acknowledgment is not None:
-                    self._manager.outgoing.acknowledge_to_application(
-                        original, result.acknowledgment, self._manager.storage.batch
-                    )
-                if result.final_ack is not None:
-                    self._manager.outgoing.send_final_ack(
-                        original, result.final_ack, self._manager.storage.batch
-                    )
-            log.info("messages_expired", queue=queue.name, count=len(ended))
-
-        batch.run(bury).add_done_callback(buried)
         return len(held)
+
+    def _end_held(
+        self,
+        queue: LocalQueue,
+        held: list[int],
+        message_class: MessageClass,
+        rows: list[MessageRow],
+    ) -> None:
+        if queue.deleted:
+            return  # and its messages with it
+        stored = [(row.key & LOOKUP_MASK, row.packet) for row in rows if row.is_whole]
+        aside = [row for row in rows if not row.is_whole]
+        express = [(each, queue.express[each].packet) for each in held if each in queue.express]
+        manager = self._manager
+        batch = manager.storage.batch
+        batch.delete_messages([queue.id << LOOKUP_BITS | lookup_id for lookup_id, _ in stored])
+        self.end(queue, [*stored, *express], message_class)
+        if aside:
+
+            def put_aside(db: sqlite3.Connection) -> None:
+                for row in aside:
+                    manager.damage.put_aside(db, "message", row.key)
+
+            batch.run(put_aside)
+
+        def ended() -> None:
+            queue.forget(held)
+            queue.count_out(len(rows), sum(len(row.packet) for row in rows))
+            if aside:
+                manager.damage.name(queue.name, [row.key for row in aside])
+            log.info(
+                "messages_ended",
+                queue=queue.name,
+                count=len(stored) + len(express),
+                reason=MessageClass.describe(message_class),
+            )
+
+        batch.when_durable(ended)
+
+
+_KINDS = {
+    MessageClass.NACK_RECEIVE_TIMEOUT: Kind.EXPIRED,
+    MessageClass.NACK_QUEUE_PURGED: Kind.PURGED,
+    MessageClass.NACK_QUEUE_DELETED: Kind.QUEUE_DELETED,
+    MessageClass.NACK_RECEIVE_REJECTED: Kind.REJECTED,
+}

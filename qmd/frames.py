@@ -155,6 +155,18 @@ class Remove(Request, tag="remove", frozen=True):
     token: Token = b""
 
 
+class Reject(Request, tag="reject", frozen=True):
+    """Remove messages that this connection took, as rejected by their application.  -> their number
+
+    Their senders are told so; what no sender keeps goes to a dead-letter queue here.
+    """
+
+    queue: str
+    lookup_ids: LookupIds
+    reason: str = ""
+    token: Token = b""
+
+
 class GiveBack(Request, tag="give_back", frozen=True):
     """Put messages that this connection took back to their old place.  -> their number"""
 
@@ -309,6 +321,7 @@ AnyRequest = (
     | Send
     | Take
     | Remove
+    | Reject
     | GiveBack
     | Peek
     | Move

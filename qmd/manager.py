@@ -190,9 +190,9 @@ class QueueManager:
         """Why no more can be taken in now, or None.  What fits counts as taken."""
         return quotas.no_room(self, size, express=express, messages=messages)
 
-    def has_numbers(self, messages: int) -> bool:
+    def has_numbers(self, messages: int, *, spare: int = NUMBERS_SPARE) -> bool:
         """Whether so many messages can be given their numbers without waiting for the disk."""
-        return min(self._arrivals.left, self.message_numbers.left) >= messages + NUMBERS_SPARE
+        return min(self._arrivals.left, self.message_numbers.left) >= messages + spare
 
     def quota_of(self, row: queue_rows.QueueRow) -> int | None:
         """That of the row; the machine journal has the configuration's until it gets its own."""

@@ -8,7 +8,8 @@ the peer refuses it for good.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,20 +23,28 @@ from protocol import (
     PrivateQueueName,
     UserMessage,
 )
-from protocol.direct_name import PORT, parse_wire_name
+from protocol.direct_name import PORT, Transport, parse_wire_name
 from protocol.errors import InvalidName
 from protocol.format_name import DirectName, FormatName, PrivateName, PublicName, parse_format_name
 from protocol.identifiers import guid_bytes, guid_text, sequence_id
-from qmd.compose import queue_address
-from qmd.core.acknowledgment import build_acknowledgment, final_ack_packet, order_queue_of
+from qmd.compose import PRIORITY_MAX, queue_address
+from qmd.core.acknowledgment import (
+    FinalAcks,
+    build_acknowledgment,
+    final_ack_packet,
+    order_queue_of,
+)
 from qmd.core.fate import reason_text
 from qmd.core.sequence import ImpossibleOrderAck, OutgoingSequence
 from qmd.core.stored_packet import (
     is_express,
+    names_destination_directly,
     reach_deadline_s,
+    source_of,
     wants_journal,
 )
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, InFlight, OutgoingQueue
+from qmd.recorder import Kind
 from qmd.refusal import Refusal
 from storage import outgoing as outgoing_rows
 from storage.batch import Batch
@@ -53,6 +62,19 @@ log = structlog.get_logger()
 REFILL_ROWS = 512
 RELEASE_DELAY_S = 0.02
 REFILL_BYTES = 4 * 1024 * 1024
+WAYS_BACK_MAX = 10_000  # remembered, of sources that are told how their messages ended
+ORDER_QUEUE = "order_queue$"
+
+
+class _WayBack:
+    """How final acks get to one source."""
+
+    __slots__ = ("acks", "host", "queue")
+
+    def __init__(self, queue: OutgoingQueue, host: str, acks: FinalAcks) -> None:
+        self.queue = queue
+        self.host = host  # "": not known
+        self.acks = acks
 
 
 class Outgoing:
@@ -69,6 +91,8 @@ class Outgoing:
         self._releasable_keys: list[tuple[OutgoingQueue, int]] = []
         self._release_timer: asyncio.TimerHandle | None = None
         self._when_released: list[Callable[[], None]] = []
+        self._ways_back: dict[tuple[bytes, bool], _WayBack] = {}
+        self._order_hosts: dict[bytes, str] = {}  # where sources were when they were last told
         self.transmitted_count = 0
 
     @property
@@ -87,6 +111,8 @@ class Outgoing:
         # "NAME via GUID": see `acknowledge_to_application`.
         text, _, via = row.destination.partition(" via ")
         name = parse_format_name(text)
+        if via and isinstance(name, DirectName) and name.queue == ORDER_QUEUE:
+            self._order_hosts[guid_bytes(via)] = name.host
         sequence = OutgoingSequence(
             row.sequence_id,
             row.base,
@@ -446,31 +472,89 @@ class Outgoing:
             return guid
         return None
 
-    def final_ack(self, original: UserMessage, message_class: int, *, address: str | None) -> bytes:
-        """[MS-MQQB] 3.1.7.17: the packet that tells the source what became of its message.
+    def final_ack(self, original: UserMessage, message_class: int, *, address: str) -> bytes:
+        """[MS-MQQB] 3.1.7.17: the packet that tells the source that its message was refused.
 
-        `address` is where the message came from, when that is known.
+        `address` is where the message came from.
         """
         return final_ack_packet(
             original,
             message_class,
             destination=order_queue_of(
                 original.user.source_queue_manager,
-                address or "",
-                by_direct_name=address is not None
-                and isinstance(original.user.destination_queue, DirectQueueName),
+                address,
+                by_direct_name=isinstance(original.user.destination_queue, DirectQueueName),
             ),
             own_id=self._manager.id,
             message_number=self._manager.next_message_number(),
             sent_time=int(self._manager.environment.time()),
         )
 
-    def send_final_ack(self, original: UserMessage, message_class: int, batch: Batch) -> None:
-        """Tell the source of a message that it was accepted and then ended; this must arrive."""
-        packet = self.final_ack(original, message_class, address=None)
-        # Over whatever session with its source there is, or will be.
-        name = PrivateName(original.user.source_queue_manager, ORDER_QUEUE_NUMBER)
-        self._manager.sending.send_packet(name, packet, batch)
+    def send_final_acks(self, packets: Sequence[bytes], message_class: int, batch: Batch) -> None:
+        """Tell the sources of these messages how they ended after they had been accepted.
+
+        [MS-MQQB] 3.1.7.2.2; with what ends them, because this must arrive, whatever crashes.
+        """
+        manager = self._manager
+        sent_time = int(manager.environment.time())
+        told: dict[_WayBack, tuple[list[bytes], list[tuple[int, bytes]]]] = {}
+        for packet in packets:
+            way = self._way_back(packet)
+            if way is None:
+                continue
+            key = manager.next_lookup_id(PRIORITY_MAX)
+            ack = way.acks.packet(
+                packet,
+                message_class,
+                message_number=manager.next_message_number(),
+                sent_time=sent_time,
+            )
+            self.append(way.queue, key, ack, batch)
+            originals, acks = told.setdefault(way, ([], []))
+            originals.append(packet)
+            acks.append((key, ack))
+        for way, (originals, acks) in told.items():
+            batch.when_durable(partial(self.appended, way.queue, acks))
+            manager.recorder.record(
+                Kind.FINAL_ACK_SENT,
+                originals,
+                batch=batch,
+                peer=guid_text(source_of(originals[0])),
+                message_class=message_class,
+                to_queue=way.queue.destination,
+            )
+
+    def _way_back(self, packet: bytes) -> _WayBack | None:
+        """To the order queue of the message's source; None if there is none.
+
+        [MS-MQQB] 3.1.7.17.  Over whatever session with it there is, or will be; where its address
+        is known, it is dialled.
+        """
+        source = source_of(packet)
+        by_direct_name = names_destination_directly(packet)
+        connection = self._manager.peers.connection_to(source)
+        way = self._ways_back.get((source, by_direct_name))
+        if way is not None and (connection is None or way.host == connection.host):
+            return way
+        host = connection.host if connection is not None else self._order_hosts.get(source, "")
+        name: FormatName = PrivateName(source, ORDER_QUEUE_NUMBER)
+        via = None
+        if host:
+            with contextlib.suppress(InvalidName):  # an address with a scope has no name
+                name = DirectName(Transport.TCP, host, PORT, ORDER_QUEUE, private=True)
+                via = source
+        try:
+            queue = self._manager.routes.route_name(name, for_acknowledgments=True, via=via)
+        except Refusal as refusal:
+            self._manager.log_limited("acknowledgment_not_sent", str(name), reason=refusal.text)
+            return way
+        assert isinstance(queue, OutgoingQueue)
+        destination = order_queue_of(source, host, by_direct_name=bool(host) and by_direct_name)
+        if len(self._ways_back) >= WAYS_BACK_MAX:
+            self._ways_back.clear()
+        way = _WayBack(queue, host, FinalAcks(destination, self._manager.id))
+        self._ways_back[source, by_direct_name] = way
+        return way
 
     # What operators do.
 

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from protocol.message_class import MessageClass
 from qmd import frames
+from qmd.core.stored_packet import may_want_word
 from qmd.frames import StoredMessage
 from qmd.local_queue import TAKE_BYTES_MAX, LocalQueue, Reader, Waiter
 from qmd.recorder import Kind
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 REFILL_ROWS = 512
 REFILL_BYTES = 4 * 1024 * 1024
 PEEK_ROWS_MAX = 1000
+NUMBERS_SPARE = 10_000  # half of what is kept for acknowledgments and dead letters
 
 
 class Reading:
@@ -120,7 +123,45 @@ class Reading:
         token: bytes,
         done: Callable[[int], None],
     ) -> None:
-        """Messages that `reader` took go for good; `done(count)` once that is durable."""
+        """Messages that `reader` took go for good; `done(count)` once that is durable.
+
+        Their senders are told, if they asked for it.  Raises Refusal.
+        """
+        lookup_ids = self._own(reader, queue, lookup_ids)
+        self._manager.endings.received(
+            queue, [queue.taken[lookup_id].packet for lookup_id in lookup_ids]
+        )
+        self._let_go(reader, queue, lookup_ids, token, done)
+
+    def reject(
+        self,
+        reader: Reader,
+        queue: LocalQueue,
+        lookup_ids: list[int],
+        detail: str,
+        token: bytes,
+        done: Callable[[int], None],
+    ) -> None:
+        """Messages that `reader` took and will have nothing to do with; `detail` says why.
+
+        They leave the queue for good as well, and are dead letters of their source's or of ours;
+        docs/decisions/0010.  Raises Refusal.
+        """
+        lookup_ids = self._own(reader, queue, lookup_ids)
+        messages = [(lookup_id, queue.taken[lookup_id].packet) for lookup_id in lookup_ids]
+        if queue.is_read_only:
+            raise Refusal(
+                "read_only",
+                f"what is in {queue.name} has met its end before, and nobody waits to hear of it",
+                "Receive it instead.",
+            )
+        self._manager.endings.end(
+            queue, messages, MessageClass.NACK_RECEIVE_REJECTED, detail=detail
+        )
+        self._let_go(reader, queue, lookup_ids, token, done)
+
+    def _own(self, reader: Reader, queue: LocalQueue, lookup_ids: list[int]) -> list[int]:
+        """The messages, each once, that `reader` took and may end.  Raises Refusal."""
         mine = reader.taken.get(queue, set())
         lookup_ids = list(dict.fromkeys(lookup_ids))
         missing = [lookup_id for lookup_id in lookup_ids if lookup_id not in mine]
@@ -130,7 +171,33 @@ class Reading:
                 f"message {missing[0]} of {queue.name} was not taken on this connection",
                 "Take messages first; they go back when their connection ends.",
             )
-        mine.difference_update(lookup_ids)
+        return lookup_ids
+
+    def check_can_be_told(self, reader: Reader, queue: LocalQueue, lookup_ids: list[int]) -> None:
+        """Whether what follows from the end of so many messages can be numbered now.
+
+        To be asked before `remove` and `reject`.  Raises Refusal.
+        """
+        mine = reader.taken.get(queue, set())
+        # An acknowledgment of each of them, and a final ack, and a copy.
+        if not self._manager.has_numbers(3 * len(lookup_ids), spare=NUMBERS_SPARE) and any(
+            each in mine and may_want_word(queue.taken[each].packet) for each in lookup_ids
+        ):
+            raise Refusal(
+                "busy",
+                "more acknowledgments wait for the disk than can be given a number now",
+                "Try again in a moment.",
+            )
+
+    def _let_go(
+        self,
+        reader: Reader,
+        queue: LocalQueue,
+        lookup_ids: list[int],
+        token: bytes,
+        done: Callable[[int], None],
+    ) -> None:
+        reader.taken.get(queue, set()).difference_update(lookup_ids)
         batch = self._manager.storage.batch
         batch.delete_messages([queue.id << LOOKUP_BITS | lookup_id for lookup_id in lookup_ids])
         if token:

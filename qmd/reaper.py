@@ -91,7 +91,8 @@ class Reaper:
         may_be_more |= is_part
         for queue, lookup_ids in to_end.items():
             manager.endings.end_unreceived(queue, lookup_ids, MessageClass.NACK_RECEIVE_TIMEOUT)
-        # One piece at a time.
+        # One piece at a time: a look at it, then its end.
+        await manager.storage.batch.run(lambda db: None)
         await manager.storage.batch.run(lambda db: None)
         return may_be_more
 

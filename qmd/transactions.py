@@ -162,6 +162,8 @@ class Transactions:
         sending = self._manager.sending
         try:
             routes = sending.check(transaction.messages, in_transaction=True)
+            for queue, mine in reader.taken.items():
+                reading.check_can_be_told(reader, queue, list(mine))
         except Refusal as refusal:
             self._abort(transaction, f"it could not be committed: {refusal.text}")
             raise

@@ -21,6 +21,7 @@ COMMANDS = {
     "send": "qmd.cli.send:send",
     "receive": "qmd.cli.receive:receive",
     "peek": "qmd.cli.peek:peek",
+    "reject": "qmd.cli.reject:reject",
     "queue": "qmd.cli.queue:queue",
     "move": "qmd.cli.move:move",
     "outgoing": "qmd.cli.outgoing:outgoing",

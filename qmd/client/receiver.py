@@ -57,10 +57,22 @@ class Taken:
         lost; another QueueManagerError when the queue manager refused, and they went
         back as well; and OutcomeUnknown when nobody answers any more.
         """
+        await self._settle(frames.Remove)
+
+    async def reject(self, reason: str = "") -> None:
+        """Remove all of them for good, because this application will not have them.
+
+        Their senders are told so where they asked for it, and keep them as dead letters;
+        what no sender keeps is put into a dead-letter queue here, with `reason`.  Raises what
+        `remove` raises.
+        """
+        await self._settle(frames.Reject, reason)
+
+    async def _settle(self, verb: type[frames.Request], *arguments: object) -> None:
         assert not self._is_settled, "these messages were settled before"
         token = os.urandom(16)
         try:
-            await self._connection.ask(frames.Remove, self.queue, self._lookup_ids, token)
+            await self._connection.ask(verb, self.queue, self._lookup_ids, *arguments, token)
         except NotConnected as lost:
             self._is_settled = True
             if not await self._was_removed(token):

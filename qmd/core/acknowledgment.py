@@ -31,7 +31,9 @@ from protocol import (
     build_order_ack,
     build_user_message,
     order_queue_name,
+    patch_sent,
 )
+from protocol.acknowledgments import ACK_BODY_BYTES
 from protocol.headers import (
     DIRECT_QUEUE,
     NO_QUEUE,
@@ -43,6 +45,7 @@ from protocol.headers import (
 )
 from protocol.identifiers import correlation_bytes
 from qmd.core.sequence import Position
+from qmd.core.stored_packet import final_ack_body
 
 AckDestination = DirectQueueName | PrivateQueueName | bytes
 """A direct name, a private queue of a queue manager, or the GUID of a public queue."""
@@ -140,6 +143,37 @@ def final_ack_packet(
             original.user.message_number,
         ),
     )
+
+
+class FinalAcks:
+    """The final acks to one order queue: alike but for a few numbers, which are patched in.
+
+    Measured: 2 µs each, where `final_ack_packet` and the parse before it take 60.
+    """
+
+    def __init__(self, destination: DirectQueueName | PrivateQueueName, own_id: bytes) -> None:
+        self._own_id = own_id
+        self._destination = destination
+        self._by_class: dict[int, bytes] = {}
+
+    def packet(
+        self, original: bytes, message_class: int, *, message_number: int, sent_time: int
+    ) -> bytes:
+        """What `final_ack_packet` makes for the same message, which is given as its packet."""
+        template = self._by_class.get(message_class)
+        if template is None:
+            template = self._by_class[message_class] = build_final_ack(
+                source_queue_manager=self._own_id,
+                destination=self._destination,
+                message_number=0,
+                sent_time=0,
+                message_class=message_class,
+                body=FinalAckBody(0, 0, 0, NULL_GUID, 0),
+            )
+        packet = bytearray(template)
+        patch_sent(packet, sent_time=sent_time, message_number=message_number)
+        packet[-ACK_BODY_BYTES:] = final_ack_body(original)  # the body is the last of it
+        return bytes(packet)
 
 
 def _administration_queue(user: UserHeader, own_id: bytes) -> AckDestination | None:

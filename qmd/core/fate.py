@@ -9,12 +9,14 @@ A message's end is a message class ([MS-MQMQ] 2.2.18.1.6) and a place.  At the
     received           acknowledgment (PR), final ack       journal (JP, transactional)
     not delivered      acknowledgment (NA), final ack,      acknowledgment (NA, if it was found
                        perhaps a dead letter                out here), dead letter (JN)
-    not received       acknowledgment (NR), final ack       dead letter (JN)
+    not received       acknowledgment (NR), final ack,      dead letter (JN)
+                       perhaps a dead letter
 
 A transactional message that a non-transactional queue refuses is kept in the
 transactional dead-letter queue of the computer that hosts the queue, whatever
 its sender asked for; a message for an unknown queue, and a plain one for a
-transactional queue, likewise.
+transactional queue, likewise.  One that was in its queue and was not received is
+kept where somebody else would not: docs/decisions/0010.
 """
 
 from __future__ import annotations
@@ -67,6 +69,12 @@ class Consequences(NamedTuple):
 
 NOTHING = Consequences()
 
+# What queue managers send, and not applications.
+SYSTEM_CLASSES = frozenset(MessageClass) - {MessageClass.NORMAL}
+
+# An operator meant it: what others sent is gone, and their queue managers are told.
+DESTROYED = frozenset({MessageClass.NACK_QUEUE_DELETED, MessageClass.NACK_QUEUE_PURGED})
+
 
 def consequences(
     message: UserMessage,
@@ -75,9 +83,11 @@ def consequences(
     at_source: bool,
     insecure_nacks: bool,
     by_final_ack: bool = False,
+    is_local: bool = False,
 ) -> Consequences:
     """What follows for `message` from its end.
 
+    `is_local`, at the destination: it is the source as well, and tells itself nothing.
     `by_final_ack`: the source heard of it from the destination, which has then
     sent the acknowledgments.  A message that the source knows to have arrived
     (session ack, order ack) ends as ACK_REACH_QUEUE.  What queue managers send
@@ -85,16 +95,22 @@ def consequences(
     refused transactional message must leave its sender whatever it claims to be.
     """
     assert at_source or not by_final_ack
-    if message.properties.message_class in _SYSTEM_CLASSES:
+    assert not (at_source and is_local)
+    if message.properties.message_class in SYSTEM_CLASSES:
         if at_source or message_class & RECEPTION or not _needs_final_ack(message, message_class):
             return NOTHING
         return Consequences(final_ack=message_class)
     acknowledgment = _acknowledgment(message, message_class, insecure_nacks=insecure_nacks)
     if not at_source:
+        is_kept = _is_kept(message, message_class, is_local=is_local)
+        needs_final_ack = not is_local and _needs_final_ack(message, message_class)
         return Consequences(
-            dead_letter=_dead_letter_queue(message) if _is_kept(message, message_class) else None,
+            dead_letter=_dead_letter_queue(message) if is_kept else None,
+            journal=is_local
+            and message_class == MessageClass.ACK_RECEIVE
+            and _is_journaled(message, message_class),
             acknowledgment=acknowledgment,
-            final_ack=message_class if _needs_final_ack(message, message_class) else None,
+            final_ack=message_class if needs_final_ack else None,
         )
     if not message_class & NEGATIVE:
         return Consequences(journal=_is_journaled(message, message_class))
@@ -131,7 +147,17 @@ def _is_journaled(message: UserMessage, message_class: int) -> bool:
     return message_class == delivered and bool(message.user.flags.positive_journal)
 
 
-def _is_kept(message: UserMessage, message_class: int) -> bool:
+def _is_kept(message: UserMessage, message_class: int, *, is_local: bool) -> bool:
+    """Whether it is kept where its queue is."""
+    if message_class & NEGATIVE and message_class & RECEPTION:
+        wanted = bool(message.user.flags.negative_journal)
+        if not _is_transactional(message):
+            return wanted and message_class not in DESTROYED  # its source has let it go
+        # Its source keeps its own copy if it asked to hear of this end.  What an application has
+        # rejected, somebody will want to see.
+        if wanted:
+            return is_local
+        return message_class == MessageClass.NACK_RECEIVE_REJECTED
     if message_class in KEPT_IF_WANTED:
         return not _is_transactional(message) and bool(message.user.flags.negative_journal)
     return message_class in KEPT_AT_DESTINATION
@@ -166,8 +192,6 @@ def reason_text(message_class: int, *, queue: str, detail: str = "") -> str:
     sentence = what.format(queue=queue) + (f" ({detail})." if detail else ".")
     return f"{sentence} {remedy}" if remedy else sentence
 
-
-_SYSTEM_CLASSES = frozenset(MessageClass) - {MessageClass.NORMAL}
 
 # What happened, without its full stop, and what a person can do.
 _REASONS: dict[int, tuple[str, str]] = {

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import struct
 
+from protocol import properties_offset, transaction_offset
+
 INFINITE_S = 0xFFFFFFFF
 
 _TIME_TO_REACH_QUEUE = 12
@@ -17,12 +19,17 @@ _TIMES_OFFSET = 48
 _SOURCE_OFFSET = 16
 _MESSAGE_NUMBER_OFFSET = 56
 _FLAGS_OFFSET = 60
+_U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 
 _DELIVERY_BITS = 0x60
+_DIRECT = 7  # UserHeader.Flags.DQ
 _NEGATIVE_JOURNAL = 1 << 8
 _POSITIVE_JOURNAL = 1 << 9
+_ADMIN_QUEUE = 7 << 13  # its type; 0: there is none
 _TRANSACTION_HEADER = 1 << 20
+_TOLD_BY_FINAL_ACK = _NEGATIVE_JOURNAL | _POSITIVE_JOURNAL
+_FINAL_ACK = 1 << 1  # of TransactionHeader.Flags
 
 
 def is_express(packet: bytes) -> bool:
@@ -42,6 +49,56 @@ def wants_dead_letter(packet: bytes) -> bool:
 def wants_journal(packet: bytes) -> bool:
     """Positive source journaling: a copy is kept at the source when it was delivered."""
     return bool(_U32.unpack_from(packet, _FLAGS_OFFSET)[0] & _POSITIVE_JOURNAL)
+
+
+def wants_final_ack(packet: bytes) -> bool:
+    """Whether the source of a transactional message waits to hear of its receipt, or of why it was
+    not received.  [MS-MQQB] 3.1.7.2.2"""
+    flags: int = _U32.unpack_from(packet, _FLAGS_OFFSET)[0]
+    if not flags & _TRANSACTION_HEADER:
+        return False
+    if flags & _TOLD_BY_FINAL_ACK:
+        return True
+    at = transaction_offset(packet)
+    assert at is not None
+    return bool(packet[at] & _FINAL_ACK)
+
+
+def may_want_word(packet: bytes) -> bool:
+    """Whether somebody may have to be told when the message leaves its queue: few ask for it."""
+    return has_admin_queue(packet) or wants_final_ack(packet)
+
+
+def names_destination_directly(packet: bytes) -> bool:
+    """Whether its destination is a direct name."""
+    flags: int = _U32.unpack_from(packet, _FLAGS_OFFSET)[0]
+    return flags >> 10 & 7 == _DIRECT
+
+
+def has_admin_queue(packet: bytes) -> bool:
+    """Whether administration acknowledgments have somewhere to go."""
+    return bool(_U32.unpack_from(packet, _FLAGS_OFFSET)[0] & _ADMIN_QUEUE)
+
+
+def message_class_of(packet: bytes) -> int:
+    message_class: int = _U16.unpack_from(packet, properties_offset(packet) + 2)[0]
+    return message_class
+
+
+def final_ack_body(packet: bytes) -> bytes:
+    """What the body of a final ack says of this transactional message.  [MS-MQQB] 2.2.5.1
+
+    Its sequence id, number and previous number stand there as they stand in the message.
+    """
+    at = transaction_offset(packet)
+    assert at is not None
+    return b"".join(
+        (
+            packet[at + 4 : at + 20],
+            packet[_SOURCE_OFFSET : _SOURCE_OFFSET + 16],
+            packet[_MESSAGE_NUMBER_OFFSET : _MESSAGE_NUMBER_OFFSET + 4],
+        )
+    )
 
 
 def source_of(packet: bytes) -> bytes:

@@ -64,8 +64,14 @@ def message(*, transactional=False, acks="", jn=False, jp=False, fa=False, messa
     return UserMessage(base, user, transaction, None, properties, None, None, None, None)
 
 
-def at_destination(message, message_class, *, insecure_nacks=False):
-    return consequences(message, message_class, at_source=False, insecure_nacks=insecure_nacks)
+def at_destination(message, message_class, *, insecure_nacks=False, is_local=False):
+    return consequences(
+        message,
+        message_class,
+        at_source=False,
+        insecure_nacks=insecure_nacks,
+        is_local=is_local,
+    )
 
 
 def at_source(message, message_class, *, by_final_ack=False, insecure_nacks=False):
@@ -174,13 +180,64 @@ class TestAtTheDestination:
 
     @pytest.mark.parametrize("transactional", [True, False])
     def test_nothing_else_is_kept_or_journaled_here(self, transactional):
-        kept = {0x8000, 0x8002, 0x8003, 0x8009, 0x800A}
+        kept = {0x8000, 0x8002, 0x8003, 0x8009, 0x800A, 0xC002, 0xC004}
         asking = message(transactional=transactional, jn=True, jp=True)
 
         for each in MessageClass:
             found = at_destination(asking, each)
             assert not found.journal
             assert found.dead_letter is None or each in kept
+
+    @pytest.mark.parametrize(
+        ("message_class", "kept"),
+        [
+            (MessageClass.NACK_RECEIVE_TIMEOUT, True),
+            (MessageClass.NACK_RECEIVE_REJECTED, True),
+            (MessageClass.NACK_QUEUE_PURGED, False),  # an operator meant it
+            (MessageClass.NACK_QUEUE_DELETED, False),
+        ],
+    )
+    @pytest.mark.parametrize("is_local", [True, False])
+    def test_a_plain_one_that_nobody_would_have_is_kept_because_its_source_has_let_it_go(
+        self, message_class, kept, is_local
+    ):
+        found = at_destination(message(jn=True), message_class, is_local=is_local)
+
+        assert found == Consequences(dead_letter="deadletter" if kept else None)
+        assert at_destination(message(), message_class, is_local=is_local) == NOTHING
+
+    @pytest.mark.parametrize("message_class", RECEPTION_NACKS)
+    def test_of_a_transactional_one_its_source_keeps_its_own_copy(self, message_class):
+        found = at_destination(message(transactional=True, jn=True), message_class)
+
+        assert found == Consequences(final_ack=message_class)
+
+    def test_a_rejected_one_is_kept_here_where_its_source_keeps_none(self):
+        rejected = MessageClass.NACK_RECEIVE_REJECTED
+
+        silent = at_destination(message(transactional=True), rejected)
+        journaling = at_destination(message(transactional=True, jp=True), rejected)
+
+        assert silent == Consequences(dead_letter="deadxact")
+        assert at_destination(message(transactional=True), rejected, is_local=True) == silent
+        assert journaling == Consequences(dead_letter="deadxact", final_ack=rejected)
+
+    @pytest.mark.parametrize("message_class", RECEPTION_NACKS)
+    def test_where_it_is_the_source_as_well_it_keeps_a_transactional_one_itself(
+        self, message_class
+    ):
+        asking = message(transactional=True, jn=True, jp=True, fa=True)
+
+        assert at_destination(asking, message_class, is_local=True) == Consequences(
+            dead_letter="deadxact"
+        )
+
+    def test_where_it_is_the_source_as_well_receipt_is_journaled(self):
+        asking = message(transactional=True, jn=True, jp=True, fa=True)
+        received = MessageClass.ACK_RECEIVE
+
+        assert at_destination(asking, received, is_local=True) == Consequences(journal=True)
+        assert at_destination(message(jp=True), received, is_local=True) == NOTHING
 
 
 class TestAtTheSource:
