@@ -324,9 +324,8 @@ MUTANTS = (
     Mutant(
         "a message that expires in its queue is only deleted",
         "qmd/endings.py",
-        "for lookup_id, packet in [*buried, *express.items()]\n"
-        "                    if wants_dead_letter(packet)",
-        "for lookup_id, packet in [*buried, *express.items()]\n                    if False",
+        "if result.dead_letter is not None:\n                dead",
+        "if False:\n                dead",
     ),
     # Readers.
     Mutant(
