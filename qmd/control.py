@@ -499,7 +499,7 @@ def _limit(limit: int) -> int:
 def _reason(reason: str) -> str:
     if len(reason) > REASON_CHARACTERS_MAX:
         raise Refusal(
-            "bad_request",
+            "reason_too_long",
             f"the reason has {len(reason)} characters; {REASON_CHARACTERS_MAX} are allowed",
             "Put the rest into a log.",
         )

@@ -83,7 +83,7 @@ class Endings:
 
     def received(self, queue: LocalQueue, packets: Sequence[bytes]) -> None:
         """What follows, in the open batch, from messages that an application has received."""
-        if queue.is_read_only:
+        if queue.holds_ended:
             return  # copies: what they are copies of has met its end before
         if wanting := [packet for packet in packets if may_want_word(packet)]:
             self._follow(queue, wanting, MessageClass.ACK_RECEIVE, "")
@@ -111,7 +111,7 @@ class Endings:
             message_class=message_class,
             reason=reason,
         )
-        if not queue.is_read_only:
+        if not queue.holds_ended:
             self._follow(queue, packets, message_class, reason)
 
     def _follow(

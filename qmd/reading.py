@@ -149,9 +149,9 @@ class Reading:
         """
         lookup_ids = self._own(reader, queue, lookup_ids)
         messages = [(lookup_id, queue.taken[lookup_id].packet) for lookup_id in lookup_ids]
-        if queue.is_read_only:
+        if queue.holds_ended:
             raise Refusal(
-                "read_only",
+                "ended_before",
                 f"what is in {queue.name} has met its end before, and nobody waits to hear of it",
                 "Receive it instead.",
             )

@@ -111,15 +111,6 @@ def find(db: sqlite3.Connection, key: int) -> MessageRow | None:
     return None if row is None else MessageRow._make(row)
 
 
-def find_all(db: sqlite3.Connection, keys: Sequence[int]) -> list[MessageRow]:
-    """Those of them that are there, in the order of their keys."""
-    rows = db.execute(
-        f"SELECT {COLUMNS} FROM message WHERE key IN (SELECT value FROM json_each(?)) ORDER BY key",
-        (key_list(keys),),
-    )
-    return list(map(MessageRow._make, rows))
-
-
 def page(
     db: sqlite3.Connection,
     queue_id: int,

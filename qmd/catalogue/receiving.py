@@ -151,4 +151,22 @@ ENTRIES = (
         "wrong_delivery",
         "MQ_ERROR_TRANSACTION_USAGE",
     ),
+    Entry(
+        1517,
+        "ended_before",
+        "What is in a dead-letter queue or journal cannot be rejected.",
+        "It has met its end before, and nobody waits to hear more of it.",
+        "Receive it, or move it to another queue: `qmd move`.",
+        "read_only",
+        "MQ_ERROR_ACCESS_DENIED",
+    ),
+    Entry(
+        1518,
+        "reason_too_long",
+        "The reason for a rejection may have 1,000 characters.",
+        "It is kept with each message that is rejected, and the one that was given is longer.",
+        "Say it in short, and write the rest to a log.",
+        "bad_request",
+        "MQ_ERROR_ILLEGAL_PROPERTY_SIZE",
+    ),
 )

@@ -286,7 +286,7 @@ async def test_dead_letters_and_copies_are_received_without_a_word_and_cannot_be
     await a.removing(reader, TRANSACTIONAL_DEAD_LETTERS, dead)
     await a.settled()
 
-    assert caught.value.code == "read_only"
+    assert caught.value.code == "ended_before"
     assert a.usage.bytes == 0
 
 
