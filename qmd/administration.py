@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from qmd.compose import LABEL_CHARACTERS_MAX
-from qmd.frames import UNLIMITED
+from qmd.frames import UNLIMITED, StoredMessage
 from qmd.local_queue import LocalQueue, Reader
+from qmd.recorder import Kind, Told
 from qmd.refusal import Refusal
+from storage import events as event_rows
 from storage import messages as message_rows
 from storage import queues as queue_rows
 from storage.errors import QueueExists, StoredError, TooManyQueues
@@ -20,6 +22,7 @@ from storage.keys import (
     LOOKUP_MASK,
     TRANSACTIONAL_LEVEL,
 )
+from storage.pages import Head, Totals
 
 if TYPE_CHECKING:
     import sqlite3
@@ -157,7 +160,7 @@ class Administration:
             )
         count = 0
         for each in queue.relatives:
-            count += await self.purge(each)
+            count += await self.purge(each, Kind.QUEUE_DELETED)
         if queue.deleted:
             return count  # by another request, meanwhile
         family = queue.relatives
@@ -169,7 +172,23 @@ class Administration:
             queue.parent.subqueues.remove(queue)
         self._manager.routes.forget()
         self._manager.incoming.forget_queue(queue)
-        rest = await self._manager.storage.batch.run(partial(queue_rows.delete, queue_id=queue.id))
+        recorder = self._manager.recorder
+        for each in family:  # what somebody has taken goes as well
+            recorder.record(
+                Kind.QUEUE_DELETED,
+                [message.packet for message in each.express.values()],
+                queue=each.name,
+                places=list(each.express),
+            )
+
+        def delete(db: sqlite3.Connection) -> Totals:
+            for each in family:
+                rest = message_rows.identities(db, each.id)
+                told = recorder.told(Kind.QUEUE_DELETED, map(_told, rest), queue=each.name)
+                event_rows.insert(db, told)
+            return queue_rows.delete(db, queue.id)
+
+        rest = await self._manager.storage.batch.run(delete)
         for each in reversed(family):  # subqueues count with their queue
             each.shrink(each.bytes)
             for message in each.express.values():  # what somebody has taken
@@ -182,7 +201,7 @@ class Administration:
         log.info("queue_deleted", queue=queue.name, messages=count + rest.messages)
         return count + rest.messages
 
-    async def purge(self, queue: LocalQueue) -> int:
+    async def purge(self, queue: LocalQueue, kind: Kind = Kind.PURGED) -> int:
         """Delete every message that is there now and not taken; how many those were."""
         last = self._manager.next_lookup_id(TRANSACTIONAL_LEVEL)
         express = list(queue.express)
@@ -197,18 +216,42 @@ class Administration:
             doomed, express = stored + express[:PURGE_ROWS], express[PURGE_ROWS:]
             purger = Reader()
             held = [lookup_id for lookup_id in doomed if queue.hold(purger, lookup_id)]
+            keys_held = [queue.id << LOOKUP_BITS | lookup_id for lookup_id in held]
+            gone = [queue.express[lookup_id] for lookup_id in held if lookup_id in queue.express]
             purged = await self._manager.storage.batch.run(
-                partial(
-                    message_rows.remove,
-                    keys=[queue.id << LOOKUP_BITS | lookup_id for lookup_id in held],
-                )
+                partial(self._purge, queue=queue, keys=keys_held, express=gone, kind=kind)
             )
-            count += purged.messages + sum(lookup_id in queue.express for lookup_id in held)
+            count += purged.messages + len(gone)
             queue.forget(held)
             queue.count_out(*purged)
             if len(keys) < PURGE_ROWS and not express:
                 return count
             start = (keys[-1] & LOOKUP_MASK) + 1 if keys else start
+
+    def _purge(
+        self,
+        db: sqlite3.Connection,
+        queue: LocalQueue,
+        keys: list[int],
+        express: list[StoredMessage],
+        kind: Kind,
+    ) -> Totals:
+        """Take stored messages away, and tell of them and of express ones that go with them."""
+        recorder = self._manager.recorder
+        removed = message_rows.remove(db, keys)
+        told = recorder.told(kind, map(_told, removed), queue=queue.name)
+        told += recorder.events(
+            kind,
+            [message.packet for message in express],
+            queue=queue.name,
+            places=[message.lookup_id for message in express],
+        )
+        event_rows.insert(db, told)
+        return Totals(len(removed), sum(each.size for each in removed))
+
+
+def _told(row: Head) -> Told:
+    return row.source, row.number, row.key & LOOKUP_MASK, row.size
 
 
 def _quota(asked: int | None, default: int | None) -> int | None:

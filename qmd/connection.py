@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from protocol import PACKET_BYTES_MAX
 from protocol.framing import BrokenStream, PacketBuffer
+from protocol.identifiers import guid_text
 from protocol.records import ESTABLISH_CONNECTION_BYTES
 from qmd.core.session import Acknowledged, Closed, Event, MessageReceived, Opened, Session
 
@@ -48,6 +49,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.links: dict[Link, None] = {}  # whose queues send over this session
         self.host = ""
         self.port = 0
+        self.peer = ""  # the other queue manager's GUID, or where it is while that is not known
         self.handshake_done = False
         self.opened_at = self._loop.time()
         self.bytes_received = 0
@@ -71,6 +73,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             return
         # A socket for both families shows IPv4 addresses in IPv6 clothes.
         self.host, self.port = str(peer[0]).removeprefix("::ffff:"), int(peer[1])
+        self.peer = self.host
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH, low=WRITE_BYTES_LOW)
         self.session = self._manager.peers.admit(self)
         if self.session is None:
@@ -195,6 +198,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             if kind is Acknowledged:
                 self._manager.peers.acknowledged(self, cast(Acknowledged, event).tokens)
             elif kind is Opened:
+                self.peer = guid_text(cast(Opened, event).remote_id)
                 self._manager.peers.opened(self)
             elif kind is Closed:
                 self._end(*cast(Closed, event))

@@ -14,7 +14,8 @@ import structlog
 
 from qmd.local_queue import LocalQueue
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
-from storage import damaged
+from qmd.recorder import Kind
+from storage import damaged, events, pages
 from storage.keys import LOOKUP_MASK
 from storage.messages import MessageRow
 from storage.outgoing import OutgoingRow
@@ -44,9 +45,9 @@ class Damage:
             broken = [row for row in rows if not row.is_whole and row.key not in self._under_way]
             self._under_way.update(row.key for row in broken)
             if broken:
-                self._set_aside("message", [row.key for row in broken]).add_done_callback(
-                    partial(self._message_is_aside, queue, broken)
-                )
+                self._set_aside(
+                    "message", queue.name, [row.key for row in broken]
+                ).add_done_callback(partial(self._message_is_aside, queue, broken))
         return whole
 
     def whole_outgoing(self, queue: OutgoingQueue, rows: list[OutgoingRow]) -> list[OutgoingRow]:
@@ -59,14 +60,24 @@ class Damage:
                 if not row.is_whole and queue.begin_removal(row.key & LOOKUP_MASK)
             ]
             if broken:
-                self._set_aside("outgoing", [row.key for row in broken]).add_done_callback(
-                    partial(self._outgoing_is_aside, queue, broken)
-                )
+                self._set_aside(
+                    "outgoing", queue.destination, [row.key for row in broken]
+                ).add_done_callback(partial(self._outgoing_is_aside, queue, broken))
         return whole
 
-    def put_aside(self, db: sqlite3.Connection, table: str, key: int) -> None:
-        """Within a unit that has found a row that is not whole."""
-        damaged.set_aside(db, table, key, int(self._manager.environment.time()))
+    def put_aside(self, db: sqlite3.Connection, table: str, key: int, queue: str) -> bool:
+        """Within a unit that has found a row that is not whole; False when it is gone already."""
+        recorder = self._manager.recorder
+        if recorder.enabled:
+            found = pages.heads(db, table, [key])
+            known = events.of_place(db, queue, key & LOOKUP_MASK) if table == "message" else None
+            told = [
+                # The log knows better which message it was than what is left of it.
+                (*(known or (row.source, row.number)), key & LOOKUP_MASK, row.size)
+                for row in found
+            ]
+            events.insert(db, recorder.told(Kind.DAMAGED, told, queue=queue, reason=REMEDY))
+        return damaged.set_aside(db, table, key, int(self._manager.environment.time()))
 
     def name(self, queue: str, keys: list[int]) -> None:
         """Say that messages were set aside; it is durable."""
@@ -78,11 +89,9 @@ class Damage:
             remedy=REMEDY,
         )
 
-    def _set_aside(self, table: str, keys: list[int]) -> asyncio.Future[int]:
-        at_s = int(self._manager.environment.time())
-
+    def _set_aside(self, table: str, queue: str, keys: list[int]) -> asyncio.Future[int]:
         def move(db: sqlite3.Connection) -> int:
-            return sum(damaged.set_aside(db, table, key, at_s) for key in keys)
+            return sum(self.put_aside(db, table, key, queue) for key in keys)
 
         return self._manager.storage.batch.run(move)
 

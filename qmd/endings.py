@@ -21,6 +21,7 @@ from qmd.core.stored_packet import (
     may_want_word,
     message_class_of,
     source_of,
+    wants_dead_letter,
 )
 from qmd.frames import StoredMessage
 from qmd.local_queue import LocalQueue, Reader
@@ -35,8 +36,11 @@ if TYPE_CHECKING:
     import sqlite3
 
     from qmd.manager import QueueManager
+    from storage.events import Event
 
 log = structlog.get_logger()
+
+UNWANTED = "its application did not ask for a dead letter"
 
 
 class Endings:
@@ -51,9 +55,21 @@ class Endings:
             return self._manager.queues_by_id[queue_rows.TRANSACTIONAL_DEAD_LETTER_ID]
         return self._manager.queues_by_id[queue_rows.DEAD_LETTER_ID]
 
-    def dead_letter(self, packet: bytes, reason: str, wall_ms: int) -> None:
-        """Keep a message that ends here, with its reason, in the open batch."""
-        self._keep(self.dead_letter_queue(packet), packet, reason, wall_ms)
+    def dead_letter(
+        self, packet: bytes, message_class: int, reason: str, wall_ms: int, queue: str
+    ) -> None:
+        """Keep a message that ends in `queue`, with its reason, in the open batch."""
+        to_queue = self.dead_letter_queue(packet)
+        place = self._keep(to_queue, patch_class(packet, message_class), reason, wall_ms)
+        self._manager.recorder.record(
+            Kind.DEAD_LETTERED,
+            [packet],
+            queue=queue,
+            to_queue=to_queue.name,
+            places=[place],
+            message_class=message_class,
+            reason=reason,
+        )
 
     def journal(self, packet: bytes) -> None:
         """Keep a copy of a message that was delivered."""
@@ -66,10 +82,19 @@ class Endings:
                 quota_bytes=queue.quota_bytes,
                 remedy=more_for(queue),
             )
+            self._manager.recorder.record(
+                Kind.JOURNAL_FULL,
+                [packet],
+                to_queue=queue.name,
+                reason=f"{queue.bytes} of {queue.quota_bytes} bytes are used. {more_for(queue)}",
+                lazily=True,
+            )
             return
-        self._keep(queue, packet, None, int(self._manager.environment.time() * 1000))
+        place = self._keep(queue, packet, None, int(self._manager.environment.time() * 1000))
+        self._manager.recorder.record(Kind.JOURNALED, [packet], to_queue=queue.name, places=[place])
 
-    def _keep(self, queue: LocalQueue, packet: bytes, reason: str | None, wall_ms: int) -> None:
+    def _keep(self, queue: LocalQueue, packet: bytes, reason: str | None, wall_ms: int) -> int:
+        """A message of a queue of our own, in the open batch; its lookup id."""
         stored = StoredMessage(
             self._manager.next_lookup_id(TRANSACTIONAL_LEVEL), wall_ms, packet, reason
         )
@@ -80,6 +105,7 @@ class Endings:
             queue.id << LOOKUP_BITS | stored.lookup_id, packet, wall_ms, None, reason
         )
         batch.when_durable(partial(self._manager.reading.arrived, queue, [stored]))
+        return stored.lookup_id
 
     def received(self, queue: LocalQueue, packets: Sequence[bytes]) -> None:
         """What follows, in the open batch, from messages that an application has received."""
@@ -121,7 +147,6 @@ class Endings:
         batch, recorder = manager.storage.batch, manager.recorder
         wall_ms = int(manager.environment.time() * 1000)
         to_be_told: list[bytes] = []
-        kept: dict[LocalQueue, list[bytes]] = {}
         discarded: list[bytes] = []
         for packet in packets:
             is_local = source_of(packet) == manager.id
@@ -149,22 +174,11 @@ class Endings:
             if result.journal:
                 self.journal(packet)
             if result.dead_letter is not None:
-                dead = patch_class(packet, message_class)
-                kept.setdefault(self.dead_letter_queue(packet), []).append(packet)
-                self.dead_letter(dead, reason, wall_ms)
+                self.dead_letter(packet, message_class, reason, wall_ms, queue.name)
             elif result.final_ack is None and message_class != MessageClass.ACK_RECEIVE:
                 discarded.append(packet)
         if to_be_told:
             manager.outgoing.send_final_acks(to_be_told, message_class, batch)
-        for dead_letters, those in kept.items():
-            recorder.record(
-                Kind.DEAD_LETTERED,
-                those,
-                queue=queue.name,
-                message_class=message_class,
-                reason=reason,
-                to_queue=dead_letters.name,
-            )
         if discarded:
             recorder.record(
                 Kind.DISCARDED,
@@ -219,7 +233,7 @@ class Endings:
 
             def put_aside(db: sqlite3.Connection) -> None:
                 for row in aside:
-                    manager.damage.put_aside(db, "message", row.key)
+                    manager.damage.put_aside(db, "message", row.key, queue.name)
 
             batch.run(put_aside)
 
@@ -236,6 +250,37 @@ class Endings:
             )
 
         batch.when_durable(ended)
+
+    def told_of_dead(
+        self, dead: list[tuple[bytes, int]], message_class: int, reason: str, queue: str = ""
+    ) -> list[Event]:
+        """Of messages that end, with their lookup ids in a dead-letter queue if they get there."""
+        recorder = self._manager.recorder
+        kept: dict[LocalQueue, list[tuple[bytes, int]]] = {}
+        discarded: list[bytes] = []
+        for packet, place in dead:
+            if wants_dead_letter(packet):
+                kept.setdefault(self.dead_letter_queue(packet), []).append((packet, place))
+            else:
+                discarded.append(packet)
+        told = recorder.events(
+            Kind.DISCARDED,
+            discarded,
+            queue=queue,
+            message_class=message_class,
+            reason=UNWANTED,
+        )
+        for target, messages in kept.items():
+            told += recorder.events(
+                Kind.DEAD_LETTERED,
+                [packet for packet, _ in messages],
+                queue=queue,
+                to_queue=target.name,
+                places=[place for _, place in messages],
+                message_class=message_class,
+                reason=reason,
+            )
+        return told
 
 
 _KINDS = {

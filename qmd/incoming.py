@@ -25,7 +25,6 @@ from protocol import (
     final_ack_body,
     order_ack_body,
     order_queue_name,
-    patch_class,
 )
 from protocol.errors import ProtocolError
 from protocol.identifiers import NULL_GUID, guid_text, message_id_text
@@ -36,6 +35,7 @@ from qmd.core.sequence import IncomingSequence, OrderAckSettings
 from qmd.core.session import MessageReceived
 from qmd.core.stored_packet import reach_deadline_s, receive_deadline_s
 from qmd.frames import StoredMessage
+from qmd.recorder import Kind
 from storage.keys import LOOKUP_BITS
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from qmd.local_queue import LocalQueue
     from qmd.manager import QueueManager
     from storage.batch import Batch
+    from storage.events import Event
 
 log = structlog.get_logger()
 
@@ -147,6 +148,10 @@ class Incoming:
         arrivals: dict[LocalQueue, list[StoredMessage]] = {}
         accepted: dict[IncomingStream, tuple[int, int]] = {}
         self.received_count += len(messages)
+        recorder = manager.recorder
+        recording, peer = recorder.enabled, connection.peer
+        told: Event | None = None
+        told_of: object = None
 
         for message, packet, recoverable_number in messages:
             if recoverable_number:
@@ -163,6 +168,7 @@ class Incoming:
             source, flags = user.source_queue_manager, user.flags
             if transaction is None and self._is_duplicate(source, user.message_number, now):
                 self.duplicate_count += 1
+                recorder.provoked(Kind.DUPLICATE, source, user.message_number, peer=peer)
                 continue
             size = len(packet)
             if (full := manager.is_full(size, express=not flags & _EXPRESS_BITS)) is not None:
@@ -242,6 +248,7 @@ class Incoming:
                     *position, now
                 ):
                     self.rejected_count += 1
+                    self._tell_rejected(stream, position, user.message_number, peer)
                     self.arm_order_ack(stream)
                     continue
                 if too_late:
@@ -269,6 +276,28 @@ class Incoming:
             stored = StoredMessage(lookup_id, wall_ms, packet)
             queue.messages += 1
             queue.grow(size)
+            if recording:
+                sequence_id = transaction.sequence_id if transaction is not None else 0
+                is_stored = flags & _EXPRESS_BITS
+                if told is None or told_of != (queue, source, sequence_id, is_stored):
+                    told_of = (queue, source, sequence_id, is_stored)
+                    told = recorder.group(
+                        Kind.ACCEPTED,
+                        source,
+                        queue=queue.name,
+                        peer=peer,
+                        sequence_id=sequence_id,
+                        delivery="transactional"
+                        if transaction is not None
+                        else "recoverable"
+                        if is_stored
+                        else "express",
+                    )
+                told.numbers.append(user.message_number)
+                told.places.append(lookup_id)
+                told.sizes.append(size)
+                if transaction is not None:
+                    told.positions.append(transaction.sequence_number)
             if flags & _EXPRESS_BITS:
                 batch.insert_message(
                     queue.id << LOOKUP_BITS | lookup_id, packet, wall_ms, receive_deadline_s(packet)
@@ -455,6 +484,22 @@ class Incoming:
         )
         return stream
 
+    def _tell_rejected(
+        self, stream: IncomingStream, position: tuple[int, int, int], number: int, peer: str
+    ) -> None:
+        """A transactional message that is not the next one: it was here, or it came too early."""
+        sequence_id, sequence_number, _ = position
+        sequence = stream.sequence
+        accepted = (sequence.accepted_id, sequence.accepted_number)
+        was_here = (sequence_id, sequence_number) <= accepted
+        self._manager.recorder.provoked(
+            Kind.DUPLICATE if was_here else Kind.OUT_OF_ORDER,
+            stream.source,
+            number,
+            queue=stream.queue.name,
+            peer=peer,
+        )
+
     def _refuse(
         self,
         connection: PeerConnection,
@@ -483,11 +528,23 @@ class Incoming:
         if not known:
             self._remember(source, number, manager.loop.time())
             batch.remember_message_id(source, number, wall_ms // 1000)
+            manager.recorder.record(
+                Kind.REFUSED,
+                [packet],
+                queue=target if queue is None else queue.name,
+                peer=connection.peer,
+                message_class=message_class,
+                reason=reason,
+            )
+        else:
+            manager.recorder.provoked(Kind.DUPLICATE, source, number, peer=connection.peer)
         if result.dead_letter is not None and not known:
             manager.endings.dead_letter(
-                patch_class(packet, message_class),
+                packet,
+                message_class,
                 f"{reason} It came from {guid_text(source)} at {connection.host}.",
                 wall_ms,
+                target if queue is None else queue.name,
             )
         if result.acknowledgment is not None and not known:
             manager.outgoing.acknowledge_to_application(message, result.acknowledgment, batch)
@@ -495,6 +552,14 @@ class Incoming:
             final_ack = manager.outgoing.final_ack(
                 message, result.final_ack, address=connection.host
             )
+            if not known:
+                manager.recorder.record(
+                    Kind.FINAL_ACK_SENT,
+                    [packet],
+                    queue=target if queue is None else queue.name,
+                    peer=connection.peer,
+                    message_class=result.final_ack,
+                )
             # Not before the disk holds what was kept of the message.
             batch.when_durable(partial(connection.owe_final_ack, final_ack))
         manager.log_limited(

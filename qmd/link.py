@@ -51,6 +51,11 @@ class Link:
         host, port = self.address
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
+    @property
+    def peer(self) -> str:
+        """The queue manager at the other end, or where it is while that is not known."""
+        return self.connection.peer if self.connection is not None else self.name
+
     def state(self, queue: OutgoingQueue) -> QueueState:
         if queue.paused:
             return QueueState.PAUSED
@@ -101,7 +106,7 @@ class Link:
         self.remote_id = connection.session.remote_id
         self.retry.succeeded(self._manager.loop.time())
         for queue in self.queues:
-            queue.new_pass(transactional_only=False)
+            queue.new_pass("a new session began", transactional_only=False)
         self.wake()
 
     def closed(self, connection: PeerConnection, reason: str, *, whole: bool) -> None:
@@ -111,7 +116,7 @@ class Link:
         if self.connection is connection:
             self.connection = None
             for queue in self.queues:
-                queue.new_pass(transactional_only=False)
+                queue.new_pass("the session ended", transactional_only=False)
         if not whole:
             self.retry.failed(self._manager.loop.time(), reason)
         if self.has_work:
@@ -145,6 +150,7 @@ class Link:
             sent, size = queue.transmit(
                 connection.session, min(room, PUMP_MESSAGES_MAX), budget, now, wall_s
             )
+            manager.recorder.transmitted(queue)
             if queue.expired:
                 expired, queue.expired = queue.expired, []
                 manager.undelivered.expire(queue, expired)

@@ -168,15 +168,17 @@ class QueueManager:
         for entry in state.history:
             age_s = max(0.0, wall - entry.at_s)
             self.incoming.restore_history(entry.source, entry.number, now - age_s)
+        self.recorder.started()
 
     async def stop(self) -> None:
         """End the sessions and let the disk finish; what was not acknowledged stays to be sent."""
         self.stopping = True
         self.peers.stop()
         await asyncio.sleep(0)  # what the sessions still say is written
-        self.timers.cancel_all()
         self.outgoing.release()
         self.clock.save()
+        self.recorder.stop()
+        self.timers.cancel_all()
         await self.storage.close()
 
     def next_message_number(self) -> int:

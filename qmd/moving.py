@@ -242,7 +242,7 @@ class Moving:
                     Kind.MOVED,
                     [each.message.packet for each in done],
                     queue=source.name,
-                    places=[each.message.lookup_id for each in done],
+                    places=[each.moved.lookup_id for each in done],
                     to_queue=target.name,
                 )
                 events.insert(db, told)

@@ -38,14 +38,16 @@ from qmd.core.fate import reason_text
 from qmd.core.sequence import ImpossibleOrderAck, OutgoingSequence
 from qmd.core.stored_packet import (
     is_express,
+    message_number,
     names_destination_directly,
     reach_deadline_s,
     source_of,
     wants_journal,
 )
-from qmd.outgoing_queue import TRANSACTIONAL_FIRST, InFlight, OutgoingQueue
+from qmd.outgoing_queue import TRANSACTIONAL_FIRST, Handed, InFlight, OutgoingQueue
 from qmd.recorder import Kind
 from qmd.refusal import Refusal
+from storage import events as event_rows
 from storage import outgoing as outgoing_rows
 from storage.batch import Batch
 from storage.keys import LOOKUP_BITS, LOOKUP_MASK, QUEUE_ID_MAX
@@ -53,6 +55,8 @@ from storage.outgoing import OutgoingRow
 from storage.pages import Totals
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from qmd.connection import PeerConnection
     from qmd.link import Link
     from qmd.manager import QueueManager
@@ -89,6 +93,7 @@ class Outgoing:
         # Acknowledged, and still on disk.
         self._releasable: dict[OutgoingQueue, list[InFlight]] = {}
         self._releasable_keys: list[tuple[OutgoingQueue, int]] = []
+        self._releasable_told: dict[OutgoingQueue, Handed] = {}
         self._release_timer: asyncio.TimerHandle | None = None
         self._when_released: list[Callable[[], None]] = []
         self._ways_back: dict[tuple[bytes, bool], _WayBack] = {}
@@ -181,7 +186,7 @@ class Outgoing:
         )
         self._adopt(queue)
         if queue.link.connection is not None:
-            queue.new_pass(transactional_only=False)
+            queue.new_pass("a new session began", transactional_only=False)
         manager.storage.batch.add_outgoing_queue(
             outgoing_rows.OutgoingQueueRow(
                 queue.id,
@@ -248,21 +253,41 @@ class Outgoing:
         """[MS-MQQB] 3.1.5.5.2 - .4: what is not transactional is finished."""
         has_copies = False
         for queue, key in tokens:
-            packet = queue.in_flight.pop(key, None)
+            packet = queue.take_acknowledged(key)
             if packet is not None:
                 queue.others -= 1
                 queue.shrink(len(packet))
                 self._releasable_keys.append((queue, key))
+                told = self._releasable_told.get(queue)
+                if told is None:
+                    told = self._releasable_told[queue] = Handed()
+                told.add(message_number(packet), 0, len(packet))
             else:
                 packet = queue.forget_express(key)
                 if packet is None:
                     continue  # it expired, and went its way, while it was in flight
+                self._tell_acknowledged(queue, [message_number(packet)], [len(packet)])
             if wants_journal(packet):
                 self._manager.endings.journal(packet)
                 has_copies = True
         self._release_soon()
         if has_copies:
             self.release()  # in one commit with the copies, or a crash would make a second one
+
+    def _tell_acknowledged(
+        self, queue: OutgoingQueue, numbers: list[int], sizes: list[int]
+    ) -> None:
+        """Plain messages are the peer's now, and have left or leave with the open batch."""
+        recorder = self._manager.recorder
+        if recorder.enabled:
+            event = recorder.group(
+                Kind.SESSION_ACKNOWLEDGED,
+                self._manager.id,
+                queue=queue.destination,
+                peer=queue.link.peer,
+            )
+            event.numbers += numbers
+            event.sizes += sizes
 
     def _gone(self, messages: list[tuple[OutgoingQueue, int]]) -> None:
         for queue, key in messages:
@@ -302,7 +327,22 @@ class Outgoing:
             # that were counted already have to be gone by then.
             self.release()
             batch = self._manager.storage.batch
-            counted = batch.run(lambda db: outgoing_rows.release(db, first, last))
+            peer = queue.link.peer
+
+            def release(db: sqlite3.Connection) -> Totals:
+                done = outgoing_rows.identities(db, first, last)
+                event_rows.insert(
+                    db,
+                    self._manager.recorder.told(
+                        Kind.ORDER_ACKNOWLEDGED,
+                        ((each.source, each.number, -1, each.size) for each in done),
+                        queue=queue.destination,
+                        peer=peer,
+                    ),
+                )
+                return outgoing_rows.release(db, first, last)
+
+            counted = batch.run(release)
             counted.add_done_callback(partial(self._released_rows, queue))
 
     def _release_soon(self) -> None:
@@ -342,6 +382,9 @@ class Outgoing:
         keys, self._releasable_keys = self._releasable_keys, []
         if keys:
             batch.delete_outgoing([queue.id << LOOKUP_BITS | key for queue, key in keys])
+            for queue, told in self._releasable_told.items():
+                self._tell_acknowledged(queue, told.numbers, told.sizes)
+            self._releasable_told.clear()
             batch.when_durable(partial(self._gone, keys))
 
     def _released(self, queue: OutgoingQueue, messages: list[InFlight]) -> None:
@@ -352,6 +395,18 @@ class Outgoing:
             remove(message.key)
             size += message.size
         queue.shrink(size)
+        recorder = self._manager.recorder
+        if recorder.enabled:
+            event = recorder.group(
+                Kind.ORDER_ACKNOWLEDGED,
+                self._manager.id,
+                queue=queue.destination,
+                peer=queue.link.peer,
+                sequence_id=queue.sequence.sequence_id,
+            )
+            event.numbers += [message.message_number for message in messages]
+            event.positions += [message.number for message in messages]
+            event.sizes += [message.size for message in messages]
         self._count_released(queue, len(messages))
 
     def _count_released(self, queue: OutgoingQueue, count: int) -> None:
@@ -387,7 +442,12 @@ class Outgoing:
             f" Refused by {guid_text(message.user.source_queue_manager)} at {connection.host}."
         )
         self._manager.undelivered.kill(
-            queue, [key], message_class, reason, message_number=body.message_number
+            queue,
+            [key],
+            message_class,
+            reason,
+            message_number=body.message_number,
+            kind=Kind.FINAL_ACK_RECEIVED,
         )
 
     def _speaks_for(
@@ -417,7 +477,7 @@ class Outgoing:
                     destination=queue.destination,
                     messages=queue.sequence.outstanding,
                 )
-                queue.new_pass(transactional_only=True)
+                queue.new_pass("nobody had acknowledged it in time", transactional_only=True)
             queue.link.wake()
         self.arm_resend(queue)
 
@@ -454,6 +514,12 @@ class Outgoing:
                 name = PublicName(destination)
             manager.sending.send_packet(
                 name, packet, batch, via=self._session_to(original.user.source_queue_manager, name)
+            )
+            manager.recorder.one(
+                Kind.ACKNOWLEDGED,
+                original,
+                message_class=message_class,
+                to_queue=str(name),
             )
 
     def _session_to(self, guid: bytes, name: FormatName) -> bytes | None:
@@ -510,6 +576,7 @@ class Outgoing:
                 sent_time=sent_time,
             )
             self.append(way.queue, key, ack, batch)
+            manager.sending.tell(way.queue, ack)
             originals, acks = told.setdefault(way, ([], []))
             originals.append(packet)
             acks.append((key, ack))
@@ -572,7 +639,7 @@ class Outgoing:
         if queue.link.connection is None:
             queue.link.kick()
         else:
-            queue.new_pass(transactional_only=True)
+            queue.new_pass("an operator asked for it", transactional_only=True)
             queue.link.wake()
 
     # Within.

@@ -43,6 +43,27 @@ class InFlight(NamedTuple):
     message_number: int
 
 
+class Handed:
+    """Messages that were just handed to a session, for the recorder to tell of."""
+
+    __slots__ = ("numbers", "positions", "sizes")
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.positions: list[int] = []  # in the sequence; 0 for what is not transactional
+        self.sizes: list[int] = []
+
+    def add(self, number: int, position: int, size: int) -> None:
+        self.numbers.append(number)
+        self.positions.append(position)
+        self.sizes.append(size)
+
+    def clear(self) -> None:
+        self.numbers.clear()
+        self.positions.clear()
+        self.sizes.clear()
+
+
 class OutgoingQueue(Measured):
     """Everything for one destination; `key` is the destination's casefolded format name."""
 
@@ -80,6 +101,9 @@ class OutgoingQueue(Measured):
         self.in_flight: dict[int, bytes] = {}  # recoverable, on the session, by key
         self.transmitted: deque[InFlight] = deque()
         self.resent_count = 0
+        self.handed_first, self.handed_again = Handed(), Handed()
+        self.why_again = "its queue manager was started"  # what began the pass
+        self._again: set[int] = set()  # keys of recoverable ones that another session has had
         self.expired: list[int] = []  # keys found expired on the way out
 
     @property
@@ -103,6 +127,7 @@ class OutgoingQueue(Measured):
         Returns how many went, and their bytes.
         """
         window, sequence = self.window, self.sequence
+        first, again = self.handed_first, self.handed_again
         sent = size = 0
         while sent < room and size < bytes_max:
             entry = window.peek()
@@ -124,13 +149,18 @@ class OutgoingQueue(Measured):
                 if number <= sequence.acknowledged:
                     window.remove(key)  # an order ack came after it was read, and its row goes
                     continue
-                self.transmitted.append(InFlight(number, key, len(packet), message_number(packet)))
+                message = message_number(packet)
+                self.transmitted.append(InFlight(number, key, len(packet), message))
+                handed = again if sequence.was_transmitted(number) else first
+                handed.add(message, number, len(packet))
                 previous = sequence.transmit(number, now)
                 if previous != number - 1:
                     packet = self._linked(packet, number, previous)
                 session.send(packet, recoverable=True, token=None, now=now)
             else:
                 window.pop()
+                handed = again if key in self._again else first
+                handed.add(message_number(packet), 0, len(packet))
                 if is_express(packet):
                     session.send(packet, recoverable=False, token=(self, key), now=now)
                 else:
@@ -140,12 +170,13 @@ class OutgoingQueue(Measured):
             size += len(packet)
         return sent, size
 
-    def new_pass(self, *, transactional_only: bool) -> None:
+    def new_pass(self, why: str, *, transactional_only: bool) -> None:
         """Send again, in order, whatever is still there.
 
         With `transactional_only` the session is alive and keeps what else is in
         flight on it; otherwise the session is gone, and all of it goes again.
         """
+        self.why_again = why
         self.sequence.restart()
         self.resent_count += len(self.transmitted)
         self.transmitted.clear()
@@ -153,6 +184,7 @@ class OutgoingQueue(Measured):
             self.window.clear_to_disk(TRANSACTIONAL_FIRST)
             return
         self.resent_count += len(self.in_flight)
+        self._again.update(self.in_flight)
         self.in_flight.clear()
         self.window.clear_to_disk(0)
         for key, packet in self.express.items():
@@ -196,11 +228,17 @@ class OutgoingQueue(Measured):
 
     def forget_in_flight(self, key: int) -> InFlight | None:
         """An acknowledgment of the message at `key` tells nothing any more."""
+        self._again.discard(key)
         self.in_flight.pop(key, None)
         sent = self.find_transmitted(key)
         if sent is not None:
             self.transmitted.remove(sent)
         return sent
+
+    def take_acknowledged(self, key: int) -> bytes | None:
+        """The recoverable message at `key` is the peer's now; None when it is not in flight."""
+        self._again.discard(key)
+        return self.in_flight.pop(key, None)
 
     def add_express(self, key: int, packet: bytes) -> None:
         """A message that lives here, and nowhere else."""

@@ -20,7 +20,7 @@ from qmd import frames
 from qmd.core.stored_packet import may_want_word
 from qmd.frames import StoredMessage
 from qmd.local_queue import TAKE_BYTES_MAX, LocalQueue, Reader, Waiter
-from qmd.recorder import Kind
+from qmd.recorder import Kind, identity_of
 from qmd.refusal import Refusal
 from storage import messages as message_rows
 from storage.keys import (
@@ -122,15 +122,24 @@ class Reading:
         lookup_ids: list[int],
         token: bytes,
         done: Callable[[int], None],
+        *,
+        transaction: str = "",
     ) -> None:
         """Messages that `reader` took go for good; `done(count)` once that is durable.
 
         Their senders are told, if they asked for it.  Raises Refusal.
         """
         lookup_ids = self._own(reader, queue, lookup_ids)
-        self._manager.endings.received(
-            queue, [queue.taken[lookup_id].packet for lookup_id in lookup_ids]
+        packets = [queue.taken[lookup_id].packet for lookup_id in lookup_ids]
+        self._manager.recorder.record(
+            Kind.RECEIVED,
+            packets,
+            queue=queue.name,
+            places=lookup_ids,
+            transaction=transaction,
+            lazily=True,  # the deletions are not
         )
+        self._manager.endings.received(queue, packets)
         self._let_go(reader, queue, lookup_ids, token, done)
 
     def reject(
@@ -254,8 +263,21 @@ class Reading:
                 self._manager.timers.cancel(waiter)
                 waiter.answer([])
 
-    def give_back(self, reader: Reader, queue: LocalQueue, lookup_ids: list[int]) -> int:
+    def give_back(
+        self,
+        reader: Reader,
+        queue: LocalQueue,
+        lookup_ids: list[int],
+        why: str = "its reader gave it back",
+    ) -> int:
         """Messages that `reader` took return to their old place; how many did."""
+        mine = reader.taken.get(queue, set())
+        returning = [lookup_id for lookup_id in lookup_ids if lookup_id in mine]
+        for lookup_id in returning:
+            source, number = identity_of(queue.taken[lookup_id].packet)
+            self._manager.recorder.provoked(
+                Kind.ABORTED, source, number, queue=queue.name, place=lookup_id, reason=why
+            )
         count = queue.put_back(reader, lookup_ids)
         if count:
             self.serve(queue)
@@ -270,7 +292,7 @@ class Reading:
                 self._manager.timers.cancel(waiter)
         for queue, mine in list(reader.taken.items()):
             if mine:
-                self.give_back(reader, queue, sorted(mine))
+                self.give_back(reader, queue, sorted(mine), "its reader's connection ended")
 
     async def peek(
         self,

@@ -48,10 +48,11 @@ class Reaper:
             for _ in range(ROOM_COMMITS_MAX):
                 if manager.storage.room(now):
                     break
-                await manager.storage.batch.run(lambda db: None)
+                await manager.recorder.make_room()
             if now >= self._history_due:
                 self._history_due = now + HISTORY_INTERVAL_S
                 await manager.forget_old()
+                await manager.recorder.forget_old()
                 await self._give_back()
             await asyncio.sleep(0 if may_be_more else INTERVAL_S)
 

@@ -1,61 +1,98 @@
 """The flight recorder: whatever becomes of a message is told in the commit that makes it so.
 
-    record    tells of what the acts of the open batch do, or of what leaves no trace on disk
+    group     the event of the open batch that tells the same, to be added to: for the hot paths
+    record    the same for packets, and it makes the batch be written
     events    the same as values, for a unit that learns only in its commit what happens:
               `storage.events.insert(db, recorder.events(...))`
 
-Events that tell the same of many messages are one.  docs/events.md describes them for readers
-outside this program.
+Events that tell the same of many messages are one, as long as they tell of one moment.  What
+changes nothing on disk (a transmission, a duplicate) causes no commit: it waits for the next one,
+or for a second at most.  A crash forgets what waited, and nothing else.
+
+docs/events.md describes events for readers outside this program.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from qmd.core.stored_packet import message_number, source_of
-from storage.events import Event
+from storage.events import Event, size_bytes
+from storage.events import trim as trim_events
 
 if TYPE_CHECKING:
+    import sqlite3
+
+    from protocol import UserMessage
     from qmd.manager import QueueManager
+    from qmd.outgoing_queue import OutgoingQueue
     from storage.batch import Batch
+
+DELAY_S = 1.0  # until what changes nothing on disk is written at the latest
+MOMENT_S = 0.05  # that one event tells of
+FLOOD_MESSAGES = 1000  # a second, of each kind that others can provoke at will, are told one by one
+TRIMMED_BLOCKS = 256  # in one commit
+SHORT_BYTES = 4 * 1024 * 1024  # of the log stay, however short the disk is of room
+
+#: At a packet's 16th byte: SourceQueueManager, and MessageId behind TimeToBeReceived, SentTime and
+#: QueueManagerAddress.  [MS-MQMQ] 2.2.19.2
+_IDENTITY = struct.Struct("<16s24xI")
+_IDENTITY_OFFSET = 16
+
+#: By their numbers in frames.py.
+DELIVERIES = ("express", "recoverable", "transactional")
+
+#: Source, number, place, size: a message of which a unit tells.
+Told = tuple[bytes, int, int, int]
 
 
 class Kind(enum.StrEnum):
-    """What can happen.  Names are part of the schema of events: they stay."""
+    """What can happen.  Names are part of the schema of events: they stay.
 
+    In the order of a message's life: what is told of one message in one batch is told so.
+    """
+
+    STARTED = "started"  # the daemon: express messages from before are gone
     SENT = "sent"  # taken over from an application, into a queue here or an outgoing queue
+    IMPORTED = "imported"
     TRANSMITTED = "transmitted"
     RETRANSMITTED = "retransmitted"
-    SESSION_ACKNOWLEDGED = "session_acknowledged"  # a plain one is the other computer's now
-    ORDER_ACKNOWLEDGED = "order_acknowledged"  # a transactional one is
+    OUT_OF_ORDER = "out_of_order"  # came too early, and will be sent again
     ACCEPTED = "accepted"  # from another computer, into a queue here
     DUPLICATE = "duplicate"  # came again, and was not kept again
-    OUT_OF_ORDER = "out_of_order"  # came too early, and will be sent again
     REFUSED = "refused"  # came, and is not kept in its queue; the class and the reason say why
-    RECEIVED = "received"  # by an application: it has left its queue
-    ABORTED = "aborted"  # was to be received, and is back at its place
-    MOVED = "moved"
-    JOURNALED = "journaled"  # a copy was kept in `to_queue`
-    JOURNAL_FULL = "journal_full"  # no copy was kept: its quota is reached
-    EXPIRED = "expired"  # its time was over
-    PURGED = "purged"
-    QUEUE_DELETED = "queue_deleted"
-    REJECTED = "rejected"  # by its receiving application
-    DEAD_LETTERED = "dead_lettered"  # is in `to_queue` now
-    DISCARDED = "discarded"  # ended, and nobody wanted a dead letter
-    FINAL_ACK_SENT = "final_ack_sent"
+    SESSION_ACKNOWLEDGED = "session_acknowledged"  # a plain one is the other computer's now
+    ORDER_ACKNOWLEDGED = "order_acknowledged"  # a transactional one is
     FINAL_ACK_RECEIVED = "final_ack_received"
     CONFIRMED = "confirmed"  # an application elsewhere has received it
     UNCONFIRMED = "unconfirmed"  # nobody said so within the interval
     LATE_CONFIRMATION = "late_confirmation"  # somebody did after that
+    ABORTED = "aborted"  # was to be received, and is back at its place
+    MOVED = "moved"
+    EXPORTED = "exported"
+    RECEIVED = "received"  # by an application: it has left its queue
+    EXPIRED = "expired"  # its time was over
+    PURGED = "purged"
+    QUEUE_DELETED = "queue_deleted"
+    REJECTED = "rejected"  # by its receiving application
+    REQUEUED = "requeued"  # sent again as another message
+    DAMAGED = "damaged"  # is not what was stored, and was set aside
+    LOST = "lost"  # an express message whose process has ended
+    JOURNALED = "journaled"  # a copy was kept in `to_queue`
+    JOURNAL_FULL = "journal_full"  # no copy was kept: its quota is reached
+    DEAD_LETTERED = "dead_lettered"  # is in `to_queue` now
+    DISCARDED = "discarded"  # ended, and nobody wanted a dead letter
+    FINAL_ACK_SENT = "final_ack_sent"
     ACKNOWLEDGED = "acknowledged"  # an acknowledgment message went to `to_queue`
     REPORTED = "reported"  # a report message went to `to_queue`
-    DAMAGED = "damaged"  # is not what was stored, and was set aside
-    EXPORTED = "exported"
-    IMPORTED = "imported"
-    REQUEUED = "requeued"  # sent again as another message
+
+
+_RANK = {kind.value: rank for rank, kind in enumerate(Kind)}
+
+_Key = tuple[str, bytes, str, str, int, int, str, str, str, str]
 
 
 class Recorder:
@@ -63,6 +100,54 @@ class Recorder:
 
     def __init__(self, manager: QueueManager) -> None:
         self._manager = manager
+        self.enabled = manager.settings.events.enabled
+        self._batch: Batch | None = None  # whose events may be added to
+        self._groups: dict[_Key, Event] = {}
+        self._groups_until_s = 0.0
+        self._rank = 0  # no group has a higher one
+        self._floods: dict[str, _Flood] = {}
+
+    def group(
+        self,
+        kind: Kind,
+        source: bytes,
+        *,
+        queue: str = "",
+        peer: str = "",
+        sequence_id: int = 0,
+        message_class: int = 0,
+        reason: str = "",
+        to_queue: str = "",
+        transaction: str = "",
+        delivery: str = "",
+    ) -> Event:
+        """The event of the open batch that tells this; add to its lists in this turn of the loop.
+
+        It causes no commit: what it tells of does, or `DELAY_S` pass.  Only when `enabled`.
+        """
+        batch = self._manager.storage.batch
+        now = self._manager.loop.time()
+        if batch is not self._batch or now > self._groups_until_s:
+            self._batch = batch
+            self._groups.clear()
+            self._rank = 0
+            self._groups_until_s = now + MOMENT_S
+        key = (
+            kind.value,
+            source,
+            queue,
+            peer,
+            sequence_id,
+            message_class,
+            reason,
+            to_queue,
+            transaction,
+            delivery,
+        )
+        event = self._groups.get(key)
+        if event is None:
+            event = self._begin(batch, key, now)
+        return event
 
     def record(
         self,
@@ -77,21 +162,36 @@ class Recorder:
         reason: str = "",
         to_queue: str = "",
         transaction: str = "",
+        lazily: bool = False,
     ) -> None:
-        """Tell of `packets` with the open batch, or the one that is given."""
-        batch = batch or self._manager.storage.batch
-        for event in self.events(
-            kind,
-            packets,
-            queue=queue,
-            peer=peer,
-            places=places,
-            message_class=message_class,
-            reason=reason,
-            to_queue=to_queue,
-            transaction=transaction,
-        ):
-            batch.record(event)
+        """Tell of `packets` with the open batch; `lazily` it waits for somebody else's act.
+
+        `batch` can only be the open one.
+        """
+        if not self.enabled or not packets:
+            return
+        assert batch is None or batch is self._manager.storage.batch
+        source, event = b"", None
+        for index, packet in enumerate(packets):
+            of, number = identity_of(packet)
+            if event is None or of != source:
+                source = of
+                event = self.group(
+                    kind,
+                    of,
+                    queue=queue,
+                    peer=peer,
+                    message_class=message_class,
+                    reason=reason,
+                    to_queue=to_queue,
+                    transaction=transaction,
+                )
+            event.numbers.append(number)
+            event.sizes.append(len(packet))
+            if places:
+                event.places.append(places[index])
+        if not lazily:
+            self._manager.storage.batch.write_soon()
 
     def events(
         self,
@@ -107,10 +207,38 @@ class Recorder:
         transaction: str = "",
     ) -> list[Event]:
         """One event for each source among `packets`; `places` are their lookup ids, or nothing."""
+        return self.told(
+            kind,
+            (
+                (*identity_of(packet), places[index] if places else -1, len(packet))
+                for index, packet in enumerate(packets)
+            ),
+            queue=queue,
+            peer=peer,
+            message_class=message_class,
+            reason=reason,
+            to_queue=to_queue,
+            transaction=transaction,
+        )
+
+    def told(
+        self,
+        kind: Kind,
+        messages: Iterable[Told],
+        *,
+        queue: str = "",
+        peer: str = "",
+        message_class: int = 0,
+        reason: str = "",
+        to_queue: str = "",
+        transaction: str = "",
+    ) -> list[Event]:
+        """The same for messages that are known by source, number, place (or -1) and size."""
+        if not self.enabled:
+            return []
         at_ms = int(self._manager.environment.time() * 1000)
         by_source: dict[bytes, Event] = {}
-        for index, packet in enumerate(packets):
-            source = source_of(packet)
+        for source, number, place, size in messages:
             event = by_source.get(source)
             if event is None:
                 event = by_source[source] = Event(
@@ -120,16 +248,207 @@ class Recorder:
                     numbers=[],
                     queue=queue,
                     peer=peer,
-                    places=[],
                     message_class=message_class,
                     reason=reason,
                     to_queue=to_queue,
                     transaction=transaction,
-                    sizes=[],
                 )
-            event.numbers.append(message_number(packet))  # type: ignore[attr-defined]
-            event.sizes.append(len(packet))  # type: ignore[attr-defined]
-            event.bytes += len(packet)
-            if places:
-                event.places.append(places[index])  # type: ignore[attr-defined]
+            event.numbers.append(number)
+            event.sizes.append(size)
+            if place >= 0:
+                event.places.append(place)
         return list(by_source.values())
+
+    def one(
+        self,
+        kind: Kind,
+        message: UserMessage,
+        *,
+        peer: str = "",
+        message_class: int = 0,
+        to_queue: str = "",
+    ) -> None:
+        """Tell of a message whose packet nobody has; the batch is written for another reason."""
+        if self.enabled:
+            event = self.group(
+                kind,
+                message.user.source_queue_manager,
+                peer=peer,
+                message_class=message_class,
+                to_queue=to_queue,
+            )
+            event.numbers.append(message.user.message_number)
+
+    def transmitted(self, queue: OutgoingQueue) -> None:
+        """Tell of what `queue` has handed to its session."""
+        for handed, kind, reason in (
+            (queue.handed_first, Kind.TRANSMITTED, ""),
+            (queue.handed_again, Kind.RETRANSMITTED, queue.why_again),
+        ):
+            if not handed.numbers:
+                continue
+            if self.enabled:
+                is_transactional = any(handed.positions)
+                event = self.group(
+                    kind,
+                    self._manager.id,
+                    queue=queue.destination,
+                    peer=queue.link.peer,
+                    sequence_id=queue.sequence.sequence_id if is_transactional else 0,
+                    reason=reason,
+                )
+                event.numbers += handed.numbers
+                event.sizes += handed.sizes
+                if is_transactional:
+                    event.positions += handed.positions
+            handed.clear()
+
+    def provoked(
+        self,
+        kind: Kind,
+        source: bytes,
+        number: int,
+        *,
+        queue: str = "",
+        peer: str = "",
+        place: int | None = None,
+        reason: str = "",
+    ) -> None:
+        """Tell of something that others can do at will and that changes nothing on disk.
+
+        So many a second, and how many more there were.
+        """
+        if not self.enabled:
+            return
+        flood = self._floods.get(kind.value)
+        now = self._manager.loop.time()
+        if flood is None or now > flood.until_s:
+            left_out = 0 if flood is None else flood.left_out
+            flood = self._floods[kind.value] = _Flood(now + 1.0)
+            if left_out:
+                reason = f"{reason} ({left_out} more before this one are not listed)".strip()
+        elif flood.told >= FLOOD_MESSAGES:
+            flood.left_out += 1
+            return
+        flood.told += 1
+        event = self.group(kind, source, queue=queue, peer=peer, reason=reason)
+        event.numbers.append(number)
+        if place is not None:
+            event.places.append(place)
+
+    def started(self) -> None:
+        """The daemon runs again: told at once, so that it precedes all that follows."""
+        if self.enabled:
+            self.group(
+                Kind.STARTED,
+                self._manager.id,
+                reason="after a stop"
+                if self._manager.storage.recovery.was_clean
+                else "after a crash",
+            )
+            self._manager.storage.batch.write_soon()
+
+    # The log is kept by size and age.
+
+    async def forget_old(self) -> None:
+        """Drop the oldest events, beyond what is to be kept: some at a time, everybody waits."""
+        manager = self._manager
+        kept = manager.settings.events
+        trim = partial(
+            trim_events,
+            size_max=kept.size_bytes,
+            before_ms=int((manager.environment.time() - kept.age_s) * 1000),
+            blocks_max=TRIMMED_BLOCKS,
+        )
+        while await manager.storage.batch.run(trim) == TRIMMED_BLOCKS:
+            pass
+
+    async def make_room(self) -> None:
+        """One commit on a disk that is short of room: an eighth of the log goes, for messages.
+
+        A commit is needed even if there is nothing to drop: it gives back what was freed.
+        """
+
+        def drop(db: sqlite3.Connection) -> None:
+            size_max = max(size_bytes(db) * 7 // 8, SHORT_BYTES)
+            trim_events(db, size_max=size_max, before_ms=0, blocks_max=TRIMMED_BLOCKS)
+
+        await self._manager.storage.batch.run(drop)
+
+    def stop(self) -> None:
+        """What lives in memory only is gone after this; and nothing is kept back any more."""
+        if not self.enabled:
+            return
+        manager = self._manager
+        reason = "it was an express message, and its queue manager stopped"
+        for queue in manager.queues.values():
+            messages = list(queue.express.values())
+            self.record(
+                Kind.LOST,
+                [message.packet for message in messages],
+                queue=queue.name,
+                places=[message.lookup_id for message in messages],
+                reason=reason,
+            )
+        for outgoing in manager.outgoing.queues:
+            self.record(
+                Kind.LOST,
+                list(outgoing.express.values()),
+                queue=outgoing.destination,
+                reason=reason,
+            )
+        self._write()
+
+    def _begin(self, batch: Batch, key: _Key, now: float) -> Event:
+        kind = key[0]
+        rank = _RANK[kind]
+        if rank < self._rank:
+            # Whatever happens to these messages later on must be told behind this.
+            self._groups = {
+                other: event for other, event in self._groups.items() if _RANK[other[0]] <= rank
+            }
+        self._rank = rank
+        event = self._groups[key] = Event(
+            kind=kind,
+            at_ms=int(self._manager.environment.time() * 1000),
+            source=key[1],
+            numbers=[],
+            queue=key[2],
+            peer=key[3],
+            sequence_id=key[4],
+            message_class=key[5],
+            reason=key[6],
+            to_queue=key[7],
+            transaction=key[8],
+            delivery=key[9],
+        )
+        batch.mention(event)
+        if batch.is_empty:
+            self._manager.timers.at(now + DELAY_S, self, _write_now)
+        return event
+
+    def _write(self) -> None:
+        batch = self._manager.storage.batch
+        if batch.mentions:
+            batch.write_soon()
+
+
+class _Flood:
+    """What others do at will, in one second."""
+
+    __slots__ = ("left_out", "told", "until_s")
+
+    def __init__(self, until_s: float) -> None:
+        self.until_s = until_s
+        self.told = 0
+        self.left_out = 0
+
+
+def identity_of(packet: bytes) -> tuple[bytes, int]:
+    """The queue manager that gave the message its number, and the number."""
+    source, number = _IDENTITY.unpack_from(packet, _IDENTITY_OFFSET)
+    return source, number
+
+
+def _write_now(recorder: Recorder) -> None:
+    recorder._write()

@@ -21,17 +21,19 @@ from qmd.compose import (
     packet_size,
 )
 from qmd.core.sequence import NUMBER_MAX
-from qmd.core.stored_packet import is_express, receive_deadline_s
+from qmd.core.stored_packet import is_express, message_number, receive_deadline_s
 from qmd.frames import AUTOMATIC, EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage, StoredMessage
 from qmd.local_queue import LocalQueue
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
 from qmd.quotas import queue_refusal
+from qmd.recorder import DELIVERIES, Kind
 from qmd.refusal import Refusal
 from storage.batch import Batch
 from storage.keys import LOOKUP_BITS
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager
+    from storage.events import Event
 
 
 Route = LocalQueue | OutgoingQueue
@@ -85,8 +87,13 @@ class Sending:
         to_queues: dict[LocalQueue, list[StoredMessage]] = {}
         to_send: dict[OutgoingQueue, list[tuple[int, bytes]]] = {}
         express: dict[OutgoingQueue, list[tuple[int, bytes]]] = {}
-        for place, (new, (route, delivery)) in enumerate(zip(messages, routes, strict=True)):
+        recording = self._manager.recorder.enabled
+        told: Event | None = None
+        told_of: tuple[Route, int] | None = None
+        transaction = token.hex() if in_transaction else ""
+        for place, (new, chosen) in enumerate(zip(messages, routes, strict=True)):
             number = numbers[place]
+            route, delivery = chosen
             if not in_transaction:  # each is a transaction of its own
                 bounds = self._next_index(), True, True
             else:
@@ -113,6 +120,15 @@ class Sending:
                 self._enter(route, stored, batch)
                 if delivery != EXPRESS:
                     to_queues.setdefault(route, []).append(stored)
+            if recording:
+                if told is None or chosen != told_of:
+                    told, told_of = self._sent_to(route, delivery, transaction), chosen
+                told.numbers.append(number)
+                told.sizes.append(len(packet))
+                if isinstance(route, LocalQueue):
+                    told.places.append(stored.lookup_id)
+                elif delivery == TRANSACTIONAL:
+                    told.positions.append(sequence_number)
         self._manager.sent_count += len(messages)
         for queue in to_send:
             if any(key >= TRANSACTIONAL_FIRST for key, _ in to_send[queue]):
@@ -129,6 +145,19 @@ class Sending:
             batch.when_durable(partial(self._sent, to_queues, to_send, ids, done))
         else:
             done(ids)
+
+    def _sent_to(self, route: Route, delivery: int, transaction: str = "") -> Event:
+        """What is told of messages of ours that go one way."""
+        return self._manager.recorder.group(
+            Kind.SENT,
+            self._manager.id,
+            queue=route.destination if isinstance(route, OutgoingQueue) else route.name,
+            sequence_id=route.sequence.sequence_id
+            if isinstance(route, OutgoingQueue) and delivery == TRANSACTIONAL
+            else 0,
+            transaction=transaction,
+            delivery=DELIVERIES[delivery],
+        )
 
     def _sent(
         self,
@@ -287,6 +316,7 @@ class Sending:
         key = self._manager.next_lookup_id(PRIORITY_MAX - priority)
         if isinstance(route, OutgoingQueue):
             self._manager.outgoing.append(route, key, packet, batch)
+            self.tell(route, packet)
             if key in route.express:
                 self._manager.outgoing.appended(route, [(key, packet)])
             else:
@@ -298,8 +328,18 @@ class Sending:
             )
             return
         stored = StoredMessage(key, int(self._manager.environment.time() * 1000), packet)
+        self.tell(route, packet, key)
         if not self._enter(route, stored, batch):
             batch.when_durable(partial(self._manager.reading.arrived, route, [stored]))
+
+    def tell(self, route: Route, packet: bytes, place: int | None = None) -> None:
+        """Of a packet of our own making."""
+        if self._manager.recorder.enabled:
+            told = self._sent_to(route, EXPRESS if is_express(packet) else RECOVERABLE)
+            told.numbers.append(message_number(packet))
+            told.sizes.append(len(packet))
+            if place is not None:
+                told.places.append(place)
 
     def _enter(self, queue: LocalQueue, stored: StoredMessage, batch: Batch) -> bool:
         """A message for our own queue; True when it is express, and there already."""

@@ -241,6 +241,19 @@ class StorageSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EventsSettings:
+    """The flight recorder: what became of each message, kept in the database."""
+
+    enabled: bool = setting(
+        Flag(), True, "Whether it is kept. Without it nobody can say what became of a message."
+    )
+    size_bytes: int = setting(
+        Size("1MB", "1000TB"), "256MiB", "How much of it is kept; the oldest goes first."
+    )
+    age_s: float = setting(Duration("1m", "3650d"), "14d", "How long it is kept at most.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
     """What is written to standard error."""
 
@@ -266,6 +279,7 @@ class Settings:
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     transactions: TransactionsSettings = field(default_factory=TransactionsSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
+    events: EventsSettings = field(default_factory=EventsSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
 
@@ -278,6 +292,7 @@ SECTIONS: dict[str, type[Any]] = {
     "delivery": DeliverySettings,
     "transactions": TransactionsSettings,
     "storage": StorageSettings,
+    "events": EventsSettings,
     "log": LogSettings,
 }
 

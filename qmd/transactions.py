@@ -172,7 +172,9 @@ class Transactions:
         batch = self._manager.storage.batch
         for queue, mine in list(reader.taken.items()):
             if mine:
-                reading.remove(reader, queue, sorted(mine), b"", _nobody)
+                reading.remove(
+                    reader, queue, sorted(mine), b"", _nobody, transaction=transaction.id.hex()
+                )
         sending.take_over(
             transaction.messages,
             routes,

@@ -19,8 +19,11 @@ from protocol.message_class import MessageClass
 from qmd.core.fate import consequences, reason_text
 from qmd.core.stored_packet import message_number as number_of
 from qmd.core.stored_packet import wants_dead_letter
+from qmd.endings import UNWANTED
 from qmd.frames import StoredMessage
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, InFlight, OutgoingQueue
+from qmd.recorder import Kind
+from storage import events as event_rows
 from storage import messages as message_rows
 from storage import outgoing as outgoing_rows
 from storage.keys import LOOKUP_BITS, TRANSACTIONAL_LEVEL
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     import sqlite3
 
     from qmd.manager import QueueManager
+    from storage.events import Event
 
 log = structlog.get_logger()
 
@@ -89,6 +93,7 @@ class Undelivered:
         reason: str,
         *,
         message_number: int | None = None,
+        kind: Kind = Kind.EXPIRED,
     ) -> None:
         """The messages at `keys` end here; with `message_number`, only the one that bears it.
 
@@ -102,8 +107,27 @@ class Undelivered:
             packet = queue.forget_express(key)
             if packet is not None:
                 self._end(queue, packet, message_class)
+                manager.recorder.record(
+                    kind,
+                    [packet],
+                    queue=queue.destination,
+                    message_class=message_class,
+                    reason=reason,
+                    lazily=True,
+                )
                 if wants_dead_letter(packet):
-                    manager.endings.dead_letter(patch_class(packet, message_class), reason, wall_ms)
+                    manager.endings.dead_letter(
+                        packet, message_class, reason, wall_ms, queue.destination
+                    )
+                else:
+                    manager.recorder.record(
+                        Kind.DISCARDED,
+                        [packet],
+                        queue=queue.destination,
+                        message_class=message_class,
+                        reason=UNWANTED,
+                        lazily=True,
+                    )
             elif queue.begin_removal(key):
                 place = manager.next_lookup_id(TRANSACTIONAL_LEVEL)
                 dying.append(_Dying(key, place, queue.forget_in_flight(key)))
@@ -117,7 +141,7 @@ class Undelivered:
                 if row is None:
                     found.append(_Found(each, None, True))
                 elif not row.is_whole:
-                    manager.damage.put_aside(db, "outgoing", row.key)
+                    manager.damage.put_aside(db, "outgoing", row.key, queue.destination)
                     found.append(_Found(each, row.packet, True, is_whole=False))
                 else:
                     is_meant = message_number in (None, number_of(row.packet))
@@ -127,6 +151,12 @@ class Undelivered:
                 for each in found
                 if each.packet and each.is_meant and each.is_whole
             ]
+            event_rows.insert(
+                db,
+                self._told(
+                    queue, [each for each in found if each.is_whole], kind, message_class, reason
+                ),
+            )
             outgoing_rows.delete(db, [queue.id << LOOKUP_BITS | each.key for each, _ in buried])
             message_rows.insert(
                 db,
@@ -146,6 +176,39 @@ class Undelivered:
 
         done = manager.storage.batch.run(bury)
         done.add_done_callback(partial(self._buried, queue, message_class, reason, wall_ms))
+
+    def _told(
+        self,
+        queue: OutgoingQueue,
+        found: list[_Found],
+        kind: Kind,
+        message_class: int,
+        reason: str,
+    ) -> list[Event]:
+        recorder = self._manager.recorder
+        dead = [(each.packet, each.dying.place) for each in found if each.packet and each.is_meant]
+        told = recorder.events(
+            kind,
+            [packet for packet, _ in dead],
+            queue=queue.destination,
+            message_class=message_class,
+            reason=reason,
+        )
+        told += self._manager.endings.told_of_dead(
+            dead, message_class, reason, queue=queue.destination
+        )
+        # Without its row it was acknowledged while it was dying, in this very batch.
+        told += recorder.told(
+            Kind.ORDER_ACKNOWLEDGED,
+            (
+                (self._manager.id, each.dying.sent.message_number, -1, each.dying.sent.size)
+                for each in found
+                if each.packet is None and each.dying.sent is not None
+            ),
+            queue=queue.destination,
+            peer=queue.link.peer,
+        )
+        return told
 
     def _buried(
         self,
@@ -190,7 +253,7 @@ class Undelivered:
                 code=MessageClass.name_of(message_class),
             )
         if again:
-            queue.new_pass(transactional_only=True)
+            queue.new_pass("another message was meant by its refusal", transactional_only=True)
         queue.link.wake()
 
     def _count_out(self, queue: OutgoingQueue, dying: _Dying, packet: bytes | None) -> None:

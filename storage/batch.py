@@ -149,13 +149,27 @@ class Batch:
         self._outcomes.append((token, result, at_s))
         self._count(1)
 
-    def record(self, event: Event) -> None:
+    def mention(self, event: Event) -> None:
         """Tell of what the acts of this batch do, or of what needs no act of its own.
 
-        A unit that finds out only in its commit what happens uses `events.insert` instead.
+        It causes no commit, and goes to disk with the next one.  Until that begins the event may be
+        added to.  A unit that finds out only in its commit what happens uses `events.insert`.
         """
         self._events.append(event)
+
+    @property
+    def mentions(self) -> bool:
+        """Whether there are events that wait."""
+        return bool(self._events)
+
+    def write_soon(self) -> None:
+        """Commit, though there may be nothing but events."""
         self._count(0)
+
+    def record(self, event: Event) -> None:
+        """An event that causes a commit."""
+        self.mention(event)
+        self.write_soon()
 
     # Rare acts, and who wants to hear of the commit.
 

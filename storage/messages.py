@@ -7,7 +7,7 @@ from typing import NamedTuple
 from storage import damaged, pages
 from storage.damaged import checksum_of
 from storage.keys import queue_range
-from storage.pages import PAGE_BYTES_MAX, PAGE_ROWS_MAX, Totals, key_list
+from storage.pages import PAGE_BYTES_MAX, PAGE_ROWS_MAX, Head, Totals, key_list
 
 
 class MessageRow(NamedTuple):
@@ -57,15 +57,16 @@ def count_abort(db: sqlite3.Connection, keys: Sequence[int]) -> None:
     )
 
 
-def remove(db: sqlite3.Connection, keys: Sequence[int]) -> Totals:
-    """Delete these messages; how many of them there were."""
-    count, size = db.execute(
-        "SELECT count(*), coalesce(sum(length(packet)), 0) FROM message"
-        " WHERE key IN (SELECT value FROM json_each(?))",
-        (key_list(keys),),
-    ).fetchone()
+def remove(db: sqlite3.Connection, keys: Sequence[int]) -> list[Head]:
+    """Delete these messages; which of them there were, in the order of receiving."""
+    found = pages.heads(db, "message", keys)
     delete(db, keys)
-    return Totals(count, size)
+    return found
+
+
+def identities(db: sqlite3.Connection, queue_id: int) -> list[Head]:
+    """Which messages a queue holds."""
+    return pages.heads_between(db, "message", *queue_range(queue_id))
 
 
 class Move(NamedTuple):

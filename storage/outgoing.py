@@ -12,7 +12,7 @@ from storage.keys import (
     level_range,
     queue_range,
 )
-from storage.pages import PAGE_BYTES_MAX, PAGE_ROWS_MAX, Totals, key_list
+from storage.pages import PAGE_BYTES_MAX, PAGE_ROWS_MAX, Head, Totals, key_list
 from storage.sequences import decode_sequence_id, encode_sequence_id
 
 
@@ -64,6 +64,11 @@ def delete(db: sqlite3.Connection, keys: Sequence[int]) -> None:
 def delete_ranges(db: sqlite3.Connection, ranges: Iterable[tuple[int, int]]) -> None:
     """First and last key of each range, both included."""
     db.executemany("DELETE FROM outgoing WHERE key BETWEEN ? AND ?", ranges)
+
+
+def identities(db: sqlite3.Connection, first: int, last: int) -> list[Head]:
+    """Which messages the rows of a range hold, both ends included."""
+    return pages.heads_between(db, "outgoing", first, last)
 
 
 def release(db: sqlite3.Connection, first: int, last: int) -> Totals:

@@ -61,6 +61,44 @@ def totals_by_level(db: sqlite3.Connection, table: str) -> dict[tuple[int, int],
         found[queue_id, level] = totals_between(db, table, first, last)
 
 
+class Head(NamedTuple):
+    """Which message a row holds, read off its packet at fixed places.  [MS-MQMQ] 2.2.19.2"""
+
+    key: int
+    source: bytes
+    number: int
+    size: int  # bytes of the packet
+
+
+#: For `head`: SourceQueueManager to MessageId.  The rest of a long packet is not read.
+HEAD = "key, substr(packet, 17, 44), length(packet)"
+
+
+def head(row: tuple[int, bytes, int]) -> Head:
+    key, identity, size = row
+    # Whatever a damaged row holds, it is given a name.
+    return Head(
+        key, identity[:16].ljust(16, b"\0"), int.from_bytes(identity[40:44], "little"), size
+    )
+
+
+def heads(db: sqlite3.Connection, table: str, keys: Sequence[int]) -> list[Head]:
+    """Which messages the rows with these keys hold, in the order of the keys."""
+    rows = db.execute(
+        f"SELECT {HEAD} FROM {table} WHERE key IN (SELECT value FROM json_each(?)) ORDER BY key",
+        (key_list(keys),),
+    )
+    return list(map(head, rows))
+
+
+def heads_between(db: sqlite3.Connection, table: str, first: int, last: int) -> list[Head]:
+    """Likewise those of a range, both ends included."""
+    rows = db.execute(
+        f"SELECT {HEAD} FROM {table} WHERE key BETWEEN ? AND ? ORDER BY key", (first, last)
+    )
+    return list(map(head, rows))
+
+
 def key_list(keys: Sequence[int]) -> str:
     """A list of integers as one parameter, for `json_each`."""
     return f"[{','.join(map(str, keys))}]"

@@ -142,10 +142,12 @@ CREATE TABLE event_block (
     first_at_ms INTEGER NOT NULL,
     last_at_ms  INTEGER NOT NULL,
     events      INTEGER NOT NULL,                -- how many, one for each message
-    data        BLOB NOT NULL                    -- MessagePack
+    data        BLOB NOT NULL,                   -- MessagePack
+    -- What all blocks took that there ever were, up to and with this one.
+    end_bytes   INTEGER NOT NULL DEFAULT 0
 );
 
--- Which messages a block may speak of.
+-- Which messages a block may speak of; and, with an empty source, which arrivals (keys.py).
 CREATE TABLE event_range (
     source BLOB NOT NULL,
     first  INTEGER NOT NULL,

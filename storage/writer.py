@@ -70,6 +70,8 @@ class Writer:
 
     async def close(self) -> None:
         """Wait until everything that was given is durable, or has failed; then take no more."""
+        if self.batch.mentions:
+            self.batch.write_soon()
         while not self._idle.is_set():
             await self._idle.wait()
             await asyncio.sleep(0)  # what those do who were told belongs to it

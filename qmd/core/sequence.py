@@ -259,6 +259,10 @@ class OutgoingSequence:
             self._due = now + self._interval_s()
         return previous
 
+    def was_transmitted(self, number: int) -> bool:
+        """Whether the message went before, in this pass or another; or perhaps before a start."""
+        return number <= self._highest_transmitted
+
     def acknowledge(self, sequence_id: int, number: int, now: float) -> int | None:
         """An order ack arrived.  Returns the number up to which messages can be released.
 
