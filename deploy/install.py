@@ -2,7 +2,7 @@
 
     PREFIX/lib/qmd/                   the application and its locked dependencies
     PREFIX/bin/qmd                    its command
-    PREFIX/lib/systemd/system/        qmd.service, qmd.socket
+    PREFIX/lib/systemd/system/        qmd.service, qmd.socket, qmd-service@.service
     PREFIX/lib/{sysusers,tmpfiles}.d/ the user qmd and its folders
     PREFIX/share/doc/qmd/             licence, changes, example configuration
     SYSCONFDIR/qmd/qmd.toml           the configuration, if there is none yet
@@ -58,6 +58,7 @@ class Layout:
         self.documents = self.staged(prefix / "share/doc/qmd")
         self.units = {
             "qmd.service": self.staged(prefix / "lib/systemd/system/qmd.service"),
+            "qmd-service@.service": self.staged(prefix / "lib/systemd/system/qmd-service@.service"),
             "qmd.socket": self.staged(prefix / "lib/systemd/system/qmd.socket"),
             "qmd.sysusers": self.staged(prefix / "lib/sysusers.d/qmd.conf"),
             "qmd.tmpfiles": self.staged(prefix / "lib/tmpfiles.d/qmd.conf"),

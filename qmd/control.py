@@ -351,6 +351,20 @@ class ControlConnection(asyncio.Protocol):
         self._manager.transactions.begin(request.transaction, self, idle_s)
         self._done(request.number, None)
 
+    def _settle(self, request: frames.Settle) -> None:
+        queue = self._manager.routes.find_queue(request.queue)
+        self._change(
+            request.number,
+            self._manager.transactions.settle(
+                request.transaction,
+                self,
+                queue,
+                request.lookup_ids,
+                target=request.target,
+                reason=request.reason,
+            ),
+        )
+
     def _commit(self, request: frames.Commit) -> None:
         self._manager.transactions.commit(
             request.transaction, self, partial(self._done, request.number)
@@ -462,6 +476,7 @@ _HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
     frames.Move: ControlConnection._move,
     frames.Outcome: ControlConnection._outcome,
     frames.Begin: ControlConnection._begin,
+    frames.Settle: ControlConnection._settle,
     frames.Commit: ControlConnection._commit,
     frames.Abort: ControlConnection._abort,
     frames.ListTransactions: ControlConnection._list_transactions,

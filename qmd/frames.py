@@ -215,6 +215,17 @@ class Begin(Request, tag="begin", frozen=True):
     idle_s: float = 0.0
 
 
+class Settle(Request, tag="settle", frozen=True):
+    """What the transaction's commit does with messages that it received: instead of removing them
+    it moves them to the queue `target`, or, without one, rejects them.  -> their number"""
+
+    transaction: TransactionId
+    queue: str
+    lookup_ids: LookupIds
+    target: str = ""
+    reason: str = ""
+
+
 class Commit(Request, tag="commit", frozen=True):
     """Everything of the transaction is done, as one.  -> [message id of what was sent, ...]
 
@@ -327,6 +338,7 @@ AnyRequest = (
     | Move
     | Outcome
     | Begin
+    | Settle
     | Commit
     | Abort
     | ListTransactions

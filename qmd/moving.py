@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -89,7 +90,7 @@ class Moving:
         target = self._find_target(source, target_name)
         while True:
             chosen = await self._manager.choosing.choose(source, choice, piece)
-            self._check(source, target, chosen)
+            self._check(source, target, chosen.messages)
             if dry_run or not chosen.messages:
                 return _result(chosen, len(chosen.messages), chosen.bytes)
             if not isinstance(target, LocalQueue):
@@ -172,16 +173,17 @@ class Moving:
         self,
         source: LocalQueue,
         target: LocalQueue | tuple[LocalQueue, LocalPath],
-        chosen: Chosen,
+        messages: list[StoredMessage],
     ) -> None:
         """The rules of kinds and quotas, for all of the piece."""
         owner = target if isinstance(target, LocalQueue) else target[0]
-        for message in chosen.messages:
+        for message in messages:
             if is_transactional(message.packet) != owner.transactional:
                 raise _wrong_kind(owner, message)
         payer = owner.payer
-        if payer is not source.payer and not payer.has_room(chosen.bytes):
-            raise queue_refusal(payer, chosen.bytes)
+        size = sum(len(message.packet) for message in messages)
+        if payer is not source.payer and not payer.has_room(size):
+            raise queue_refusal(payer, size)
 
     async def _move(
         self,
@@ -193,9 +195,8 @@ class Moving:
         is_named: bool,
     ) -> Result:
         manager = self._manager
-        wall = manager.environment.time()
-        wall_s, wall_ms = int(wall), int(wall * 1000)
-        self._check(source, target, chosen)  # others may have come first
+        wall_ms = int(manager.environment.time() * 1000)
+        self._check(source, target, chosen.messages)  # others may have come first
         mover = Reader()
         moving: list[_Moving] = []
         for message in chosen.messages:
@@ -212,6 +213,68 @@ class Moving:
                     " application",
                     "Try again when it is done with it, or end that application.",
                 )
+        run = self._hand_over(
+            source, target, moving, partial(_result, chosen), token, is_named=is_named
+        )
+        try:
+            _, result = await asyncio.shield(run)
+        except NoSuchQueue as error:
+            raise _was_deleted(target) from error
+        log.info(
+            "messages_moved", queue=source.name, to_queue=target.name, count=result["messages"]
+        )
+        return result
+
+    async def target_for(self, source: LocalQueue, name: str) -> LocalQueue:
+        """Where messages of `source` may be moved: a new subqueue is made.  Raises Refusal."""
+        target = self._find_target(source, name)
+        return target if isinstance(target, LocalQueue) else await self._create_subqueue(*target)
+
+    def check(self, source: LocalQueue, target: LocalQueue, messages: list[StoredMessage]) -> None:
+        """Whether these may be moved now.  Raises Refusal."""
+        for queue in (source, target):
+            if queue.deleted:
+                raise _was_deleted(queue)
+        self._check(source, target, messages)
+
+    def move_taken(
+        self,
+        reader: Reader,
+        source: LocalQueue,
+        target: LocalQueue,
+        lookup_ids: Sequence[int],
+        transaction: str,
+    ) -> None:
+        """Move messages that `reader` took, and `check` has let through, with the open batch."""
+        wall_ms = int(self._manager.environment.time() * 1000)
+        moving: list[_Moving] = []
+        for lookup_id in lookup_ids:
+            message = source.taken[lookup_id]
+            moved = self._moved(source, target, message, wall_ms)
+            is_express = lookup_id in source.express
+            moving.append(_Moving(message, moved, is_express))
+            if not is_express:
+                source.taken[lookup_id] = StoredMessage(lookup_id, 0, b"")  # as if it were held
+        reader.taken[source].difference_update(lookup_ids)
+        self._hand_over(
+            source, target, moving, lambda *_: {}, b"", is_named=False, transaction=transaction
+        )
+
+    def _hand_over(
+        self,
+        source: LocalQueue,
+        target: LocalQueue,
+        moving: list[_Moving],
+        result_of: Callable[[int, int], Result],
+        token: bytes,
+        *,
+        is_named: bool,
+        transaction: str = "",
+    ) -> asyncio.Future[tuple[set[int], Result]]:
+        """With the open batch; nobody else has what is moving."""
+        manager = self._manager
+        wall = manager.environment.time()
+        wall_s, wall_ms = int(wall), int(wall * 1000)
         stored = [each for each in moving if not each.is_express]
         size = sum(len(each.message.packet) for each in stored)
         # As with what arrives, the books are right before the disk has it; and put right after.
@@ -244,10 +307,11 @@ class Moving:
                     queue=source.name,
                     places=[each.moved.lookup_id for each in done],
                     to_queue=target.name,
+                    transaction=transaction,
                 )
                 events.insert(db, told)
             size = sum(len(each.message.packet) for each in done)
-            result = _result(chosen, len(done), size)
+            result = result_of(len(done), size)
             if token:
                 outcomes.record(db, [(token, msgspec.msgpack.encode(result), wall_s)])
             return {each.message.lookup_id for each in done}, result
@@ -266,14 +330,7 @@ class Moving:
 
         run = manager.storage.batch.run(unit)
         run.add_done_callback(settle)
-        try:
-            _, result = await asyncio.shield(run)
-        except NoSuchQueue as error:
-            raise _was_deleted(target) from error
-        log.info(
-            "messages_moved", queue=source.name, to_queue=target.name, count=result["messages"]
-        )
-        return result
+        return run
 
     def _moved(
         self, source: LocalQueue, target: LocalQueue, message: StoredMessage, wall_ms: int

@@ -21,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from qmd.manager import QueueManager
 
 log = structlog.get_logger()
+
+T = TypeVar("T", bound=Hashable)
 
 SEALED_MAX = 100_000  # ids of which somebody was told that nothing was done
 _EVERYBODY = 1 << 62  # no connection has so high a number
@@ -51,6 +53,9 @@ class Transaction:
     messages: list[NewMessage] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)  # of the messages
     bytes: int = 0  # of their bodies
+    #: What is to be done with received messages other than to remove them: by queue and place.
+    moves: dict[tuple[LocalQueue, int], LocalQueue] = field(default_factory=dict)
+    rejections: dict[tuple[LocalQueue, int], str] = field(default_factory=dict)
     is_committing: bool = False
 
     @property
@@ -149,6 +154,53 @@ class Transactions:
 
         self._manager.reading.take(transaction.reader, queue, limit, wait_s, taken)
 
+    async def settle(
+        self,
+        transaction_id: bytes,
+        owner: Hashable,
+        queue: LocalQueue,
+        lookup_ids: list[int],
+        *,
+        target: str,
+        reason: str,
+    ) -> int:
+        """At the commit, move received messages to `target`, or reject them.  Raises Refusal."""
+        transaction = self._find(transaction_id, owner)
+        lookup_ids = list(dict.fromkeys(lookup_ids))
+        self._check_taken(transaction, queue, lookup_ids)
+        moving = self._manager.moving
+        place = await moving.target_for(queue, target) if target else None
+        transaction = self._find(transaction_id, owner)  # it may have ended meanwhile
+        self._check_taken(transaction, queue, lookup_ids)
+        if place is not None:
+            moving.check(queue, place, [queue.taken[lookup_id] for lookup_id in lookup_ids])
+        elif queue.holds_ended:
+            raise Refusal(
+                "ended_before",
+                f"what is in {queue.name} has met its end before, and nobody waits to hear of it",
+                "Receive it instead.",
+            )
+        for lookup_id in lookup_ids:
+            transaction.moves.pop((queue, lookup_id), None)
+            transaction.rejections.pop((queue, lookup_id), None)
+            if place is not None:
+                transaction.moves[queue, lookup_id] = place
+            else:
+                transaction.rejections[queue, lookup_id] = reason
+        return len(lookup_ids)
+
+    def _check_taken(
+        self, transaction: Transaction, queue: LocalQueue, lookup_ids: list[int]
+    ) -> None:
+        mine = transaction.reader.taken.get(queue, set())
+        for lookup_id in lookup_ids:
+            if lookup_id not in mine:
+                raise Refusal(
+                    "not_taken",
+                    f"message {lookup_id} of {queue.name} was not received in this transaction",
+                    "Receive it first.",
+                )
+
     def commit(
         self, transaction_id: bytes, owner: Hashable, done: Callable[[list[str]], None]
     ) -> None:
@@ -161,6 +213,7 @@ class Transactions:
         reading.stop_waiting(reader)
         sending = self._manager.sending
         try:
+            self._check_received(transaction)
             routes = sending.check(transaction.messages, in_transaction=True)
             for queue, mine in reader.taken.items():
                 reading.check_can_be_told(reader, queue, list(mine))
@@ -170,6 +223,7 @@ class Transactions:
         # From here on nothing is refused any more; all of it goes into one batch.
         transaction.is_committing = True
         batch = self._manager.storage.batch
+        self._settle_received(transaction)
         for queue, mine in list(reader.taken.items()):
             if mine:
                 reading.remove(
@@ -256,6 +310,29 @@ class Transactions:
             "It has ended, or its connection has; ask for its outcome, and begin another.",
         )
 
+    def _check_received(self, transaction: Transaction) -> None:
+        for queue, mine in transaction.reader.taken.items():
+            if mine and queue.deleted:
+                raise Refusal(
+                    "no_such_queue",
+                    f"{queue.name} was deleted, with what the transaction had received from it",
+                    "Begin another transaction.",
+                )
+            self._manager.reading.check_can_be_told(transaction.reader, queue, list(mine))
+        for (source, target), lookup_ids in _by_queues(transaction.moves).items():
+            messages = [source.taken[lookup_id] for lookup_id in lookup_ids]
+            self._manager.moving.check(source, target, messages)
+
+    def _settle_received(self, transaction: Transaction) -> None:
+        for (source, target), lookup_ids in _by_queues(transaction.moves).items():
+            self._manager.moving.move_taken(
+                transaction.reader, source, target, lookup_ids, transaction.id.hex()
+            )
+        for (queue, reason), lookup_ids in _by_queues(transaction.rejections).items():
+            self._manager.reading.reject(
+                transaction.reader, queue, lookup_ids, reason, b"", _nobody
+            )
+
     def _committed(
         self, transaction: Transaction, ids: list[str], done: Callable[[list[str]], None]
     ) -> None:
@@ -306,6 +383,14 @@ class Transactions:
 
     def _is_waiting(self, transaction: Transaction) -> bool:
         return self._manager.reading.is_waiting(transaction.reader)
+
+
+def _by_queues(chosen: dict[tuple[LocalQueue, int], T]) -> dict[tuple[LocalQueue, T], list[int]]:
+    """The lookup ids, in order, of what is to be done with messages of one queue."""
+    found: dict[tuple[LocalQueue, T], list[int]] = {}
+    for (queue, lookup_id), what in sorted(chosen.items(), key=lambda each: each[0][1]):
+        found.setdefault((queue, what), []).append(lookup_id)
+    return found
 
 
 def _tell(done: asyncio.Future[list[str]], ids: list[str]) -> None:

@@ -26,6 +26,7 @@ from qmd.catalogue import (
     queues,
     receiving,
     requests,
+    services,
     starting,
     usage,
 )
@@ -69,6 +70,7 @@ AREAS = (
     Area("Why a daemon does not start, or stops", 3001, 3399, starting.ENTRIES),
     Area("Between an application and the daemon", 4001, 4099, clients.ENTRIES),
     Area("The command line", 5001, 5099, usage.ENTRIES),
+    Area("Queued services", 6001, 6099, services.ENTRIES),
 )
 ENTRIES: tuple[Entry, ...] = tuple(entry for area in AREAS for entry in area.entries)
 RETIRED: frozenset[int] = frozenset()  # numbers of errors that there were

@@ -28,6 +28,7 @@ COMMANDS = {
     "sequence": "qmd.cli.sequence:sequence",
     "session": "qmd.cli.session:session",
     "transaction": "qmd.cli.transaction:transaction",
+    "service": "qmd.cli.service:service",
     "name": "qmd.cli.name:name",
     "check": "qmd.cli.check:check",
     "explain": "qmd.cli.explain:explain",

@@ -34,7 +34,7 @@ from qmd.client.new_message import Acknowledge, Properties, new_message
 from qmd.client.queue_manager import Moved, QueueManager, connect
 from qmd.client.receiver import Taken
 from qmd.client.sender import Sender
-from qmd.client.transaction import Transaction
+from qmd.client.transaction import Transaction, current_transaction, no_transaction
 from qmd.frames import UNLIMITED, Choice
 
 __all__ = [
@@ -71,5 +71,7 @@ __all__ = [
     "WrongDelivery",
     "chosen",
     "connect",
+    "current_transaction",
     "new_message",
+    "no_transaction",
 ]

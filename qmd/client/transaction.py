@@ -15,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar, Token
 from typing import Any, Unpack
 
 from qmd import frames
@@ -30,6 +31,23 @@ from qmd.client.errors import (
 from qmd.client.message import Message
 from qmd.client.new_message import Properties, new_message
 
+_current: ContextVar[Transaction | None] = ContextVar("qmd_transaction", default=None)
+
+
+def current_transaction() -> Transaction | None:
+    """The innermost `async with qm.transaction()` that this code is in."""
+    return _current.get()
+
+
+@contextlib.contextmanager
+def no_transaction() -> Iterator[None]:
+    """What is within does not belong to the transaction around it."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
 
 class Transaction:
     """Made by `QueueManager.transaction`; a context manager.
@@ -43,6 +61,7 @@ class Transaction:
         self._idle_s = idle_s
         self._connection: Connection | None = None
         self._is_over = False
+        self._outer: Token[Transaction | None] | None = None
         self.id = os.urandom(16)
         #: Ids of what was sent, once it is committed.
         self.sent: list[str] = []
@@ -85,6 +104,15 @@ class Transaction:
         result = await self._ask(frames.Take, queue, limit, wait_s, self.id)
         return [Message(stored) for stored in frames.stored_messages(result)]
 
+    async def move(self, queue: str, lookup_ids: Sequence[int], target: str) -> None:
+        """Move messages that it received to another queue of this computer, instead of removing
+        them; a subqueue as `orders;retry` is created by the first move to it."""
+        await self._ask(frames.Settle, self.id, queue, list(lookup_ids), target)
+
+    async def reject(self, queue: str, lookup_ids: Sequence[int], reason: str = "") -> None:
+        """Reject messages that it received: their senders get them back, with the reason."""
+        await self._ask(frames.Settle, self.id, queue, list(lookup_ids), "", reason)
+
     async def commit(self) -> list[str]:
         """All of it is done, and on disk, when this returns; the ids of what was sent.
 
@@ -117,11 +145,14 @@ class Transaction:
 
     async def __aenter__(self) -> Transaction:
         await self.begin()
+        self._outer = _current.set(self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
+        if self._outer is not None:
+            _current.reset(self._outer)
         if kind is not None:
             await self.abort((str(error) or kind.__name__)[:200])
         elif not self._is_over:

@@ -40,13 +40,16 @@ def test_the_sandbox_is_rated_tight():
 @needs_systemd_analyze
 def test_systemd_understands_every_line_of_the_units(tmp_path):
     """With a command that exists here, since the installed one does not."""
-    for unit in ("qmd.service", "qmd.socket"):
+    for unit in ("qmd.service", "qmd.socket", "qmd-service@.service"):
         text = (DEPLOY / unit).read_text().replace("/usr/local/bin/qmd", "/bin/true")
         (tmp_path / unit).write_text(text)
 
-    result = analyze("verify", "--man=no", tmp_path / "qmd.service", tmp_path / "qmd.socket")
+    (tmp_path / "qmd-service@.service").rename(tmp_path / "qmd-service@orders.service")
+    units = sorted(tmp_path.glob("qmd*"))
+    result = analyze("verify", "--man=no", *units)
 
-    complaints = [line for line in result.stderr.splitlines() if "qmd." in line]
+    assert len(units) == 3
+    complaints = [line for line in result.stderr.splitlines() if "qmd" in line]
     assert result.returncode == 0, result.stderr
     assert not complaints
 

@@ -37,6 +37,18 @@ class Application:
         )
         return await done
 
+    async def move(
+        self, transaction: bytes, queue: str, messages: list[StoredMessage], target: str
+    ) -> int:
+        return await self.host.transactions.settle(
+            transaction,
+            self,
+            self.host.queue(queue),
+            [message.lookup_id for message in messages],
+            target=target,
+            reason="",
+        )
+
     def committing(self, transaction: bytes) -> "asyncio.Future[list[str]]":
         done: asyncio.Future[list[str]] = self.host.loop.create_future()
         self.host.transactions.commit(transaction, self, done.set_result)
@@ -272,3 +284,55 @@ async def test_a_message_is_sent_once_for_its_deduplication_id(hosts: Hosts) -> 
         b"once",
         b"once",
     ]
+
+
+@hosted
+async def test_what_it_moves_is_moved_with_the_rest_of_it_or_not_at_all(hosts: Hosts) -> None:
+    a = await hosts.start()
+    application = await orders(a, b"one", b"two")
+    aborted = application.begin()
+    taken = await application.take(aborted, "orders", 2)
+    assert await application.move(aborted, "orders", taken, "orders;retry") == 2
+    application.abort(aborted)
+    assert bodies(await a.peek("orders")) == [b"one", b"two"]
+    assert await a.peek("orders;retry") == []
+
+    transaction = application.begin()
+    taken = await application.take(transaction, "orders", 2)
+    application.send(transaction, "invoices", b"1")
+    await application.move(transaction, "orders", taken[:1], "orders;retry")
+    assert await a.peek("orders;retry") == []
+    await application.committing(transaction)
+    (moved,) = await a.peek("orders;retry")
+    assert (bodies([moved]), moved.move_count, moved.abort_count) == ([b"one"], 1, 1)
+    assert await a.peek("orders") == [], "the other one was received"
+    assert bodies(await a.peek("invoices")) == [b"1"]
+
+
+@hosted
+async def test_what_it_did_not_receive_it_cannot_move(hosts: Hosts) -> None:
+    a = await hosts.start()
+    application = await orders(a, b"one")
+    await a.create("plain")
+    transaction = application.begin()
+    with pytest.raises(Refusal, match="was not received in this transaction"):
+        await application.move(transaction, "orders", await a.peek("orders"), "orders;retry")
+    taken = await application.take(transaction, "orders")
+    with pytest.raises(Refusal, match="transactional"):
+        await application.move(transaction, "orders", taken, "plain")
+    await application.committing(transaction)
+
+
+@hosted
+async def test_what_it_received_from_a_queue_that_was_deleted_cannot_be_committed(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    application = await orders(a, b"one")
+    transaction = application.begin()
+    await application.take(transaction, "orders")
+    application.send(transaction, "invoices", b"never")
+    await a.administration.delete(a.queue("orders"))
+    with pytest.raises(Refusal, match="was deleted"):
+        application.committing(transaction)
+    assert await a.peek("invoices") == []

@@ -1,0 +1,143 @@
+"""`qmd service run`: plays the calls of a queued service, as a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.parameters import duration
+from qmd.cli.program import ExitCode, Failure
+
+if TYPE_CHECKING:
+    from qmd.service import Player, Service
+
+
+@click.group()
+def service() -> None:
+    """Run services whose calls come through queues."""
+
+
+@service.command()
+@click.argument("target", metavar="MODULE:SERVICE")
+@click.option(
+    "--queue", default="", help="Where its calls come from.  [default: as it says itself]"
+)
+@click.option("--concurrency", type=click.IntRange(min=1), metavar="N", help="Calls at a time.")
+@click.option(
+    "--drain",
+    type=duration,
+    default="30s",
+    show_default=True,
+    help="On SIGTERM, how long calls that have begun may take.",
+)
+@click.option(
+    "--metrics",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A file to write counters into, every 10 s, in the text format of Prometheus.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(("auto", "console", "json")),
+    default="auto",
+    help="What is written to standard error.",
+)
+@pass_configuration
+def run(
+    configuration: Configuration,
+    target: str,
+    queue: str,
+    concurrency: int | None,
+    drain: float,
+    metrics: Path | None,
+    log_format: str,
+) -> None:
+    """Play the calls of a service until SIGTERM or Ctrl-C.
+
+    MODULE:SERVICE is a class that derives from qmd.service.Service, in a module that is
+    found in the working directory or is installed.  It stops with 0 when it was told to,
+    and with 1 for a poison message that is to stop it.
+    """
+    import asyncio
+
+    from qmd.log import set_up_logging
+    from qmd.service.contract import ServiceError
+
+    set_up_logging("info", log_format)
+    try:
+        kind = _find(target)
+        if concurrency is not None:
+            # A class of its own: what the two settings contradict is said by the same check.
+            kind = type(kind.__name__, (kind,), {}, concurrency=concurrency)
+        asyncio.run(_run(configuration, kind(), queue, drain or 0.0, metrics))
+    except ServiceError as error:
+        raise Failure(ExitCode.FAILED, str(error), "service_refused") from error
+
+
+def _find(target: str) -> type[Service]:
+    import importlib
+    import sys
+
+    from qmd.service.contract import Service, ServiceError
+
+    module_name, _, name = target.partition(":")
+    if not module_name or not name:
+        raise click.UsageError(f"{target!r} is no MODULE:SERVICE, as orders:Orders")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ServiceError(
+            f"module {error.name} is not found: run this where it is, or install it"
+        ) from error
+    kind = getattr(module, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, Service)):
+        raise ServiceError(f"{target} is no class that derives from qmd.service.Service")
+    return kind
+
+
+async def _run(
+    configuration: Configuration, service: Service, queue: str, drain_s: float, metrics: Path | None
+) -> None:
+    import asyncio
+
+    from qmd.cli.interrupt import SIGNALS
+    from qmd.service import Player
+
+    async with configuration.connect() as qm:
+        player = Player(service, qm, queue=queue)
+        loop = asyncio.get_running_loop()
+        for each in SIGNALS:
+            loop.add_signal_handler(each, player.stop)
+        writing = None if metrics is None else asyncio.create_task(_write_metrics(player, metrics))
+        try:
+            await player.run(drain_s=drain_s)
+        finally:
+            if writing is not None and metrics is not None:
+                writing.cancel()
+                _write(player, metrics)
+
+
+METRICS_INTERVAL_S = 10.0
+
+
+async def _write_metrics(player: Player, file: Path) -> None:
+    import asyncio
+
+    while True:
+        _write(player, file)
+        await asyncio.sleep(METRICS_INTERVAL_S)
+
+
+def _write(player: Player, file: Path) -> None:
+    """All at once: whoever collects the file never sees a half."""
+    lines = []
+    for name, (value, meaning) in player.metrics().items():
+        lines += [f"# HELP {name} {meaning}", f"# TYPE {name} counter"]
+        lines.append(f'{name}{{service="{player.name}"}} {value:g}')
+    temporary = file.with_name(f".{file.name}.new")
+    temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    temporary.replace(file)

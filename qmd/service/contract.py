@@ -1,0 +1,251 @@
+"""What a service offers: its operations, its queue, and what is to happen when they fail.
+
+Everything that can be checked without a queue manager is checked when the class is made, so a
+mistake shows when the program is loaded and not with the first call.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeVar, get_args, overload
+
+import msgspec
+
+from qmd.client import Message
+
+Playback = Literal["participate", "ignore", "own"]
+Poison = Literal["move", "reject", "drop", "fault"]
+Encoding = Literal["json", "msgpack"]
+
+LABEL_CHARACTERS_MAX = 249  # the name of an operation travels as the label of its message
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class ServiceError(Exception):
+    """A service that contradicts itself or its queue; it is not started."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """What `operation` said of a method."""
+
+    playback: Playback
+    takes_everything: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation, as its service declares it."""
+
+    name: str
+    playback: Playback
+    arguments: type[msgspec.Struct]
+    #: It gets the message itself, and calls that no other operation knows.
+    takes_everything: bool
+
+    def encode(self, encoding: Encoding, given: tuple[Any, ...], named: dict[str, Any]) -> bytes:
+        """The body of a call.  Raises TypeError as calling the method itself would."""
+        fields = self.arguments.__struct_fields__
+        if len(given) > len(fields):
+            raise TypeError(f"{self.name} takes {len(fields)} arguments; {len(given)} were given")
+        values = dict(zip(fields, given, strict=False))
+        for name, value in named.items():
+            if name not in fields or name in values:
+                raise TypeError(f"{self.name} was given {name!r} twice, or does not take it")
+            values[name] = value
+        arguments = self.arguments(**values)
+        if encoding == "json":
+            return msgspec.json.encode(arguments)
+        return msgspec.msgpack.encode(arguments)
+
+    def decode(self, encoding: Encoding, body: bytes) -> dict[str, Any]:
+        """The arguments by name.  Raises msgspec.DecodeError for what is no call of this one."""
+        if encoding == "json":
+            arguments = msgspec.json.decode(body, type=self.arguments)
+        else:
+            arguments = msgspec.msgpack.decode(body, type=self.arguments)
+        return {name: getattr(arguments, name) for name in self.arguments.__struct_fields__}
+
+
+@overload
+def operation(method: Method) -> Method: ...
+
+
+@overload
+def operation(
+    *, playback: Playback = ..., takes_everything: bool = ...
+) -> Callable[[Method], Method]: ...
+
+
+def operation(
+    method: Any = None, *, playback: Playback = "participate", takes_everything: bool = False
+) -> Any:
+    """Marks a method as one that can be called through the queue.
+
+    `playback`, what it has to do with the transaction in which its call leaves the queue:
+
+    - "participate": they are one.  What it sends, and the receipt of the call, commit together;
+      an exception puts the call back, to be played again.
+    - "ignore": the call has left the queue, for good, before it begins.  It may take any time, and
+      nothing is played again.
+    - "own": the same, but it has a transaction of its own, which commits at its end.
+
+    `takes_everything`: it gets the `Message` itself, whatever it is, if no other operation of the
+    service bears its name: for dead letters, and for senders that know nothing of services.
+    """
+    if playback not in get_args(Playback):
+        raise ServiceError(f"playback is {playback!r}; it must be one of {get_args(Playback)}")
+
+    def mark(function: Any) -> Any:
+        function.__qmd_operation__ = _Mark(playback, takes_everything)
+        return function
+
+    return mark if method is None else mark(method)
+
+
+class Service:
+    """Derive from it, and mark operations with `operation`.
+
+    The class arguments (`class Orders(Service, queue="orders", ...)`) become attributes:
+
+    - `queue`: where its calls come from, by any name of a queue of this computer.
+    - `exactly_once`: the queue is transactional.  `durable`: calls survive a restart of the queue
+      manager.  A volatile queue (durable=False) can promise exactly once to nobody.
+    - `concurrency`: calls at a time; `ordered`: one after the other, in the order of the queue.
+    - `receive_retries`, `retry_cycles`, `retry_delay_s`: a call that fails is played again so many
+      times at once, then waits in the subqueue `;retry` and is tried as often again, in so many
+      cycles; in all (retry_cycles + 1) * (receive_retries + 1) times.
+    - `poison`, what becomes of it then: "move" to the subqueue `;poison`; "reject" it, which its
+      sender hears; "drop" it; "fault": it stays, and the service stops.
+    - `encoding`: how calls are written, "json" or "msgpack".
+    """
+
+    queue: ClassVar[str] = ""
+    exactly_once: ClassVar[bool] = True
+    durable: ClassVar[bool] = True
+    concurrency: ClassVar[int] = 1
+    ordered: ClassVar[bool] = True
+    receive_retries: ClassVar[int] = 5
+    retry_cycles: ClassVar[int] = 2
+    retry_delay_s: ClassVar[float] = 30 * 60.0
+    poison: ClassVar[Poison] = "move"
+    encoding: ClassVar[Encoding] = "json"
+    operations: ClassVar[dict[str, Operation]] = {}
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__()
+        for name, value in settings.items():
+            if name.startswith("_") or name == "operations" or name not in Service.__dict__:
+                known = [each for each in Service.__annotations__ if each != "operations"]
+                raise ServiceError(
+                    f"{cls.__name__}: there is no setting {name!r}; there are {', '.join(known)}"
+                )
+            setattr(cls, name, value)
+        if "concurrency" in settings and "ordered" not in settings:
+            cls.ordered = cls.concurrency == 1
+        cls.operations = dict(_operations(cls))
+        _check(cls)
+
+    async def started(self) -> None:
+        """Called before the first call is played, for connections and the like."""
+
+    async def stopping(self) -> None:
+        """Called after the last one."""
+
+
+def _operations(service: type[Service]) -> typing.Iterator[tuple[str, Operation]]:
+    for name, method in inspect.getmembers(service, inspect.isfunction):
+        mark = getattr(method, "__qmd_operation__", None)
+        if mark is not None:
+            yield name, _operation(service, name, method, mark)
+
+
+def _operation(service: type[Service], name: str, method: Any, mark: _Mark) -> Operation:
+    where = f"{service.__name__}.{name}"
+    if len(name) > LABEL_CHARACTERS_MAX:
+        raise ServiceError(f"{where}: its name has more than {LABEL_CHARACTERS_MAX} characters")
+    try:
+        hints = typing.get_type_hints(method)
+    except NameError as error:
+        raise ServiceError(
+            f"{where}: {error}; the types of its arguments must be known where the class is made"
+        ) from error
+    if hints.get("return", types.NoneType) is not types.NoneType:
+        raise ServiceError(
+            f"{where} returns something, and nobody is there to get it: a queued call is one-way."
+            " Send the answer to a response queue, and annotate it as -> None"
+        )
+    if not inspect.iscoroutinefunction(method):
+        raise ServiceError(f"{where} is no coroutine function: write `async def`")
+    parameters = list(inspect.signature(method).parameters.values())[1:]
+    if mark.takes_everything:
+        if [hints.get(each.name) for each in parameters] != [Message]:
+            raise ServiceError(f"{where} takes everything, so it must take one `Message` only")
+        parameters = []
+    fields: list[tuple[str, type] | tuple[str, type, Any]] = []
+    for each in parameters:
+        if each.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+            raise ServiceError(f"{where}: argument {each.name} cannot travel in a message")
+        if each.name not in hints:
+            raise ServiceError(
+                f"{where}: argument {each.name} has no type, so nobody knows how to read it"
+            )
+        if each.default is inspect.Parameter.empty:
+            fields.append((each.name, hints[each.name]))
+        else:
+            fields.append((each.name, hints[each.name], each.default))
+    try:
+        arguments = msgspec.defstruct(f"{service.__name__}_{name}", fields)
+        msgspec.json.Decoder(arguments)
+        msgspec.msgpack.Decoder(arguments)
+    except TypeError as error:
+        raise ServiceError(f"{where}: its arguments cannot travel in a message: {error}") from error
+    return Operation(name, mark.playback, arguments, mark.takes_everything)
+
+
+def _check(service: type[Service]) -> None:
+    name = service.__name__
+    if service.durable is False and service.exactly_once:
+        raise ServiceError(
+            f"{name}: what lives in memory only cannot arrive exactly once:"
+            " durable=False needs exactly_once=False"
+        )
+    if service.poison not in get_args(Poison):
+        raise ServiceError(f"{name}: poison is {service.poison!r}, not one of {get_args(Poison)}")
+    if service.encoding not in get_args(Encoding):
+        raise ServiceError(
+            f"{name}: encoding is {service.encoding!r}, not one of {get_args(Encoding)}"
+        )
+    if service.concurrency < 1:
+        raise ServiceError(f"{name}: concurrency is {service.concurrency}; at least 1 is needed")
+    if service.ordered and service.concurrency > 1:
+        raise ServiceError(
+            f"{name}: {service.concurrency} calls at a time are played in no order:"
+            " ordered=True needs concurrency=1"
+        )
+    if min(service.receive_retries, service.retry_cycles, service.retry_delay_s) < 0:
+        raise ServiceError(f"{name}: the numbers of retries and their delay cannot be negative")
+    if sum(each.takes_everything for each in service.operations.values()) > 1:
+        raise ServiceError(f"{name}: only one operation can take everything")
+
+
+def check_against_queue(service: type[Service], queue: dict[str, Any]) -> None:
+    """Raises ServiceError for a service that promises what its queue cannot keep."""
+    name, where = service.__name__, queue["name"]
+    if not service.operations:
+        raise ServiceError(f"{name} has no operations: mark some with @operation")
+    if service.exactly_once and not queue["transactional"]:
+        raise ServiceError(
+            f"{name}: queue {where} is not transactional, so its calls may be lost or come twice:"
+            " set exactly_once=False, or create a transactional queue"
+        )
+    if not service.exactly_once and queue["transactional"]:
+        raise ServiceError(
+            f"{name}: queue {where} is transactional, and calls that are posted with"
+            " exactly_once=False would not be let in: leave exactly_once=True"
+        )

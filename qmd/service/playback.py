@@ -1,0 +1,398 @@
+"""The playback side: calls leave the queue, one transaction each, and their operations are run.
+
+    receive ─► known, and tried too often? ─► wait in `;retry`, or end as poison
+       │
+       └► run the operation ─► it went well: commit
+                            └► it raised: abort; the call is back at its place, and played again
+
+How often a call was tried is its abort count, which the queue manager keeps; how many cycles it has
+waited for is its move count, two for each.  So nothing of it is lost with this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+
+from qmd.client import (
+    ClientError,
+    Message,
+    NoSuchQueue,
+    QueueManager,
+    Transaction,
+    TransactionAborted,
+    chosen,
+    no_transaction,
+)
+from qmd.service.contract import (
+    Operation,
+    Service,
+    ServiceError,
+    check_against_queue,
+)
+from qmd.service.proxy import EXTENSION
+
+log = structlog.get_logger()
+
+DRAIN_S = 30.0
+RETRY_LOOK_S_MAX = 5.0
+UNREACHABLE_PAUSE_S = 1.0
+PEEK_MESSAGES = 100
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What an operation can learn about the call that it is run for."""
+
+    message: Message
+    #: Its transaction: the playback's, its own, or None.
+    transaction: Transaction | None
+    #: 1 for the first time that it is played.
+    attempt: int
+    qm: QueueManager
+
+
+_current: ContextVar[Call] = ContextVar("qmd_call")
+
+
+def current_call() -> Call:
+    """The call that is being played.  Raises LookupError outside of an operation."""
+    return _current.get()
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a player has done so far."""
+
+    played: int = 0
+    failed: int = 0
+    delayed: int = 0
+    poisoned: int = 0
+    returned: int = 0
+    busy_s: float = 0.0
+
+
+class _Fault(ServiceError):
+    """A poison message stays in its queue, and the service stops."""
+
+
+class Player:
+    """Plays the calls of one service: `await player.run()`, until `stop`."""
+
+    def __init__(self, service: Service, qm: QueueManager, *, queue: str = "") -> None:
+        self._service = service
+        self._qm = qm
+        self._queue = queue or service.queue
+        self._stopping = asyncio.Event()
+        self._is_system = False
+        self.counts = Counts()
+
+    @property
+    def retry_queue(self) -> str:
+        return f"{self._queue};retry"
+
+    @property
+    def poison_queue(self) -> str:
+        return f"{self._queue};poison"
+
+    @property
+    def name(self) -> str:
+        return type(self._service).__name__
+
+    def metrics(self) -> dict[str, tuple[float, str]]:
+        """Counters by their names: the value, and what it counts."""
+        counts = self.counts
+        return {
+            "qmd_service_calls_played_total": (counts.played, "Calls that went well."),
+            "qmd_service_calls_failed_total": (counts.failed, "Plays that raised an error."),
+            "qmd_service_calls_delayed_total": (counts.delayed, "Calls put into ;retry."),
+            "qmd_service_calls_returned_total": (counts.returned, "Calls back from ;retry."),
+            "qmd_service_calls_poisoned_total": (counts.poisoned, "Calls that were given up."),
+            "qmd_service_busy_seconds_total": (counts.busy_s, "Time spent in operations."),
+        }
+
+    def stop(self) -> None:
+        """Take no further call; `run` returns when those that are being played are done."""
+        self._stopping.set()
+
+    async def run(self, *, drain_s: float = DRAIN_S) -> None:
+        """Play calls until `stop`, and then for at most `drain_s` those that have begun.
+
+        Raises ServiceError for a service that does not fit its queue, and for a poison message
+        where `poison` is "fault".
+        """
+        await self._check()
+        await self._service.started()
+        log.info(
+            "service_started", service=type(self._service).__name__, queue=self._queue,
+            concurrency=self._service.concurrency,
+        )  # fmt: skip
+        tasks = [asyncio.create_task(self._work()) for _ in range(self._service.concurrency)]
+        if self._service.exactly_once and not self._is_system:
+            tasks.append(asyncio.create_task(self._bring_back()))
+        stopped = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
+            self.stop()
+            _, late = await asyncio.wait(tasks, timeout=drain_s)
+            if late:
+                log.warning("calls_cut_off", calls=len(late), after_s=drain_s)
+        finally:
+            for task in [*tasks, stopped]:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            await self._service.stopping()
+            log.info("service_stopped", **msgspec.to_builtins(self.counts))
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+
+    async def _check(self) -> None:
+        facts = await self._qm.show_queue(self._queue)
+        self._is_system = bool(facts.get("system"))
+        if not self._is_system:
+            check_against_queue(type(self._service), facts)
+        elif self._service.poison not in ("drop", "fault"):
+            raise ServiceError(
+                f"{type(self._service).__name__}: {facts['name']} belongs to the queue manager and"
+                ' has no subqueues: its poison must be "drop" or "fault"'
+            )
+
+    # One call after the other.
+
+    async def _work(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                if self._service.exactly_once:
+                    await self._play_one()
+                else:
+                    await self._play_one_loosely()
+            except TransactionAborted as aborted:
+                log.warning("playback_aborted", queue=self._queue, reason=str(aborted))
+            except ServiceError:
+                raise
+            except ClientError as error:
+                log.warning("queue_manager_unreachable", queue=self._queue, reason=str(error))
+                await self._unless_stopping(asyncio.sleep(UNREACHABLE_PAUSE_S))
+
+    async def _play_one(self) -> None:
+        async with self._qm.transaction() as transaction:
+            message = await self._unless_stopping(transaction.receive(self._queue, timeout_s=None))
+            if message is None:
+                await transaction.abort("the service stops")
+                return
+            operation, arguments, fault = self._understand(message)
+            if fault is not None:
+                await self._end_poison(transaction, message, fault)
+                return
+            if await self._is_tried_too_often(transaction, message):
+                return
+            assert operation is not None
+            call = Call(message, transaction, message.abort_count + 1, self._qm)
+            if operation.playback == "participate":
+                try:
+                    await self._run(operation, arguments, call)
+                    await transaction.commit()
+                except Exception as error:
+                    await transaction.abort(f"{operation.name} failed: {_words(error)}")
+                    self._tell_failure(operation, call, error, "it will be played again")
+                else:
+                    self.counts.played += 1
+                return
+            await transaction.commit()  # it has left the queue, whatever becomes of it
+        await self._play_apart(operation, arguments, message)
+
+    async def _play_one_loosely(self) -> None:
+        """From a queue that is not transactional: what fails is lost, as the log will say."""
+        message = await self._unless_stopping(self._qm.receive(self._queue, timeout_s=None))
+        if message is None:
+            return
+        operation, arguments, fault = self._understand(message)
+        if operation is None:
+            self.counts.poisoned += 1
+            log.error("call_lost", message_id=message.id, queue=self._queue, reason=fault)
+            return
+        await self._play_apart(operation, arguments, message)
+
+    async def _play_apart(
+        self, operation: Operation, arguments: dict[str, Any], message: Message
+    ) -> None:
+        """A call that has left its queue already."""
+        try:
+            if operation.playback == "ignore":
+                call = Call(message, None, message.abort_count + 1, self._qm)
+                await self._run(operation, arguments, call)
+            else:
+                async with self._qm.transaction() as own:
+                    call = Call(message, own, message.abort_count + 1, self._qm)
+                    await self._run(operation, arguments, call)
+        except Exception as error:
+            self._tell_failure(operation, call, error, "it is not played again")
+        else:
+            self.counts.played += 1
+
+    async def _run(self, operation: Operation, arguments: dict[str, Any], call: Call) -> None:
+        method = getattr(self._service, operation.name)
+        began = asyncio.get_running_loop().time()
+        token = _current.set(call)
+        try:
+            if operation.playback == "ignore":
+                with no_transaction():
+                    await _called(method, operation, arguments, call.message)
+            else:
+                await _called(method, operation, arguments, call.message)
+        finally:
+            _current.reset(token)
+            spent_s = asyncio.get_running_loop().time() - began
+            self.counts.busy_s += spent_s
+        log.info(
+            "call_played",
+            message_id=call.message.id,
+            operation=operation.name,
+            attempt=call.attempt,
+            ms=round(1000 * spent_s, 3),
+        )
+
+    def _tell_failure(self, operation: Operation, call: Call, error: Exception, then: str) -> None:
+        self.counts.failed += 1
+        log.error(
+            "call_failed",
+            message_id=call.message.id,
+            operation=operation.name,
+            attempt=call.attempt,
+            then=then,
+            exc_info=error,
+        )
+
+    def _understand(self, message: Message) -> tuple[Operation | None, dict[str, Any], str | None]:
+        """The operation and its arguments; or why the message is no call of this service."""
+        operations = self._service.operations
+        operation = operations.get(message.label)
+        if operation is None or operation.takes_everything:
+            operation = next((each for each in operations.values() if each.takes_everything), None)
+            if operation is None:
+                return None, {}, f"there is no operation {message.label!r}"
+            return operation, {}, None
+        encoding = "json"  # whoever knows nothing of services can write that
+        if message.extension.startswith(EXTENSION):
+            encoding = message.extension[len(EXTENSION) :].decode("ascii", "replace")
+        if encoding not in ("json", "msgpack"):
+            return None, {}, f"its encoding {encoding!r} is unknown"
+        try:
+            return operation, operation.decode(encoding, message.body), None  # type: ignore[arg-type]
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return None, {}, f"its arguments cannot be read: {error}"
+
+    # Those that fail.
+
+    async def _is_tried_too_often(self, transaction: Transaction, message: Message) -> bool:
+        """A call that was tried as often as a cycle has it, and has waited for no other yet."""
+        service = self._service
+        tries = service.receive_retries + 1
+        cycles = message.abort_count // tries
+        if (
+            message.abort_count == 0
+            or message.abort_count % tries
+            or self._waited(message) >= cycles
+        ):
+            return False
+        if cycles > service.retry_cycles or self._is_system:
+            failures = f"it failed {message.abort_count} times"
+            await self._end_poison(transaction, message, failures)
+            return True
+        await transaction.move(self._queue, [message.lookup_id], self.retry_queue)
+        await transaction.commit()
+        self.counts.delayed += 1
+        log.warning(
+            "call_delayed",
+            message_id=message.id,
+            attempts=message.abort_count,
+            cycle=cycles,
+            again_in_s=service.retry_delay_s,
+        )
+        return True
+
+    def _waited(self, message: Message) -> int:
+        """The cycles that it has waited for: each moves it away, and back."""
+        return message.move_count // 2
+
+    async def _end_poison(self, transaction: Transaction, message: Message, why: str) -> None:
+        self.counts.poisoned += 1
+        how = self._service.poison
+        if self._is_system and how != "drop":
+            how = "fault"
+        log.error("call_poisoned", message_id=message.id, label=message.label, then=how, reason=why)
+        if how == "fault":
+            await transaction.abort(why)
+            raise _Fault(
+                f"message {message.lookup_id} of {self._queue} cannot be played: {why}; it is still"
+                " there: receive it, or move it away, and start the service again"
+            )
+        if how == "move":
+            await transaction.move(self._queue, [message.lookup_id], self.poison_queue)
+        elif how == "reject":
+            await transaction.reject(self._queue, [message.lookup_id], why)
+        await transaction.commit()
+
+    async def _bring_back(self) -> None:
+        """What has waited long enough in `;retry` goes to the end of the queue."""
+        look_s = min(RETRY_LOOK_S_MAX, max(0.05, self._service.retry_delay_s / 4))
+        while not self._stopping.is_set():
+            with contextlib.suppress(NoSuchQueue, TransactionAborted):
+                try:
+                    await self._bring_back_what_is_due()
+                except ClientError as error:
+                    if isinstance(error, NoSuchQueue | TransactionAborted):
+                        raise
+                    log.warning("queue_manager_unreachable", reason=str(error))
+            await self._unless_stopping(asyncio.sleep(look_s))
+
+    async def _bring_back_what_is_due(self) -> None:
+        now = datetime.now(UTC)
+        waiting = await self._qm.peek(self.retry_queue, limit=PEEK_MESSAGES)
+        due = [
+            message
+            for message in waiting
+            if message.last_move_at is None
+            or (now - message.last_move_at).total_seconds() >= self._service.retry_delay_s
+        ]
+        for message in due:
+            moved = await self._qm.move(
+                self.retry_queue, self._queue, chosen(lookup_ids=[message.lookup_id])
+            )
+            self.counts.returned += moved.messages
+
+    async def _unless_stopping(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """What `work` gives, or None when the service is to stop first."""
+        task = asyncio.ensure_future(work)
+        stopped = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            for each in (task, stopped):
+                each.cancel()
+            await asyncio.wait((task, stopped))
+
+
+async def _called(
+    method: Any, operation: Operation, arguments: dict[str, Any], message: Message
+) -> None:
+    if operation.takes_everything:
+        await method(message)
+    else:
+        await method(**arguments)
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,77 @@
+"""Services for the tests, run with `qmd service run tests.process.shop:...`.
+
+What an operation is told to do is in its arguments; what it has seen goes to the queue `seen`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from qmd.client import Message
+from qmd.service import Service, current_call, operation, proxy
+
+
+class Shop(Service, queue="shop", receive_retries=1, retry_cycles=1, retry_delay_s=0.5):
+    @operation
+    async def order(self, number: int, fails: int = 0, slow_s: float = 0.0) -> None:
+        """Raises as often as it is told to."""
+        call = current_call()
+        assert call.transaction is not None
+        await call.transaction.send("seen", f"{number} for the {call.attempt}. time")
+        await asyncio.sleep(slow_s)
+        if call.attempt <= fails:
+            raise ValueError(f"order {number} cannot be fulfilled")
+
+    @operation(playback="ignore")
+    async def note(self, number: int, fails: bool = False) -> None:
+        call = current_call()
+        assert call.transaction is None
+        await call.qm.send("seen", f"noted {number}", delivery="transactional")
+        if fails:
+            raise ValueError("it does not matter")
+
+    @operation(playback="own")
+    async def book(self, number: int, fails: bool = False) -> None:
+        call = current_call()
+        assert call.transaction is not None
+        await call.transaction.send("seen", f"booked {number}")
+        if fails:
+            raise ValueError("not booked")
+
+    @operation
+    async def forward(self, number: int) -> None:
+        """Calls another service within its own transaction."""
+        await proxy(Shop, current_call().qm).order(number)
+        await asyncio.sleep(0)
+
+
+class Rejecting(Shop, queue="shop", receive_retries=0, retry_cycles=0, poison="reject"):
+    pass
+
+
+class Dropping(Shop, queue="shop", receive_retries=0, retry_cycles=0, poison="drop"):
+    pass
+
+
+class Faulting(Shop, queue="shop", receive_retries=0, retry_cycles=0, poison="fault"):
+    pass
+
+
+class Loose(Service, queue="loose", exactly_once=False):
+    @operation
+    async def order(self, number: int, fails: bool = False) -> None:
+        if fails:
+            raise ValueError("and so it is lost")
+        await current_call().qm.send("seen", f"{number}", delivery="transactional")
+
+
+class Volatile(Loose, queue="loose", durable=False):
+    pass
+
+
+class Undertaker(Service, queue=r"DIRECT=OS:.\SYSTEM$;DEADXACT", poison="fault"):
+    @operation(takes_everything=True)
+    async def bury(self, message: Message) -> None:
+        call = current_call()
+        assert call.transaction is not None
+        await call.transaction.send("seen", f"{message.label}: {message.reason}")

@@ -1,0 +1,171 @@
+"""What a service may say of itself: a contradiction shows when it is loaded."""
+
+# No `from __future__ import annotations`: classes are made inside of functions here.
+from typing import Any
+
+import msgspec
+import pytest
+
+from qmd.client import Message
+from qmd.service import Service, ServiceError, operation
+from qmd.service.contract import check_against_queue
+
+
+class Order(msgspec.Struct):
+    article: str
+    count: int = 1
+
+
+class Orders(Service, queue="orders"):
+    @operation
+    async def place(self, order: Order, urgent: bool = False) -> None:
+        pass
+
+    @operation(playback="ignore")
+    async def report(self) -> None:
+        pass
+
+    async def helper(self) -> None:
+        """No operation."""
+
+
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+def test_arguments_travel_and_come_back_as_they_were(encoding: Any) -> None:
+    place = Orders.operations["place"]
+    body = place.encode(encoding, (Order("screws", 10),), {"urgent": True})
+    assert place.decode(encoding, body) == {"order": Order("screws", 10), "urgent": True}
+
+
+def test_what_has_a_default_may_be_left_out_by_both_ends() -> None:
+    place = Orders.operations["place"]
+    assert place.decode("json", b'{"order": {"article": "nuts"}}') == {
+        "order": Order("nuts"),
+        "urgent": False,
+    }
+
+
+@pytest.mark.parametrize("body", [b"", b"no", b"{}", b'{"order": 1}', b'{"order": {"article": 2}}'])
+def test_what_is_no_call_is_not_taken_for_one(body: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        Orders.operations["place"].decode("json", body)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [((), {}), ((1, 2, 3), {}), ((), {"count": 1}), ((Order("x"),), {"order": Order("y")})],
+)
+def test_a_call_that_the_method_would_not_take_is_refused_at_once(given: Any, named: Any) -> None:
+    with pytest.raises(TypeError):
+        Orders.operations["place"].encode("json", given, named)
+
+
+def test_only_what_is_marked_can_be_called() -> None:
+    assert set(Orders.operations) == {"place", "report"}
+
+
+def test_a_service_inherits_its_operations() -> None:
+    class Late(Orders, queue="late", concurrency=4):
+        pass
+
+    assert set(Late.operations) == {"place", "report"}
+    assert (Late.queue, Late.concurrency, Late.ordered) == ("late", 4, False)
+    assert Orders.concurrency == 1
+
+
+def wrong(complaint: str, **settings: Any) -> None:
+    with pytest.raises(ServiceError, match=complaint):
+
+        class _(Orders, **settings):
+            pass
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    wrong("durable=False needs exactly_once=False", durable=False)
+    wrong("ordered=True needs concurrency=1", concurrency=2, ordered=True)
+    wrong("at least 1", concurrency=0)
+    wrong("cannot be negative", receive_retries=-1)
+    wrong("not one of", poison="explode")
+    wrong("not one of", encoding="xml")
+    wrong("there is no setting 'retries'", retries=3)
+    wrong("there is no setting 'operations'", operations={})
+
+
+def test_operations_that_no_queue_can_carry_are_refused() -> None:
+    with pytest.raises(ServiceError, match="nobody is there to get it"):
+
+        class Answers(Service):
+            @operation
+            async def ask(self) -> int:
+                return 1
+
+    with pytest.raises(ServiceError, match="has no type"):
+
+        class Untyped(Service):
+            @operation
+            async def place(self, order) -> None:  # type: ignore[no-untyped-def]
+                pass
+
+    with pytest.raises(ServiceError, match="async def"):
+
+        class Plain(Service):
+            @operation
+            def place(self) -> None:
+                pass
+
+    with pytest.raises(ServiceError, match="cannot travel"):
+
+        class Stars(Service):
+            @operation
+            async def place(self, *orders: int) -> None:
+                pass
+
+    with pytest.raises(ServiceError, match="cannot travel in a message"):
+
+        class Ambiguous(Service):
+            @operation
+            async def place(self, order: list[int] | tuple[int, ...]) -> None:
+                pass
+
+    with pytest.raises(ServiceError, match="one `Message` only"):
+
+        class Everything(Service):
+            @operation(takes_everything=True)
+            async def other(self, order: Order) -> None:
+                pass
+
+    with pytest.raises(ServiceError, match="only one operation"):
+
+        class Twice(Service):
+            @operation(takes_everything=True)
+            async def one(self, message: Message) -> None:
+                pass
+
+            @operation(takes_everything=True)
+            async def two(self, message: Message) -> None:
+                pass
+
+    with pytest.raises(ServiceError, match="playback is 'sometimes'"):
+        operation(playback="sometimes")  # type: ignore[call-overload]
+
+
+def test_a_service_and_its_queue_have_to_agree() -> None:
+    class Loose(Orders, exactly_once=False):
+        pass
+
+    class Volatile(Orders, exactly_once=False, durable=False):
+        pass
+
+    class Empty(Service, queue="orders"):
+        pass
+
+    transactional = {"name": "orders", "transactional": True}
+    plain = {"name": "orders", "transactional": False}
+    check_against_queue(Orders, transactional)
+    check_against_queue(Loose, plain)
+    check_against_queue(Volatile, plain)
+    with pytest.raises(ServiceError, match="is not transactional"):
+        check_against_queue(Orders, plain)
+    with pytest.raises(ServiceError, match="is transactional"):
+        check_against_queue(Loose, transactional)
+    with pytest.raises(ServiceError, match="has no operations"):
+        check_against_queue(Empty, transactional)
