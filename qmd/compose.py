@@ -7,16 +7,25 @@ disk, in an outgoing queue, on the wire.  Only what a later transmission changes
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from protocol import (
     BaseFlags,
     BaseHeader,
+    DebugFlags,
+    DebugHeader,
     DirectQueueName,
+    MessageClass,
     MessagePropertiesHeader,
+    MqfAddressHeader,
+    MqfElement,
+    MqfSignatureHeader,
+    MultiQueueFormatHeader,
     PrivateQueueName,
     PropertyFlags,
+    SecurityFlags,
+    SecurityHeader,
     TransactionFlags,
     TransactionHeader,
     UserFlags,
@@ -24,8 +33,18 @@ from protocol import (
     UserMessage,
     build_user_message,
 )
-from protocol.format_name import DirectName, FormatName, PrivateName, PublicName
+from protocol.format_name import DirectName, FormatName, MultipleName, PrivateName, PublicName
 from protocol.identifiers import NULL_GUID
+from protocol.multi_queue import (
+    MQF_ADMIN,
+    MQF_DESTINATION,
+    MQF_DIRECT,
+    MQF_PRIVATE,
+    MQF_PUBLIC,
+    MQF_RESPONSE,
+    MQF_SIGNATURE,
+)
+from protocol.security_id import SENDER_ID_BYTES_MAX
 from qmd.frames import AUTOMATIC, EXPRESS, INFINITE_S, TRANSACTIONAL, NewMessage
 from qmd.refusal import Refusal
 
@@ -33,6 +52,7 @@ LABEL_CHARACTERS_MAX = 249  # [MS-MQMQ] 2.2.19.3: 0xFA characters with the null
 PACKET_BYTES_MAX = 0x0040_0000  # [MS-MQMQ] 2.2.19.1 PacketSize
 TIME_TO_REACH_QUEUE_DEFAULT_S = 345_600  # 4 days, [MS-MQDMPR] 3.1.1.12
 PRIORITY_MAX = 7
+REPLY_QUEUES_MAX = 100  # of one message; each of its acknowledgments is sent to all of them
 TRANSACTION_INDEX_MASK = 0xFFFFF  # 20 bits, [MS-MQMQ] 2.2.20.5
 
 _SIGNATURE = 0x524F494C  # "LIOR", [MS-MQMQ] 2.2.19.1
@@ -41,6 +61,11 @@ _VERSION = 0x10
 _PRIVATE, _PUBLIC, _PRIVATE_ELSEWHERE, _DIRECT = 3, 5, 6, 7
 _PROPERTIES = 1 << 21
 _TRANSACTION = 1 << 20
+_SECURITY = 1 << 19
+_CONNECTOR = 1 << 22
+_MULTI_QUEUE = 1 << 23
+_DEBUG, _TRACING = 1 << 5, 1 << 8  # BaseHeader.Flags
+_CLASS_BITS = 0xE1FF  # what applications may use, [MS-MQMQ] 2.2.18.1.6
 _NEGATIVE_JOURNAL, _POSITIVE_JOURNAL = 1 << 8, 1 << 9
 # What Windows writes into unsigned, unencrypted messages.
 _HASH_SHA1, _CIPHER_RC4 = 0x8004, 0x6801
@@ -57,6 +82,8 @@ class QueueAddress:
     value: Any
     queue_manager: bytes
     size: int  # of the value, with its padding
+    # Administration or response queues can be several: this is the first of them, these are all.
+    several: tuple[QueueAddress, ...] = ()
 
 
 NO_ADDRESS = QueueAddress(0, None, NULL_GUID, 0)
@@ -81,7 +108,17 @@ def queue_address(name: FormatName) -> QueueAddress:
 
 
 def reply_address(name: FormatName) -> QueueAddress:
-    """How a packet names `name` as its administration or response queue."""
+    """How a packet names `name` as its administration or response queue, or as several of them."""
+    if isinstance(name, MultipleName):
+        if len(name.elements) > REPLY_QUEUES_MAX:
+            raise Refusal(
+                "too_many_reply_queues",
+                f"{len(name.elements)} queues are to get acknowledgments or answers;"
+                f" {REPLY_QUEUES_MAX} are allowed",
+                "Name fewer queues.",
+            )
+        several = tuple(map(reply_address, name.elements))
+        return replace(several[0], several=several)
     if isinstance(name, PrivateName):
         value = PrivateQueueName(name.queue_manager, name.number)
         return QueueAddress(_PRIVATE_ELSEWHERE, value, NULL_GUID, 20)
@@ -131,6 +168,50 @@ def check(new: NewMessage) -> None:
             "bad_acknowledge",
             f"{new.acknowledge} is no combination of the four acknowledgments there are",
         )
+    if bool(new.acknowledge) != bool(new.admin_queue):
+        raise Refusal(
+            "acknowledge_needs_queue",
+            "acknowledgments are asked for, and no administration queue is named to get them"
+            if new.acknowledge
+            else "an administration queue is named, and no acknowledgments are asked for",
+            "Give both or neither.",
+        )
+    _check_rare(new)
+
+
+def _check_rare(new: NewMessage) -> None:
+    if len(new.sender_id) > SENDER_ID_BYTES_MAX:
+        raise Refusal(
+            "bad_sender_id",
+            f"the sender id has {len(new.sender_id)} bytes; {SENDER_ID_BYTES_MAX} are allowed",
+            "Give a security identifier such as S-1-5-21-1-2-1001.",
+        )
+    if new.connector_type and len(new.connector_type) != 16:
+        raise Refusal(
+            "bad_connector_type",
+            f"the connector type has {len(new.connector_type)} bytes; it must have 16",
+            "Give a GUID.",
+        )
+    if new.message_class:
+        if not new.connector_type:
+            raise Refusal(
+                "class_needs_connector",
+                "a class of its own is for messages of connectors",
+                "Name the connector type as well, or leave the class out.",
+            )
+        # [MS-MQMQ] 2.2.18.1.6: what acknowledges sequences is for queue managers alone.
+        if not 0 <= new.message_class <= 0xFFFF or new.message_class & ~_CLASS_BITS:
+            raise Refusal(
+                "bad_class",
+                f"the class 0x{new.message_class:x} has bits outside of 0x{_CLASS_BITS:04x}",
+                "Choose another number.",
+            )
+        if new.message_class == MessageClass.ORDER_ACK:
+            raise Refusal(
+                "bad_class",
+                "the class 0x00ff belongs to queue managers",
+                "Choose another number.",
+            )
 
 
 def packet_size(
@@ -141,10 +222,9 @@ def packet_size(
     delivery: int,
 ) -> int:
     """The bytes of the packet that `compose` will make.  Raises Refusal when it is too large."""
-    # For a label outside ASCII this is an upper bound.
-    label = 0 if not new.label else 4 * len(new.label) + 2
-    if new.label and new.label.isascii():
-        label = 2 * len(new.label) + 2
+    label = 2 * len(new.label) + 2 if new.label else 0
+    if label and not new.label.isascii():
+        label = len(new.label.encode("utf-16-le")) + 2
     size = (
         _FIXED_BYTES
         + destination.size
@@ -153,6 +233,14 @@ def packet_size(
         + (_TRANSACTION_BYTES if delivery == TRANSACTIONAL else 0)
         + (label + len(new.extension) + len(new.body) + 3 & ~3)
     )
+    if new.connector_type:
+        size += 16
+    if new.sender_id:
+        size += 16 + (len(new.sender_id) + 3 & ~3)
+    if new.report_queue:
+        size += 20
+    if admin.several or response.several:
+        size += _multi_queue_size(destination, admin, response)
     if size > PACKET_BYTES_MAX:
         raise Refusal(
             "packet_too_large",
@@ -176,12 +264,15 @@ def compose(
     is_first: bool = True,
     is_last: bool = True,
     time_to_reach_queue_s: int = TIME_TO_REACH_QUEUE_DEFAULT_S,
+    report_queue: bytes | None = None,
 ) -> bytes:
     """The packet of `new`, which `check` has let through, without a session header.
 
     `position` is (sequence id, number, transaction index) of a transactional message, which may be
-    the first and the last of its transaction.
+    the first and the last of its transaction; `report_queue` is the GUID of the queue that gets the
+    reports about a traced one.
     """
+    is_multiple = bool(admin.several or response.several)
     label = b"" if not new.label else new.label.encode("utf-16-le") + b"\0\0"
     transactional = delivery == TRANSACTIONAL
     priority = 0 if transactional else new.priority
@@ -194,6 +285,9 @@ def compose(
         | (_NEGATIVE_JOURNAL if new.dead_letter else 0)
         | (_POSITIVE_JOURNAL if new.journal else 0)
         | (_TRANSACTION if transactional else 0)
+        | (_SECURITY if new.sender_id else 0)
+        | (_CONNECTOR if new.connector_type else 0)
+        | (_MULTI_QUEUE if is_multiple else 0)
     )
     transaction = None
     if position is not None:
@@ -211,7 +305,7 @@ def compose(
             BaseHeader(
                 _VERSION,
                 0,
-                BaseFlags(priority),
+                BaseFlags(priority | (0 if report_queue is None else _DEBUG | _TRACING)),
                 _SIGNATURE,
                 0,
                 time_to_reach_queue_s
@@ -228,14 +322,14 @@ def compose(
                 destination.value,
                 admin.value,
                 response.value,
-                None,
+                new.connector_type or None,
             ),
             transaction,
-            None,
+            _security(new.sender_id) if new.sender_id else None,
             MessagePropertiesHeader(
                 PropertyFlags(new.acknowledge),
                 len(label) // 2,
-                0,
+                new.message_class,
                 new.correlation_id or _NO_CORRELATION,
                 new.body_type,
                 new.application_tag,
@@ -249,9 +343,62 @@ def compose(
                 new.extension,
                 new.body,
             ),
+            None if report_queue is None else DebugHeader(DebugFlags(1), 0, report_queue),
             None,
-            None,
-            None,
+            _multi_queue(destination, admin, response) if is_multiple else None,
             None,
         )
     )
+
+
+def _security(sender_id: bytes) -> SecurityHeader:
+    """Who says that he is the sender; no proof of it.  [MS-MQMQ] 2.2.20.6"""
+    flags = SecurityFlags.of(sender_type=1, data_present=1)
+    return SecurityHeader(flags, 0, 0, 0, 0, 0, sender_id, b"", b"", b"", b"")
+
+
+def _multi_queue(
+    destination: QueueAddress, admin: QueueAddress, response: QueueAddress
+) -> MultiQueueFormatHeader:
+    """All of the queues where the other headers have room for one.  [MS-MQMQ] 2.2.20.1"""
+    return MultiQueueFormatHeader(
+        _list(MQF_DESTINATION, destination),
+        _list(MQF_ADMIN, admin),
+        _list(MQF_RESPONSE, response),
+        MqfSignatureHeader(MQF_SIGNATURE, 0, 0, b""),
+    )
+
+
+def _list(header_id: int, address: QueueAddress) -> MqfAddressHeader:
+    return MqfAddressHeader(0, header_id, 0, 0, tuple(map(_element, _each(address))))
+
+
+def _each(address: QueueAddress) -> tuple[QueueAddress, ...]:
+    return address.several or ((address,) if address.type else ())
+
+
+def _element(address: QueueAddress) -> MqfElement:
+    if address.type == _DIRECT:
+        return MqfElement(MQF_DIRECT, address.value.name)
+    if address.type == _PUBLIC:
+        return MqfElement(MQF_PUBLIC, address.value)
+    if address.type == _PRIVATE:
+        return MqfElement(MQF_PRIVATE, PrivateQueueName(address.queue_manager, address.value))
+    return MqfElement(MQF_PRIVATE, address.value)
+
+
+def _multi_queue_size(
+    destination: QueueAddress, admin: QueueAddress, response: QueueAddress
+) -> int:
+    """The bytes of the header that `_multi_queue` makes."""
+    size = 8  # of the signature header
+    for addresses in map(_each, (destination, admin, response)):
+        end = 12
+        for address in addresses:
+            end += 2
+            if address.type == _DIRECT:
+                end += len(address.value.name)
+            else:
+                end = (end + 3 & ~3) + (16 if address.type == _PUBLIC else 20)
+        size += end + 3 & ~3
+    return size

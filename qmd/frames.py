@@ -65,6 +65,10 @@ class NewMessage(msgspec.Struct, array_like=True, frozen=True):
     response_queue: str = ""
     admin_queue: str = ""
     acknowledge: int = 0  # the bits of MessagePropertiesHeader.Flags
+    sender_id: bytes = b""  # a SID, [MS-DTYP] 2.4.2; proves nothing without a signature
+    connector_type: bytes = b""  # a GUID's 16 bytes
+    message_class: int = 0  # of an application's own; needs a connector type
+    report_queue: str = ""  # the message is traced, and report messages go there
 
 
 class StoredMessage(msgspec.Struct, array_like=True, frozen=True):

@@ -53,6 +53,7 @@ POSITIVE_ARRIVAL = 0x01  # MessagePropertiesHeader.Flags.PA
 
 _PRIVATE = 3
 _EXPRESS_BITS = 0x60
+_TRACING_BIT = 0x01  # TR of BaseHeader.Flags, in its second byte
 
 
 class IncomingStream:
@@ -316,6 +317,8 @@ class Incoming:
                 batch.remember_message_id(source, user.message_number, wall_s)
                 queue.express_arrived(stored)
                 manager.reading.serve(queue)
+            if packet[3] & _TRACING_BIT:
+                manager.tracing.arrived(message, packet, batch)
             if message.properties.flags & POSITIVE_ARRIVAL:
                 manager.outgoing.acknowledge_to_application(
                     message, MessageClass.ACK_REACH_QUEUE, batch
@@ -467,10 +470,12 @@ class Incoming:
         return queue
 
     def _find(self, message: UserMessage) -> LocalQueue | None:
-        """A destination that is no direct name: a private queue's number here, or nothing."""
+        """A destination that is no direct name: a queue's number or GUID here, or nothing."""
         user = message.user
         if user.flags >> 10 & 7 == _PRIVATE and isinstance(user.destination_queue, int):
             return self._manager.queues_by_id.get(user.destination_queue)
+        if isinstance(user.destination_queue, bytes):  # a public queue, by its GUID
+            return self._manager.routes.queue_by_guid(user.destination_queue)
         return None
 
     def _new_stream(self, source: bytes, queue: LocalQueue) -> IncomingStream:

@@ -154,6 +154,9 @@ class Link:
             if queue.expired:
                 expired, queue.expired = queue.expired, []
                 manager.undelivered.expire(queue, expired)
+            if queue.traced:
+                traced, queue.traced = queue.traced, []
+                manager.tracing.sent(traced, connection.host)
             if queue.window.wants_refill or queue.window.needs_refill:
                 manager.outgoing.refill(queue)
             if sent:

@@ -66,6 +66,7 @@ class LocalQueue(Measured):
         created_at_s: int,
         address: QueueAddress,
         usage: Usage,
+        guid: bytes = b"",
         messages: int = 0,
         size: int = 0,
         notice: Callable[[Gauge], None] = lambda gauge: None,
@@ -90,6 +91,7 @@ class LocalQueue(Measured):
             else:
                 parent.subqueues.append(self)
         self.created_at_s = created_at_s
+        self.guid = guid
         self.messages = messages  # ready and taken, stored and express
         self.address = address  # as packets that are sent from here name it
         self.deleted = False

@@ -37,12 +37,14 @@ from qmd.moving import Moving
 from qmd.numbers import Numbers
 from qmd.outgoing import Outgoing
 from qmd.peers import Peers
+from qmd.public_name import public_guid
 from qmd.reading import Reading
 from qmd.recorder import Recorder
 from qmd.routes import Routes
 from qmd.sending import Sending
 from qmd.settings import Settings
 from qmd.timers import Timers
+from qmd.tracing import Tracing
 from qmd.transactions import Transactions
 from qmd.undelivered import Undelivered
 from qmd.usage import Usage
@@ -116,6 +118,7 @@ class QueueManager:
         self.choosing = Choosing(self)
         self.moving = Moving(self)
         self._at_work: dict[bytes, asyncio.Event] = {}
+        self.tracing = Tracing(self)
         self.sent_count = 0
 
     # Start and stop.
@@ -220,6 +223,7 @@ class QueueManager:
             is_system=row.system,
             created_at_s=row.created_at_s,
             address=queue_address(path),
+            guid=public_guid(self.id, row.id, row.created_at_s),
             usage=self.usage,
             messages=messages,
             size=size,

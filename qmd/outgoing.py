@@ -30,6 +30,7 @@ from protocol.identifiers import guid_bytes, guid_text, sequence_id
 from qmd.compose import PRIORITY_MAX, queue_address
 from qmd.core.acknowledgment import (
     FinalAcks,
+    administration_queues,
     build_acknowledgment,
     final_ack_packet,
     order_queue_of,
@@ -149,7 +150,7 @@ class Outgoing:
 
     def queue_for(
         self,
-        name: DirectName | PrivateName,
+        name: DirectName | PrivateName | PublicName,
         *,
         for_acknowledgments: bool = False,
         via: bytes | None = None,
@@ -486,20 +487,20 @@ class Outgoing:
     def acknowledge_to_application(
         self, original: UserMessage, message_class: int, batch: Batch
     ) -> None:
-        """An administration acknowledgment, to where the original asks for it.
+        """An administration acknowledgment, to each of the queues where the original asks for it.
 
-        [MS-MQQB] 3.1.7.15; nothing is sent when it names no administration queue.
+        [MS-MQQB] 3.1.7.15; nothing is sent when it names none.
         """
         manager = self._manager
-        built = build_acknowledgment(
-            original,
-            message_class,
-            own_id=manager.id,
-            message_number=manager.next_message_number(),
-            sent_time=int(manager.environment.time()),
-        )
-        if built is not None:
-            destination, packet = built
+        for destination in administration_queues(original, manager.id):
+            packet = build_acknowledgment(
+                original,
+                message_class,
+                destination=destination,
+                own_id=manager.id,
+                message_number=manager.next_message_number(),
+                sent_time=int(manager.environment.time()),
+            )
             name: FormatName
             if isinstance(destination, DirectQueueName):
                 try:
@@ -507,7 +508,7 @@ class Outgoing:
                 except InvalidName as error:
                     # The original bears it; whoever wrote that gets no answer.
                     manager.log_limited("no_administration_queue", "name", reason=str(error))
-                    return
+                    continue
             elif isinstance(destination, PrivateQueueName):
                 name = PrivateName(destination.queue_manager, destination.number)
             else:
@@ -656,6 +657,8 @@ class Outgoing:
         peers = self._manager.peers
         if via is not None and isinstance(name, DirectName):
             return peers.link_to_queue_manager(via, (name.host, name.port))
+        if via is not None and isinstance(name, PublicName):
+            return peers.link_to_queue_manager(via)
         if isinstance(name, DirectName) and name.transport in ("TCP", "OS"):
             return peers.link_to_address(name.host, name.port or PORT)
         if isinstance(name, PrivateName):

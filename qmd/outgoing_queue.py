@@ -31,6 +31,8 @@ WINDOW_ENTRIES_MAX = 4096
 WINDOW_BYTES_MAX = 8 * 1024 * 1024
 IN_FLIGHT_ENTRIES_MAX = 4096  # transactional messages sent and not order-acknowledged
 
+_TRACING_BIT = 0x01  # TR of BaseHeader.Flags, in its second byte
+
 TRANSACTIONAL_FIRST = OUTGOING_TRANSACTIONAL_LEVEL << ARRIVAL_BITS
 
 
@@ -105,6 +107,7 @@ class OutgoingQueue(Measured):
         self.why_again = "its queue manager was started"  # what began the pass
         self._again: set[int] = set()  # keys of recoverable ones that another session has had
         self.expired: list[int] = []  # keys found expired on the way out
+        self.traced: list[bytes] = []  # handed to the session, and to be reported
 
     @property
     def messages(self) -> int:
@@ -166,6 +169,8 @@ class OutgoingQueue(Measured):
                 else:
                     self.in_flight[key] = packet
                     session.send(packet, recoverable=True, token=(self, key), now=now)
+            if packet[3] & _TRACING_BIT:
+                self.traced.append(packet)
             sent += 1
             size += len(packet)
         return sent, size

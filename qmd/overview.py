@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import qmd
+from protocol.format_name import PublicName
 from protocol.identifiers import guid_text, sequence_parts
 from qmd import frames, quotas
 from qmd.local_queue import LocalQueue
@@ -108,6 +109,7 @@ def queue(queue: LocalQueue) -> Value:
         "readers_waiting": len(queue.waiters),
         "created_at": _time(queue.created_at_s),
         "number": queue.id,
+        "public_name": str(PublicName(queue.guid)),
     }
 
 

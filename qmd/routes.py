@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from protocol import DirectQueueName, UserMessage
 from protocol.direct_name import PORT, DirectName, parse_wire_name, queue_key
 from protocol.errors import InvalidName, ProtocolError
-from protocol.format_name import FormatName, PrivateName, parse_destination
+from protocol.format_name import FormatName, PrivateName, PublicName, parse_destination
 from qmd.compose import (
     NO_ADDRESS,
     QueueAddress,
@@ -34,6 +34,7 @@ class Routes:
     def __init__(self, manager: QueueManager) -> None:
         self._manager = manager
         self._routes: dict[str, Route] = {}
+        self._by_guid: dict[bytes, LocalQueue] = {}
         self._reply_addresses: dict[str, QueueAddress] = {"": NO_ADDRESS}
 
     def find_queue(self, text: str) -> LocalQueue:
@@ -69,6 +70,12 @@ class Routes:
         except ProtocolError:
             return None
         return None if key is None else self._manager.queues.get(key)
+
+    def queue_by_guid(self, guid: bytes) -> LocalQueue | None:
+        """Our queue of that public name."""
+        if not self._by_guid:
+            self._by_guid = {queue.guid: queue for queue in self._manager.queues.values()}
+        return self._by_guid.get(guid)
 
     def describe(self, message: UserMessage) -> str:
         """The destination of a packet, for people."""
@@ -110,7 +117,13 @@ class Routes:
             if queue is None:
                 raise Refusal("no_such_queue", f"this queue manager has no queue {name}")
             return queue
-        if isinstance(name, DirectName | PrivateName):
+        if isinstance(name, PublicName) and via is None:
+            queue = self.queue_by_guid(name.queue)
+            if queue is not None:
+                return queue
+        if isinstance(name, DirectName | PrivateName) or (
+            isinstance(name, PublicName) and via is not None
+        ):
             if isinstance(name, DirectName) and (name.suffix or name.system):
                 raise Refusal(
                     "system_queue_elsewhere",
@@ -157,6 +170,29 @@ class Routes:
             self._reply_addresses[text] = address
         return address
 
+    def report_queue(self, text: str) -> bytes:
+        """The GUID by which a traced message names the queue for reports.  Raises Refusal."""
+        try:
+            name = parse_destination(text, local_host=".")
+        except InvalidName as error:
+            raise Refusal("name_not_understood", f"{text!r} is no queue's name: {error}") from error
+        if isinstance(name, PublicName):
+            return name.queue
+        route = self.route_name(name) if self._is_here(name) else None
+        if not isinstance(route, LocalQueue) or route.is_read_only or route.transactional:
+            raise Refusal(
+                "bad_report_queue",
+                f"{name} cannot get reports: only a queue of this computer that is not"
+                " transactional can, or one that is named PUBLIC=guid",
+                "Create one: qmd queue create reports",
+            )
+        return route.guid
+
+    def _is_here(self, name: FormatName) -> bool:
+        if isinstance(name, DirectName):
+            return self.is_local(name)
+        return isinstance(name, PrivateName) and name.queue_manager == self._manager.id
+
     def is_local(self, name: DirectName) -> bool:
         """Whether a direct name stands for this queue manager."""
         host, port = name.host.casefold(), name.port
@@ -201,6 +237,7 @@ class Routes:
     def forget(self) -> None:
         """What names stand for has to be found out anew."""
         self._routes.clear()
+        self._by_guid.clear()
         self._manager.incoming.queues_changed()
 
 

@@ -215,6 +215,8 @@ class Sending:
                 names.reply_address(new.response_queue),
                 delivery,
             )
+            if new.report_queue:
+                names.report_queue(new.report_queue)
             if len(new.body) > body_bytes_max:
                 raise Refusal(
                     "body_too_large",
@@ -296,6 +298,9 @@ class Sending:
             is_first=is_first,
             is_last=is_last,
             time_to_reach_queue_s=int(self._manager.settings.delivery.time_to_reach_queue_s),
+            report_queue=(
+                self._manager.routes.report_queue(new.report_queue) if new.report_queue else None
+            ),
         )
 
     def _next_index(self) -> int:
@@ -305,13 +310,16 @@ class Sending:
 
     def send_packet(
         self, name: FormatName, packet: bytes, batch: Batch, *, via: bytes | None = None
-    ) -> None:
-        """A packet of our own making: an acknowledgment, to a queue here or elsewhere."""
+    ) -> bool:
+        """A packet of our own making: an acknowledgment, to a queue here or elsewhere.
+
+        False when it cannot be sent there, and is dropped.
+        """
         try:
             route = self._manager.routes.route_name(name, for_acknowledgments=True, via=via)
         except Refusal as refusal:
             self._manager.log_limited("acknowledgment_not_sent", str(name), reason=refusal.text)
-            return
+            return False
         priority = packet[2] & 7
         key = self._manager.next_lookup_id(PRIORITY_MAX - priority)
         if isinstance(route, OutgoingQueue):
@@ -321,16 +329,17 @@ class Sending:
                 self._manager.outgoing.appended(route, [(key, packet)])
             else:
                 batch.when_durable(partial(self._manager.outgoing.appended, route, [(key, packet)]))
-            return
+            return True
         if route.transactional or route.is_read_only:
             self._manager.log_limited(
                 "acknowledgment_not_sent", str(name), reason="the queue takes no such messages"
             )
-            return
+            return False
         stored = StoredMessage(key, int(self._manager.environment.time() * 1000), packet)
         self.tell(route, packet, key)
         if not self._enter(route, stored, batch):
             batch.when_durable(partial(self._manager.reading.arrived, route, [stored]))
+        return True
 
     def tell(self, route: Route, packet: bytes, place: int | None = None) -> None:
         """Of a packet of our own making."""

@@ -112,4 +112,12 @@ ENTRIES = (
         "It ended with an exit code other than 0, or could not be started.",
         "See what it says. The message went back to its place, and its abort count has grown.",
     ),
+    Entry(
+        5015,
+        "bad_body_type",
+        "What shall be the type of a body is none.",
+        "It is neither a number of 32 bits nor one of the names that start with VT_.",
+        "Write a name such as VT_LPWSTR or bstr, several joined by |, or a number.",
+        "usage",
+    ),
 )

@@ -11,7 +11,7 @@ import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import json_option, number, whole_seconds
-from qmd.cli.program import Misuse
+from qmd.cli.program import BadValue, Misuse
 
 if TYPE_CHECKING:
     import asyncio
@@ -19,7 +19,33 @@ if TYPE_CHECKING:
     from qmd.client import Properties
 
 BODY_BYTES_MAX = 4 * 1024 * 1024  # [MS-MQMQ] 2.2.19.1: what a packet holds, and a little more
-ACKNOWLEDGE = ("full-reach-queue", "full-receive", "nack-reach-queue", "nack-receive")
+ACKNOWLEDGE = (
+    *("positive-arrival", "positive-receive", "negative-arrival", "negative-receive"),
+    *("full-reach-queue", "full-receive", "nack-reach-queue", "nack-receive"),
+)
+
+
+def acknowledgments(text: str) -> int:
+    """The type of an option: words of ACKNOWLEDGE, separated by commas."""
+    from qmd.client import Acknowledge
+
+    wanted = Acknowledge(0)
+    for word in text.split(","):
+        if word not in ACKNOWLEDGE:
+            raise BadValue("bad_acknowledge", f"{word!r} is none of {', '.join(ACKNOWLEDGE)}")
+        wanted |= Acknowledge[word.upper().replace("-", "_")]
+    return int(wanted)
+
+
+def body_type(text: str) -> int:
+    """The type of an option: a VT_ code by its name or number."""
+    from protocol.body_type import parse_body_type
+    from protocol.errors import InvalidName
+
+    try:
+        return parse_body_type(text)
+    except InvalidName as error:
+        raise BadValue("bad_body_type", str(error)) from error
 
 
 @click.command()
@@ -72,12 +98,37 @@ ACKNOWLEDGE = ("full-reach-queue", "full-receive", "nack-reach-queue", "nack-rec
     help="Keep it in a dead-letter queue when it cannot be delivered.  [default: yes]",
 )
 @click.option("--journal", is_flag=True, help="Keep a copy in the journal when it was delivered.")
-@click.option("--body-type", type=number, default="0", help="VT_ code of the body, as 8 or 0x8.")
+@click.option(
+    "--body-type",
+    type=body_type,
+    default="0",
+    metavar="TYPE",
+    help="VT_ code of the body, as VT_LPWSTR, bstr, 8 or 0x8.",
+)
 @click.option("--correlation-id", default="", help="The id of the message that this is about.")
 @click.option("--application-tag", type=number, default="0", help="A number for the receiver.")
-@click.option("--response-queue", default="", help="Where answers shall go.")
-@click.option("--admin-queue", default="", help="Where acknowledgment messages shall go.")
-@click.option("--acknowledge", type=click.Choice(ACKNOWLEDGE), help="Which ones are wanted.")
+@click.option("--extension-base64", metavar="BASE64", help="Bytes beside the body, as base64.")
+@click.option("--response-queue", default="", help="Where answers shall go; several: A,B.")
+@click.option(
+    "--admin-queue", default="", help="Where acknowledgment messages shall go; several: A,B."
+)
+@click.option(
+    "--acknowledge",
+    type=acknowledgments,
+    metavar="WHICH",
+    help=f"Which of them are wanted, separated by commas: {', '.join(ACKNOWLEDGE)}.",
+)
+@click.option("--sender-id", default="", metavar="SID", help="Who sends it, as S-1-5-21-1-2-1001.")
+@click.option("--connector-type", default="", metavar="GUID", help="Of a connector application.")
+@click.option(
+    "--class", "message_class", type=number, default="0", help="A class of a connector's own."
+)
+@click.option(
+    "--report-queue",
+    default="",
+    metavar="QUEUE",
+    help="Trace it: queue managers on its way report to this queue of this computer.",
+)
 @json_option
 @pass_configuration
 def send(
@@ -90,7 +141,8 @@ def send(
     each_line: bool,
     count: int | None,
     delivery: str | None,
-    acknowledge: str | None,
+    acknowledge: int | None,
+    extension_base64: str | None,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -106,15 +158,17 @@ def send(
         raise Misuse("options_exclude", "give BODY, --body-base64 or --file, one of them only")
     if each_line and count:
         raise Misuse("options_exclude", "--each-line and --count exclude each other")
-    if acknowledge and not given["admin_queue"]:
-        raise Misuse("option_needs_option", "--acknowledge needs --admin-queue")
+    if bool(acknowledge) != bool(given["admin_queue"]):
+        raise Misuse("option_needs_option", "--acknowledge and --admin-queue need each other")
 
     import asyncio
 
     from protocol.format_name import parse_destination
 
     parse_destination(destination, local_host=".")  # what is no name needs no daemon
-    properties = _properties(delivery, acknowledge, given)
+    given["acknowledge"] = acknowledge or 0
+    given["extension"] = _from_base64("--extension-base64", extension_base64 or "")
+    properties = _properties(delivery, given)
     if each_line:
         assert file is not None
         messages = _one_for_each_line(file, properties)
@@ -193,30 +247,30 @@ class _Report:
             click.echo(f"sent {self._count} messages to {self.canonical}{numbers}")
 
 
-def _properties(delivery: str | None, acknowledge: str | None, given: dict[str, Any]) -> Properties:
+def _properties(delivery: str | None, given: dict[str, Any]) -> Properties:
     """Options, which click has checked one by one, as the client has them."""
-    from qmd.client import Acknowledge
-
     for duration in ("time_to_reach_queue", "time_to_be_received"):
         given[f"{duration}_s"] = given.pop(duration)
-    if acknowledge:
-        given["acknowledge"] = Acknowledge[acknowledge.upper().replace("-", "_")]
     given["delivery"] = delivery or "automatic"
     return cast("Properties", given)
 
 
 def _content(body: str | None, body_base64: str | None, file: IO[bytes] | None) -> str | bytes:
-    import base64
-    import binascii
-
     if file is not None:
         return file.read(BODY_BYTES_MAX + 1)  # one more than any message holds: it is refused
     if body_base64 is None:
         return body or ""
+    return _from_base64("--body-base64", body_base64)
+
+
+def _from_base64(option: str, text: str) -> bytes:
+    import base64
+    import binascii
+
     try:
-        return base64.b64decode(body_base64, validate=True)
+        return base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise Misuse("not_base64", f"--body-base64 is not base64 ({error})") from error
+        raise Misuse("not_base64", f"{option} is not base64 ({error})") from error
 
 
 async def _repeated(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from qmd import frames
 
 if TYPE_CHECKING:
-    from protocol import UserMessage
+    from protocol import MqfElement, UserMessage
 
 
 class SequencePosition(NamedTuple):
@@ -65,6 +65,13 @@ class Message:
         return self.packet.properties.body_type
 
     @property
+    def body_type_name(self) -> str:
+        """Its name: `VT_LPWSTR`; a number in hexadecimal where it has none."""
+        from protocol.body_type import body_type_name
+
+        return body_type_name(self.body_type)
+
+    @property
     def extension(self) -> bytes:
         return self.packet.properties.extension
 
@@ -86,6 +93,11 @@ class Message:
         from protocol.message_class import MessageClass
 
         return MessageClass.name_of(self.packet.properties.message_class)
+
+    @property
+    def message_class_number(self) -> int:
+        """The class as the packet has it."""
+        return self.packet.properties.message_class
 
     @property
     def message_class_sentence(self) -> str:
@@ -188,6 +200,34 @@ class Message:
         return b"" if header is None else header.sender_id
 
     @property
+    def sender_id_text(self) -> str | None:
+        """The same as `S-1-5-21-...`, or None where it is no security identifier."""
+        from protocol.security_id import security_id_text
+
+        return security_id_text(self.sender_id)
+
+    @property
+    def connector_type(self) -> str | None:
+        """The GUID of the connector that it came through or is for, or None."""
+        from protocol.identifiers import guid_text
+
+        connector = self.packet.user.connector_type
+        return None if connector is None else guid_text(connector)
+
+    @property
+    def traced(self) -> bool:
+        """Whether queue managers on its way send reports to the `report_queue`."""
+        return bool(self.packet.base.flags.tracing)
+
+    @property
+    def report_queue(self) -> str | None:
+        """Which queue gets them: always a public one, by its GUID."""
+        from protocol.format_name import PublicName
+
+        debug = self.packet.debug
+        return None if debug is None or debug.queue is None else str(PublicName(debug.queue))
+
+    @property
     def destination(self) -> str | None:
         user = self.packet.user
         return self._queue(user.flags.destination_type, user.destination_queue)
@@ -204,6 +244,28 @@ class Message:
             return self.admin_queue
         return self._queue(user.flags.response_type, user.response_queue)
 
+    @property
+    def destinations(self) -> list[str]:
+        """All the queues that it was sent to, where its sender said so."""
+        header = self.packet.multi_queue
+        return [] if header is None else list(map(_element, header.destination.elements))
+
+    @property
+    def admin_queues(self) -> list[str]:
+        """All the queues that get its acknowledgment messages."""
+        header = self.packet.multi_queue
+        if header is not None and header.admin.elements:
+            return list(map(_element, header.admin.elements))
+        return [] if self.admin_queue is None else [self.admin_queue]
+
+    @property
+    def response_queues(self) -> list[str]:
+        """All the queues that answers may go to."""
+        header = self.packet.multi_queue
+        if header is not None and header.response.elements:
+            return list(map(_element, header.response.elements))
+        return [] if self.response_queue is None else [self.response_queue]
+
     # -- what happened to it -----------------------------------------------------------------
 
     @property
@@ -213,10 +275,12 @@ class Message:
 
     @property
     def move_count(self) -> int:
+        """How often it was moved to another queue of its computer."""
         return self.stored.move_count
 
     @property
     def last_move_at(self) -> datetime | None:
+        """When that was for the last time."""
         moved_at_ms = self.stored.last_move_at_ms
         return None if moved_at_ms is None else datetime.fromtimestamp(moved_at_ms / 1000, UTC)
 
@@ -233,14 +297,16 @@ class Message:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, for `json.dumps`: names that stay, times in ISO 8601 UTC, bytes in base64."""
-        sequence = self.sequence
+        sequence, last_move_at = self.sequence, self.last_move_at
         return {
             "id": self.id,
             "lookup_id": self.lookup_id,
             "label": self.label,
             "body_base64": _base64(self.body),
             "body_type": self.body_type,
+            "body_type_name": self.body_type_name,
             "class": self.message_class,
+            "class_number": self.message_class_number,
             "priority": self.priority,
             "delivery": self.delivery,
             "transactional": self.transactional,
@@ -262,12 +328,17 @@ class Message:
             "dead_letter": self.dead_letter,
             "abort_count": self.abort_count,
             "move_count": self.move_count,
-            "last_move_at": None
-            if self.last_move_at is None
-            else _iso(self.last_move_at, "milliseconds"),
+            "last_move_at": None if last_move_at is None else _iso(last_move_at, "milliseconds"),
             "hops": self.hops,
             "sender_id_base64": _base64(self.sender_id) or None,
             "class_id": self.message_class_id,
+            "sender_id": self.sender_id_text,
+            "connector_type": self.connector_type,
+            "traced": self.traced,
+            "report_queue": self.report_queue,
+            "destinations": self.destinations,
+            "admin_queues": self.admin_queues,
+            "response_queues": self.response_queues,
         }
 
     def _queue(self, kind: int, value: Any) -> str | None:
@@ -294,6 +365,31 @@ class Message:
                 return str(PrivateName(user.source_queue_manager, value))
         # 0 is none.  4 is private on the computer of an admin queue that only a directory knows.
         return None
+
+
+def _element(element: MqfElement) -> str:
+    """A queue of a list of queues, as a format name.  [MS-MQMQ] 2.2.18.1.4"""
+    from protocol.errors import InvalidName
+    from protocol.format_name import (
+        DistributionListName,
+        PrivateName,
+        PublicName,
+        parse_wire_name,
+    )
+    from protocol.multi_queue import MQF_DIRECT, MQF_DISTRIBUTION_LIST
+    from protocol.text import plain_text
+
+    name = element.name
+    if not isinstance(name, bytes):
+        return str(PrivateName(name.queue_manager, name.number))
+    if element.format_type == MQF_DIRECT:
+        try:
+            return str(parse_wire_name(name))
+        except InvalidName:  # shown as it came
+            return f"DIRECT={plain_text(name)}"
+    if element.format_type == MQF_DISTRIBUTION_LIST:
+        return str(DistributionListName(name))
+    return str(PublicName(name))
 
 
 _ACKNOWLEDGE = ("positive_arrival", "positive_receive", "negative_arrival", "negative_receive")

@@ -38,12 +38,13 @@ class _PlainProperties(TypedDict, total=False):
     time_to_be_received_s: int | None
     dead_letter: bool
     journal: bool
-    body_type: int
     application_tag: int
     extension: bytes
     response_queue: str
     admin_queue: str
     acknowledge: int
+    message_class: int
+    report_queue: str
 
 
 class Properties(_PlainProperties, total=False):
@@ -54,10 +55,19 @@ class Properties(_PlainProperties, total=False):
     first is 4 days and the second has no end.  `dead_letter`: keep a copy, with the
     reason, when it cannot be delivered.  `journal`: keep a copy when it was.
     `correlation_id`: the id of another message, as text, or 20 bytes.
+    `body_type`: a VT_ code of [MS-MQMQ] 2.2.12, or its name, as "VT_LPWSTR".
+    `admin_queue`, `response_queue`: a queue, or several, separated by commas.
+    `sender_id`: a security identifier, as "S-1-5-21-..." or its bytes; it proves nothing.
+    `connector_type`: a GUID; with one, `message_class` can be one of its own.
+    `report_queue`: the message is traced: queue managers on its way report to this queue, one of
+    this computer or `PUBLIC=guid`.
     """
 
     delivery: DeliveryName
     correlation_id: str | bytes
+    body_type: int | str
+    sender_id: str | bytes
+    connector_type: str | bytes
 
 
 def new_message(
@@ -66,12 +76,15 @@ def new_message(
     *,
     delivery: DeliveryName = "automatic",
     correlation_id: str | bytes = b"",
+    body_type: int | str = 0,
+    sender_id: str | bytes = b"",
+    connector_type: str | bytes = b"",
     **properties: Unpack[_PlainProperties],
 ) -> frames.NewMessage:
     """A message for `send_many`; see `Properties`.  Text is sent as UTF-8.
 
     Raises ValueError for a delivery that does not exist, and InvalidName for a
-    correlation id that is none.
+    correlation id, body type, sender id or connector type that is none.
     """
     if delivery not in _DELIVERIES:
         raise ValueError(f"delivery is {delivery!r}; it must be one of {', '.join(_DELIVERIES)}")
@@ -80,8 +93,38 @@ def new_message(
         body.encode() if isinstance(body, str) else bytes(body),
         delivery=_DELIVERIES[delivery],
         correlation_id=_correlation_bytes(correlation_id),
+        body_type=_body_type(body_type),
+        sender_id=_sender_id(sender_id),
+        connector_type=_guid(connector_type),
         **properties,
     )
+
+
+# What these read pulls in the codec: not at import.
+
+
+def _body_type(given: int | str) -> int:
+    if isinstance(given, int):
+        return given
+    from protocol.body_type import parse_body_type
+
+    return parse_body_type(given)
+
+
+def _sender_id(given: str | bytes) -> bytes:
+    if isinstance(given, bytes) or not given:
+        return given or b""
+    from protocol.security_id import parse_security_id
+
+    return parse_security_id(given)
+
+
+def _guid(given: str | bytes) -> bytes:
+    if isinstance(given, bytes) or not given:
+        return given or b""
+    from protocol.identifiers import guid_bytes
+
+    return guid_bytes(given)
 
 
 def _correlation_bytes(correlation: str | bytes) -> bytes:

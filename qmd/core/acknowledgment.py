@@ -44,12 +44,14 @@ from protocol.headers import (
     QueueName,
 )
 from protocol.identifiers import correlation_bytes
+from protocol.multi_queue import MQF_DIRECT, MQF_DISTRIBUTION_LIST
 from qmd.core.sequence import Position
 from qmd.core.stored_packet import final_ack_body
 
 AckDestination = DirectQueueName | PrivateQueueName | bytes
 """A direct name, a private queue of a queue manager, or the GUID of a public queue."""
 
+ADMINISTRATION_QUEUES_MAX = 100  # of one message; ours
 PRIORITY = 3  # the default, [MS-MQMQ] 2.2.19.1
 
 # Acknowledgments that bring the body of the original back are the negative ones.
@@ -58,31 +60,50 @@ _WITHOUT_BODY = frozenset({MessageClass.ACK_REACH_QUEUE, MessageClass.ACK_RECEIV
 _HASH_ALGORITHM, _ENCRYPTION_ALGORITHM = 0x8004, 0x6801
 
 
+def administration_queues(original: UserMessage, own_id: bytes) -> list[AckDestination]:
+    """Who is to be told of the original: each once, in the order in which they stand there.
+
+    The one of the UserHeader, and those of a MultiQueueFormatHeader ([MS-MQMQ] 2.2.20.1), of which
+    that one mostly is the first.  Of a longer list only the first ADMINISTRATION_QUEUES_MAX: a
+    peer must not be able to make thousands of messages out of one.  Distribution lists need a
+    directory, and are left out.
+    """
+    found: dict[AckDestination, None] = {}
+    if (first := _administration_queue(original.user, own_id)) is not None:
+        found[first] = None
+    if original.multi_queue is not None:
+        for element in original.multi_queue.admin.elements:
+            if len(found) == ADMINISTRATION_QUEUES_MAX:
+                break
+            if element.format_type == MQF_DIRECT:
+                assert isinstance(element.name, bytes)
+                found[DirectQueueName(len(element.name), element.name)] = None
+            elif element.format_type != MQF_DISTRIBUTION_LIST:
+                found[element.name] = None
+    return list(found)
+
+
 def build_acknowledgment(
     original: UserMessage,
     message_class: int,
     *,
+    destination: AckDestination,
     own_id: bytes,
     message_number: int,
     sent_time: int,
-) -> tuple[AckDestination, bytes] | None:
-    """The message for the original's administration queue: where to, and its packet.
+) -> bytes:
+    """The packet for `destination`, one of the original's administration queues.
 
-    None when the original names no administration queue.  `message_number` is a
-    fresh one of ours, `sent_time` in seconds since 1970 UTC.  A body is left out
-    if with it the packet would be larger than any packet may be.
+    `message_number` is a fresh one of ours, `sent_time` in seconds since 1970 UTC.
+    A body is left out if with it the packet would be larger than any packet may be.
     """
-    destination = _administration_queue(original.user, own_id)
-    if destination is None:
-        return None
     encrypted = original.security is not None and original.security.flags.body_encrypted
     body = b"" if message_class in _WITHOUT_BODY or encrypted else original.properties.body
     user = _user_header(original.user, destination, own_id, message_number, sent_time)
     try:
-        packet = _build(original, message_class, user, body)
+        return _build(original, message_class, user, body)
     except MalformedPacket:
-        packet = _build(original, message_class, user, b"")
-    return destination, packet
+        return _build(original, message_class, user, b"")
 
 
 def order_queue_of(

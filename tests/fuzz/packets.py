@@ -36,7 +36,12 @@ from protocol.records import ConnectionParameters, EstablishConnection, SessionA
 from protocol.reference import parse_plainly
 from qmd.client import Message
 from qmd.core import stored_packet
-from qmd.core.acknowledgment import build_acknowledgment, final_ack_packet, order_queue_of
+from qmd.core.acknowledgment import (
+    administration_queues,
+    build_acknowledgment,
+    final_ack_packet,
+    order_queue_of,
+)
 from qmd.core.fate import consequences
 from qmd.frames import StoredMessage
 from tests.conformance import published_frames
@@ -216,9 +221,9 @@ def _answer(packet: bytes, message: UserMessage) -> None:
     stored_packet.reach_deadline_s(packet)
     stored_packet.receive_deadline_s(packet)
     common: dict[str, Any] = {"own_id": OWN_ID, "message_number": 1, "sent_time": 1}
-    built = build_acknowledgment(message, message_class, **common)
-    if built is not None:
-        parse_user_message(built[1])
+    for destination in administration_queues(message, OWN_ID):
+        built = build_acknowledgment(message, message_class, destination=destination, **common)
+        parse_user_message(built)
     if message.transaction is not None:
         destination = order_queue_of(OWN_ID, "127.0.0.1", by_direct_name=bool(packet[-1] & 1))
         final_ack = final_ack_packet(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 SIGNATURE = 0x524F494C
@@ -171,6 +172,15 @@ def private(queue: str, host: str = "TCP:127.0.0.1") -> Name:
 
 
 @dataclass(frozen=True)
+class QueueLists:
+    """MultiQueueFormatHeader, MQ 2.2.20.1: each name as in a UserHeader (types 5, 6 and 7)."""
+
+    destinations: tuple[Name, ...]
+    admins: tuple[Name, ...]
+    responses: tuple[Name, ...]
+
+
+@dataclass(frozen=True)
 class Message:
     """A UserMessage packet, header by header (MQ 2.2.20)."""
 
@@ -194,6 +204,10 @@ class Message:
     extension: bytes
     body: bytes
     session: Session | None
+    connector: bytes = b""
+    sender_id: bytes = b""
+    report_queue: bytes = b""  # the GUID in a DebugHeader
+    queues: QueueLists | None = None
     raw: bytes = field(repr=False, compare=False, default=b"")
 
     @property
@@ -451,19 +465,16 @@ def soap_header(header: str, body: str) -> bytes:
     return out
 
 
-def multi_queue_header(destinations: list[str]) -> bytes:
-    """MQ 2.2.20.1 with direct names, empty admin and response lists, no signature."""
-    elements = b""
-    for text in destinations:
-        elements += bytes(len(elements) % 2)
-        elements += struct.pack("<H", 3) + text.encode("utf-16-le") + b"\0\0"
+def multi_queue_header(
+    destinations: Iterable[str], admins: Iterable[str] = (), responses: Iterable[str] = ()
+) -> bytes:
+    """MQ 2.2.20.1 with direct names and no signature."""
     out = b""
-    for section, data, count in (
-        (0x64, elements, len(destinations)),
-        (0xC8, b"", 0),
-        (0x12C, b"", 0),
-    ):
-        out += pad4(struct.pack("<IHHI", 12 + len(data), section, 0, count) + data)
+    for section, texts in ((0x64, destinations), (0xC8, admins), (0x12C, responses)):
+        elements = [struct.pack("<H", 3) + text.encode("utf-16-le") + b"\0\0" for text in texts]
+        data = b"".join(elements)
+        head = struct.pack("<IHHI", 12 + len(data), section, 0, len(elements))
+        out += pad4(head + data)
     return out + struct.pack("<HHI", 0x15E, 0, 0)
 
 
@@ -595,14 +606,13 @@ def _parse_message(header: Base, data: bytes) -> Message:
         require(address == NULL_GUID, "MQ 2.2.19.2", "a direct name with a QueueManagerAddress")
     else:
         require(address != NULL_GUID, "MQ 2.2.19.2", "no QueueManagerAddress")
-    require(not flags & CONNECTOR, "MQ 2.2.19.2", "ConnectorType is not for us to send")
+    connector = read.bytes(16 if flags & CONNECTOR else 0, "ConnectorType")
     transaction = None
     if flags & TRANSACTION:
         transaction = _parse_transaction(read)
         require(flags & DM, "MQ 2.2.19.2", "a TransactionHeader with DM express")
         require(header.priority == 0, "MQ 2.2.19.1", "a transactional packet with a priority")
-    if flags & SECURITY:
-        _walk_security(read)
+    sender_id = _parse_security(read) if flags & SECURITY else b""
     start = read.at
     ack_bits, label_length, message_class = read.unpack("BBH", "MessagePropertiesHeader")
     correlation = read.bytes(20, "CorrelationID")
@@ -611,7 +621,11 @@ def _parse_message(header: Base, data: bytes) -> Message:
     require(not ack_bits & 0xF0, "MQ 2.2.19.3", f"unused bits of Flags {ack_bits:#x}")
     require(label_length <= 0xFA, "MQ 2.2.19.3", f"LabelLength is {label_length}")
     require(label_length != 1, "MQ 2.2.19.3", "no label is length 0, not 1")
-    require(message_class in KNOWN_CLASSES, "MQ 2.2.18.1.6", f"class {message_class:#x}")
+    require(
+        message_class in KNOWN_CLASSES or (connector and not message_class & ~0xE1FF),
+        "MQ 2.2.18.1.6",
+        f"class {message_class:#x}",
+    )
     require(privacy == 0, "MQ 2.2.19.3", f"PrivacyLevel is {privacy}")
     require(allocated >= size, "MQ 2.2.19.3", f"AllocationBodySize {allocated} < {size}")
     label = read.bytes(2 * label_length, "Label").decode("utf-16-le")
@@ -620,10 +634,14 @@ def _parse_message(header: Base, data: bytes) -> Message:
     extension, body = read.bytes(extension_size, "ExtensionData"), read.bytes(size, "MessageBody")
     require(start % 4 == 0, "MQ 2.2.19.1", "MessagePropertiesHeader is not aligned")
     read.align("MessagePropertiesHeader")
+    report_queue = b""
     if header.flags & DH:
-        (debug_flags, _) = read.unpack("HH", "DebugHeader")
-        read.bytes(16 if debug_flags & 3 == 1 else 0, "DebugHeader.QueueIdentifier")
-    require(not flags & (SOAP | MULTI_QUEUE), "QB 2.2", "nobody asked for Soap or MQF headers")
+        debug_flags, reserved = read.unpack("HH", "DebugHeader")
+        require(debug_flags in (0, 1), "MQ 2.2.20.8", f"DebugHeader.Flags is {debug_flags:#x}")
+        require(reserved == 0, "MQ 2.2.20.8", f"DebugHeader.Reserved is {reserved:#x}")
+        report_queue = read.bytes(16 if debug_flags else 0, "DebugHeader.QueueIdentifier")
+    require(not flags & SOAP, "QB 2.2", "nobody asked for a SoapHeader")
+    queues = _parse_queue_lists(read) if flags & MULTI_QUEUE else None
     require(read.at == header.size, "MQ 2.2.20", f"{header.size - read.at} bytes after the headers")
     if admin.kind or ack_bits:
         require(admin.kind and ack_bits, "digest 7.1", "AdminQueue and ack bits go together")
@@ -648,6 +666,10 @@ def _parse_message(header: Base, data: bytes) -> Message:
         extension=extension,
         body=body,
         session=_parse_session(data[header.size :]) if header.flags & SH else None,
+        connector=connector,
+        sender_id=sender_id,
+        report_queue=report_queue,
+        queues=queues,
         raw=data[: header.size],
     )
     if is_order_queue(destination):
@@ -665,13 +687,47 @@ def _parse_transaction(read: Reader) -> Transaction:
     return Transaction(flags, sequence_id, number, previous)
 
 
-def _walk_security(read: Reader) -> None:
+def _parse_security(read: Reader) -> bytes:
+    """The sender id; nothing else is for the daemon to send."""
     flags, *sizes = read.unpack("HHHHII", "SecurityHeader")
     require(any(sizes), "MQ 2.2.20.6", "all sizes of a SecurityHeader are zero")
-    require(flags & 0xF <= 2, "MQ 2.2.20.6", f"ST is {flags & 0xF}")
-    for size in sizes:
-        read.bytes(size, "SecurityData")
-        read.align("SecurityData")
+    require(flags == 0x81, "MQ 2.2.20.6", f"Flags are {flags:#x}: a SID, and data, is 0x81")
+    require(not any(sizes[1:]), "MQ 2.2.20.6", "keys, signatures or certificates")
+    sender_id = read.bytes(sizes[0], "SecurityData")
+    read.align("SecurityData")
+    return sender_id
+
+
+def _parse_queue_lists(read: Reader) -> QueueLists:
+    lists = []
+    for section in (0x64, 0xC8, 0x12C):
+        start = read.at
+        require(start % 4 == 0, "MQ 2.2.20.1", "an MQFAddressHeader is not aligned")
+        size, found, reserved, count = read.unpack("IHHI", "MQFAddressHeader")
+        require(found == section, "MQ 2.2.20.2", f"HeaderID is {found:#x}, not {section:#x}")
+        require(reserved == 0, "MQ 2.2.20.2", f"Reserved is {reserved:#x}")
+        lists.append(tuple(_parse_element(read) for _ in range(count)))
+        require(read.at == start + size, "MQ 2.2.20.2", f"HeaderSize {size} is not its size")
+        read.align("MQFAddressHeader")
+    found, reserved, size = read.unpack("HHI", "MQFSignatureHeader")
+    require((found, size) == (0x15E, 0), "MQ 2.2.20.3", "not the header of no signature")
+    return QueueLists(*lists)
+
+
+def _parse_element(read: Reader) -> Name:
+    """MQ 2.2.18.1.4."""
+    (kind,) = read.unpack("H", "FormatType")
+    if kind == 3:
+        end = read.at
+        while read.data[end : end + 2] not in (b"\0\0", b""):
+            end += 2
+        text = read.bytes(end - read.at + 2, "a direct name").decode("utf-16-le")
+        require(not text.upper().startswith("DIRECT="), "MQ 2.2.18.1.4", f"DIRECT= in {text}")
+        return Name(7, text=text[:-1])
+    require(kind in (1, 2), "MQ 2.2.18.1.4", f"FormatType is {kind}")
+    read.align("an element")
+    guid = read.bytes(16, "an element")
+    return Name(5, guid=guid) if kind == 1 else Name(6, guid=guid, number=read.unpack("I", "id")[0])
 
 
 def _check_order_packet(packet: Message) -> None:

@@ -61,6 +61,7 @@ def test_everything_is_in_the_json_under_names_that_stay():
         reason="it came too late",
         abort_count=2,
         move_count=1,
+        last_move_at_ms=1_700_000_002_500,
     ).to_json()
 
     assert json.loads(json.dumps(found)) == {
@@ -69,7 +70,9 @@ def test_everything_is_in_the_json_under_names_that_stay():
         "label": "Öl, 12 Fässer 🛢",
         "body_base64": "AP8=",
         "body_type": 8,
+        "body_type_name": "VT_BSTR",
         "class": "normal",
+        "class_number": 0,
         "priority": 0,
         "delivery": "transactional",
         "transactional": True,
@@ -91,10 +94,17 @@ def test_everything_is_in_the_json_under_names_that_stay():
         "dead_letter": True,
         "abort_count": 2,
         "move_count": 1,
-        "last_move_at": None,
+        "last_move_at": "2023-11-14T22:13:22.500Z",
         "hops": 0,
         "sender_id_base64": None,
         "class_id": None,
+        "sender_id": None,
+        "connector_type": None,
+        "traced": False,
+        "report_queue": None,
+        "destinations": [],
+        "admin_queues": [r"DIRECT=OS:hosta\private$\acks"],
+        "response_queues": [r"DIRECT=OS:hosta\private$\answers"],
     }
 
 

@@ -14,6 +14,10 @@ from protocol import (
     MessageClass,
     MessageKind,
     MessagePropertiesHeader,
+    MqfAddressHeader,
+    MqfElement,
+    MqfSignatureHeader,
+    MultiQueueFormatHeader,
     OrderAckBody,
     PrivateQueueName,
     PropertyFlags,
@@ -32,7 +36,10 @@ from protocol import (
     plain_text,
     wide_text,
 )
+from protocol.multi_queue import MQF_DIRECT, MQF_DISTRIBUTION_LIST, MQF_PRIVATE, MQF_PUBLIC
 from qmd.core.acknowledgment import (
+    ADMINISTRATION_QUEUES_MAX,
+    administration_queues,
     build_acknowledgment,
     final_ack_packet,
     order_ack_packet,
@@ -121,23 +128,64 @@ def original(
     )
 
 
+def with_list(message, elements):
+    """The same, with a list of administration queues."""
+    lists = [
+        MqfAddressHeader(0, header_id, 0, 0, listed)
+        for header_id, listed in ((0x64, ()), (0xC8, elements), (0x12C, ()))
+    ]
+    header = MultiQueueFormatHeader(*lists, MqfSignatureHeader(0x15E, 0, 0, b""))
+    flags = message.user.flags.replace(multi_queue_header=1)
+    changed = message._replace(user=message.user._replace(flags=flags), multi_queue=header)
+    return parse_user_message(build_user_message(changed))
+
+
 def acknowledge(message, message_class=MessageClass.NACK_ACCESS_DENIED):
-    found = build_acknowledgment(
-        message, message_class, own_id=OWN, message_number=42, sent_time=1_700_000_100
+    (destination,) = administration_queues(message, OWN)
+    packet = build_acknowledgment(
+        message,
+        message_class,
+        destination=destination,
+        own_id=OWN,
+        message_number=42,
+        sent_time=1_700_000_100,
     )
-    assert found is not None
-    return found[0], parse_user_message(found[1])
+    return destination, parse_user_message(packet)
 
 
 class TestAdministrationAcknowledgments:
     def test_without_an_administration_queue_there_is_none(self):
         silent = original(admin=(0, None))
 
-        found = build_acknowledgment(
-            silent, MessageClass.NACK_DELETED, own_id=OWN, message_number=42, sent_time=0
+        assert administration_queues(silent, OWN) == []
+
+    def test_it_goes_to_all_queues_of_a_list_and_to_each_once(self):
+        elements = (
+            MqfElement(MQF_DIRECT, ADMIN.name),
+            MqfElement(MQF_PRIVATE, PrivateQueueName(THIRD, 7)),
+            MqfElement(MQF_DISTRIBUTION_LIST, PUBLIC),
+            MqfElement(MQF_PUBLIC, PUBLIC),
+            MqfElement(MQF_PRIVATE, PrivateQueueName(THIRD, 7)),
         )
 
-        assert found is None
+        found = administration_queues(with_list(original(), elements), OWN)
+
+        assert found == [ADMIN, PrivateQueueName(THIRD, 7), PUBLIC]
+
+    def test_a_list_alone_is_enough(self):
+        elements = (MqfElement(MQF_DIRECT, ANSWERS.name),)
+        message = with_list(original(admin=(0, None)), elements)
+
+        assert administration_queues(message, OWN) == [ANSWERS]
+
+    def test_a_long_list_does_not_make_a_flood(self):
+        elements = tuple(
+            MqfElement(MQF_PRIVATE, PrivateQueueName(THIRD, number)) for number in range(1000)
+        )
+
+        found = administration_queues(with_list(original(), elements), OWN)
+
+        assert len(found) == ADMINISTRATION_QUEUES_MAX
 
     @pytest.mark.parametrize(
         ("admin", "destination", "kind", "address", "queue"),

@@ -1,0 +1,107 @@
+"""Report messages: a queue manager tells what becomes of a message that is traced.
+
+[MS-MQQB] 3.1.5.8.9 when it has arrived, 3.1.7.1.7 when it is sent on.
+"""
+
+from __future__ import annotations
+
+from protocol import (
+    SIGNATURE,
+    VERSION,
+    BaseFlags,
+    BaseHeader,
+    MessageClass,
+    MessagePropertiesHeader,
+    PropertyFlags,
+    UserFlags,
+    UserHeader,
+    UserMessage,
+    build_user_message,
+)
+from protocol.body_type import BodyType
+from protocol.headers import INFINITE, PUBLIC_QUEUE
+from protocol.identifiers import correlation_bytes, guid_text
+from qmd.core.acknowledgment import PRIORITY
+
+TIME_TO_REACH_QUEUE_S = 345_600  # it lives in memory, and must not for ever
+
+_HASH_ALGORITHM, _ENCRYPTION_ALGORITHM = 0x8004, 0x6801  # as in every unsigned message
+
+
+def report_label(original: UserMessage, at: str) -> str:
+    """What the ABNF of [MS-MQQB] 3.1.5.8.9 makes of the original and its time-date."""
+    user = original.user
+    source = guid_text(user.source_queue_manager)
+    head = f"{source[:4]}:{user.message_number:08X}:{user.flags.hops:02X}"
+    return f"{head} received by {source} at {at}"
+
+
+def report_body(original: UserMessage, target: str, next_hop: str | None) -> str:
+    """`target` is the destination's format name; `next_hop`, an IP address, where it is sent on."""
+    lines = [
+        f"<MESSAGE ID>{original.user.message_number:08X}</MESSAGE ID>",
+        f"<TARGET QUEUE>{target}</TARGET QUEUE>",
+    ]
+    if next_hop is not None:
+        lines.append(f"<NEXT HOP>{next_hop}</NEXT HOP>")
+        # The blank is the specification's.
+        lines.append(f"<HOP COUNT>{original.user.flags.hops:02X} </HOP COUNT>")
+    return "".join(f"{line}\r\n" for line in lines)
+
+
+def build_report(
+    original: UserMessage,
+    *,
+    target: str,
+    next_hop: str | None,
+    own_id: bytes,
+    addressee: bytes,
+    message_number: int,
+    sent_time: int,
+    at: str,
+) -> bytes:
+    """The packet of an express message to the public queue that the original's DebugHeader names.
+
+    `addressee` is the GUID of the queue manager that is taken to host it, `at` the `sent_time` as
+    the time-date of the label.
+    """
+    assert original.debug is not None
+    assert original.debug.queue is not None, "who traces says where reports go"
+    label = report_label(original, at)
+    body = report_body(original, target, next_hop).encode("utf-16-le")
+    flags = UserFlags.of(destination_type=PUBLIC_QUEUE, properties_header=1)
+    user = UserHeader(
+        own_id,
+        addressee,
+        INFINITE,
+        sent_time,
+        message_number,
+        flags,
+        original.debug.queue,
+        None,
+        None,
+        None,
+    )
+    properties = MessagePropertiesHeader(
+        flags=PropertyFlags(0),
+        label_length=0,
+        message_class=MessageClass.REPORT,
+        correlation_id=correlation_bytes(
+            original.user.source_queue_manager, original.user.message_number
+        ),
+        body_type=BodyType.VT_LPWSTR,
+        application_tag=0,
+        message_size=0,
+        allocation_body_size=len(body),
+        privacy_level=0,
+        hash_algorithm=_HASH_ALGORITHM,
+        encryption_algorithm=_ENCRYPTION_ALGORITHM,
+        extension_size=0,
+        label=label.encode("utf-16-le") + b"\0\0",
+        extension=b"",
+        body=body,
+    )
+    base = BaseHeader(VERSION, 0, BaseFlags(PRIORITY), SIGNATURE, 0, TIME_TO_REACH_QUEUE_S)
+    return build_user_message(
+        UserMessage(base, user, None, None, properties, None, None, None, None)
+    )
