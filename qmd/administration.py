@@ -57,19 +57,23 @@ class Administration:
         quota = _quota(quota_bytes, quotas.queue_bytes)
         journal_quota = _quota(journal_quota_bytes, quotas.journal_bytes)
         _check_label(label)
-        try:
-            row = await self._manager.storage.batch.run(
-                partial(
-                    queue_rows.create,
-                    name=path,
-                    transactional=transactional,
-                    now_s=int(self._manager.environment.time()),
-                    label=label,
-                    journal=journal,
-                    quota_bytes=quota,
-                    journal_quota_bytes=journal_quota,
-                )
+        now_s = int(self._manager.environment.time())
+
+        def create(db: sqlite3.Connection) -> list[queue_rows.QueueRow]:
+            row = queue_rows.create(
+                db,
+                name=path,
+                transactional=transactional,
+                now_s=now_s,
+                label=label,
+                journal=journal,
+                quota_bytes=quota,
+                journal_quota_bytes=journal_quota,
             )
+            return [row, queue_rows.create_journal(db, row, now_s)] if journal else [row]
+
+        try:
+            rows = await self._manager.storage.batch.run(create)
         except QueueExists as error:
             raise Refusal(
                 "queue_exists", str(error), "Choose another name, or delete it first."
@@ -79,7 +83,8 @@ class Administration:
                 "too_many_queues", str(error), "Delete queues that nobody needs."
             ) from error
         log.info("queue_created", queue=path, transactional=transactional)
-        return self._manager.adopt(row, 0, 0)
+        queue, *_ = [self._manager.adopt(row, 0, 0) for row in rows]
+        return queue
 
     async def change(
         self,
@@ -104,6 +109,12 @@ class Administration:
                 " changed",
                 "What ends in a dead-letter queue must be kept; purge it to make room.",
             )
+        if queue.parent is not None:
+            raise Refusal(
+                "subqueue_unchanged",
+                f"{queue.name} has no properties of its own",
+                f"Change those of its queue: qmd queue set '{queue.parent.name}'",
+            )
         if label is not None:
             _check_label(label)
         # What a change leaves out is that of the disk, and not of another change under way.
@@ -111,9 +122,11 @@ class Administration:
         journal_quota = _quota(journal_quota_bytes, 0)
         now_s = int(self._manager.environment.time())
 
-        def change(db: sqlite3.Connection) -> queue_rows.QueueRow:
+        def change(
+            db: sqlite3.Connection,
+        ) -> tuple[queue_rows.QueueRow, queue_rows.QueueRow | None]:
             row = queue_rows.get(db, queue.id)
-            return queue_rows.change(
+            row = queue_rows.change(
                 db,
                 queue.id,
                 label=row.label if label is None else label,
@@ -124,17 +137,19 @@ class Administration:
                 ),
                 now_s=now_s,
             )
+            return row, queue_rows.create_journal(db, row, now_s) if row.journal else None
 
         try:
-            row = await self._manager.storage.batch.run(change)
+            row, journal_row = await self._manager.storage.batch.run(change)
         except StoredError as error:  # it was deleted meanwhile
             raise Refusal("no_such_queue", str(error)) from error
         queue.label, queue.journal = row.label, row.journal
         queue.journal_quota_bytes = row.journal_quota_bytes
         queue.set_quota(self._manager.quota_of(row))
-        own_journal = self._manager.queues.get(f"{queue.key};journal")
-        if own_journal is not None:
-            own_journal.set_quota(row.journal_quota_bytes)
+        if journal_row is not None and queue.own_journal is None and not queue.deleted:
+            self._manager.adopt(journal_row, 0, 0)
+        if queue.own_journal is not None:
+            queue.own_journal.set_quota(row.journal_quota_bytes)
         log.info(
             "queue_changed",
             queue=queue.name,

@@ -93,6 +93,54 @@ class Endings:
         place = self._keep(queue, packet, None, int(self._manager.environment.time() * 1000))
         self._manager.recorder.record(Kind.JOURNALED, [packet], to_queue=queue.name, places=[place])
 
+    def _journal_received(self, queue: LocalQueue, messages: Sequence[StoredMessage]) -> None:
+        """Keep copies in the journal of a queue, in the batch that removes them from it.
+
+        What is received from a subqueue is received from its queue.  Acknowledgments are not
+        journaled ([MS-MQQB] <2>), nor is what the journal or the disk has no room for.
+        """
+        manager = self._manager
+        journal = queue.payer.own_journal
+        if journal is None:
+            return  # it is about to be deleted
+        wall_ms = int(manager.environment.time() * 1000)
+        kept: list[bytes] = []
+        places: list[int] = []
+        not_kept: list[bytes] = []
+        for packet in (message.packet for message in messages):
+            if message_class_of(packet) in SYSTEM_CLASSES:
+                continue
+            if journal.has_room(len(packet)) and manager.storage.room(
+                manager.loop.time(), len(packet)
+            ):
+                kept.append(packet)
+                places.append(self._keep(journal, packet, None, wall_ms))
+            else:
+                not_kept.append(packet)
+        recorder = manager.recorder
+        if kept:
+            recorder.record(
+                Kind.JOURNALED, kept, queue=queue.name, to_queue=journal.name, places=places
+            )
+        if not_kept:
+            recorder.record(
+                Kind.JOURNAL_FULL,
+                not_kept,
+                queue=queue.name,
+                to_queue=journal.name,
+                reason=f"{journal.bytes} of {journal.quota_bytes} bytes are used. "
+                + more_for(journal),
+                lazily=True,
+            )
+            manager.log_limited(
+                "journal_full",
+                journal.name,
+                queue=journal.name,
+                bytes=journal.bytes,
+                quota_bytes=journal.quota_bytes,
+                remedy=more_for(journal),
+            )
+
     def _keep(self, queue: LocalQueue, packet: bytes, reason: str | None, wall_ms: int) -> int:
         """A message of a queue of our own, in the open batch; its lookup id."""
         stored = StoredMessage(
@@ -107,10 +155,13 @@ class Endings:
         batch.when_durable(partial(self._manager.reading.arrived, queue, [stored]))
         return stored.lookup_id
 
-    def received(self, queue: LocalQueue, packets: Sequence[bytes]) -> None:
+    def received(self, queue: LocalQueue, messages: Sequence[StoredMessage]) -> None:
         """What follows, in the open batch, from messages that an application has received."""
         if queue.holds_ended:
             return  # copies: what they are copies of has met its end before
+        if queue.payer.journal:
+            self._journal_received(queue, messages)
+        packets = [message.packet for message in messages]
         if wanting := [packet for packet in packets if may_want_word(packet)]:
             self._follow(queue, wanting, MessageClass.ACK_RECEIVE, "")
 

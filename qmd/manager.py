@@ -154,6 +154,11 @@ class QueueManager:
         # Subqueues and journals after the queues that they belong to.
         for row in sorted(state.queues, key=lambda row: row.parent_id is not None):
             self.adopt(row, *state.messages.get(row.id, (0, 0)))
+        for row in state.queues:  # of earlier versions, which had no journals of queues
+            if row.journal and self.queues_by_id[row.id].own_journal is None:
+                now_s = int(self.environment.time())
+                create = partial(queue_rows.create_journal, parent=row, now_s=now_s)
+                self.adopt(await self.storage.batch.run(create), 0, 0)
         for outgoing in state.outgoing_queues:
             totals = state.outgoing.get(outgoing.id)
             self.outgoing.restore(
@@ -211,6 +216,7 @@ class QueueManager:
         key = queue_key(path)
         assert key is not None
         parent = None if row.parent_id is None else self.queues_by_id[row.parent_id]
+        is_journal = parent is not None and path.suffix is not None
         queue = LocalQueue(
             id=row.id,
             name=row.name,
@@ -218,7 +224,7 @@ class QueueManager:
             label=row.label,
             transactional=row.transactional,
             journal=row.journal,
-            quota_bytes=self.quota_of(row),
+            quota_bytes=parent.journal_quota_bytes if parent and is_journal else self.quota_of(row),
             journal_quota_bytes=row.journal_quota_bytes,
             is_system=row.system,
             created_at_s=row.created_at_s,
@@ -229,7 +235,7 @@ class QueueManager:
             size=size,
             notice=quotas.notice,
             parent=parent,
-            is_journal=parent is not None and path.suffix is not None,
+            is_journal=is_journal,
         )
         self.queues[key] = queue
         self.queues_by_id[row.id] = queue

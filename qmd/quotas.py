@@ -44,6 +44,11 @@ MORE_FOR_THE_COMPUTER = (
 def more_for(queue: LocalQueue) -> str:
     """What to do about a full queue of ours."""
     larger = format_size(max(2 * (queue.quota_bytes or 0), 1_000_000))
+    if queue.is_journal and queue.parent is not None:
+        return (
+            f"Purge the journal, or give it more: qmd queue set '{queue.parent.name}'"
+            f" --journal-quota {larger}"
+        )
     return (
         f"Receive or purge messages, or give it more: qmd queue set '{queue.name}' --quota {larger}"
     )

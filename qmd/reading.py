@@ -130,16 +130,16 @@ class Reading:
         Their senders are told, if they asked for it.  Raises Refusal.
         """
         lookup_ids = self._own(reader, queue, lookup_ids)
-        packets = [queue.taken[lookup_id].packet for lookup_id in lookup_ids]
+        messages = [queue.taken[lookup_id] for lookup_id in lookup_ids]
         self._manager.recorder.record(
             Kind.RECEIVED,
-            packets,
+            [message.packet for message in messages],
             queue=queue.name,
             places=lookup_ids,
             transaction=transaction,
             lazily=True,  # the deletions are not
         )
-        self._manager.endings.received(queue, packets)
+        self._manager.endings.received(queue, messages)
         self._let_go(reader, queue, lookup_ids, token, done)
 
     def reject(

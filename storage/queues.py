@@ -83,6 +83,14 @@ def create(
     return row
 
 
+def create_journal(db: sqlite3.Connection, parent: QueueRow, now_s: int) -> QueueRow:
+    """The journal of a queue: that which there is, or a new one.  Raises TooManyQueues."""
+    name = f"{parent.name};journal"
+    return find(db, name) or create(
+        db, name=name, transactional=parent.transactional, now_s=now_s, parent_id=parent.id
+    )
+
+
 def create_system_queues(db: sqlite3.Connection, now_s: int) -> None:
     for queue_id, name, transactional in _SYSTEM_QUEUES:
         _insert(

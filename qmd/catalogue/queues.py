@@ -113,4 +113,13 @@ ENTRIES = (
         "read_only",
         "MQ_ERROR_ACCESS_DENIED",
     ),
+    Entry(
+        1213,
+        "subqueue_unchanged",
+        "A subqueue or the journal of a queue has no properties of its own.",
+        "Its kind and its quotas are those of the queue that it belongs to.",
+        "Change that queue: `qmd queue set orders --journal-quota 1GB`.",
+        "read_only",
+        "MQ_ERROR_ACCESS_DENIED",
+    ),
 )
