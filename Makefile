@@ -9,6 +9,8 @@ ARGS ?=
 # How long `make fuzz` works on each of its targets, and on which (all of them).
 SECONDS ?= 60
 TARGETS ?=
+# How long `make soak` works; 0.1 is six minutes.
+HOURS ?= 1
 # The worlds of `make simulate`: how many from which number on; or SEED, the only one, line by line.
 SEEDS ?= 1000
 FIRST ?= 1
@@ -55,9 +57,8 @@ simulate: setup ## queue managers in worlds of bad luck, SEEDS=1000 from FIRST=1
 mutants: setup ## faults put into the code on purpose: the simulation has to notice each
 	@$(PY) -m tests.simulation.mutants $(ARGS)
 
-soak: setup ## new seeds for the simulation until one fails
-	@while seed=$$RANDOM$$RANDOM; echo "SEED=$$seed"; do \
-	  SEED=$$seed $(PY) -m pytest -q -x tests/simulation || exit 1; done
+soak: setup ## hostile networks, crashes, power losses and new seeds, for HOURS=1
+	@$(PY) -m tests.soak --hours $(HOURS) $(ARGS)
 
 fuzz: setup ## every parser against inputs of its own making, SECONDS=60 for each
 	@if $(PY) -c 'import atheris' 2>/dev/null || $(PY) -m pip --disable-pip-version-check install \

@@ -82,6 +82,8 @@ class Daemon:
     port: int = field(default_factory=free_port)
     environment: dict[str, str] = field(default_factory=dict)  # QMD_<SECTION>_<KEY>
     process: asyncio.subprocess.Process | None = None
+    address: str = "127.0.0.1"  # where it listens
+    prefix: tuple[str, ...] = ()  # what `qmd serve` is run by: in another network, say
 
     async def create(self) -> None:
         """Make its folder and its configuration."""
@@ -89,7 +91,7 @@ class Daemon:
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "qmd", "init", str(self.folder)),
-                *("--listen", f"127.0.0.1:{self.port}", "--name", self.name),
+                *("--listen", f"{self.address}:{self.port}", "--name", self.name),
                 stdout=log,
                 stderr=log,
             )
@@ -106,7 +108,8 @@ class Daemon:
             ready.bind(str(path))
             ready.setblocking(False)
             self.process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "qmd", "--config", str(self.config), "serve"),
+                *(*self.prefix, sys.executable, "-m", "qmd"),
+                *("--config", str(self.config), "serve"),
                 env=os.environ
                 | {"QMD_QUEUE_MANAGER_RUN_AS_ROOT": "true", "NOTIFY_SOCKET": str(path)}
                 | self.environment,
@@ -140,7 +143,7 @@ class Daemon:
 
     def destination(self, queue: str, *, port: int | None = None) -> str:
         """How others name a queue of it; by another port where that leads to it as well."""
-        return f"DIRECT=TCP:127.0.0.1:{port or self.port}\\private$\\{queue}"
+        return f"DIRECT=TCP:{self.address}:{port or self.port}\\private$\\{queue}"
 
     def cpu_s(self) -> float:
         """User and system time since it was started."""

@@ -33,10 +33,11 @@ class Outcome:
 
 def wrongs(outcome: Outcome) -> list[str]:
     """Every broken promise, one line for each message."""
-    return [line for tally in outcome.tallies for line in _wrongs(tally, outcome.kills)]
+    return [line for tally in outcome.tallies for line in wrongs_of(tally, outcome.kills)]
 
 
-def _wrongs(tally: Tally, kills: int) -> Iterator[str]:
+def wrongs_of(tally: Tally, kills: int) -> Iterator[str]:
+    """The same of one delivery, when there were so many kills."""
     if tally.sent < tally.total:
         yield f"{tally.total - tally.sent:,} {tally.delivery} messages were not sent"
     for number in tally.missing:

@@ -1,0 +1,204 @@
+"""Three computers and a router between them, in network namespaces of this one.
+
+    a ──── ┐
+    b ──── r    each cable is a veth pair with addresses of its own, 10.77.N.0/24
+    c ──── ┘    whatever goes to or from c runs through a slow proxy on the router
+
+The router loses, delays, refuses and forgets packets as it is told.  Needs root, `ip`, `tc`, `ss`
+and `nft`; nothing of it is seen outside of the namespaces, and `close` removes all of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HOSTS = ("a", "b", "c")
+ROUTER = "r"
+BEHIND_THE_PROXY = "c"
+PORT = 1801
+PROXY_PORT = 2001
+TOOLS = ("ip", "tc", "ss", "nft")
+_PREFIX = "qmd-test-"
+
+
+def why_not() -> str | None:
+    """Why there can be no such network here, or None."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
+        return f"not installed: {', '.join(missing)} (packages iproute2 and nftables)"
+    network = Network()
+    try:
+        network.open()
+    except subprocess.CalledProcessError as error:
+        return f"this machine does not let us make networks: {' '.join(error.cmd)}: {error.stderr}"
+    finally:
+        network.close()
+    return None
+
+
+class Network:
+    """`open`, do harm, `heal`, `close`."""
+
+    def __init__(self) -> None:
+        self._names = {host: f"{_PREFIX}{os.getpid()}-{host}" for host in (*HOSTS, ROUTER)}
+        self._proxy: subprocess.Popen[str] | None = None
+        self._slow: list[str] = []
+        #: Packets that were lost, swallowed or answered with a reset.
+        self.harmed_packets = 0
+
+    # Its life.
+
+    def open(self) -> None:
+        """Raises subprocess.CalledProcessError."""
+        remove_leftovers()
+        for name in self._names.values():
+            _run("ip", "netns", "add", name)
+        for number, host in enumerate(HOSTS, 1):
+            near, far = self._names[host], self._names[ROUTER]
+            _run("ip", "link", "add", "wire", "netns", near, "type", "veth",
+                 "peer", "name", host, "netns", far)  # fmt: skip
+            self.run(host, "ip", "address", "add", f"10.77.{number}.2/24", "dev", "wire")
+            self.run(ROUTER, "ip", "address", "add", f"10.77.{number}.1/24", "dev", host)
+            self.run(host, "ip", "link", "set", "dev", "wire", "up")
+            self.run(host, "ip", "link", "set", "dev", "lo", "up")
+            self.run(ROUTER, "ip", "link", "set", "dev", host, "up")
+            self.run(host, "ip", "route", "add", "default", "via", f"10.77.{number}.1")
+        self.run(ROUTER, "ip", "link", "set", "dev", "lo", "up")
+        self.run(ROUTER, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+        self._nft(
+            "add table inet q",
+            "add chain inet q loss { type filter hook postrouting priority 0; }",
+            "add chain inet q refusal { type filter hook forward priority 0; }",
+            "add chain inet q proxy { type nat hook prerouting priority -100; }",
+            f'add rule inet q proxy iifname "{BEHIND_THE_PROXY}" tcp dport {PORT}'
+            f" redirect to :{PROXY_PORT}",
+            f"add rule inet q proxy ip daddr {self.address(BEHIND_THE_PROXY)} tcp dport {PORT}"
+            f" redirect to :{PROXY_PORT}",
+        )
+
+    def start_proxy(self, delay_s: float, seed: int) -> None:
+        """Until it listens nobody reaches the computer behind it."""
+        command = [sys.executable, "-m", "tests.netns.proxy", str(PROXY_PORT)]
+        self._proxy = subprocess.Popen(
+            [*self.prefix(ROUTER), *command, str(delay_s), str(seed)],
+            cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self._proxy.stdout is not None
+        if self._proxy.stdout.readline() != "ready\n":
+            raise RuntimeError("the proxy did not start")
+
+    def close(self) -> None:
+        if self._proxy is not None:
+            self._proxy.kill()
+            self._proxy.wait()
+            assert self._proxy.stdout is not None
+            self._proxy.stdout.close()
+            self._proxy = None
+        for name in self._names.values():
+            _remove(name)
+
+    # What is in it.
+
+    def address(self, host: str) -> str:
+        return f"10.77.{HOSTS.index(host) + 1}.2"
+
+    def prefix(self, host: str) -> tuple[str, ...]:
+        """What a command begins with that shall run on that computer."""
+        return ("ip", "netns", "exec", self._names[host])
+
+    def run(self, host: str, *command: str) -> str:
+        return _run(*self.prefix(host), *command)
+
+    # Harm.
+
+    def lose(self, percent: int) -> None:
+        """So many of all packets, in both directions."""
+        self._harm("loss", f"numgen random mod 100 < {percent} counter drop")
+
+    def swallow(self, *ways: tuple[str, str]) -> None:
+        """A black hole for whatever goes that way, from one computer to another."""
+        rule = "ip saddr {} ip daddr {} counter drop"
+        self._harm("loss", *(rule.format(self._net(a), self._net(b)) for a, b in ways))
+
+    def refuse(self, percent: int) -> None:
+        """Answer so many of all packets with a reset of their connection."""
+        self._harm(
+            "refusal",
+            f"meta l4proto tcp numgen random mod 100 < {percent} counter reject with tcp reset",
+        )
+
+    def isolate(self, host: str) -> None:
+        """Nothing leaves or reaches it, and nobody is told."""
+        self.run(ROUTER, "ip", "link", "set", "dev", host, "down")
+
+    def reconnect(self, host: str) -> None:
+        self.run(ROUTER, "ip", "link", "set", "dev", host, "up")
+
+    def slow(self, rate: str) -> None:
+        """Every cable carries so little towards its computer."""
+        for host in HOSTS:
+            shaping = ("tbf", "rate", rate, "burst", "4k", "latency", "1s")
+            self.run(ROUTER, "tc", "qdisc", "replace", "dev", host, "root", *shaping)
+            self._slow.append(host)
+
+    def abort_connections(self, host: str) -> None:
+        """As if a middlebox had ended them: this side is told so, the other one by a reset."""
+        self.run(host, "ss", "-K", f"( dport = :{PORT} or sport = :{PORT} )")
+
+    def heal(self) -> None:
+        for chain in ("loss", "refusal"):
+            self._harm(chain)
+        for host in HOSTS:
+            self.reconnect(host)
+        for host in set(self._slow):
+            self.run(ROUTER, "tc", "qdisc", "del", "dev", host, "root")
+        self._slow.clear()
+
+    def _harm(self, chain: str, *rules: str) -> None:
+        listed = self.run(ROUTER, "nft", "list", "chain", "inet", "q", chain)
+        self.harmed_packets += sum(map(int, re.findall(r"counter packets (\d+)", listed)))
+        added = (f"add rule inet q {chain} {rule}" for rule in rules)
+        self._nft(f"flush chain inet q {chain}", *added)
+
+    def _nft(self, *lines: str) -> None:
+        """All of it or nothing."""
+        script = "".join(f"{line}\n" for line in lines)
+        _run(*self.prefix(ROUTER), "nft", "-f", "-", input=script)
+
+    def _net(self, host: str) -> str:
+        return f"10.77.{HOSTS.index(host) + 1}.0/24"
+
+
+def remove_leftovers() -> None:
+    """Namespaces of runs that were killed; they bear the number of a process that is no more."""
+    for line in _run("ip", "netns", "list").splitlines():
+        name = line.partition(" ")[0]
+        owner = name.removeprefix(_PREFIX).partition("-")[0]
+        if name.startswith(_PREFIX) and not Path(f"/proc/{owner}").exists():
+            _remove(name)
+
+
+def _remove(name: str) -> None:
+    with contextlib.suppress(subprocess.CalledProcessError):
+        _run("ip", "netns", "del", name)
+
+
+def _run(*command: str, input: str | None = None) -> str:
+    done = subprocess.run(
+        command,
+        input=input,
+        stdin=subprocess.DEVNULL if input is None else None,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stdout

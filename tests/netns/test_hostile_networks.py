@@ -1,0 +1,35 @@
+"""Three real daemons, a network that does its worst, and kills: exactly once, in order."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.pair import run
+from tests.netns.network import Network, why_not
+from tests.netns.world import World
+
+HARM_S = 25.0
+SETTLE_S = 25.0
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_whatever_the_network_does_messages_arrive_once_and_in_order(tmp_path: Path):
+    if why := why_not():
+        pytest.skip(why)
+    network = Network()
+    network.open()
+
+    async def live() -> None:
+        world = World(network, tmp_path, seed=1)
+        report = await world.run(HARM_S, settle_s=SETTLE_S)
+
+        assert not report.wrong
+        assert report.kills > 2
+        assert report.harmed_packets > 20
+        assert len(report.harm) == 9
+
+    try:
+        run(live())
+    finally:
+        network.close()

@@ -1,0 +1,301 @@
+"""Three daemons in a hostile network, killed as well, and what became of their messages.
+
+Each stream is sent by one computer and received by another for as long as the harm goes on.  Then
+the network is healed, everybody serves, and all has to arrive: transactional messages exactly once
+and in order, recoverable ones exactly once, no express one twice, and none lost but by a kill.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from benchmarks.pair import Daemon, ended_at_last, nothing_is_left
+from benchmarks.tally import Tally
+from benchmarks.verdict import wrongs_of
+from qmd.client import QueueManager
+from tests.netns.network import HOSTS, Network
+
+RECONNECT_S = 120.0  # a client's patience with a daemon that is being killed again and again
+QUIET_S = 0.5  # when all is settled: would a doubled message come?
+DELAY_S = 0.5
+BURST_MESSAGES = 20
+PAUSE_S = 0.7  # between two bursts of a stream, on average
+RESTART_S = 0.5  # of a daemon that was killed, by which phases become longer
+MESSAGES_MAX = 400_000  # of one stream
+
+# Timers as a careful operator of such lines would set them, so that an hour holds many recoveries.
+TIMERS = {
+    "QMD_DELIVERY_ACK_TIMEOUT": "3s",
+    "QMD_DELIVERY_CONNECT_TIMEOUT": "3s",
+    "QMD_DELIVERY_RESEND": "1s,2s,5s",
+    "QMD_DELIVERY_RETRY_FIRST": "100ms",
+    "QMD_DELIVERY_RETRY_MAX": "2s",
+    "QMD_PEERS_ALLOW": "10.77.0.0/16",
+}
+
+
+@dataclass
+class Stream:
+    """Messages of one kind from one computer to a queue of its own on another."""
+
+    source: str
+    target: str
+    tally: Tally
+
+    @property
+    def queue(self) -> str:
+        return f"{self.source}_{self.tally.delivery}"
+
+    def end(self, sent: int) -> None:
+        """No more than so many were handed over."""
+        self.tally.total = sent
+        del self.tally.ids[sent:]
+        del self.tally.arrivals[sent:]
+
+
+def streams() -> list[Stream]:
+    return [
+        Stream("a", "b", Tally("transactional", MESSAGES_MAX)),
+        Stream("b", "a", Tally("recoverable", MESSAGES_MAX)),
+        Stream("b", "a", Tally("express", MESSAGES_MAX)),
+        Stream("a", "c", Tally("transactional", MESSAGES_MAX)),
+        Stream("c", "b", Tally("transactional", MESSAGES_MAX)),
+        Stream("c", "a", Tally("recoverable", MESSAGES_MAX)),
+    ]
+
+
+@dataclass
+class Report:
+    """What was done, and what is wrong."""
+
+    harm: Counter[str] = field(default_factory=Counter)
+    kills: int = 0
+    harmed_packets: int = 0
+    resent: int = 0
+    duplicates_refused: int = 0
+    settled_s: float = 0.0
+    wrong: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+
+
+class World:
+    """One run in a `network` that is open.  `tell` gets a line for each thing that happens."""
+
+    def __init__(
+        self, network: Network, folder: Path, seed: int, tell: Callable[[str], None] = print
+    ) -> None:
+        self.report = Report()
+        self._network = network
+        self._chance = random.Random(seed)
+        self._seed = seed
+        self._tell = tell
+        self._streams = streams()
+        self._daemons = {
+            host: Daemon(
+                folder / host,
+                host,
+                port=1801,
+                environment=dict(TIMERS),
+                address=network.address(host),
+                prefix=network.prefix(host),
+            )
+            for host in HOSTS
+        }
+        self._clients: dict[str, QueueManager] = {}
+        self._ending = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._phase = 0
+
+    async def run(self, seconds: float, *, settle_s: float) -> Report:
+        """Do harm for so long, then give everything `settle_s` to arrive."""
+        daemons = list(self._daemons.values())
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(ended_at_last(*daemons))
+            self._network.start_proxy(DELAY_S, self._seed)
+            for daemon in daemons:
+                await daemon.create()
+                await daemon.start()
+                client = daemon.client(reconnect_s=RECONNECT_S)
+                self._clients[daemon.name] = await stack.enter_async_context(client)
+            for stream in self._streams:
+                await self._clients[stream.target].create_queue(
+                    stream.queue, transactional=stream.tally.delivery == "transactional"
+                )
+            async with asyncio.TaskGroup() as receiving:
+                for stream in self._streams:
+                    receiving.create_task(self._receive(stream))
+                async with asyncio.TaskGroup() as sending:
+                    for stream in self._streams:
+                        sending.create_task(self._send(stream))
+                    sending.create_task(self._do_harm(seconds))
+                await self._settle(settle_s)
+                self._settled.set()
+            for client in self._clients.values():
+                status = await client.status()
+                self.report.resent += status["resent"]
+                self.report.duplicates_refused += status["duplicates_refused"]
+        self._judge()
+        return self.report
+
+    async def _settle(self, settle_s: float) -> None:
+        """All has to end somewhere, and none of it in a dead-letter queue."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            async with asyncio.timeout(settle_s):
+                await nothing_is_left(*self._clients.values())
+        except TimeoutError:
+            for host, client in self._clients.items():
+                left = [queue for queue in await client.list_queues(system=True)]
+                left += await client.list_outgoing()
+                self.report.wrong += [
+                    f"after {settle_s:.0f} s on a sound network {host} still has {each['messages']}"
+                    f" messages: {each.get('destination') or each.get('name')}"
+                    f" {each.get('state', '')}"
+                    for each in left
+                    if each["messages"]
+                ]
+        self.report.settled_s = loop.time() - started
+
+    def _judge(self) -> None:
+        for stream in self._streams:
+            tally = stream.tally
+            found = wrongs_of(tally, self.report.kills)
+            name = f"{stream.source} to {stream.target}"
+            self.report.wrong += [f"{name}: {line}" for line in found]
+            self.report.lines.append(
+                f"{name}  {tally.delivery:13}  {tally.sent:7,} sent  {tally.delivered:7,} delivered"
+                f"  {len(tally.missing)} lost  {len(tally.doubled)} doubled"
+                f"  {len(tally.out_of_order)} out of order"
+            )
+
+    # Traffic.
+
+    async def _send(self, stream: Stream) -> None:
+        tally = stream.tally
+        address = self._network.address(stream.target)
+        number = 0
+        destination = f"DIRECT=TCP:{address}\\private$\\{stream.queue}"
+        async with self._clients[stream.source].sender(destination) as sender:
+            while not self._ending.is_set() and number < MESSAGES_MAX - BURST_MESSAGES:
+                for _ in range(self._chance.randint(1, BURST_MESSAGES)):
+                    tally.kills_before[number] = self.report.kills
+                    confirmed = await sender.send(tally.body(number), delivery=tally.delivery)
+                    confirmed.add_done_callback(partial(_confirmed, tally, number))
+                    number += 1
+                await asyncio.sleep(2 * PAUSE_S * self._chance.random())
+        stream.end(number)
+
+    async def _receive(self, stream: Stream) -> None:
+        """Until all is settled, and then nothing came for a while."""
+        is_last = False
+        while not is_last:
+            is_last = self._settled.is_set()
+            client = self._clients[stream.target]
+            async for message in client.receive_each(stream.queue, timeout_s=QUIET_S):
+                stream.tally.arrived(message.body, message.id)
+
+    # Harm.
+
+    async def _do_harm(self, seconds: float) -> None:
+        """Every kind in an order of chance, again and again, with kills in all of them."""
+        loop = asyncio.get_running_loop()
+        kinds: list[Callable[[float], Awaitable[None]]] = [
+            *(self._lose, self._slow, self._flap, self._swallow, self._swallow_one_way),
+            *(self._refuse, self._abort, self._half_open, self._calm),
+        ]
+        phase_s = max(2.0, min(20.0, seconds / len(kinds) - RESTART_S))
+        end = loop.time() + seconds
+        try:
+            while loop.time() < end:
+                self._chance.shuffle(kinds)
+                for kind in kinds:
+                    if loop.time() >= end and len(self.report.harm) == len(kinds):
+                        break
+                    name = kind.__name__.removeprefix("_")
+                    self.report.harm[name] += 1
+                    self._tell(f"{loop.time() - end + seconds:7.1f} s  {name}")
+                    async with asyncio.TaskGroup() as phase:
+                        phase.create_task(_awaited(kind(phase_s)))
+                        if kind != self._half_open and self._chance.random() < 0.7:
+                            phase.create_task(self._kill_within(phase_s))
+                    self._network.heal()
+        finally:
+            self._network.heal()
+            self.report.harmed_packets = self._network.harmed_packets
+            self._ending.set()
+
+    async def _lose(self, seconds: float) -> None:
+        self._network.lose(30)
+        await asyncio.sleep(seconds)
+
+    async def _slow(self, seconds: float) -> None:
+        self._network.slow("64kbit")
+        await asyncio.sleep(seconds)
+
+    async def _flap(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while loop.time() < end:
+            for act in (self._network.isolate, self._network.reconnect):
+                for host in HOSTS:
+                    act(host)
+                await asyncio.sleep(1.0)
+
+    async def _swallow(self, seconds: float) -> None:
+        self._network.swallow(("a", "b"), ("b", "a"))
+        await asyncio.sleep(seconds)
+
+    async def _swallow_one_way(self, seconds: float) -> None:
+        self._network.swallow(("b", "a"))
+        await asyncio.sleep(seconds)
+
+    async def _refuse(self, seconds: float) -> None:
+        self._network.refuse(10)
+        await asyncio.sleep(seconds)
+
+    async def _abort(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while loop.time() < end:
+            self._network.abort_connections(self._chance.choice(HOSTS))
+            await asyncio.sleep(self._chance.random())
+
+    async def _half_open(self, seconds: float) -> None:
+        """One dies while nobody can hear it; the others believe that they are connected."""
+        host = self._chance.choice(HOSTS)
+        self._network.isolate(host)
+        await self._kill(host)
+        await asyncio.sleep(seconds / 2)
+        self._network.reconnect(host)
+        await asyncio.sleep(seconds / 2)
+
+    async def _calm(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def _kill_within(self, seconds: float) -> None:
+        await asyncio.sleep(seconds * self._chance.random())
+        await self._kill(self._chance.choice(HOSTS))
+
+    async def _kill(self, host: str) -> None:
+        daemon = self._daemons[host]
+        self.report.kills += 1
+        self._tell(f"           kill {host}")
+        await daemon.kill()
+        await daemon.start()
+
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work
+
+
+def _confirmed(tally: Tally, number: int, confirmed: asyncio.Future[str]) -> None:
+    if not confirmed.cancelled() and confirmed.exception() is None:
+        tally.confirmed(number, confirmed.result())

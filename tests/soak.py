@@ -1,0 +1,110 @@
+"""Everything that takes long, for a given time: `make soak HOURS=1`.
+
+    hostile networks     ────────────────────────────────  real daemons, all of the time
+    crash cycles, power  ────────────                      kills, losses of power, failed syncs
+    simulated worlds                 ────────────────────  new seeds, until the time is over
+
+Prints what each did.  Exit code 1 when any of them found something; what cannot be done on this
+machine is skipped and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+HOUR_S = 3600.0
+# In an hour, and as many as belong to a shorter time.
+CYCLES = 2000
+LIVES = 20
+BLOCK_SEEDS = 500
+SKIPPED = 2
+SEEDS_MAX = 1 << 40
+
+
+class Result(NamedTuple):
+    name: str
+    failed: bool
+    text: str
+
+
+class Part:
+    """A program under way; its output goes to a file of its own."""
+
+    def __init__(self, name: str, folder: Path, *arguments: str) -> None:
+        self.name = name
+        self._log = folder / f"{name.replace(' ', '_')}.log"
+        self._command = [sys.executable, "-m", *arguments]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def end(self) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+        self._process.wait()
+
+    def wait(self) -> Result:
+        """Until it is over; prints how it went."""
+        code = self._process.wait()
+        text = self._log.read_text(errors="replace").replace("\r\x1b[K", "").strip()
+        failed = code not in (0, SKIPPED)
+        print(f"--- {self.name}: {'FAILED' if failed else 'skipped' if code else 'in order'}")
+        shown = text if failed else "\n".join(text.splitlines()[-12:])
+        print(shown, flush=True)
+        return Result(self.name, failed, text)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak")
+    parser.add_argument("--hours", type=float, default=1.0)
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "soak")
+    chosen = parser.parse_args(arguments)
+    chosen.folder.mkdir(parents=True, exist_ok=True)
+    seconds = chosen.hours * HOUR_S
+    end = time.monotonic() + seconds
+    network = Part(
+        *("hostile networks", chosen.folder, "tests.netns"),
+        *("--quiet", "--seconds", f"{seconds:g}"),
+    )
+    try:
+        results = [_crashes(chosen.folder, seconds), *_worlds(chosen.folder, end)]
+        results.append(network.wait())
+    finally:
+        network.end()
+    failed = [result.name for result in results if result.failed]
+    print(f"soak: FAILED: {', '.join(failed)}" if failed else "soak: all in order")
+    return 1 if failed else 0
+
+
+def _crashes(folder: Path, seconds: float) -> Result:
+    share = min(1.0, seconds / HOUR_S)
+    cycles, lives = max(20, round(CYCLES * share)), max(1, round(LIVES * share))
+    return Part(
+        *("crashes", folder, "tests.crash"),
+        *("--cycles", str(cycles), "--lives", str(lives)),
+    ).wait()
+
+
+def _worlds(folder: Path, end: float) -> Iterator[Result]:
+    """A block of seeds that nobody has seen, and another, until the time is over."""
+    number = 0
+    while number == 0 or time.monotonic() < end:
+        number += 1
+        first = str(random.randrange(SEEDS_MAX))
+        yield Part(
+            *(f"worlds {number}", folder, "tests.simulation"),
+            *("--first", first, "--seeds", str(BLOCK_SEEDS)),
+        ).wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
