@@ -59,8 +59,10 @@ from qmd.local_queue import LocalQueue, Reader
 from qmd.manager import QueueManager
 from qmd.outgoing_queue import OutgoingQueue
 from qmd.reaper import Reaper
+from qmd.recorder import identity_of
 from qmd.settings import Settings
 from storage.keys import queue_id_of
+from tests.ledger import Message, disagreements
 
 PATIENCE_S = 10.0
 DEAD_LETTERS = "DIRECT=OS:.\\SYSTEM$;DEADLETTER"
@@ -227,7 +229,10 @@ class Host(QueueManager):
                 intruder.execute("ROLLBACK")
 
     async def check(self) -> None:
-        """Memory and disk agree about every message.  Nothing may be under way."""
+        """Memory, disk and the log of events agree about every message.
+
+        Nothing may be under way.
+        """
         self.outgoing.release()  # it would be soon
         await self.settled()
         assert not self.failed.done(), self.failed.exception()
@@ -251,6 +256,14 @@ class Host(QueueManager):
             express_bytes += sum(express)
             total += sender.bytes
         assert (self.usage.bytes, self.usage.express_bytes) == (total, express_bytes)
+        in_memory: set[tuple[str, int | Message]] = {
+            (queue.name, lookup_id) for queue in self.queues.values() for lookup_id in queue.express
+        }
+        for sender in self.outgoing.queues:
+            for packet in sender.express.values():
+                in_memory.add((sender.destination, Message(*identity_of(packet))))
+        problems = await self.storage.read(partial(disagreements, in_memory=in_memory))
+        assert not problems, "\n".join(problems)
 
 
 class _Stored:

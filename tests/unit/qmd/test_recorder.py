@@ -13,11 +13,11 @@ async def test_what_is_told_is_durable_with_the_batch_that_it_was_told_to(hosts:
     await a.send("orders", b"x", delivery=RECOVERABLE)
     (message,) = await a.peek("orders")
     a.recorder.record(
-        Kind.MOVED, [message.packet], queue="here", to_queue="there", places=[message.lookup_id]
+        Kind.EXPORTED, [message.packet], queue="here", to_queue="there", places=[message.lookup_id]
     )
     await a.settled()
 
     blocks = await a.storage.read(lambda db: events.page(db, 0, 100))
-    (moved,) = [event for block in blocks for event in block.events if event.kind == "moved"]
-    assert (moved.source, moved.queue, moved.to_queue) == (a.id, "here", "there")
-    assert list(moved.places) == [message.lookup_id]
+    (told,) = [event for block in blocks for event in block.events if event.kind == "exported"]
+    assert (told.source, told.queue, told.to_queue) == (a.id, "here", "there")
+    assert list(told.places) == [message.lookup_id]

@@ -1,0 +1,183 @@
+"""The log of events beside the tables: what it tells must be what is there.
+
+    for problem in disagreements(db): ...
+
+The whole log is replayed.  Every message that it has seen is, in the end, where the log says, or
+an event says how it ended; and every message of the tables came there by an event.  So no message
+is in two places at once, or in none, without the log saying so.
+
+Express messages are nowhere in the database: `in_memory` says where they are, or None that nobody
+knows any more, because their process has ended.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Set
+from typing import NamedTuple
+
+from storage import events
+from storage.events import Event
+from storage.keys import LOOKUP_MASK, queue_id_of
+
+BLOCKS = 256  # read at once
+
+BEGINNINGS = frozenset({"sent", "accepted", "imported"})
+COPIES = frozenset({"journaled", "dead_lettered"})
+# Whatever leaves its place does so by one of these.
+ENDS = frozenset(
+    {
+        "session_acknowledged",
+        "order_acknowledged",
+        "final_ack_received",
+        "received",
+        "expired",
+        "purged",
+        "queue_deleted",
+        "rejected",
+        "damaged",
+        "lost",
+    }
+)
+
+
+class Message(NamedTuple):
+    """Which one it is: its source queue manager and its number there."""
+
+    source: bytes
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.source.hex()[:8]}\\{self.number}"
+
+
+Here = tuple[str, int]  # a queue of ours, and a lookup id
+Elsewhere = tuple[str, Message]  # a destination, and a message for it
+
+
+class Ledger:
+    """Where every message is, by the events that were told so far."""
+
+    def __init__(self) -> None:
+        self.here: dict[Here, Message] = {}
+        self.elsewhere: set[Elsewhere] = set()
+        self.express: set[Here | Elsewhere] = set()
+        self.problems: list[str] = []
+
+    def tell(self, event: Event) -> None:
+        if event.kind == "started":
+            self._start()
+        for index, number in enumerate(event.numbers):
+            message = Message(event.source, number)
+            place = event.places[index] if event.places else None
+            if event.kind in BEGINNINGS:
+                self._begin(event, message, place)
+            elif event.kind in COPIES:
+                if place is None:
+                    self._wrong(event, message, "has no place in its queue")
+                else:
+                    self._add(event, message, (event.to_queue, place))
+            elif event.kind == "moved":
+                self._move(event, message, place)
+            elif event.kind in ENDS:
+                self._end(event, message, place)
+
+    def _start(self) -> None:
+        for place in self.express:
+            self.here.pop(place, None)  # type: ignore[call-overload]
+            self.elsewhere.discard(place)  # type: ignore[arg-type]
+        self.express.clear()
+
+    def _begin(self, event: Event, message: Message, place: int | None) -> None:
+        if place is not None:
+            self._add(event, message, (event.queue, place))
+            where: Here | Elsewhere = event.queue, place
+        else:
+            where = event.queue, message
+            if where in self.elsewhere:
+                self._wrong(event, message, "is there already")
+            self.elsewhere.add(where)
+        if event.delivery == "express":
+            self.express.add(where)
+
+    def _add(self, event: Event, message: Message, where: Here) -> None:
+        if where in self.here:
+            self._wrong(event, message, f"takes the place of {self.here[where]}")
+        self.here[where] = message
+
+    def _move(self, event: Event, message: Message, place: int | None) -> None:
+        left = [
+            where
+            for where, found in self.here.items()
+            if found == message and where[0] == event.queue
+        ]
+        if not left or place is None:
+            self._wrong(event, message, "was not there")
+            return
+        # It keeps its arrival, so the place that it leaves is known.
+        del self.here[left[0]]
+        self._add(event, message, (event.to_queue, place))
+        if left[0] in self.express:
+            self.express.remove(left[0])
+            self.express.add((event.to_queue, place))
+
+    def _end(self, event: Event, message: Message, place: int | None) -> None:
+        if place is not None and self.here.get((event.queue, place)) == message:
+            del self.here[event.queue, place]
+            self.express.discard((event.queue, place))
+        elif (event.queue, message) in self.elsewhere:
+            self.elsewhere.remove((event.queue, message))
+            self.express.discard((event.queue, message))
+        else:
+            self._wrong(event, message, "was not there")
+
+    def _wrong(self, event: Event, message: Message, what: str) -> None:
+        self.problems.append(f"{event.kind}: {message} {what} ({event.queue} {event.to_queue})")
+
+
+def disagreements(
+    db: sqlite3.Connection, in_memory: Set[tuple[str, int | Message]] | None = None
+) -> list[str]:
+    """Where log and tables contradict each other, as sentences; none if the log is not whole."""
+    ledger = Ledger()
+    after = 0
+    while blocks := events.page(db, after, BLOCKS):
+        if after == 0 and blocks[0].id != 1:
+            return []  # its beginning was dropped
+        after = blocks[-1].id
+        for block in blocks:
+            for event in block.events:
+                ledger.tell(event)
+    if not after:
+        return []
+    found_here, found_elsewhere = _tables(db)
+    told_here = {place: each for place, each in ledger.here.items() if place not in ledger.express}
+    told_elsewhere = {each for each in ledger.elsewhere if each not in ledger.express}
+    problems = ledger.problems
+    for where in sorted(told_here.keys() | found_here.keys()):
+        told, found = told_here.get(where), found_here.get(where)
+        if told != found:
+            problems.append(f"at {where} the log has {told}, and the table {found}")
+    for name, message in told_elsewhere - found_elsewhere:
+        problems.append(f"for {name} the log has {message}, and the table has not")
+    for name, message in found_elsewhere - told_elsewhere:
+        problems.append(f"for {name} the table has {message}, and the log has not")
+    if in_memory is not None and in_memory != ledger.express:
+        problems.append(f"express messages by the log: {ledger.express}; in memory: {in_memory}")
+    return problems
+
+
+def _tables(db: sqlite3.Connection) -> tuple[dict[Here, Message], set[Elsewhere]]:
+    queues = dict(db.execute("SELECT id, name FROM queue"))
+    destinations = dict(db.execute("SELECT id, destination FROM outgoing_queue"))
+    here: dict[Here, Message] = {}
+    elsewhere: set[Elsewhere] = set()
+    for key, packet in db.execute("SELECT key, substr(packet, 1, 60) FROM message"):
+        here[queues[queue_id_of(key)], key & LOOKUP_MASK] = _message(packet)
+    for key, packet in db.execute("SELECT key, substr(packet, 1, 60) FROM outgoing"):
+        elsewhere.add((destinations[queue_id_of(key)], _message(packet)))
+    return here, elsewhere
+
+
+def _message(packet: bytes) -> Message:
+    return Message(packet[16:32], int.from_bytes(packet[56:60], "little"))
