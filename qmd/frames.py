@@ -81,6 +81,7 @@ class StoredMessage(msgspec.Struct, array_like=True, frozen=True):
     abort_count: int = 0
     move_count: int = 0
     last_move_at_ms: int | None = None
+    expires_at_s: int | None = None  # the last second of its life, by the queue manager's own clock
 
 
 class Choice(msgspec.Struct, array_like=True, frozen=True):

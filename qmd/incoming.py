@@ -33,7 +33,7 @@ from qmd.core.acknowledgment import order_ack_packet
 from qmd.core.fate import consequences, reason_text
 from qmd.core.sequence import IncomingSequence, OrderAckSettings
 from qmd.core.session import MessageReceived
-from qmd.core.stored_packet import reach_deadline_s, receive_deadline_s
+from qmd.core.stored_packet import reach_time_s, receive_time_s, time_left_s
 from qmd.frames import StoredMessage
 from qmd.recorder import Kind
 from storage.keys import LOOKUP_BITS
@@ -142,6 +142,7 @@ class Incoming:
         batch = storage.batch
         wall = manager.environment.time()
         wall_s, wall_ms = int(wall), int(wall * 1000)
+        now_s = manager.clock.now_s
         own_id, by_wire_name = manager.id, self._queues_by_wire_name
         ours = (NULL_GUID, own_id)  # direct names bear no address, [MS-MQQB] 3.1.5.8.5
         decided: list[int] = []  # recoverable numbers of this session
@@ -180,8 +181,8 @@ class Incoming:
                 self._finish(connection, decided, arrivals, accepted, wall_s)
                 connection.drop(f"no room for messages: {full.text}")
                 return
-            deadline = reach_deadline_s(packet)
-            too_late = deadline is not None and wall_s > deadline
+            left_s = time_left_s(packet, reach_time_s(packet), wall_s)
+            too_late = left_s is not None and left_s < 0
             if too_late and transaction is None:
                 self._refuse(
                     connection, message, packet, MessageClass.NACK_REACH_QUEUE_TIMEOUT, wall_ms
@@ -274,7 +275,9 @@ class Incoming:
                 level = 7 - (message.base.flags & 7)
 
             lookup_id = manager.next_lookup_id(level)
-            stored = StoredMessage(lookup_id, wall_ms, packet)
+            left_s = time_left_s(packet, receive_time_s(packet), wall_s)
+            expires_at_s = manager.clock.deadline_s(left_s)
+            stored = StoredMessage(lookup_id, wall_ms, packet, expires_at_s=expires_at_s)
             queue.messages += 1
             queue.grow(size)
             if recording:
@@ -301,11 +304,11 @@ class Incoming:
                     told.positions.append(transaction.sequence_number)
             if flags & _EXPRESS_BITS:
                 batch.insert_message(
-                    queue.id << LOOKUP_BITS | lookup_id, packet, wall_ms, receive_deadline_s(packet)
+                    queue.id << LOOKUP_BITS | lookup_id, packet, wall_ms, expires_at_s
                 )
                 if transaction is None:
                     self._remember(source, user.message_number, now)
-                    batch.remember_message_id(source, user.message_number, wall_s)
+                    batch.remember_message_id(source, user.message_number, now_s)
                 queue_arrivals = arrivals.get(queue)
                 if queue_arrivals is None:
                     arrivals[queue] = [stored]
@@ -314,7 +317,7 @@ class Incoming:
             else:
                 self._remember(source, user.message_number, now)
                 # Not waited for: a reader's removal is a later commit, and holds this row too.
-                batch.remember_message_id(source, user.message_number, wall_s)
+                batch.remember_message_id(source, user.message_number, now_s)
                 queue.express_arrived(stored)
                 manager.reading.serve(queue)
             if packet[3] & _TRACING_BIT:
@@ -532,7 +535,7 @@ class Incoming:
         known = (source, number) in self._history
         if not known:
             self._remember(source, number, manager.loop.time())
-            batch.remember_message_id(source, number, wall_ms // 1000)
+            batch.remember_message_id(source, number, manager.clock.now_s)
             manager.recorder.record(
                 Kind.REFUSED,
                 [packet],

@@ -139,7 +139,8 @@ class Link:
         if connection is None or connection.session is None:
             return
         manager = self._manager
-        now, wall_s = manager.loop.time(), int(manager.environment.time())
+        now, now_s = manager.loop.time(), manager.clock.now_s
+        wall_s = int(manager.environment.time())
         budget = PUMP_BYTES_MAX
         waiting = deque(queue for queue in self.queues if queue.messages and not queue.paused)
         while waiting and (room := connection.room) > 0:
@@ -148,7 +149,7 @@ class Link:
                 break
             queue = waiting.popleft()
             sent, size = queue.transmit(
-                connection.session, min(room, PUMP_MESSAGES_MAX), budget, now, wall_s
+                connection.session, min(room, PUMP_MESSAGES_MAX), budget, now, now_s, wall_s
             )
             manager.recorder.transmitted(queue)
             if queue.expired:

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from qmd.compose import QueueAddress
+from qmd.core.deadlines import Deadlines
 from qmd.core.ready import ReadyWindow
-from qmd.core.stored_packet import INFINITE_S, receive_deadline_s
 from qmd.frames import StoredMessage
 from qmd.usage import Gauge, Measured, Usage
 
@@ -101,7 +101,7 @@ class LocalQueue(Measured):
         if messages:
             self.window.clear_to_disk(0)
         self.express: dict[int, StoredMessage] = {}  # all of them: they are nowhere else
-        self.express_deadline_s = INFINITE_S  # none of them is over before this second has passed
+        self._express_deadlines = Deadlines()
         self.taken: dict[int, StoredMessage] = {}
         self.expired: list[StoredMessage] = []  # found by `take`, not yet dealt with
         self.waiters: deque[Waiter] = deque()
@@ -166,16 +166,16 @@ class LocalQueue(Measured):
     def express_arrived(self, message: StoredMessage) -> None:
         """A message that lives here, and nowhere else."""
         self.express[message.lookup_id] = message
-        deadline = receive_deadline_s(message.packet)
-        if deadline is not None and deadline < self.express_deadline_s:
-            self.express_deadline_s = deadline
+        if message.expires_at_s is not None:
+            self._express_deadlines.add(message.lookup_id, message.expires_at_s)
         self.usage.express_bytes += len(message.packet)
         self.window.add(message.lookup_id, message, len(message.packet), stored=False)
 
-    def take(self, reader: Reader, limit: int, wall_s: int) -> list[StoredMessage]:
+    def take(self, reader: Reader, limit: int, now_s: int) -> list[StoredMessage]:
         """Up to `limit` ready messages, in order; what is on disk only is not among them.
 
-        Those whose time is over are put aside into `expired`.
+        Those whose time is over by `now_s` of the queue manager's own clock are put aside into
+        `expired`.
         """
         window, taken = self.window, self.taken
         messages: list[StoredMessage] = []
@@ -186,8 +186,7 @@ class LocalQueue(Measured):
                 break
             window.pop()
             lookup_id, message = entry
-            deadline = receive_deadline_s(message.packet)
-            if deadline is not None and wall_s > deadline and not self.holds_ended:
+            if message.expires_at_s is not None and now_s > message.expires_at_s:
                 self.expired.append(message)
                 continue
             messages.append(message)
@@ -198,26 +197,15 @@ class LocalQueue(Measured):
             mine.update(message.lookup_id for message in messages)
         return messages
 
-    def expire_express(self, wall_s: int, messages_max: int) -> bool:
+    def expire_express(self, now_s: int, messages_max: int) -> bool:
         """Put express messages whose time is over aside: nobody but us knows of them.
 
         At most so many; True when there may be more.
         """
-        if wall_s <= self.express_deadline_s:
-            return False
-        earliest = INFINITE_S
-        for lookup_id, message in self.express.items():
-            deadline = receive_deadline_s(message.packet)
-            if deadline is None:
-                continue
-            if wall_s > deadline and lookup_id not in self.taken:
-                self.expired.append(message)
-                if len(self.expired) >= messages_max:
-                    return True
-            else:
-                earliest = min(earliest, deadline)
-        self.express_deadline_s = earliest
-        return False
+        over = self._express_deadlines.pop_over(now_s, messages_max)
+        # What somebody has taken is ended when it is given back.
+        self.expired += [self.express[each] for each in over if each not in self.taken]
+        return len(over) == messages_max
 
     def is_busy_with(self, lookup_id: int) -> bool:
         """Whether somebody has the message, so that it cannot be ended."""
@@ -247,6 +235,7 @@ class LocalQueue(Measured):
             message = self.taken.pop(lookup_id)
             self.window.remove(lookup_id)
             if self.express.pop(lookup_id, None) is not None:
+                self._express_deadlines.discard(lookup_id)
                 self.usage.express_bytes -= len(message.packet)
             if message.packet:
                 self.count_out(1, len(message.packet))
@@ -270,9 +259,12 @@ class LocalQueue(Measured):
         else:
             self.window.remove(lookup_id)
 
-    def put_back(self, reader: Reader, lookup_ids: Iterable[int], *, aborted: bool = False) -> int:
+    def put_back(
+        self, reader: Reader, lookup_ids: Iterable[int], now_s: int, *, aborted: bool = False
+    ) -> int:
         """Those that `reader` has return to their old place.  Returns how many did.
 
+        Those whose time was over meanwhile are put aside into `expired` as well.
         `aborted`: with the transaction that had them, which each of them remembers.
         """
         mine = reader.taken.get(self, set())
@@ -286,5 +278,7 @@ class LocalQueue(Measured):
                     if lookup_id in self.express:
                         self.express[lookup_id] = message
                 self.window.put_back(lookup_id, message, len(message.packet))
+                if message.expires_at_s is not None and now_s > message.expires_at_s:
+                    self.expired.append(message)
                 count += 1
         return count

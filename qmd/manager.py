@@ -172,9 +172,9 @@ class QueueManager:
                 )
             else:
                 self.incoming.reserve_stream_id(stream.id)
-        wall, now = self.environment.time(), self.loop.time()
+        now = self.loop.time()
         for entry in state.history:
-            age_s = max(0.0, wall - entry.at_s)
+            age_s = max(0.0, self.clock.now - entry.at_s)
             self.incoming.restore_history(entry.source, entry.number, now - age_s)
         self.recorder.started()
 
@@ -304,13 +304,13 @@ class QueueManager:
 
     async def forget_old(self) -> None:
         """Drop what is kept for a while only: message ids, outcomes."""
-        wall_s = int(self.environment.time())
+        now_s = self.clock.now_s
         age_s = int(self.settings.delivery.message_id_history_age_s)
         self.incoming.forget_old(self.loop.time())
-        await self.storage.batch.run(partial(history_rows.forget, before_s=wall_s - age_s))
+        await self.storage.batch.run(partial(history_rows.forget, before_s=now_s - age_s))
         outcomes = partial(
             outcome_rows.forget,
-            before_s=wall_s - int(self.settings.transactions.outcome_age_s),
+            before_s=now_s - int(self.settings.transactions.outcome_age_s),
             rows_max=FORGOTTEN_ROWS,
         )
         while await self.storage.batch.run(outcomes) == FORGOTTEN_ROWS:

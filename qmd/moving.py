@@ -273,8 +273,7 @@ class Moving:
     ) -> asyncio.Future[tuple[set[int], Result]]:
         """With the open batch; nobody else has what is moving."""
         manager = self._manager
-        wall = manager.environment.time()
-        wall_s, wall_ms = int(wall), int(wall * 1000)
+        now_s, wall_ms = manager.clock.now_s, int(manager.environment.time() * 1000)
         stored = [each for each in moving if not each.is_express]
         size = sum(len(each.message.packet) for each in stored)
         # As with what arrives, the books are right before the disk has it; and put right after.
@@ -313,7 +312,7 @@ class Moving:
             size = sum(len(each.message.packet) for each in done)
             result = result_of(len(done), size)
             if token:
-                outcomes.record(db, [(token, msgspec.msgpack.encode(result), wall_s)])
+                outcomes.record(db, [(token, msgspec.msgpack.encode(result), now_s)])
             return {each.message.lookup_id for each in done}, result
 
         def settle(done: asyncio.Future[tuple[set[int], Result]]) -> None:
@@ -350,6 +349,7 @@ class Moving:
             message.abort_count,
             message.move_count + 1,
             wall_ms,
+            message.expires_at_s if packet is message.packet else None,
         )
 
     def _settle(

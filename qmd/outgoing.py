@@ -41,7 +41,7 @@ from qmd.core.stored_packet import (
     is_express,
     message_number,
     names_destination_directly,
-    reach_deadline_s,
+    reach_time_s,
     source_of,
     wants_journal,
 )
@@ -80,6 +80,10 @@ class _WayBack:
         self.queue = queue
         self.host = host  # "": not known
         self.acks = acks
+
+
+#: Key, packet, and the last second of its life.
+Appended = tuple[int, bytes, int | None]
 
 
 class Outgoing:
@@ -202,25 +206,27 @@ class Outgoing:
         )
         return queue
 
-    def append(self, queue: OutgoingQueue, key: int, packet: bytes, batch: Batch) -> None:
+    def append(self, queue: OutgoingQueue, key: int, packet: bytes, batch: Batch) -> Appended:
         """Rows for a message that is to be sent; `appended` follows when they are durable."""
         self.release()  # a commit is due anyway
         queue.grow(len(packet))
+        expires_at_s = self._manager.clock.deadline_s(reach_time_s(packet))
         if key < TRANSACTIONAL_FIRST:
             queue.others += 1
             if is_express(packet):
-                queue.add_express(key, packet)
-                return
-        batch.insert_outgoing(queue.id << LOOKUP_BITS | key, packet, reach_deadline_s(packet))
+                queue.add_express(key, packet, expires_at_s)
+                return key, packet, expires_at_s
+        batch.insert_outgoing(queue.id << LOOKUP_BITS | key, packet, expires_at_s)
+        return key, packet, expires_at_s
 
-    def appended(self, queue: OutgoingQueue, messages: list[tuple[int, bytes]]) -> None:
+    def appended(self, queue: OutgoingQueue, messages: list[Appended]) -> None:
         """These messages are durable (or express): they may be sent."""
         add = queue.window.add
-        for key, packet in messages:
+        for key, packet, expires_at_s in messages:
             express = is_express(packet)
             if express and key not in queue.express:
                 continue  # its time ran out before the commit that it waited for
-            add(key, packet, len(packet), stored=not express)
+            add(key, (packet, expires_at_s), len(packet), stored=not express)
         queue.link.wake()
 
     def save(self, queue: OutgoingQueue, batch: Batch) -> None:
@@ -241,7 +247,7 @@ class Outgoing:
 
     def _refilled(self, queue: OutgoingQueue, rows: list[OutgoingRow]) -> None:
         entries = [
-            (row.key & LOOKUP_MASK, row.packet, len(row.packet))
+            (row.key & LOOKUP_MASK, (row.packet, row.expires_at_s), len(row.packet))
             for row in self._manager.damage.whole_outgoing(queue, rows)
         ]
         size = sum(len(row.packet) for row in rows)
@@ -564,7 +570,7 @@ class Outgoing:
         """
         manager = self._manager
         sent_time = int(manager.environment.time())
-        told: dict[_WayBack, tuple[list[bytes], list[tuple[int, bytes]]]] = {}
+        told: dict[_WayBack, tuple[list[bytes], list[Appended]]] = {}
         for packet in packets:
             way = self._way_back(packet)
             if way is None:
@@ -576,11 +582,11 @@ class Outgoing:
                 message_number=manager.next_message_number(),
                 sent_time=sent_time,
             )
-            self.append(way.queue, key, ack, batch)
+            appended = self.append(way.queue, key, ack, batch)
             manager.sending.tell(way.queue, ack)
             originals, acks = told.setdefault(way, ([], []))
             originals.append(packet)
-            acks.append((key, ack))
+            acks.append(appended)
         for way, (originals, acks) in told.items():
             batch.when_durable(partial(self.appended, way.queue, acks))
             manager.recorder.record(

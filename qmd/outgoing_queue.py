@@ -17,10 +17,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from protocol import patch_sequence, transaction_offset
 from qmd.compose import QueueAddress
+from qmd.core.deadlines import Deadlines
 from qmd.core.ready import ReadyWindow
 from qmd.core.sequence import OutgoingSequence
 from qmd.core.session import Session
-from qmd.core.stored_packet import INFINITE_S, is_express, message_number, reach_deadline_s
+from qmd.core.stored_packet import (
+    is_express,
+    message_number,
+    reach_time_s,
+    sent_time_s,
+    with_sent_time,
+)
 from qmd.usage import Measured, Usage
 from storage.keys import ARRIVAL_BITS, OUTGOING_TRANSACTIONAL_LEVEL
 
@@ -29,11 +36,16 @@ if TYPE_CHECKING:
 
 WINDOW_ENTRIES_MAX = 4096
 WINDOW_BYTES_MAX = 8 * 1024 * 1024
+CLOCK_STEP_S = 2  # seconds are cut off at four places
 IN_FLIGHT_ENTRIES_MAX = 4096  # transactional messages sent and not order-acknowledged
 
 _TRACING_BIT = 0x01  # TR of BaseHeader.Flags, in its second byte
 
 TRANSACTIONAL_FIRST = OUTGOING_TRANSACTIONAL_LEVEL << ARRIVAL_BITS
+
+
+#: A packet and the last second of its life, by the queue manager's own clock.
+Waiting = tuple[bytes, int | None]
 
 
 class InFlight(NamedTuple):
@@ -93,13 +105,13 @@ class OutgoingQueue(Measured):
         self.paused = paused
         self.others = others  # express and recoverable messages that are here
         self.removing: set[int] = set()  # keys; what follows them in the sequence waits
-        self.window: ReadyWindow[bytes] = ReadyWindow(
+        self.window: ReadyWindow[Waiting] = ReadyWindow(
             entries_max=WINDOW_ENTRIES_MAX, bytes_max=WINDOW_BYTES_MAX
         )
         if self.messages:
             self.window.clear_to_disk(0)
-        self.express: dict[int, bytes] = {}  # all of them: they are nowhere else
-        self.express_deadline_s = INFINITE_S  # none of them is over before this second has passed
+        self.express: dict[int, Waiting] = {}  # all of them: they are nowhere else
+        self._express_deadlines = Deadlines()
         self.in_flight: dict[int, bytes] = {}  # recoverable, on the session, by key
         self.transmitted: deque[InFlight] = deque()
         self.resent_count = 0
@@ -123,11 +135,11 @@ class OutgoingQueue(Measured):
         return (key ^ TRANSACTIONAL_FIRST) - self.sequence.base
 
     def transmit(
-        self, session: Session, room: int, bytes_max: int, now: float, wall_s: int
+        self, session: Session, room: int, bytes_max: int, now: float, now_s: int, wall_s: int
     ) -> tuple[int, int]:
         """Hand up to `room` messages to the session, until `bytes_max` is reached.
 
-        Returns how many went, and their bytes.
+        `now_s` is by the queue manager's own clock.  Returns how many went, and their bytes.
         """
         window, sequence = self.window, self.sequence
         first, again = self.handed_first, self.handed_again
@@ -136,14 +148,15 @@ class OutgoingQueue(Measured):
             entry = window.peek()
             if entry is None:
                 break
-            key, packet = entry
-            deadline = reach_deadline_s(packet)
-            if deadline is not None and wall_s > deadline:
-                window.pop()
-                self.expired.append(key)
-                if key >= TRANSACTIONAL_FIRST:
-                    break  # what follows is linked around it, once it is gone from the disk
-                continue
+            key, (packet, expires_at_s) = entry
+            if expires_at_s is not None:
+                if now_s > expires_at_s:
+                    window.pop()
+                    self.expired.append(key)
+                    if key >= TRANSACTIONAL_FIRST:
+                        break  # what follows is linked around it, once it is gone from the disk
+                    continue
+                packet = _sent_by_this_clock(packet, expires_at_s, now_s, wall_s)
             if key >= TRANSACTIONAL_FIRST:
                 if self.removing or len(self.transmitted) >= IN_FLIGHT_ENTRIES_MAX:
                     break
@@ -192,8 +205,8 @@ class OutgoingQueue(Measured):
         self._again.update(self.in_flight)
         self.in_flight.clear()
         self.window.clear_to_disk(0)
-        for key, packet in self.express.items():
-            self.window.put_back(key, packet, len(packet))
+        for key, waiting in self.express.items():
+            self.window.put_back(key, waiting, len(waiting[0]))
 
     def forget_transmitted(self, number: int) -> list[InFlight] | None:
         """Messages up to `number` were acknowledged in order; those that it releases.
@@ -245,32 +258,16 @@ class OutgoingQueue(Measured):
         self._again.discard(key)
         return self.in_flight.pop(key, None)
 
-    def add_express(self, key: int, packet: bytes) -> None:
+    def add_express(self, key: int, packet: bytes, expires_at_s: int | None) -> None:
         """A message that lives here, and nowhere else."""
-        self.express[key] = packet
+        self.express[key] = packet, expires_at_s
         self.usage.express_bytes += len(packet)
-        deadline = reach_deadline_s(packet)
-        if deadline is not None and deadline < self.express_deadline_s:
-            self.express_deadline_s = deadline
+        if expires_at_s is not None:
+            self._express_deadlines.add(key, expires_at_s)
 
-    def expired_express(self, wall_s: int, messages_max: int) -> list[int]:
-        """Keys of express messages whose time is over: all, or so many."""
-        over: list[int] = []
-        if wall_s <= self.express_deadline_s:
-            return over
-        earliest = INFINITE_S
-        for key, packet in self.express.items():
-            deadline = reach_deadline_s(packet)
-            if deadline is None:
-                continue
-            if wall_s > deadline:
-                over.append(key)
-                if len(over) >= messages_max:
-                    return over
-            else:
-                earliest = min(earliest, deadline)
-        self.express_deadline_s = earliest
-        return over
+    def expired_express(self, now_s: int, messages_max: int) -> list[int]:
+        """Keys of express messages whose time is over: all, or so many.  They have to be ended."""
+        return self._express_deadlines.pop_over(now_s, messages_max)
 
     def is_busy_with(self, key: int) -> bool:
         """Whether a stored message is being removed already."""
@@ -278,12 +275,15 @@ class OutgoingQueue(Measured):
 
     def forget_express(self, key: int) -> bytes | None:
         """Drop an express message; None when `key` is none."""
-        packet = self.express.pop(key, None)
-        if packet is not None:
-            self.usage.express_bytes -= len(packet)
-            self.window.remove(key)
-            self.others -= 1
-            self.shrink(len(packet))
+        waiting = self.express.pop(key, None)
+        if waiting is None:
+            return None
+        packet, _ = waiting
+        self._express_deadlines.discard(key)
+        self.usage.express_bytes -= len(packet)
+        self.window.remove(key)
+        self.others -= 1
+        self.shrink(len(packet))
         return packet
 
     def _linked(self, packet: bytes, number: int, previous: int) -> bytes:
@@ -292,3 +292,14 @@ class OutgoingQueue(Measured):
         assert offset is not None, "a row of the transactional level has a transaction header"
         patch_sequence(copy, offset, self.sequence.sequence_id, number, previous)
         return bytes(copy)
+
+
+def _sent_by_this_clock(packet: bytes, expires_at_s: int, now_s: int, wall_s: int) -> bytes:
+    """The packet; if the wall clock was set since it was made, with the time of its sending by the
+    clock as it is now, because receivers compare that with theirs.  [MS-MQMQ] 2.2.19.1"""
+    time_s = reach_time_s(packet)
+    assert time_s is not None, "what has a deadline has a time to reach its queue"
+    sent_s = wall_s - (now_s - (expires_at_s - time_s))
+    if abs(sent_s - sent_time_s(packet)) <= CLOCK_STEP_S:
+        return packet
+    return with_sent_time(packet, sent_s)

@@ -76,10 +76,10 @@ class Reading:
         for watcher in queue.watchers:
             if not watcher.done():
                 watcher.set_result(None)
-        wall_s = int(self._manager.environment.time())
+        now_s = self._manager.clock.now_s
         while queue.waiters:
             waiter = queue.waiters[0]
-            messages = queue.take(waiter.reader, waiter.limit, wall_s)
+            messages = queue.take(waiter.reader, waiter.limit, now_s)
             if queue.expired:
                 self._manager.endings.expire_received(queue)
             if not messages:
@@ -211,9 +211,7 @@ class Reading:
         batch.delete_messages([queue.id << LOOKUP_BITS | lookup_id for lookup_id in lookup_ids])
         if token:
             batch.record_outcome(
-                token,
-                msgspec.msgpack.encode(len(lookup_ids)),
-                int(self._manager.environment.time()),
+                token, msgspec.msgpack.encode(len(lookup_ids)), self._manager.clock.now_s
             )
         batch.when_durable(partial(self._removed, queue, lookup_ids, done))
 
@@ -243,8 +241,7 @@ class Reading:
             )
             keys = [queue.id << LOOKUP_BITS | lookup_id for lookup_id in lookup_ids]
             manager.storage.batch.run(partial(message_rows.count_abort, keys=keys))
-            count += queue.put_back(reader, lookup_ids, aborted=True)
-            self.serve(queue)
+            count += self._put_back(reader, queue, lookup_ids, aborted=True)
         return count
 
     def is_waiting(self, reader: Reader) -> bool:
@@ -278,7 +275,15 @@ class Reading:
             self._manager.recorder.provoked(
                 Kind.ABORTED, source, number, queue=queue.name, place=lookup_id, reason=why
             )
-        count = queue.put_back(reader, lookup_ids)
+        return self._put_back(reader, queue, lookup_ids)
+
+    def _put_back(
+        self, reader: Reader, queue: LocalQueue, lookup_ids: list[int], *, aborted: bool = False
+    ) -> int:
+        now_s = self._manager.clock.now_s
+        count = queue.put_back(reader, lookup_ids, now_s, aborted=aborted)
+        if queue.expired:
+            self._manager.endings.expire_received(queue)
         if count:
             self.serve(queue)
         return count
@@ -326,6 +331,7 @@ class Reading:
         """The first of them: up to `limit`, and some 8 MB; none only if there is none."""
         found: list[StoredMessage] = []
         first, size = start, 0
+        now_s = self._manager.clock.now_s
         while len(found) < limit and size < TAKE_BYTES_MAX:
             rows = await self._manager.storage.read(
                 partial(
@@ -337,7 +343,8 @@ class Reading:
                 )
             )
             for row in self._manager.damage.whole_messages(queue, rows):
-                if row.key & LOOKUP_MASK not in queue.taken:
+                is_over = row.expires_at_s is not None and row.expires_at_s < now_s
+                if row.key & LOOKUP_MASK not in queue.taken and not is_over:
                     found.append(stored_message(row))
                     size += len(row.packet)
             if len(rows) < limit and sum(len(row.packet) for row in rows) < REFILL_BYTES:
@@ -348,7 +355,9 @@ class Reading:
         express = [
             message
             for lookup_id, message in queue.express.items()
-            if first <= lookup_id < start and lookup_id not in queue.taken
+            if first <= lookup_id < start
+            and lookup_id not in queue.taken
+            and (message.expires_at_s is None or message.expires_at_s >= now_s)
         ]
         if express:
             found = sorted(found + express, key=attrgetter("lookup_id"))
@@ -375,4 +384,5 @@ def stored_message(row: MessageRow) -> StoredMessage:
         row.abort_count,
         row.move_count,
         row.last_move_at_ms,
+        row.expires_at_s,
     )

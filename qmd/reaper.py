@@ -68,16 +68,16 @@ class Reaper:
     async def reap(self) -> bool:
         """End what is over now; True when there may be more."""
         manager = self._manager
-        wall_s = int(manager.environment.time())
-        may_be_more = self._reap_express(wall_s)
+        now_s = manager.clock.now_s
+        may_be_more = self._reap_express(now_s)
         earliest = await manager.storage.read(expiry.next_expiry)
         manager.clock.look(is_needed=earliest is not None)
-        if earliest is None or earliest >= wall_s:
+        if earliest is None or earliest >= now_s:
             return may_be_more
         senders = {sender.id: sender for sender in manager.outgoing.queues}
         busy = sum(len(sender.removing) for sender in senders.values())
         found = await manager.storage.read(
-            partial(expiry.expired_outgoing, now_s=wall_s, rows_max=EXPIRED_ROWS + busy)
+            partial(expiry.expired_outgoing, now_s=now_s, rows_max=EXPIRED_ROWS + busy)
         )
         to_expire, is_part = _shared_out(found, senders)
         may_be_more |= is_part
@@ -86,7 +86,7 @@ class Reaper:
         # What somebody has taken is not ended before it comes back, and must not stand in the way.
         busy = sum(len(queue.taken) for queue in manager.queues.values())
         found = await manager.storage.read(
-            partial(expiry.expired_messages, now_s=wall_s, rows_max=EXPIRED_ROWS + busy)
+            partial(expiry.expired_messages, now_s=now_s, rows_max=EXPIRED_ROWS + busy)
         )
         to_end, is_part = _shared_out(found, manager.queues_by_id)
         may_be_more |= is_part
@@ -97,12 +97,12 @@ class Reaper:
         await manager.storage.batch.run(lambda db: None)
         return may_be_more
 
-    def _reap_express(self, wall_s: int) -> bool:
+    def _reap_express(self, now_s: int) -> bool:
         """The same for express messages: the disk knows nothing of them."""
         manager = self._manager
-        may_be_more = manager.undelivered.expire_express(wall_s, EXPIRED_ROWS)
+        may_be_more = manager.undelivered.expire_express(now_s, EXPIRED_ROWS)
         for queue in list(manager.queues.values()):
-            may_be_more |= queue.expire_express(wall_s, EXPIRED_ROWS)
+            may_be_more |= queue.expire_express(now_s, EXPIRED_ROWS)
             if queue.expired:
                 manager.endings.expire_received(queue)
         return may_be_more

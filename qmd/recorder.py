@@ -393,7 +393,7 @@ class Recorder:
         for outgoing in manager.outgoing.queues:
             self.record(
                 Kind.LOST,
-                list(outgoing.express.values()),
+                [packet for packet, _ in outgoing.express.values()],
                 queue=outgoing.destination,
                 reason=reason,
             )

@@ -21,9 +21,10 @@ from qmd.compose import (
     packet_size,
 )
 from qmd.core.sequence import NUMBER_MAX
-from qmd.core.stored_packet import is_express, message_number, receive_deadline_s
+from qmd.core.stored_packet import is_express, message_number, receive_time_s
 from qmd.frames import AUTOMATIC, EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage, StoredMessage
 from qmd.local_queue import LocalQueue
+from qmd.outgoing import Appended
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
 from qmd.quotas import queue_refusal
 from qmd.recorder import DELIVERIES, Kind
@@ -85,8 +86,8 @@ class Sending:
         index = self._next_index()
         last = len(messages) - 1
         to_queues: dict[LocalQueue, list[StoredMessage]] = {}
-        to_send: dict[OutgoingQueue, list[tuple[int, bytes]]] = {}
-        express: dict[OutgoingQueue, list[tuple[int, bytes]]] = {}
+        to_send: dict[OutgoingQueue, list[Appended]] = {}
+        express: dict[OutgoingQueue, list[Appended]] = {}
         recording = self._manager.recorder.enabled
         told: Event | None = None
         told_of: tuple[Route, int] | None = None
@@ -107,16 +108,17 @@ class Sending:
                 packet = self._compose(
                     new, route.address, number, wall_s, delivery, position, bounds
                 )
-                self._manager.outgoing.append(route, key, packet, batch)
                 kind = express if delivery == EXPRESS else to_send
-                kind.setdefault(route, []).append((key, packet))
+                kind.setdefault(route, []).append(
+                    self._manager.outgoing.append(route, key, packet, batch)
+                )
             else:
                 level = PRIORITY_MAX - (0 if delivery == TRANSACTIONAL else new.priority)
                 position = (0, 0) if delivery == TRANSACTIONAL else None
                 packet = self._compose(
                     new, route.address, number, wall_s, delivery, position, bounds
                 )
-                stored = StoredMessage(self._manager.next_lookup_id(level), wall_ms, packet)
+                stored = self._stored(self._manager.next_lookup_id(level), wall_ms, packet)
                 self._enter(route, stored, batch)
                 if delivery != EXPRESS:
                     to_queues.setdefault(route, []).append(stored)
@@ -131,7 +133,7 @@ class Sending:
                     told.positions.append(sequence_number)
         self._manager.sent_count += len(messages)
         for queue in to_send:
-            if any(key >= TRANSACTIONAL_FIRST for key, _ in to_send[queue]):
+            if any(key >= TRANSACTIONAL_FIRST for key, *_ in to_send[queue]):
                 self._manager.outgoing.save(queue, batch)
         for queue, packets in express.items():
             if token:
@@ -140,7 +142,7 @@ class Sending:
             else:
                 self._manager.outgoing.appended(queue, packets)
         if token:
-            batch.record_outcome(token, msgspec.msgpack.encode(numbers), wall_s)
+            batch.record_outcome(token, msgspec.msgpack.encode(numbers), self._manager.clock.now_s)
         if to_queues or to_send or token:
             batch.when_durable(partial(self._sent, to_queues, to_send, ids, done))
         else:
@@ -162,7 +164,7 @@ class Sending:
     def _sent(
         self,
         to_queues: dict[LocalQueue, list[StoredMessage]],
-        to_send: dict[OutgoingQueue, list[tuple[int, bytes]]],
+        to_send: dict[OutgoingQueue, list[Appended]],
         ids: list[str],
         done: Callable[[list[str]], None],
     ) -> None:
@@ -323,19 +325,19 @@ class Sending:
         priority = packet[2] & 7
         key = self._manager.next_lookup_id(PRIORITY_MAX - priority)
         if isinstance(route, OutgoingQueue):
-            self._manager.outgoing.append(route, key, packet, batch)
+            appended = [self._manager.outgoing.append(route, key, packet, batch)]
             self.tell(route, packet)
             if key in route.express:
-                self._manager.outgoing.appended(route, [(key, packet)])
+                self._manager.outgoing.appended(route, appended)
             else:
-                batch.when_durable(partial(self._manager.outgoing.appended, route, [(key, packet)]))
+                batch.when_durable(partial(self._manager.outgoing.appended, route, appended))
             return True
         if route.transactional or route.is_read_only:
             self._manager.log_limited(
                 "acknowledgment_not_sent", str(name), reason="the queue takes no such messages"
             )
             return False
-        stored = StoredMessage(key, int(self._manager.environment.time() * 1000), packet)
+        stored = self._stored(key, int(self._manager.environment.time() * 1000), packet)
         self.tell(route, packet, key)
         if not self._enter(route, stored, batch):
             batch.when_durable(partial(self._manager.reading.arrived, route, [stored]))
@@ -350,6 +352,11 @@ class Sending:
             if place is not None:
                 told.places.append(place)
 
+    def _stored(self, lookup_id: int, wall_ms: int, packet: bytes) -> StoredMessage:
+        """A message of our own, for our own queue."""
+        expires_at_s = self._manager.clock.deadline_s(receive_time_s(packet))
+        return StoredMessage(lookup_id, wall_ms, packet, expires_at_s=expires_at_s)
+
     def _enter(self, queue: LocalQueue, stored: StoredMessage, batch: Batch) -> bool:
         """A message for our own queue; True when it is express, and there already."""
         packet = stored.packet
@@ -363,7 +370,7 @@ class Sending:
             queue.id << LOOKUP_BITS | stored.lookup_id,
             packet,
             stored.arrived_at_ms,
-            receive_deadline_s(packet),
+            stored.expires_at_s,
             stored.reason,
         )
         return False

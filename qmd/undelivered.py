@@ -73,14 +73,14 @@ class Undelivered:
             ),
         )
 
-    def expire_express(self, wall_s: int, messages_max: int) -> bool:
+    def expire_express(self, now_s: int, messages_max: int) -> bool:
         """Express messages that waited too long: the disk knows nothing of them.
 
         At most so many of each queue; True when there may be more.
         """
         may_be_more = False
         for queue in self._manager.outgoing.queues:
-            if over := queue.expired_express(wall_s, messages_max):
+            if over := queue.expired_express(now_s, messages_max):
                 may_be_more |= len(over) == messages_max
                 self.expire(queue, over)
         return may_be_more

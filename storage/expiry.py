@@ -1,7 +1,8 @@
 """Whose time is over.  Both tables of messages have an index of the rows that can expire.
 
-`expires_at_s` is the last second of a message's life: [MS-MQMQ] 2.2.19.1 lets it expire when more
-than its time-out has passed.  So a row is expired when `now_s > expires_at_s`.
+`expires_at_s` is the last second of a message's life, by the queue manager's own clock:
+[MS-MQMQ] 2.2.19.1 lets it expire when more than its time-out has passed.  So a row is expired when
+`now_s > expires_at_s`.
 """
 
 import sqlite3

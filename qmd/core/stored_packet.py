@@ -14,8 +14,8 @@ from protocol import properties_offset, transaction_offset
 INFINITE_S = 0xFFFFFFFF
 
 _TIME_TO_REACH_QUEUE = 12
-_TIMES = struct.Struct("<II")  # TimeToBeReceived, SentTime
-_TIMES_OFFSET = 48
+_TIME_TO_BE_RECEIVED = 48
+_SENT_OFFSET = 52
 _SOURCE_OFFSET = 16
 _MESSAGE_NUMBER_OFFSET = 56
 _FLAGS_OFFSET = 60
@@ -112,19 +112,43 @@ def message_number(packet: bytes) -> int:
     return number
 
 
-def reach_deadline_s(packet: bytes) -> int | None:
-    """The last second (since 1970) at which the message may reach its queue, if there is one.
+def reach_time_s(packet: bytes) -> int | None:
+    """How long the message may take to reach its queue; None: for ever.
 
     The time-to-be-received counts from the sent time as well, so what is over
     before it arrived cannot be received any more.  [MS-MQMQ] 2.2.19.1, 2.2.19.2
     """
     to_reach: int = _U32.unpack_from(packet, _TIME_TO_REACH_QUEUE)[0]
-    to_be_received, sent = _TIMES.unpack_from(packet, _TIMES_OFFSET)
-    shorter: int = min(to_reach, to_be_received)
-    return None if shorter == INFINITE_S else int(sent) + shorter
+    to_be_received: int = _U32.unpack_from(packet, _TIME_TO_BE_RECEIVED)[0]
+    shorter = min(to_reach, to_be_received)
+    return None if shorter == INFINITE_S else shorter
 
 
-def receive_deadline_s(packet: bytes) -> int | None:
-    """The last second (since 1970) at which the message may be received, if there is one."""
-    to_be_received, sent = _TIMES.unpack_from(packet, _TIMES_OFFSET)
-    return None if to_be_received == INFINITE_S else int(sent) + int(to_be_received)
+def receive_time_s(packet: bytes) -> int | None:
+    """How long the message may take until it is received; None: for ever."""
+    to_be_received: int = _U32.unpack_from(packet, _TIME_TO_BE_RECEIVED)[0]
+    return None if to_be_received == INFINITE_S else to_be_received
+
+
+def time_left_s(packet: bytes, time_s: int | None, wall_s: int) -> int | None:
+    """What is left of such a time for a message that comes from elsewhere; below 0: it is over.
+
+    It runs from the sent time, by the wall clock.  Where that is still to come, the clocks differ,
+    and all of it is left.
+    """
+    if time_s is None:
+        return None
+    return time_s - max(wall_s - sent_time_s(packet), 0)
+
+
+def sent_time_s(packet: bytes) -> int:
+    """Seconds since 1970, by the clock of its source."""
+    sent: int = _U32.unpack_from(packet, _SENT_OFFSET)[0]
+    return sent
+
+
+def with_sent_time(packet: bytes, sent_s: int) -> bytes:
+    """The same message, as if sent at another time."""
+    copy = bytearray(packet)
+    _U32.pack_into(copy, _SENT_OFFSET, min(max(sent_s, 0), INFINITE_S))
+    return bytes(copy)

@@ -218,8 +218,8 @@ def _answer(packet: bytes, message: UserMessage) -> None:
         _read(lambda _: final_ack_body(message), packet)
     for at_source in (False, True):
         consequences(message, message_class, at_source=at_source, insecure_nacks=True)
-    stored_packet.reach_deadline_s(packet)
-    stored_packet.receive_deadline_s(packet)
+    for time_s in (stored_packet.reach_time_s(packet), stored_packet.receive_time_s(packet)):
+        stored_packet.time_left_s(packet, time_s, 0)
     common: dict[str, Any] = {"own_id": OWN_ID, "message_number": 1, "sent_time": 1}
     for destination in administration_queues(message, OWN_ID):
         built = build_acknowledgment(message, message_class, destination=destination, **common)

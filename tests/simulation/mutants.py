@@ -230,7 +230,7 @@ MUTANTS = (
     Mutant(
         "message ids are not stored",
         "qmd/incoming.py",
-        "batch.remember_message_id(source, user.message_number, wall_s)",
+        "batch.remember_message_id(source, user.message_number, now_s)",
         "pass",
     ),
     Mutant(

@@ -248,7 +248,7 @@ class Host(QueueManager):
             express_bytes += sum(express)
             total += queue.own_bytes
         for sender in self.outgoing.queues:
-            express = [len(packet) for packet in sender.express.values()]
+            express = [len(packet) for packet, _ in sender.express.values()]
             count, size = state.outgoing.get(sender.id, (0, 0))
             assert (sender.messages, sender.bytes) == (count + len(express), size + sum(express)), (
                 sender.destination
@@ -260,7 +260,7 @@ class Host(QueueManager):
             (queue.name, lookup_id) for queue in self.queues.values() for lookup_id in queue.express
         }
         for sender in self.outgoing.queues:
-            for packet in sender.express.values():
+            for packet, _ in sender.express.values():
                 in_memory.add((sender.destination, Message(*identity_of(packet))))
         problems = await self.storage.read(partial(disagreements, in_memory=in_memory))
         assert not problems, "\n".join(problems)

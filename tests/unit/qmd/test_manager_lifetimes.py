@@ -1,0 +1,347 @@
+"""Times of life, in whole queue managers: when a message ends, and what does not end it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from protocol import parse_user_message
+from protocol.message_class import MessageClass
+from qmd import frames
+from qmd.core.stored_packet import sent_time_s
+from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL
+from qmd.local_queue import Reader
+from tests.unit.qmd.managers import (
+    DEAD_LETTERS,
+    TRANSACTIONAL_DEAD_LETTERS,
+    Host,
+    Hosts,
+    bodies,
+    dial,
+    guid,
+    hosted,
+    listening,
+    packet,
+    until,
+)
+from tests.unit.qmd.test_manager_transactions import orders
+
+DAY_S = 24 * 3600
+NOWHERE = "DIRECT=TCP:127.0.0.1:1\\private$\\x"
+STEPS_S = (400 * DAY_S, -400 * DAY_S)
+
+
+async def dead(host: Host) -> list[bytes]:
+    """What the dead-letter queues hold."""
+    plain, transactional = (
+        await host.peek(DEAD_LETTERS),
+        await host.peek(TRANSACTIONAL_DEAD_LETTERS),
+    )
+    return sorted(bodies(plain + transactional))
+
+
+# The wall clock is set.
+
+
+@pytest.mark.parametrize("step_s", STEPS_S)
+@pytest.mark.parametrize("with_restart", [False, True])
+def test_a_step_of_the_wall_clock_ends_nothing_and_keeps_nothing(
+    step_s: int, with_restart: bool, tmp_path: Any
+) -> None:
+    @hosted
+    async def scenario(hosts: Hosts) -> None:
+        a = await hosts.start()
+        await a.create("orders")
+        for delivery in (RECOVERABLE, TRANSACTIONAL) if with_restart else (EXPRESS, RECOVERABLE):
+            await a.send(NOWHERE, b"out", delivery=delivery, time_to_reach_queue_s=100)
+        await a.send("orders", b"here", time_to_be_received_s=100)
+        a.world.wall_step_s += step_s
+        if with_restart:
+            a = await hosts.restart(a)
+        a.world.ahead_s += 99
+        await hosts.reap(a)
+        assert (a.sending_to(NOWHERE).messages, await dead(a)) == (2, [])
+        assert bodies(await a.take(Reader(), "orders")) == [b"here"]
+
+        a.world.ahead_s += 2
+        await hosts.reap(a)
+        assert a.sending_to(NOWHERE).messages == 0
+        assert await dead(a) == [b"out", b"out"]  # what somebody has taken is not ended
+
+    scenario(tmp_path)
+
+
+@pytest.mark.parametrize("step_s", STEPS_S)
+def test_the_wall_clock_after_the_computers_restart_does_not_end_a_queue_full_of_messages(
+    step_s: int, tmp_path: Any
+) -> None:
+    @hosted
+    async def scenario(hosts: Hosts) -> None:
+        a = await hosts.start()
+        await a.create("orders")
+        await a.send("orders", b"here", time_to_be_received_s=100)
+        await hosts.stop(a)
+        a.world.wall_step_s = step_s
+        a.world.boots = 1
+        a = await hosts.start("a")
+        a.world.ahead_s += 99
+        await hosts.reap(a)
+        assert a.queue("orders").messages == 1
+
+        a.world.ahead_s += 2
+        await hosts.reap(a)
+        assert await dead(a) == [b"here"]
+
+    scenario(tmp_path)
+
+
+@hosted
+async def test_a_duplicate_is_known_whatever_the_wall_clock_says(hosts: Hosts) -> None:
+    """Also over a restart: its age is not measured by that clock."""
+    a = await hosts.start()
+    await a.create("orders")
+    again = packet(b"1", source=guid(7), number=5)
+    remote = await dial(a, guid(7))
+    remote.send(again, packet(b"2", source=guid(7), number=6))
+    await until(lambda: a.queue("orders").messages == 2)
+    a.world.wall_step_s += 10 * DAY_S
+    await a.forget_old()
+    a = await hosts.restart(a)
+    await a.forget_old()
+
+    remote = await dial(a, guid(7))
+    endless = 0xFFFFFFFF  # or the wall clock would say that they come too late
+    again = packet(b"1", source=guid(7), number=5, time_to_reach_queue_s=endless)
+    remote.send(again, packet(b"3", source=guid(7), number=7, time_to_reach_queue_s=endless))
+    await until(lambda: a.queue("orders").messages == 3)
+    await a.settled()
+    assert await a.receive("orders") == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("step_s", STEPS_S)
+def test_what_waited_while_the_clock_was_set_is_sent_as_of_the_clock_that_is_right_now(
+    step_s: int, tmp_path: Any
+) -> None:
+    """Or its receiver would take it for one that comes too late, or has all its time left."""
+
+    @hosted
+    async def scenario(hosts: Hosts) -> None:
+        a = await hosts.start()
+        a.world.wall_step_s = step_s
+        async with listening(guid(7)) as elsewhere:
+            name = elsewhere.name("orders")
+            await a.outgoing.set_paused(a.routes.route(name), True)  # type: ignore[arg-type]
+            for delivery in (EXPRESS, RECOVERABLE, TRANSACTIONAL):
+                await a.send(name, b"%d" % delivery, delivery=delivery)
+            await a.send(name, b"endless", time_to_reach_queue_s=0xFFFFFFFF)
+            a.world.ahead_s += 100
+            a.world.wall_step_s = 0.0
+            await a.outgoing.set_paused(a.routes.route(name), False)  # type: ignore[arg-type]
+            remote = await elsewhere.session()
+            await until(lambda: len(remote.ordinary) == 4)
+
+            for received in remote.messages:
+                late_s = a.world.time() - sent_time_s(received.packet)
+                if received.message.properties.body == b"endless":
+                    assert abs(late_s - 100 + step_s) < 3  # nobody compares it with a clock
+                else:
+                    assert abs(late_s - 100) < 3
+
+    scenario(tmp_path)
+
+
+@hosted
+async def test_without_a_step_a_message_is_sent_as_it_was_made(hosts: Hosts) -> None:
+    a = await hosts.start()
+    async with listening(guid(7)) as elsewhere:
+        name = elsewhere.name("orders")
+        await a.outgoing.set_paused(a.routes.route(name), True)  # type: ignore[arg-type]
+        await a.send(name, b"1")
+        sent_s = int(a.world.time())
+        a.world.ahead_s += 1000.9
+        await a.outgoing.set_paused(a.routes.route(name), False)  # type: ignore[arg-type]
+        remote = await elsewhere.session()
+        await until(lambda: remote.ordinary == [b"1"])
+        assert 0 <= sent_s - sent_time_s(remote.messages[0].packet) <= 1
+
+
+# What comes from elsewhere.
+
+
+@pytest.mark.parametrize(
+    ("sent_ago_s", "time_s", "left_s"),
+    [
+        (0, 100, 100),
+        (60, 100, 40),
+        (95, 100, 5),
+        (-5000, 100, 100),  # sent in the future: the clocks differ
+        (-1, 0, 0),
+    ],
+)
+def test_what_is_left_of_a_life_counts_from_the_sent_time(
+    sent_ago_s: int, time_s: int, left_s: int, tmp_path: Any
+) -> None:
+    @hosted
+    async def scenario(hosts: Hosts) -> None:
+        a = await hosts.start()
+        await a.create("orders")
+        remote = await dial(a, guid(7))
+        remote.send(
+            packet(
+                b"1",
+                source=guid(7),
+                number=5,
+                time_to_be_received_s=time_s,
+                sent_s=time.time() - sent_ago_s,
+            )
+        )
+        await until(lambda: a.queue("orders").messages == 1)
+        await a.settled()
+        if left_s:
+            a.world.ahead_s += left_s - 1
+            await hosts.reap(a)
+            assert a.queue("orders").messages == 1
+
+        a.world.ahead_s += 3
+        await hosts.reap(a)
+        assert await dead(a) == [b"1"]
+
+    scenario(tmp_path)
+
+
+@hosted
+async def test_what_comes_too_late_ends_at_once(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    remote = await dial(a, guid(7))
+    for number, times in enumerate(({"time_to_be_received_s": 50}, {"time_to_reach_queue_s": 50})):
+        late = packet(b"1", source=guid(7), number=number, sent_s=time.time() - 60, **times)
+        remote.send(late)
+    remote.send(packet(b"in time", source=guid(7), number=9))
+    await until(lambda: a.queue("orders").messages)
+    await a.settled()
+
+    assert await a.receive("orders") == [b"in time"]
+    messages = await a.peek(DEAD_LETTERS)
+    classes = {parse_user_message(message.packet).properties.message_class for message in messages}
+    assert (len(messages), classes) == (2, {MessageClass.NACK_REACH_QUEUE_TIMEOUT})
+
+
+# While somebody has the message.
+
+
+@pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE])
+def test_what_was_taken_in_time_can_be_received_for_ever(delivery: int, tmp_path: Any) -> None:
+    @hosted
+    async def scenario(hosts: Hosts) -> None:
+        a = await hosts.start()
+        await a.create("orders")
+        await a.send("orders", b"1", b"2", delivery=delivery, time_to_be_received_s=10)
+        reader = Reader()
+        taken = await a.take(reader, "orders", 2)
+        a.world.ahead_s += 1000
+        await hosts.reap(a)
+
+        assert await a.removing(reader, "orders", taken) == 2
+        assert await dead(a) == []
+
+    scenario(tmp_path)
+
+
+@pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE])
+def test_what_is_given_back_too_late_ends_at_once(delivery: int, tmp_path: Any) -> None:
+    @hosted
+    async def scenario(hosts: Hosts) -> None:
+        a = await hosts.start()
+        queue = await a.create("orders")
+        await a.send("orders", b"late", delivery=delivery, time_to_be_received_s=10)
+        await a.send("orders", b"in time", delivery=delivery, time_to_be_received_s=100)
+        reader, other = Reader(), Reader()
+        taken = await a.take(reader, "orders", 2)
+        waiting = a.taking(other, "orders", 2, wait_s=frames.FOREVER)
+        a.world.ahead_s += 20
+        await hosts.reap(a)
+        a.give_back(reader, "orders", taken)
+
+        assert bodies(await waiting) == [b"in time"]
+        await a.settled()
+        assert (queue.messages, await dead(a)) == (1, [b"late"])
+
+    scenario(tmp_path)
+
+
+@hosted
+async def test_what_a_reader_that_has_gone_leaves_too_late_ends_at_once(hosts: Hosts) -> None:
+    a = await hosts.start()
+    queue = await a.create("orders")
+    await a.send("orders", b"late", time_to_be_received_s=10)
+    reader = Reader()
+    await a.take(reader, "orders")
+    a.world.ahead_s += 20
+    a.reading.leave(reader)
+    await a.settled()
+
+    assert (queue.messages, await dead(a)) == (0, [b"late"])
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_transaction_keeps_what_it_took_in_time_until_its_own_end(
+    commits: bool, tmp_path: Any
+) -> None:
+    @hosted
+    async def scenario(hosts: Hosts) -> None:
+        a = await hosts.start()
+        application = await orders(a)
+        await a.send("orders", b"1", time_to_be_received_s=10)
+        transaction = application.begin()
+        await application.take(transaction, "orders")
+        a.world.ahead_s += 20
+        await hosts.reap(a)
+        assert a.queue("orders").messages == 1
+
+        if commits:
+            await application.committing(transaction)
+        else:
+            application.abort(transaction)
+        await a.settled()
+        assert (a.queue("orders").messages, await dead(a)) == (0, [] if commits else [b"1"])
+
+    scenario(tmp_path)
+
+
+@hosted
+async def test_a_peek_does_not_show_what_is_over(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    for delivery in (EXPRESS, RECOVERABLE):
+        await a.send("orders", b"over", delivery=delivery, time_to_be_received_s=10)
+        await a.send("orders", b"there", delivery=delivery, time_to_be_received_s=100)
+    a.world.ahead_s += 20
+
+    assert bodies(await a.peek("orders")) == [b"there", b"there"]
+
+
+# No time at all.
+
+
+@pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE])
+def test_a_message_without_time_reaches_whoever_waits_and_ends_otherwise(
+    delivery: int, tmp_path: Any
+) -> None:
+    @hosted
+    async def scenario(hosts: Hosts) -> None:
+        a = await hosts.start()
+        await a.create("orders")
+        waiting = a.taking(Reader(), "orders", wait_s=frames.FOREVER)
+        await a.send("orders", b"1", delivery=delivery, time_to_be_received_s=0)
+        assert bodies(await waiting) == [b"1"]
+        await a.send("orders", b"2", delivery=delivery, time_to_be_received_s=0)
+        await a.send(NOWHERE, b"3", delivery=delivery, time_to_reach_queue_s=0)
+
+        a.world.ahead_s += 1
+        await hosts.reap(a)
+        assert await dead(a) == [b"2", b"3"]
+
+    scenario(tmp_path)
