@@ -197,6 +197,7 @@ def _filter(choice: Choice) -> Matches:
     if any(len(each) != 20 for each in choice.message_ids):
         raise Refusal("bad_message_id", "a message id has 20 bytes")
     ids = set(choice.message_ids)
+    correlations = set(choice.correlation_ids)
     wanted_class = _class_number(choice.message_class)
     label, reason = choice.label.casefold(), choice.reason.casefold()
     destination = choice.destination.casefold()
@@ -205,6 +206,10 @@ def _filter(choice: Choice) -> Matches:
     def matches(message: StoredMessage) -> bool:
         if ids and id_of(message.packet) not in ids:
             return False
+        if correlations:
+            about = parse_user_message(message.packet).properties.correlation_id
+            if about not in correlations:
+                return False
         if before_ms is not None and message.arrived_at_ms >= before_ms:
             return False
         if after_ms is not None and message.arrived_at_ms <= after_ms:

@@ -113,6 +113,7 @@ class ControlConnection(asyncio.Protocol):
             task.cancel()
         self._manager.reading.leave(self._reader)
         self._manager.transactions.leave(self)
+        self._manager.picking.leave(self)
 
     def pause_writing(self) -> None:
         self._may_write.clear()
@@ -278,12 +279,42 @@ class ControlConnection(asyncio.Protocol):
 
     def _take(self, request: frames.Take) -> None:
         queue = self._manager.routes.find_queue(request.queue)
+        self._manager.picking.check_share(queue, self)
         limit, wait_s = _limit(request.limit), _wait_s(request.wait_s)
         answer = partial(self._done, request.number)
         if request.transaction:
             self._manager.transactions.take(request.transaction, self, queue, limit, wait_s, answer)
         else:
             self._manager.reading.take(self._reader, queue, limit, wait_s, answer)
+
+    def _take_chosen(self, request: frames.TakeChosen) -> None:
+        queue = self._manager.routes.find_queue(request.queue)
+        self._manager.picking.check_share(queue, self)
+        reader = self._reader
+        if request.transaction:
+            reader = self._manager.transactions.reader(request.transaction, self)
+        limit, wait_s = _limit(request.limit), _wait_s(request.wait_s)
+        work = self._manager.picking.take(reader, queue, request.choice, limit, wait_s)
+        self._look(request.number, work)
+
+    def _look_at(self, request: frames.Look) -> None:
+        queue = self._manager.routes.find_queue(request.queue)
+        self._look(request.number, self._look_beside(queue, request))
+
+    async def _look_beside(self, queue: LocalQueue, request: frames.Look) -> object:
+        lookup_id = _place(request.lookup_id)
+        message = await self._manager.picking.look(queue, request.which, lookup_id)
+        return [] if message is None else [message]
+
+    def _open_exclusive(self, request: frames.OpenExclusive) -> None:
+        queue = self._manager.routes.find_queue(request.queue)
+        self._manager.picking.open(queue, self)
+        self._done(request.number, None)
+
+    def _close_exclusive(self, request: frames.CloseExclusive) -> None:
+        queue = self._manager.routes.find_queue(request.queue)
+        self._manager.picking.close(queue, self)
+        self._done(request.number, None)
 
     def _remove(self, request: frames.Remove) -> None:
         self._manager.transactions.refuse_sealed(request.token, self._serial)
@@ -361,7 +392,7 @@ class ControlConnection(asyncio.Protocol):
                 queue,
                 request.lookup_ids,
                 target=request.target,
-                reason=request.reason,
+                reason=_reason(request.reason),
             ),
         )
 
@@ -469,6 +500,10 @@ _HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
     frames.Hello: ControlConnection._hello,
     frames.Send: ControlConnection._send,
     frames.Take: ControlConnection._take,
+    frames.TakeChosen: ControlConnection._take_chosen,
+    frames.Look: ControlConnection._look_at,
+    frames.OpenExclusive: ControlConnection._open_exclusive,
+    frames.CloseExclusive: ControlConnection._close_exclusive,
     frames.Remove: ControlConnection._remove,
     frames.Reject: ControlConnection._reject,
     frames.GiveBack: ControlConnection._give_back,

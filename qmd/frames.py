@@ -99,6 +99,7 @@ class Choice(msgspec.Struct, array_like=True, frozen=True):
     destination: str = ""
     arrived_before_ms: int | None = None
     arrived_after_ms: int | None = None
+    correlation_ids: Annotated[list[bytes], msgspec.Meta(max_length=MESSAGES_MAX)] = []
 
 
 class Piece(msgspec.Struct, array_like=True, frozen=True):
@@ -150,6 +151,37 @@ class Take(Request, tag="take", frozen=True):
     limit: int = 1
     wait_s: float = NO_WAIT
     transaction: TransactionId = b""
+
+
+class TakeChosen(Request, tag="take_chosen", frozen=True):
+    """Take messages wherever they stand; else as `Take`.  -> [StoredMessage, ...]"""
+
+    queue: str
+    choice: Choice
+    limit: int = 1
+    wait_s: float = NO_WAIT
+    transaction: TransactionId = b""
+
+
+class Look(Request, tag="look", frozen=True):
+    """The message at a lookup id (`which` is "this"), or beside it ("next", "previous"), or at an
+    end of the queue ("first", "last"), taken or not.  -> [StoredMessage], or []"""
+
+    queue: str
+    which: str
+    lookup_id: int = 0
+
+
+class OpenExclusive(Request, tag="open_exclusive", frozen=True):
+    """From now on, and as long as this connection lives, nobody else receives from the queue."""
+
+    queue: str
+
+
+class CloseExclusive(Request, tag="close_exclusive", frozen=True):
+    """Others may receive again."""
+
+    queue: str
 
 
 class Remove(Request, tag="remove", frozen=True):
@@ -336,6 +368,10 @@ AnyRequest = (
     Hello
     | Send
     | Take
+    | TakeChosen
+    | Look
+    | OpenExclusive
+    | CloseExclusive
     | Remove
     | Reject
     | GiveBack

@@ -36,6 +36,7 @@ class Reader:
     """One connection that takes messages."""
 
     taken: dict[LocalQueue, set[int]] = field(default_factory=dict)
+    has_left: bool = False  # what is found for it from now on stays where it is
 
 
 @dataclass(slots=True, eq=False)

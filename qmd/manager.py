@@ -37,6 +37,7 @@ from qmd.moving import Moving
 from qmd.numbers import Numbers
 from qmd.outgoing import Outgoing
 from qmd.peers import Peers
+from qmd.picking import Picking
 from qmd.public_name import public_guid
 from qmd.reading import Reading
 from qmd.recorder import Recorder
@@ -111,6 +112,7 @@ class QueueManager:
         self.sending = Sending(self)
         self.reading = Reading(self)
         self.transactions = Transactions(self)
+        self.picking = Picking(self)
         self.endings = Endings(self)
         self.administration = Administration(self)
         self.undelivered = Undelivered(self)

@@ -290,6 +290,7 @@ class Reading:
 
     def leave(self, reader: Reader) -> None:
         """A reader's connection has ended: what it took, and did not remove, is ready again."""
+        reader.has_left = True
         # First of all it waits no more, or it would be given what it gives back.
         for queue in self._manager.queues.values():
             for waiter in [waiter for waiter in queue.waiters if waiter.reader is reader]:

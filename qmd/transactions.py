@@ -136,6 +136,10 @@ class Transactions:
         transaction.bytes += size
         return self._manager.sending.ids(numbers)
 
+    def reader(self, transaction_id: bytes, owner: Hashable) -> Reader:
+        """Who has what the transaction receives.  Raises Refusal."""
+        return self._find(transaction_id, owner).reader
+
     def take(
         self,
         transaction_id: bytes,
@@ -221,7 +225,7 @@ class Transactions:
             self._abort(transaction, f"it could not be committed: {refusal.text}")
             raise
         # From here on nothing is refused any more; all of it goes into one batch.
-        transaction.is_committing = True
+        transaction.is_committing = reader.has_left = True
         batch = self._manager.storage.batch
         self._settle_received(transaction)
         for queue, mine in list(reader.taken.items()):
@@ -346,6 +350,7 @@ class Transactions:
         self._manager.timers.cancel(transaction)
         self.aborted_count += 1
         self._seal(transaction.id, _EVERYBODY, reason)
+        transaction.reader.has_left = True
         count = self._manager.reading.abort(transaction.reader, transaction.id.hex(), reason)
         log.info(
             "transaction_aborted",

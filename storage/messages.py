@@ -131,6 +131,30 @@ def page(
     return pages.take(cursor, MessageRow._make, bytes_max)
 
 
+def beside(
+    db: sqlite3.Connection,
+    queue_id: int,
+    lookup_id: int | None,
+    *,
+    backwards: bool,
+    inclusive: bool,
+) -> MessageRow | None:
+    """The nearest message before or behind a place, or (`lookup_id` None) at the queue's end."""
+    first, last = queue_range(queue_id)
+    if lookup_id is not None:
+        place = first | lookup_id
+        step = 0 if inclusive else 1
+        first, last = (first, place - step) if backwards else (place + step, last)
+        if inclusive:
+            first = last = place
+    order = "DESC" if backwards else "ASC"
+    row = db.execute(
+        f"SELECT {COLUMNS} FROM message WHERE key BETWEEN ? AND ? ORDER BY key {order} LIMIT 1",
+        (first, last),
+    ).fetchone()
+    return None if row is None else MessageRow._make(row)
+
+
 def find_all(db: sqlite3.Connection, keys: Sequence[int]) -> list[MessageRow]:
     """Those of the keys that there are, in the order of receiving."""
     rows = db.execute(

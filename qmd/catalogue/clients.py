@@ -83,4 +83,13 @@ ENTRIES = (
         "A program has left `receive_each` early, or was cancelled while it received.",
         "They are in the `messages` of this error; read to the end, or use smaller batches.",
     ),
+    Entry(
+        4010,
+        "not_opened_for_that",
+        "The queue was opened for another use.",
+        "What was opened to send is not received from, and the other way round.",
+        "Open it with the access that is needed.",
+        "access_denied",
+        "MQ_ERROR_ACCESS_DENIED",
+    ),
 )

@@ -169,4 +169,22 @@ ENTRIES = (
         "bad_request",
         "MQ_ERROR_ILLEGAL_PROPERTY_SIZE",
     ),
+    Entry(
+        1519,
+        "sharing_violation",
+        "Another application receives from this queue, and does not share it.",
+        'It has opened the queue with share="deny_receive"; or this one wants that.',
+        "Wait until the other is done, or open the queue to be shared.",
+        "access_denied",
+        "MQ_ERROR_SHARING_VIOLATION",
+    ),
+    Entry(
+        1520,
+        "no_such_place",
+        "There is no such place beside a message.",
+        "It is none of first, last, next, previous and this.",
+        "Use one of them.",
+        "bad_request",
+        "MQ_ERROR_INVALID_PARAMETER",
+    ),
 )

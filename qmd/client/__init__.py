@@ -31,6 +31,7 @@ from qmd.client.errors import (
 )
 from qmd.client.message import Message, SequencePosition
 from qmd.client.new_message import Acknowledge, Properties, new_message
+from qmd.client.queue import Cursor, Queue
 from qmd.client.queue_manager import Moved, QueueManager, connect
 from qmd.client.receiver import Taken
 from qmd.client.sender import Sender
@@ -45,6 +46,7 @@ __all__ = [
     "BadRequest",
     "Choice",
     "ClientError",
+    "Cursor",
     "DiskFull",
     "Message",
     "MessageTaken",
@@ -57,6 +59,7 @@ __all__ = [
     "OutcomeUnknown",
     "OverQuota",
     "Properties",
+    "Queue",
     "QueueExists",
     "QueueManager",
     "QueueManagerError",

@@ -21,6 +21,7 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
 
+from qmd.client.queue import Cursor, Queue
 from qmd.client.queue_manager import RECONNECT_S
 from qmd.client.queue_manager import connect as connect_async
 from qmd.client.receiver import Taken
@@ -119,7 +120,7 @@ class Blocking:
             self._loop.stop()
 
     def _face(self, result: Any) -> Any:
-        if isinstance(result, Sender | Taken | Transaction):
+        if isinstance(result, Sender | Taken | Transaction | Queue | Cursor):
             return Blocking(result, self._loop)
         if isinstance(result, AsyncIterator):
             return self._iterate(result)

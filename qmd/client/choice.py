@@ -20,11 +20,13 @@ def chosen(
     destination: str = "",
     arrived_before: datetime | None = None,
     arrived_after: datetime | None = None,
+    correlation_ids: Sequence[str] = (),
 ) -> Choice:
     """Messages for which all of this is true; nothing at all means every message.
 
-    `ids`: message ids as text.  Of `label`, `reason` and `destination` a part will do, in any
-    case of its letters; `message_class` is spelled as `Message.message_class`.  Times need a time
+    `ids`: message ids as text; `correlation_ids`: ids of the messages that they are about.  Of
+    `label`, `reason` and `destination` a part will do, in any case of its letters; `message_class`
+    is spelled as `Message.message_class`.  Times need a time
     zone.  Raises InvalidName for an id that is none.
     """
     from protocol.identifiers import parse_correlation  # pulls in the codec: not at import
@@ -38,4 +40,5 @@ def chosen(
         destination,
         None if arrived_before is None else int(arrived_before.timestamp() * 1000),
         None if arrived_after is None else int(arrived_after.timestamp() * 1000),
+        [parse_correlation(each) for each in correlation_ids],
     )

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple, Unpack
 
 from qmd import frames
 from qmd.client.caller import Caller
-from qmd.client.choice import EVERY_MESSAGE
+from qmd.client.choice import EVERY_MESSAGE, chosen
 from qmd.client.errors import NotHandedOver
 from qmd.client.message import Message
 from qmd.client.new_message import Properties, new_message
+from qmd.client.queue import Access, Place, Queue, Share
 from qmd.client.receiver import Receiver, Taken
 from qmd.client.sender import WINDOW_MESSAGES, Sender
 from qmd.client.transaction import Transaction
@@ -193,6 +194,66 @@ class QueueManager:
         NotHandedOver, which has them.
         """
         return self._receiver.receive_each(queue, timeout_s, batch, prefetch)
+
+    async def receive_chosen(
+        self,
+        queue: str,
+        choice: Choice,
+        *,
+        limit: int = 1,
+        timeout_s: float | None = 0.0,
+    ) -> list[Message]:
+        """Receive messages wherever they stand in the queue: those that `choice` means (see
+        `chosen`: by lookup id, id, correlation id, label ...); waits for one of them."""
+        return await self._receiver.receive_chosen(queue, choice, limit, timeout_s)
+
+    async def request(
+        self,
+        destination: str,
+        body: bytes | str = b"",
+        *,
+        response_queue: str,
+        timeout_s: float | None = 30.0,
+        **properties: Any,
+    ) -> Message | None:
+        """Send a message and receive its answer: the one whose correlation id is this one's id.
+
+        `response_queue` is a queue of this computer; other answers in it stay there.  None when no
+        answer came within `timeout_s` (None: for ever); it can still come, and be received there.
+        `properties` are those of `send`.
+        """
+        message_id = await self.send(destination, body, response_queue=response_queue, **properties)
+        answer = await self.receive_chosen(
+            response_queue, chosen(correlation_ids=[message_id]), timeout_s=timeout_s
+        )
+        return answer[0] if answer else None
+
+    async def reply(self, message: Message, body: bytes | str = b"", **properties: Any) -> str:
+        """Answer a message: to its response queue, with its id as the correlation id.
+
+        Raises ValueError for a message that names no response queue.
+        """
+        if message.response_queue is None:
+            raise ValueError(f"message {message.id} names no response queue to answer to")
+        return await self.send(
+            message.response_queue, body, correlation_id=message.id, **properties
+        )
+
+    def open(self, queue: str, access: Access = "receive", share: Share = "all") -> Queue:
+        """One queue, for one kind of use: `async with qm.open("orders") as orders`.
+
+        `access`: "send", "receive" (and peek), "peek", or "admin" (and peek): what else is tried
+        with it is refused here.  `share`: "deny_receive" lets nobody else receive from the queue
+        while it is open; raises AccessDenied when somebody does already.
+        """
+        return Queue(self, self._caller, queue, access, share)
+
+    async def look(self, queue: str, which: Place, lookup_id: int = 0) -> Message | None:
+        """The message at a lookup id (`which` is "this"), beside it ("next", "previous"), or at an
+        end of the queue ("first", "last"); also one that somebody has taken."""
+        result = await self._caller.ask(frames.Look, queue, which, lookup_id)
+        found = frames.stored_messages(result)
+        return Message(found[0]) if found else None
 
     @property
     def unread(self) -> list[Message]:

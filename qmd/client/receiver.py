@@ -124,7 +124,9 @@ class Receiver:
         self._ready: defaultdict[str, deque[Message]] = defaultdict(deque)
         self._background: set[asyncio.Task[Any]] = set()
 
-    async def take(self, queue: str, limit: int, timeout_s: float | None) -> Taken:
+    async def take(
+        self, queue: str, limit: int, timeout_s: float | None, choice: frames.Choice | None = None
+    ) -> Taken:
         now = asyncio.get_running_loop().time
         deadline = None if timeout_s is None else now() + timeout_s
         patience = self._caller.patience()
@@ -132,7 +134,10 @@ class Receiver:
             connection = await self._caller.connection()
             wait_s = frames.FOREVER if deadline is None else max(0.0, deadline - now())
             try:
-                answer = connection.ask(frames.Take, queue, limit, wait_s)
+                if choice is None:
+                    answer = connection.ask(frames.Take, queue, limit, wait_s)
+                else:
+                    answer = connection.ask(frames.TakeChosen, queue, choice, limit, wait_s)
                 stored = frames.stored_messages(await asyncio.shield(answer))
             except asyncio.CancelledError:
                 # Nobody is here any more to settle what the answer may bring.
@@ -142,6 +147,24 @@ class Receiver:
                 await patience.wait(failure)
             else:
                 return Taken(self._caller, connection, queue, [Message(each) for each in stored])
+
+    async def receive_chosen(
+        self, queue: str, choice: frames.Choice, limit: int, timeout_s: float | None
+    ) -> list[Message]:
+        """Wherever they stand.  What was kept for this queue's next receive is not looked at."""
+        now = asyncio.get_running_loop().time
+        deadline = None if timeout_s is None else now() + timeout_s
+        patience = self._caller.patience()
+        while True:
+            left_s = None if deadline is None else max(0.0, deadline - now())
+            taken = await self.take(queue, limit, left_s, choice)
+            if not taken:
+                return []
+            try:
+                await taken.remove()
+                return list(taken.messages)
+            except (NotTaken, Stopping) as failure:
+                await patience.wait(failure)
 
     async def receive(self, queue: str, limit: int, timeout_s: float | None) -> list[Message]:
         ready = self._ready[queue]

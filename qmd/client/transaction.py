@@ -113,6 +113,14 @@ class Transaction:
         """Reject messages that it received: their senders get them back, with the reason."""
         await self._ask(frames.Settle, self.id, queue, list(lookup_ids), "", reason)
 
+    async def receive_chosen(
+        self, queue: str, choice: frames.Choice, *, limit: int = 1, timeout_s: float | None = 0.0
+    ) -> list[Message]:
+        """Receive messages wherever they stand: those that `choice` means (see `chosen`)."""
+        wait_s = frames.FOREVER if timeout_s is None else timeout_s
+        result = await self._ask(frames.TakeChosen, queue, choice, limit, wait_s, self.id)
+        return [Message(stored) for stored in frames.stored_messages(result)]
+
     async def commit(self) -> list[str]:
         """All of it is done, and on disk, when this returns; the ids of what was sent.
 
@@ -152,7 +160,9 @@ class Transaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
         if self._outer is not None:
-            _current.reset(self._outer)
+            # Without `await`, each step is a task of its own and knows nothing of the others.
+            with contextlib.suppress(ValueError):
+                _current.reset(self._outer)
         if kind is not None:
             await self.abort((str(error) or kind.__name__)[:200])
         elif not self._is_over:
