@@ -93,6 +93,12 @@ class Disk:
         finally:
             os.close(file)
 
+    def probe(self, folder: Path) -> None:
+        """Make a file and remove it: SQLite says that it cannot open one, and the system why."""
+        path = folder / "probe"
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        path.unlink()
+
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)
         sync_folder(path.parent)

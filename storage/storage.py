@@ -75,11 +75,11 @@ class Storage:
         `new_id` becomes the queue manager's GUID on the first start.  Raises CannotStart.
         """
         async with contextlib.AsyncExitStack() as resources:
+            disk = disk or Disk()
             try:
-                storage = await _open(
-                    resources, folder, options, now_ms, new_id, connect, disk or Disk()
-                )
-            except (OSError, sqlite3.Error) as error:
+                storage = await _open(resources, folder, options, now_ms, new_id, connect, disk)
+            except (OSError, sqlite3.Error) as first:
+                error = _reason(first, disk, folder)
                 raise CannotStart(
                     f"the data folder {folder} cannot be opened: {explain(error)}",
                     code=cause(error),
@@ -154,6 +154,16 @@ class Storage:
         self._is_closed = True
         self._lock.is_clean = not self.failed.done()
         await self._resources.aclose()
+
+
+def _reason(error: OSError | sqlite3.Error, disk: Disk, folder: Path) -> OSError | sqlite3.Error:
+    """What keeps SQLite from opening its files: it knows no difference, the system does."""
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN:
+        try:
+            disk.probe(folder)
+        except OSError as reason:
+            return reason
+    return error
 
 
 async def _open(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -83,7 +84,7 @@ UNPRIVILEGED = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="taking away the right needs to be root first")
-@pytest.mark.parametrize("name", ["data", "data/queues.db", "data/lock"])
+@pytest.mark.parametrize("name", ["data", "data/queues.db", "data/queues.db-wal", "data/lock"])
 def test_permissions_that_were_taken_away_are_named(daemon: Daemon, name: str):
     daemon.kill()
     path = daemon.folder / name
@@ -155,3 +156,53 @@ def test_a_database_of_a_newer_version_or_another_program_is_left_alone(
     with closing(sqlite3.connect(daemon.database())) as db:
         db.execute(f"PRAGMA {name} = {before}")
     assert starts_with_all(daemon)
+
+
+def start_failed(daemon: Daemon) -> dict[str, Any]:
+    """The line of the log that says why it does not start."""
+    done = subprocess.run(
+        [*COMMAND, "--config", str(daemon.config), "serve"],
+        cwd=ROOT, env=_environment(), capture_output=True, timeout=40, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.decode().splitlines() if "start_failed" in line]
+    event: dict[str, Any] = json.loads(line)
+    return event
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "id"),
+    [
+        ({"listen": {"address": "192.0.2.1"}}, "address_not_here", "QM-3103"),
+        ({"control": {"group": "no such group"}}, "control_group_unknown", "QM-3107"),
+        ({"control": {"socket": "/nowhere/qmd.sock"}}, "control_socket_failed", "QM-3106"),
+        (
+            {"listen": {"ping": True, "ping_port": "TAKEN"}},
+            "ping_port_failed",
+            "QM-3108",
+        ),
+        ({"listen": {"port": "TAKEN"}}, "port_in_use", "QM-3102"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_each_reason_not_to_start_has_an_id_of_its_own(
+    hosts: Hosts, settings: dict[str, dict[str, Any]], code: str, id: str
+):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as tcp,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
+    ):
+        udp.bind(("127.0.0.1", 0))
+        taken = {"port": tcp.getsockname()[1], "ping_port": udp.getsockname()[1]}
+        chosen = {
+            section: {
+                key: taken[key] if value == "TAKEN" else value for key, value in values.items()
+            }
+            for section, values in settings.items()
+        }
+        daemon = hosts.daemon(start=False, **chosen)
+
+        event = start_failed(daemon)
+
+    assert (event["code"], event["id"]) == (code, id)
+    assert event["reason"]
