@@ -173,6 +173,12 @@ class Administration:
                 f"{queue.name} is the journal of a queue and cannot be deleted",
                 "Purge it instead; it goes with its queue.",
             )
+        if await self._manager.own_dead_letters.are_kept_in(queue):
+            raise Refusal(
+                "dead_letters_expected",
+                f"messages that are on their way name {queue.name} for their dead letters",
+                "Delete it when they have arrived or died; until then it can be purged.",
+            )
         count = 0
         for each in queue.relatives:
             count += await self.purge(each, Kind.QUEUE_DELETED)

@@ -50,7 +50,11 @@ class Endings:
         self._manager = manager
 
     def dead_letter_queue(self, packet: bytes) -> LocalQueue:
-        """[MS-MQDMPR] 3.1.1.1: transactional messages have a dead-letter queue of their own."""
+        """Where a message that dies is kept: in the queue that its application has named, or in one
+        of ours.  [MS-MQDMPR] 3.1.1.1: transactional messages have one of their own."""
+        own = self._manager.own_dead_letters.queue_of(packet)
+        if own is not None:
+            return own
         if is_transactional(packet):
             return self._manager.queues_by_id[queue_rows.TRANSACTIONAL_DEAD_LETTER_ID]
         return self._manager.queues_by_id[queue_rows.DEAD_LETTER_ID]

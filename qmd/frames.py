@@ -69,6 +69,7 @@ class NewMessage(msgspec.Struct, array_like=True, frozen=True):
     connector_type: bytes = b""  # a GUID's 16 bytes
     message_class: int = 0  # of an application's own; needs a connector type
     report_queue: str = ""  # the message is traced, and report messages go there
+    dead_letter_queue: str = ""  # of ours; instead of the system's, never on the wire
 
 
 class StoredMessage(msgspec.Struct, array_like=True, frozen=True):

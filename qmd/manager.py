@@ -36,6 +36,7 @@ from qmd.log import LimitedLog
 from qmd.moving import Moving
 from qmd.numbers import Numbers
 from qmd.outgoing import Outgoing
+from qmd.own_dead_letters import OwnDeadLetters
 from qmd.peers import Peers
 from qmd.picking import Picking
 from qmd.public_name import public_guid
@@ -49,7 +50,7 @@ from qmd.tracing import Tracing
 from qmd.transactions import Transactions
 from qmd.undelivered import Undelivered
 from qmd.usage import Usage
-from storage import Storage, StorageOptions
+from storage import Storage, StorageOptions, own_dead_letters
 from storage import history as history_rows
 from storage import messages as message_rows
 from storage import outcomes as outcome_rows
@@ -121,6 +122,7 @@ class QueueManager:
         self.moving = Moving(self)
         self._at_work: dict[bytes, asyncio.Event] = {}
         self.tracing = Tracing(self)
+        self.own_dead_letters = OwnDeadLetters(self)
         self.sent_count = 0
 
     # Start and stop.
@@ -174,6 +176,7 @@ class QueueManager:
                 )
             else:
                 self.incoming.reserve_stream_id(stream.id)
+        self.own_dead_letters.restore(state.own_dead_letters)
         now = self.loop.time()
         for entry in state.history:
             age_s = max(0.0, self.clock.now - entry.at_s)
@@ -309,6 +312,7 @@ class QueueManager:
         now_s = self.clock.now_s
         age_s = int(self.settings.delivery.message_id_history_age_s)
         self.incoming.forget_old(self.loop.time())
+        await self.own_dead_letters.forget_gone()
         await self.storage.batch.run(partial(history_rows.forget, before_s=now_s - age_s))
         outcomes = partial(
             outcome_rows.forget,
@@ -338,6 +342,7 @@ class _State(NamedTuple):
     transactional: dict[int, int]
     streams: list[sequence_rows.IncomingSequenceRow]
     history: list[history_rows.HistoryRow]
+    own_dead_letters: dict[int, int]
 
 
 def _read_state(db: sqlite3.Connection) -> _State:
@@ -349,4 +354,5 @@ def _read_state(db: sqlite3.Connection) -> _State:
         outgoing_rows.transactional_by_queue(db),
         sequence_rows.list_all(db),
         history_rows.entries(db),
+        own_dead_letters.queues_by_number(db),
     )

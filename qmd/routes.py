@@ -178,8 +178,8 @@ class Routes:
             raise Refusal("name_not_understood", f"{text!r} is no queue's name: {error}") from error
         if isinstance(name, PublicName):
             return name.queue
-        route = self.route_name(name) if self._is_here(name) else None
-        if not isinstance(route, LocalQueue) or route.is_read_only or route.transactional:
+        route = self.find_here(name)
+        if route is None or route.is_read_only or route.transactional:
             raise Refusal(
                 "bad_report_queue",
                 f"{name} cannot get reports: only a queue of this computer that is not"
@@ -188,10 +188,14 @@ class Routes:
             )
         return route.guid
 
-    def _is_here(self, name: FormatName) -> bool:
-        if isinstance(name, DirectName):
-            return self.is_local(name)
-        return isinstance(name, PrivateName) and name.queue_manager == self._manager.id
+    def find_here(self, name: FormatName) -> LocalQueue | None:
+        """The queue of ours that a name stands for; None for one that is elsewhere, or nowhere."""
+        if isinstance(name, DirectName) and self.is_local(name):
+            key = queue_key(name)
+            return None if key is None else self._manager.queues.get(key)
+        if isinstance(name, PrivateName) and name.queue_manager == self._manager.id:
+            return self._manager.queues_by_id.get(name.number)
+        return None
 
     def is_local(self, name: DirectName) -> bool:
         """Whether a direct name stands for this queue manager."""

@@ -112,6 +112,10 @@ class Sending:
                 kind.setdefault(route, []).append(
                     self._manager.outgoing.append(route, key, packet, batch)
                 )
+                if new.dead_letter_queue:
+                    self._keep_dead_letter(
+                        new, number, delivery, "outgoing", route.id << LOOKUP_BITS | key, batch
+                    )
             else:
                 level = PRIORITY_MAX - (0 if delivery == TRANSACTIONAL else new.priority)
                 position = (0, 0) if delivery == TRANSACTIONAL else None
@@ -122,6 +126,9 @@ class Sending:
                 self._enter(route, stored, batch)
                 if delivery != EXPRESS:
                     to_queues.setdefault(route, []).append(stored)
+                if new.dead_letter_queue:
+                    key = route.id << LOOKUP_BITS | stored.lookup_id
+                    self._keep_dead_letter(new, number, delivery, "message", key, batch)
             if recording:
                 if told is None or chosen != told_of:
                     told, told_of = self._sent_to(route, delivery, transaction), chosen
@@ -219,6 +226,8 @@ class Sending:
             )
             if new.report_queue:
                 names.report_queue(new.report_queue)
+            if new.dead_letter_queue:
+                self._check_dead_letter_queue(new, delivery)
             if len(new.body) > body_bytes_max:
                 raise Refusal(
                     "body_too_large",
@@ -249,6 +258,26 @@ class Sending:
         if full is not None:
             raise full
         return routes
+
+    def _check_dead_letter_queue(self, new: NewMessage, delivery: int) -> None:
+        if new.dead_letter is False:
+            raise Refusal(
+                "dead_letter_unwanted",
+                "a queue for the dead letter is named, and no dead letter is wanted",
+                "Give one of both.",
+            )
+        self._manager.own_dead_letters.check(new.dead_letter_queue, delivery)
+
+    def _keep_dead_letter(
+        self, new: NewMessage, number: int, delivery: int, place: str, key: int, batch: Batch
+    ) -> None:
+        """In the queue that its application has named, if it dies."""
+        own = self._manager.own_dead_letters
+        try:
+            queue = own.check(new.dead_letter_queue, delivery)
+        except Refusal:
+            return  # it was deleted since the transaction began: it will be in the system's queue
+        own.add(number, queue, place, key, batch, express=delivery == EXPRESS)
 
     def _local_delivery(self, queue: LocalQueue, delivery: int) -> int:
         if queue.is_read_only:

@@ -31,7 +31,10 @@ NUMBERS_SKIPPED = 10_000_000
 
 Row = tuple[Value, ...]
 
-_SMALL_TABLES = ("queue", "outgoing_queue", "incoming_sequence", "message_id_history", "outcome")
+_SMALL_TABLES = (
+    *("queue", "outgoing_queue", "incoming_sequence", "message_id_history", "outcome"),
+    "own_dead_letter",
+)
 
 
 class Rescue:

@@ -33,6 +33,7 @@ _COLUMNS: dict[str, tuple[type | tuple[type, ...], ...]] = {
     "incoming_sequence": (bytes, int, bytes, int, int),
     "message_id_history": (bytes, int, int),
     "outcome": (bytes, bytes, int),
+    "own_dead_letter": (int, str, int),
 }
 
 

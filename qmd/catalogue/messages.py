@@ -179,4 +179,23 @@ ENTRIES = (
         "bad_name",
         "MQ_ERROR_ILLEGAL_FORMATNAME",
     ),
+    Entry(
+        1320,
+        "bad_dead_letter_queue",
+        "This queue cannot keep the dead letter of this message.",
+        "It is not a queue of this computer, or a system queue, subqueue or journal; or it is"
+        " transactional and the message is not, or the other way round.",
+        "Name a queue of the message's kind that was created here.",
+        "wrong_delivery",
+        "MQ_ERROR_ILLEGAL_PROPERTY_VALUE",
+    ),
+    Entry(
+        1321,
+        "dead_letter_unwanted",
+        "A queue for the dead letter is named, and no dead letter is wanted.",
+        "`--dead-letter-queue` and `--no-dead-letter` were given together.",
+        "Give one of both.",
+        "bad_request",
+        "MQ_ERROR_ILLEGAL_PROPERTY_VALUE",
+    ),
 )

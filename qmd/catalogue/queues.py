@@ -122,4 +122,12 @@ ENTRIES = (
         "read_only",
         "MQ_ERROR_ACCESS_DENIED",
     ),
+    Entry(
+        1214,
+        "dead_letters_expected",
+        "A queue that messages on their way name for their dead letters cannot be deleted.",
+        "Each of them may still fail to be delivered, and is then to be kept there.",
+        "Wait until they have arrived or died (`qmd outgoing list`), or purge the queue.",
+        "read_only",
+    ),
 )

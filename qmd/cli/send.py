@@ -97,6 +97,12 @@ def body_type(text: str) -> int:
     default=True,
     help="Keep it in a dead-letter queue when it cannot be delivered.  [default: yes]",
 )
+@click.option(
+    "--dead-letter-queue",
+    default="",
+    metavar="QUEUE",
+    help="Which one: a queue of this computer instead of the system's.",
+)
 @click.option("--journal", is_flag=True, help="Keep a copy in the journal when it was delivered.")
 @click.option(
     "--body-type",

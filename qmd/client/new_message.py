@@ -45,6 +45,7 @@ class _PlainProperties(TypedDict, total=False):
     acknowledge: int
     message_class: int
     report_queue: str
+    dead_letter_queue: str
 
 
 class Properties(_PlainProperties, total=False):
@@ -61,6 +62,8 @@ class Properties(_PlainProperties, total=False):
     `connector_type`: a GUID; with one, `message_class` can be one of its own.
     `report_queue`: the message is traced: queue managers on its way report to this queue, one of
     this computer or `PUBLIC=guid`.
+    `dead_letter_queue`: a queue of this computer, of the message's kind, where it is kept when it
+    cannot be delivered; without one that is the system's.
     """
 
     delivery: DeliveryName

@@ -1,0 +1,197 @@
+"""Dead-letter queues of applications' own: what dies goes there, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from protocol import parse_user_message
+from protocol.message_class import MessageClass
+from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
+from qmd.refusal import Refusal
+from storage import own_dead_letters
+from tests.unit.qmd.managers import (
+    DEAD_LETTERS,
+    TRANSACTIONAL_DEAD_LETTERS,
+    Host,
+    Hosts,
+    bodies,
+    guid,
+    hosted,
+    listening,
+    until,
+)
+
+NOWHERE = "DIRECT=TCP:127.0.0.1:1\\private$\\x"
+
+
+async def with_queues(hosts: Hosts) -> Host:
+    a = await hosts.start()
+    await a.create("failed")
+    await a.create("undone", transactional=True)
+    return a
+
+
+def own(delivery: int) -> dict[str, Any]:
+    queue = "undone" if delivery == TRANSACTIONAL else "failed"
+    return {"delivery": delivery, "dead_letter_queue": queue}
+
+
+async def rows(host: Host) -> dict[int, int]:
+    return await host.storage.read(own_dead_letters.queues_by_number)
+
+
+@hosted
+async def test_what_runs_out_of_time_goes_to_the_queue_that_was_named(hosts: Hosts) -> None:
+    a = await with_queues(hosts)
+    for delivery in (EXPRESS, RECOVERABLE, TRANSACTIONAL):
+        body = b"%d" % delivery
+        await a.send(NOWHERE, body, time_to_reach_queue_s=10, **own(delivery))
+        await a.send(NOWHERE, b"system", time_to_reach_queue_s=10, delivery=delivery)
+
+    a.world.ahead_s = 60
+    await hosts.reap(a)
+
+    assert sorted(bodies(await a.peek("failed"))) == [b"0", b"1"]
+    (undone,) = await a.peek("undone")
+    packet = parse_user_message(undone.packet)
+    assert packet.properties.message_class == MessageClass.NACK_REACH_QUEUE_TIMEOUT
+    assert undone.reason
+    assert bodies(await a.peek(DEAD_LETTERS)) == [b"system"] * 2
+    assert bodies(await a.peek(TRANSACTIONAL_DEAD_LETTERS)) == [b"system"]
+
+
+@hosted
+async def test_it_survives_a_restart(hosts: Hosts) -> None:
+    a = await with_queues(hosts)
+    await a.send(NOWHERE, b"x", time_to_reach_queue_s=10, **own(RECOVERABLE))
+
+    a = await hosts.restart(a)
+    a.world.ahead_s = 60
+    await hosts.reap(a)
+
+    assert await a.receive("failed") == [b"x"]
+
+
+@hosted
+async def test_what_the_destination_refuses_comes_back_to_it(hosts: Hosts) -> None:
+    a = await with_queues(hosts)
+    async with listening(guid(7)) as elsewhere:
+        name = elsewhere.name("orders")
+        await a.send(name, b"x", **own(TRANSACTIONAL))
+        remote = await elsewhere.session()
+        await until(lambda: remote.messages)
+        remote.final_ack(remote.messages[0], MessageClass.NACK_BAD_DESTINATION_QUEUE)
+        await until(lambda: a.queue("undone").messages == 1)
+
+    assert await a.receive("undone") == [b"x"]
+    assert a.queue(TRANSACTIONAL_DEAD_LETTERS).messages == 0
+
+
+@hosted
+async def test_what_nobody_receives_here_goes_to_it_too(hosts: Hosts) -> None:
+    a = await with_queues(hosts)
+    await a.create("orders")
+    await a.send("orders", b"x", time_to_be_received_s=10, **own(RECOVERABLE))
+
+    a.world.ahead_s = 60
+    await hosts.reap(a)
+
+    assert await a.receive("failed") == [b"x"]  # its time is over, and it has no second end
+
+
+@hosted
+async def test_only_a_queue_of_the_same_kind_created_here_can_keep_them(hosts: Hosts) -> None:
+    a = await with_queues(hosts)
+    for queue, delivery in (
+        ("undone", RECOVERABLE),
+        ("failed", TRANSACTIONAL),
+        ("nowhere", RECOVERABLE),
+        (NOWHERE, RECOVERABLE),
+        (DEAD_LETTERS, RECOVERABLE),
+        ("DIRECT=OS:elsewhere\\private$\\failed", RECOVERABLE),
+    ):
+        with pytest.raises(Refusal) as caught:
+            a.handed_over([NewMessage(NOWHERE, b"", delivery=delivery, dead_letter_queue=queue)])
+        assert caught.value.code == "bad_dead_letter_queue", queue
+    with pytest.raises(Refusal) as caught:
+        a.handed_over([NewMessage(NOWHERE, b"", dead_letter=False, dead_letter_queue="failed")])
+    assert caught.value.code == "dead_letter_unwanted"
+    assert a.usage.bytes == 0
+
+
+@hosted
+async def test_it_is_nothing_that_travels(hosts: Hosts) -> None:
+    a = await with_queues(hosts)
+    async with listening(guid(7)) as elsewhere:
+        await a.send(elsewhere.name("orders"), b"x", **own(RECOVERABLE))
+        await a.send(elsewhere.name("orders"), b"x", delivery=RECOVERABLE)
+        remote = await elsewhere.session()
+        await until(lambda: len(remote.messages) == 2)
+        with_it, without = (each.packet for each in remote.messages)
+
+    assert b"f\0a\0i\0l\0e\0d\0" not in with_it
+    assert len(with_it) == len(without)
+
+
+@hosted
+async def test_what_has_arrived_is_forgotten_by_and_by(hosts: Hosts) -> None:
+    a = await with_queues(hosts)
+    async with listening(guid(7)) as elsewhere:
+        name = elsewhere.name("orders")
+        await a.send(name, b"1", **own(RECOVERABLE))
+        await a.send(NOWHERE, b"2", **own(RECOVERABLE))
+        await a.send(NOWHERE, b"3", **own(EXPRESS))
+        remote = await elsewhere.session()
+        await until(lambda: remote.messages)
+        remote.acknowledge()
+        await until(lambda: a.sending_to(name).messages == 0)
+        await a.settled()
+        await until(lambda: not a.outgoing._releasable_keys)
+        await a.settled()
+
+    assert len(await rows(a)) == 2
+    await a.forget_old()
+    await a.forget_old()
+
+    assert len(await rows(a)) == 1
+    a.world.ahead_s = 400_000
+    await hosts.reap(a)
+    assert sorted(bodies(await a.peek("failed"))) == [b"2", b"3"]
+
+
+@hosted
+async def test_a_queue_that_dead_letters_may_still_come_to_is_not_deleted(hosts: Hosts) -> None:
+    a = await with_queues(hosts)
+    await a.send(NOWHERE, b"x", time_to_reach_queue_s=10, **own(RECOVERABLE))
+
+    with pytest.raises(Refusal) as caught:
+        await a.administration.delete(a.queue("failed"))
+    assert caught.value.code == "dead_letters_expected"
+
+    a.world.ahead_s = 60
+    await hosts.reap(a)
+    assert await a.administration.delete(a.queue("failed")) == 1
+
+
+@hosted
+async def test_receiving_a_dead_letter_tells_nobody_anything(hosts: Hosts) -> None:
+    a = await with_queues(hosts)
+    await a.create("acks")
+    await a.send(
+        NOWHERE,
+        b"x",
+        time_to_reach_queue_s=10,
+        admin_queue="acks",
+        acknowledge=15,
+        **own(RECOVERABLE),
+    )
+    a.world.ahead_s = 60
+    await hosts.reap(a)
+    await until(lambda: a.queue("acks").messages == 1)
+
+    assert await a.receive("failed") == [b"x"]
+    await a.settled()
+
+    assert a.queue("acks").messages == 1
