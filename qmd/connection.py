@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 WRITE_BYTES_HIGH = 1024 * 1024
 WRITE_BYTES_LOW = 256 * 1024
 FINAL_ACKS_MAX = 1024  # that wait for room in the window
+EXPRESS_MAX = 64  # likewise, of what no outgoing queue keeps
 UNREAD_BYTES_MAX = 32 * 1024 * 1024  # more than a full pump of the largest messages
 
 
@@ -59,6 +60,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         # Refusals of transactional messages.  One that is lost, or finds no place here, is made
         # again when its message is sent again.
         self.owed_final_acks: deque[bytes] = deque(maxlen=FINAL_ACKS_MAX)
+        self.owed_express: deque[bytes] = deque(maxlen=EXPRESS_MAX)
 
     # What the event loop calls.
 
@@ -138,6 +140,11 @@ class PeerConnection(asyncio.BufferedProtocol):
     def owe_final_ack(self, packet: bytes) -> None:
         """A final ack goes out over this session, as soon as its window lets it."""
         self.owed_final_acks.append(packet)
+        self.flush_soon()
+
+    def owe_express(self, packet: bytes) -> None:
+        """A message of the queue manager's own goes out over this session; it may get lost."""
+        self.owed_express.append(packet)
         self.flush_soon()
 
     def flush_soon(self) -> None:

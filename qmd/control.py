@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import stat
+import struct
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
@@ -38,6 +40,8 @@ LIMIT_MAX = 4096  # messages in one answer
 WAIT_S_MAX = 1e9
 CLIENTS_MAX = 1024
 REASON_CHARACTERS_MAX = 1000  # it is kept with each message
+
+_CREDENTIALS = struct.Struct("iII")  # struct ucred: process, user, group
 
 
 class ControlServer:
@@ -103,6 +107,7 @@ class ControlConnection(asyncio.Protocol):
             self._transport.abort()
             return
         self._server.connections[self] = None
+        self._reader.who = _who(self._transport)
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -495,6 +500,23 @@ class ControlConnection(asyncio.Protocol):
     def _status(self, request: frames.Status) -> None:
         self._done(request.number, overview.status(self._manager))
 
+    def _why(self, request: frames.Why) -> None:
+        work = self._manager.inquiry.why(request.message, request.queue, ask=request.ask)
+        self._look(request.number, work)
+
+    def _events(self, request: frames.Events) -> None:
+        work = self._manager.event_log.read(
+            cursor=request.cursor,
+            limit=request.limit,
+            last=request.last,
+            queue=request.queue,
+            kinds=request.kinds,
+            since_ms=request.since_ms,
+            until_ms=request.until_ms,
+            wait_s=_wait_s(request.wait_s),
+        )
+        self._look(request.number, work)
+
 
 _HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
     frames.Hello: ControlConnection._hello,
@@ -529,6 +551,8 @@ _HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
     frames.ListSequences: ControlConnection._list_sequences,
     frames.ListSessions: ControlConnection._list_sessions,
     frames.Status: ControlConnection._status,
+    frames.Why: ControlConnection._why,
+    frames.Events: ControlConnection._events,
 }
 
 
@@ -538,6 +562,19 @@ def _refused(number: int, refusal: Refusal) -> Refused:
 
 async def _counted(work: Coroutine[Any, Any, int]) -> dict[str, int]:
     return {"messages": await work}
+
+
+def _who(transport: asyncio.Transport) -> str:
+    """The process at the other end, for people; nothing where that cannot be told."""
+    connected = transport.get_extra_info("socket")
+    if connected is None:
+        return ""
+    try:
+        credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    except OSError:
+        return ""
+    process, user, _ = _CREDENTIALS.unpack(credentials)
+    return f"a connection of process {process} of user {user}"
 
 
 def _limit(limit: int) -> int:

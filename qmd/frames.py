@@ -365,6 +365,33 @@ class Status(Request, tag="status", frozen=True):
     """-> {name, queue_manager, version, uptime_s, listen, queues, messages, ...}"""
 
 
+class Why(Request, tag="why", frozen=True):
+    """What became of a message, by its id or lookup id.
+
+    -> {message_id, host, state, sentences, remedies, places, events, peers, ...}
+    """
+
+    message: Annotated[str, msgspec.Meta(max_length=200)]
+    queue: str = ""
+    ask: bool = True  # the queue manager at the other end too
+
+
+class Events(Request, tag="events", frozen=True):
+    """The history of all messages, one event for each: from `cursor`, or a time, or the last ones.
+
+    -> {events: [...], cursor: where to go on, end: nothing more is there now, missing_blocks}
+    """
+
+    cursor: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    limit: int = 1000
+    last: int = 0
+    queue: str = ""
+    kinds: Annotated[list[str], msgspec.Meta(max_length=100)] = []
+    since_ms: int = 0
+    until_ms: int = 0
+    wait_s: float = NO_WAIT
+
+
 AnyRequest = (
     Hello
     | Send
@@ -398,6 +425,8 @@ AnyRequest = (
     | ListSequences
     | ListSessions
     | Status
+    | Why
+    | Events
 )
 
 

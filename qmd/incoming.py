@@ -200,6 +200,9 @@ class Incoming:
             else:
                 queue = self._find(message)
             if queue is None or queue.is_read_only:
+                if manager.asking.is_meant(message):
+                    manager.asking.received(connection, message)
+                    continue
                 self._refuse(
                     connection, message, packet, MessageClass.NACK_BAD_DESTINATION_QUEUE, wall_ms
                 )
@@ -415,6 +418,9 @@ class Incoming:
         final_acks = connection.owed_final_acks
         while final_acks and connection.room > 0:
             session.send(final_acks.popleft(), recoverable=True, token=None, now=now)
+        express = connection.owed_express
+        while express and connection.room > 0:
+            session.send(express.popleft(), recoverable=False, token=None, now=now)
 
     def arm_order_ack(self, stream: IncomingStream) -> None:
         wake_at = stream.sequence.next_timer()

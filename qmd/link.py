@@ -88,6 +88,15 @@ class Link:
             return
         self._dialling = loop.create_task(self._dial())
 
+    @property
+    def may_dial(self) -> bool:
+        """Whether a session may come of `connect` now."""
+        return self.address is not None and (
+            self._dialling is not None
+            or self.attempt is not None
+            or self.retry.next_attempt <= self._manager.loop.time()
+        )
+
     def kick(self) -> None:
         """Try at once, whatever the back-off says."""
         self.retry.kick(self._manager.loop.time())
@@ -119,6 +128,7 @@ class Link:
                 queue.new_pass("the session ended", transactional_only=False)
         if not whole:
             self.retry.failed(self._manager.loop.time(), reason)
+        self._manager.asking.sessions_changed()
         if self.has_work:
             self.connect()
 
@@ -191,5 +201,6 @@ class Link:
             manager.log_limited("peer_unreachable", self.name, address=self.name, error=reason)
         finally:
             self._dialling = None
+            manager.asking.sessions_changed()
         if self.attempt is None and self.connection is None and self.has_work:
             self.connect()  # no handshake is under way: plan the next attempt

@@ -37,6 +37,8 @@ class Reader:
 
     taken: dict[LocalQueue, set[int]] = field(default_factory=dict)
     has_left: bool = False  # what is found for it from now on stays where it is
+    who: str = ""  # for people, as "a connection of process 4711"
+    took_at_s: int = 0  # when it last got some, by the queue manager's own clock
 
 
 @dataclass(slots=True, eq=False)
@@ -104,6 +106,7 @@ class LocalQueue(Measured):
         self.express: dict[int, StoredMessage] = {}  # all of them: they are nowhere else
         self._express_deadlines = Deadlines()
         self.taken: dict[int, StoredMessage] = {}
+        self.takers: set[Reader] = set()  # those that have something taken
         self.expired: list[StoredMessage] = []  # found by `take`, not yet dealt with
         self.waiters: deque[Waiter] = deque()
         self.watchers: set[asyncio.Future[None]] = set()  # told when something arrives
@@ -196,7 +199,13 @@ class LocalQueue(Measured):
         if messages:
             mine = reader.taken.setdefault(self, set())
             mine.update(message.lookup_id for message in messages)
+            reader.took_at_s = now_s
+            self.takers.add(reader)
         return messages
+
+    def taker(self, lookup_id: int) -> Reader | None:
+        """The connection that has taken the message; None: nobody has, or it is just ending."""
+        return next((each for each in self.takers if lookup_id in each.taken.get(self, ())), None)
 
     def expire_express(self, now_s: int, messages_max: int) -> bool:
         """Put express messages whose time is over aside: nobody but us knows of them.
@@ -282,4 +291,6 @@ class LocalQueue(Measured):
                 if message.expires_at_s is not None and now_s > message.expires_at_s:
                     self.expired.append(message)
                 count += 1
+        if not mine:
+            self.takers.discard(reader)
         return count

@@ -24,13 +24,16 @@ from protocol.format_name import parse_destination
 from protocol.identifiers import message_id_text
 from qmd import quotas
 from qmd.administration import Administration
+from qmd.asking import Asking
 from qmd.choosing import Choosing
 from qmd.clock import Clock
 from qmd.compose import queue_address
 from qmd.damage import Damage
 from qmd.endings import Endings
 from qmd.environment import Environment
+from qmd.event_log import EventLog
 from qmd.incoming import Incoming
+from qmd.inquiry import Inquiry
 from qmd.local_queue import LocalQueue
 from qmd.log import LimitedLog
 from qmd.moving import Moving
@@ -106,6 +109,9 @@ class QueueManager:
         self.queues: dict[str, LocalQueue] = {}
         self.queues_by_id: dict[int, LocalQueue] = {}
         self.recorder = Recorder(self)
+        self.event_log = EventLog(self)
+        self.inquiry = Inquiry(self)
+        self.asking = Asking(self)
         self.peers = Peers(self)
         self.incoming = Incoming(self)
         self.outgoing = Outgoing(self)
@@ -186,6 +192,7 @@ class QueueManager:
     async def stop(self) -> None:
         """End the sessions and let the disk finish; what was not acknowledged stays to be sent."""
         self.stopping = True
+        self.asking.stop()
         self.peers.stop()
         await asyncio.sleep(0)  # what the sessions still say is written
         self.outgoing.release()

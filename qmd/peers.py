@@ -132,6 +132,7 @@ class Peers:
         waiting = self._links_by_guid.get(guid)
         if waiting is not None and waiting.connection is None:
             waiting.opened(connection)
+        self._manager.asking.sessions_changed()
         if connection.link is None:
             # Who can reach us is probably reachable again as well.
             for link in self._links_by_address.values():

@@ -206,7 +206,10 @@ class Reading:
         token: bytes,
         done: Callable[[int], None],
     ) -> None:
-        reader.taken.get(queue, set()).difference_update(lookup_ids)
+        mine = reader.taken.get(queue, set())
+        mine.difference_update(lookup_ids)
+        if not mine:
+            queue.takers.discard(reader)
         batch = self._manager.storage.batch
         batch.delete_messages([queue.id << LOOKUP_BITS | lookup_id for lookup_id in lookup_ids])
         if token:

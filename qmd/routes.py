@@ -10,6 +10,7 @@ from protocol import DirectQueueName, UserMessage
 from protocol.direct_name import PORT, DirectName, parse_wire_name, queue_key
 from protocol.errors import InvalidName, ProtocolError
 from protocol.format_name import FormatName, PrivateName, PublicName, parse_destination
+from qmd.asking import QUEUE as HISTORY_QUEUE
 from qmd.compose import (
     NO_ADDRESS,
     QueueAddress,
@@ -235,6 +236,12 @@ class Routes:
                 "name_not_creatable",
                 f"{path} cannot be created: only private queues can",
                 "Use a name such as private$\\orders; the first move to a subqueue creates it.",
+            )
+        if path.key == HISTORY_QUEUE:
+            raise Refusal(
+                "name_not_creatable",
+                f"{path} is where queue managers ask each other about messages",
+                "Choose another name.",
             )
         return str(path)
 

@@ -251,6 +251,14 @@ class EventsSettings:
         Size("1MB", "1000TB"), "256MiB", "How much of it is kept; the oldest goes first."
     )
     age_s: float = setting(Duration("1m", "3650d"), "14d", "How long it is kept at most.")
+    ask: bool = setting(
+        Flag(), True, "Whether the queue manager at the other end is asked what it knows."
+    )
+    answer: tuple[Network, ...] = setting(
+        Networks(),
+        ["127.0.0.0/8", "::1/128"],
+        "Whose questions about messages exchanged with them are answered.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

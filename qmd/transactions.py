@@ -58,6 +58,9 @@ class Transaction:
     rejections: dict[tuple[LocalQueue, int], str] = field(default_factory=dict)
     is_committing: bool = False
 
+    def __post_init__(self) -> None:
+        self.reader.who = f"transaction {self.id.hex()}"
+
     @property
     def taken_count(self) -> int:
         return sum(len(mine) for mine in self.reader.taken.values())

@@ -121,13 +121,16 @@ def of_message(
     return found
 
 
-def of_place(db: sqlite3.Connection, queue: str, lookup_id: int) -> Identity | None:
-    """The message that came to this place of a queue of ours, whether or not it is still there."""
+def of_place(db: sqlite3.Connection, queue: str | None, lookup_id: int) -> Identity | None:
+    """The message that came to this place of a queue of ours, whether or not it is still there.
+
+    Without a name it is looked for in all: no two of them give the same place.
+    """
     for block in _speaking_of(db, b"", arrival_of(lookup_id)):
         for event in block.events:
             if (
                 event.kind in ARRIVALS
-                and (event.to_queue or event.queue) == queue
+                and queue in (None, event.to_queue or event.queue)
                 and lookup_id in event.places
             ):
                 return Identity(event.source, event.numbers[event.places.index(lookup_id)])

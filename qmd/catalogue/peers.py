@@ -133,4 +133,19 @@ ENTRIES = (
         "",
         "MQ_ERROR_INSUFFICIENT_RESOURCES",
     ),
+    Entry(
+        1616,
+        "question_not_answered",
+        "Another queue manager asked what is known of a message, and got no answer.",
+        "Its address is not among `answer` in the section [events], or more questions came than"
+        " are answered in a second.",
+        "Nothing is lost. To answer it, add its address to `answer` in the section [events].",
+    ),
+    Entry(
+        1617,
+        "question_not_understood",
+        "A question about a message, or the answer to one of ours, cannot be read.",
+        "It comes from a later release, or from something that is no queue manager.",
+        "Nothing is lost: it is passed over. Look at what runs at that address.",
+    ),
 )

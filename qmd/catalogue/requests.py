@@ -69,4 +69,42 @@ ENTRIES = (
         "",
         "MQ_ERROR_SERVICE_NOT_AVAILABLE",
     ),
+    Entry(
+        1008,
+        "not_a_message_id",
+        "This is neither the id of a message nor a lookup id.",
+        "An id is the GUID of the queue manager that a message is from, a backslash and a number;"
+        " a lookup id is a number. A shell eats the backslash of what stands in no quotes.",
+        "Put the id into single quotes. `qmd send` prints it; lookup ids stand in `qmd peek`.",
+        "bad_request",
+        "MQ_ERROR_INVALID_PARAMETER",
+    ),
+    Entry(
+        1009,
+        "lookup_id_ambiguous",
+        "Several messages have this lookup id.",
+        "They are in several outgoing queues, or were in several queues.",
+        "Say which queue is meant (--queue), or ask by the message's id.",
+        "bad_request",
+        "MQ_ERROR_INVALID_PARAMETER",
+    ),
+    Entry(
+        1010,
+        "bad_cursor",
+        "This is no cursor in the history of messages.",
+        "A cursor is two numbers with a dot between them, such as 1042.0, as an earlier answer or"
+        " an event had it.",
+        "Go on with the `next` that `qmd events export` printed, or with a time.",
+        "bad_request",
+        "MQ_ERROR_INVALID_PARAMETER",
+    ),
+    Entry(
+        1011,
+        "bad_event_kind",
+        "There is no such kind of event.",
+        "The word is none of those that docs/events.md lists.",
+        "Use one of the words that the error names.",
+        "bad_request",
+        "MQ_ERROR_INVALID_PARAMETER",
+    ),
 )

@@ -120,4 +120,19 @@ ENTRIES = (
         "Write a name such as VT_LPWSTR or bstr, several joined by |, or a number.",
         "usage",
     ),
+    Entry(
+        5016,
+        "bad_time",
+        "This is neither a time nor a cursor.",
+        "Times are in ISO 8601, as 2026-01-31T12:00:00Z; without a zone they are UTC. A cursor is"
+        " two numbers with a dot, as 1042.0.",
+        "Write it so.",
+    ),
+    Entry(
+        5017,
+        "parquet_missing",
+        "Parquet cannot be written.",
+        "The library pyarrow is not installed beside qmd, or cannot be loaded.",
+        "Install the extra: pip install 'qmd[spark]', or use --format ndjson.",
+    ),
 )

@@ -27,10 +27,11 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 def queue_argument(name: str = "queue") -> Callable[[F], F]:
     """A queue in any spelling, or one of the words for system queues."""
-    return click.argument(name, callback=lambda _ctx, _param, value: _queue(value))
+    return click.argument(name, callback=lambda _ctx, _param, value: system_queue(value))
 
 
-def _queue(text: str) -> str:
+def system_queue(text: str) -> str:
+    """What a word for a system queue stands for; anything else is as it is."""
     return SYSTEM_QUEUES.get(text.lower(), text)
 
 

@@ -401,6 +401,80 @@ class QueueManager:
     async def status(self) -> Facts:
         return await self._show(frames.Status)
 
+    # -- what happened ------------------------------------------------------------------------
+
+    async def why(self, message: str, *, queue: str = "", ask: bool = True) -> Facts:
+        """Where a message is, what happened to it, what it waits for, and what to do.
+
+        `message` is its id, or its lookup id in `queue` (or in any queue).  `state` is one word,
+        `sentences` and `remedies` are for people, `places` and `events` for programs.  With `ask`
+        the queue manager at the other end is asked as well (`peers`), which may take 2 s.  Raises
+        NoSuchMessage for a lookup id that nothing is known of.
+        """
+        return await self._show(frames.Why, message, queue, ask)
+
+    async def trace(self, message: str, *, queue: str = "", ask: bool = True) -> list[Facts]:
+        """What happened to a message here and at the other end, in order of time."""
+        told = await self.why(message, queue=queue, ask=ask)
+        events = [*told["events"], *(event for peer in told["peers"] for event in peer["events"])]
+        return sorted(events, key=lambda event: int(event["at_ms"]))
+
+    async def events(
+        self,
+        cursor: str = "",
+        *,
+        limit: int = 1000,
+        last: int = 0,
+        queue: str = "",
+        kinds: Sequence[str] = (),
+        since: float | None = None,
+        until: float | None = None,
+        timeout_s: float | None = 0.0,
+    ) -> Facts:
+        """A page of the history of all messages: {events, cursor, end, missing_blocks}.
+
+        It begins at `cursor` (of an earlier page or event), at the time `since` (seconds since
+        1970), with the `last` so many, or with the oldest event that is kept.  Waits only for the
+        first, up to `timeout_s` (None: for ever).  docs/events.md has the fields of an event.
+        """
+        return await self._show(
+            frames.Events,
+            cursor,
+            limit,
+            last,
+            queue,
+            list(kinds),
+            0 if since is None else int(since * 1000),
+            0 if until is None else int(until * 1000),
+            frames.FOREVER if timeout_s is None else timeout_s,
+        )
+
+    async def events_each(
+        self,
+        cursor: str = "",
+        *,
+        queue: str = "",
+        kinds: Sequence[str] = (),
+        since: float | None = None,
+        until: float | None = None,
+        follow: bool = False,
+    ) -> AsyncIterator[Facts]:
+        """One event after the other, to the end, or with `follow` for ever."""
+        while True:
+            page = await self.events(
+                cursor,
+                queue=queue,
+                kinds=kinds,
+                since=since,
+                until=until,
+                timeout_s=None if follow else 0.0,
+            )
+            for event in page["events"]:
+                yield event
+            cursor = page["cursor"]
+            if page["end"] and not follow:
+                return
+
     # ----------------------------------------------------------------------------------------
 
     async def _list(self, verb: type[frames.Request], *arguments: object) -> list[Facts]:

@@ -50,6 +50,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "qmd.cli.check": {
         *("storage.check", "storage.errors", "storage.rescue", "storage.survey"),
     },
+    "qmd.cli.event_files": {"pyarrow"},  # only where it is installed, and asked for
     "qmd.__main__": {"qmd.cli"},  # `python -m qmd` is the command
 }
 

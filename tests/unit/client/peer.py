@@ -216,6 +216,14 @@ class Connection:
                     {"name": name, "messages": len(queue), "transactional": False}
                     for name, queue in peer.queues.items()
                 ]
+        if isinstance(request, frames.Why):
+            event = {"at_ms": 1000, "time": "1970-01-01T00:00:01.000Z", "host": "a", "kind": "sent"}
+            return {
+                **{"state": "queued", "sentences": ["It is here."], "remedies": []},
+                **{"events": [event], "peers": []},
+            }
+        if isinstance(request, frames.Events):
+            return {"events": [], "cursor": "1.0", "end": True, "missing_blocks": 0}
         raise AssertionError(f"these tests do not use {request}")
 
     def take(self, queue: str, limit: int) -> list[frames.StoredMessage]:

@@ -1,0 +1,376 @@
+"""What became of a message, in sentences: where it is, what happened, what it waits for, remedies.
+
+Facts go in as plain values (see `inquiry.py`, which finds them), words come out.  Times are those
+of this computer's wall clock, in UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+Value = dict[str, Any]
+
+HISTORY_SENTENCES_MAX = 16
+
+
+class Account(NamedTuple):
+    """`state` is one word for programs, the rest is for people."""
+
+    state: str
+    sentences: list[str]
+    remedies: list[str]
+
+
+# By how much it matters where a message is, if several copies of it are there.
+_ORDER = ("outgoing", "queue", "awaiting", "dead_letter", "damaged", "journal")
+
+# The last event of a message that is nowhere: its state, and whether this is its end.
+_ENDS = {
+    "received": "received",
+    "expired": "expired",
+    "purged": "purged",
+    "queue_deleted": "queue_deleted",
+    "rejected": "rejected",
+    "refused": "refused",
+    "discarded": "discarded",
+    "requeued": "requeued",
+    "exported": "exported",
+    "damaged": "damaged",
+    "lost": "lost",
+    "confirmed": "confirmed",
+    "late_confirmation": "confirmed",
+    "final_ack_received": "ended_elsewhere",
+    "order_acknowledged": "delivered",
+    "session_acknowledged": "delivered",
+}
+# What is told about a message that has met its end, and changes nothing about it.
+_ASIDE = frozenset(
+    {"journaled", "journal_full", "acknowledged", "reported", "final_ack_sent", "duplicate"}
+)
+
+_PHRASES = {
+    "sent": "sent to {queue}",
+    "transmitted": "transmitted to {peer}",
+    "retransmitted": "transmitted again to {peer}",
+    "session_acknowledged": "taken over by {peer}",
+    "order_acknowledged": "order-acknowledged by {peer}",
+    "accepted": "accepted from {peer} into {queue}",
+    "duplicate": "offered again by {peer}, and not kept twice",
+    "out_of_order": "offered by {peer} before the one that precedes it, and not kept",
+    "refused": "refused for {queue}",
+    "received": "received from {queue} by an application",
+    "aborted": "put back to its place in {queue}",
+    "moved": "moved from {queue} to {to_queue}",
+    "journaled": "copied to {to_queue}",
+    "journal_full": "not copied to a journal, because its quota is reached",
+    "expired": "ended, because its time was over",
+    "purged": "purged from {queue}",
+    "queue_deleted": "deleted together with {queue}",
+    "rejected": "rejected by the application that received it from {queue}",
+    "dead_lettered": "put into {to_queue}",
+    "discarded": "discarded: it was sent without wanting a dead letter",
+    "final_ack_sent": "reported to its sender ({class})",
+    "final_ack_received": "reported by {peer} ({class})",
+    "confirmed": "confirmed as received at its destination",
+    "unconfirmed": "given up: nobody confirmed its receipt in time",
+    "late_confirmation": "confirmed as received, after it had been given up",
+    "acknowledged": "acknowledged to {to_queue} ({class})",
+    "reported": "reported to {to_queue}",
+    "damaged": "found damaged, and set aside",
+    "lost": "lost with the memory of the daemon",
+    "exported": "exported from {queue}",
+    "imported": "imported into {queue}",
+    "requeued": "sent again as another message",
+}
+
+
+def tell(
+    places: Sequence[Value],
+    events: Sequence[Value],
+    *,
+    now_ms: int,
+    known_host: str,
+    names: Mapping[str, str] | None = None,
+    searched_all: bool = True,
+) -> Account:
+    """`places`: where it is now; `events`: its history, the oldest first.
+
+    `known_host` is what this queue manager is called, `names` what people call others by their
+    GUIDs; without `searched_all` not every queue was looked through.
+    """
+    events = [
+        {**event, "peer": (names or {}).get(event["peer"], event["peer"])} for event in events
+    ]
+    places = sorted(places, key=lambda place: _ORDER.index(place["kind"]))
+    sentences: list[str] = []
+    remedies: list[str] = []
+    for place in places:
+        said, remedy = _PLACES[place["kind"]](place, now_ms)
+        sentences.append(said)
+        if remedy:
+            remedies.append(remedy)
+    history = _history(events, now_ms)
+    if places:
+        return Account(_state(places[0]), sentences + history, remedies)
+    if not searched_all:
+        return Account(
+            "not_found",
+            [
+                f"It was not found on {known_host}: so many messages are kept there that not all of"
+                " them were looked through.",
+                *history,
+            ],
+            ["Ask by its lookup id and queue, or look into the queue (qmd peek)."],
+        )
+    if not events:
+        return Account(
+            "unknown",
+            [
+                f"{known_host} knows nothing of this message: it is in none of its queues, and its"
+                " history does not tell of it."
+            ],
+            ["Check the id. History is kept by size and age ([events] in the configuration)."],
+        )
+    last = next(
+        (event for event in reversed(events) if event["kind"] not in _ASIDE),
+        events[-1],
+    )
+    state = _ENDS.get(last["kind"])
+    if state is None:
+        return Account(
+            "lost_sight",
+            [f"It is in no queue of {known_host} any more, and its history ends there.", *history],
+            [
+                "An express message does not survive a restart of a queue manager; of any other,"
+                " report this."
+            ],
+        )
+    said, remedy = _gone(state, last, now_ms)
+    return Account(state, [said, *history], [remedy] if remedy else [])
+
+
+def moment(at_ms: int, now_ms: int) -> str:
+    """A time, and how long ago that was."""
+    from datetime import UTC, datetime
+
+    text = f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
+    return f"{text} ({span((now_ms - at_ms) / 1000)} ago)" if now_ms >= at_ms else text
+
+
+def span(seconds: float) -> str:
+    """A duration in the unit that says enough."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+
+
+def ordinal(number: int) -> str:
+    """1 is "first"."""
+    words = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
+    if number <= len(words):
+        return words[number - 1]
+    tail = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10)
+    return f"{number}{tail or 'th'}"
+
+
+def times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+def phrase(event: Value) -> str:
+    """What one event says, without its time."""
+    template: str = _PHRASES.get(event["kind"], event["kind"].replace("_", " "))
+    return template.format(
+        **{
+            "queue": event["queue"] or "a queue",
+            "peer": event["peer"] or "another queue manager",
+            "to_queue": event["to_queue"] or "another queue",
+            "class": event["class"] or "normal",
+        }
+    )
+
+
+def _state(place: Value) -> str:
+    if place["kind"] == "queue":
+        return "taken" if place["taken"] else "queued"
+    if place["kind"] == "outgoing":
+        return "in_flight" if place["transmitted"] else "outgoing"
+    return _STATES[str(place["kind"])]
+
+
+_STATES: dict[str, str] = {
+    "awaiting": "awaiting_receipt",
+    "dead_letter": "dead_lettered",
+    "journal": "journaled",
+    "damaged": "damaged",
+}
+
+
+def _history(events: Sequence[Value], now_ms: int) -> list[str]:
+    """What happened, one sentence for each event; what repeats itself is one."""
+    runs: list[tuple[Value, Value, int]] = []  # the first, the last, how many
+    for event in events:
+        if runs and _same(runs[-1][1], event):
+            runs[-1] = (runs[-1][0], event, runs[-1][2] + 1)
+        else:
+            runs.append((event, event, 1))
+    told = []
+    for first, last, count in runs:
+        text = f"It was {phrase(last)}"
+        if count == 1:
+            text += f" at {moment(last['at_ms'], now_ms)}"
+        else:
+            text += (
+                f" {times(count)}, first at {moment(first['at_ms'], now_ms)}"
+                f" and last at {moment(last['at_ms'], now_ms)}"
+            )
+        if last["reason"]:
+            text += f", because: {last['reason'].rstrip('.')}"
+        told.append(f"{text}.")
+    if len(told) > HISTORY_SENTENCES_MAX:
+        half = HISTORY_SENTENCES_MAX // 2
+        left = len(told) - 2 * half
+        told = [*told[:half], f"({left} more: `qmd trace` has them.)", *told[-half:]]
+    return told
+
+
+def _same(one: Value, other: Value) -> bool:
+    return all(one[key] == other[key] for key in ("kind", "queue", "peer", "to_queue", "reason"))
+
+
+def _gone(state: str, last: Value, now_ms: int) -> tuple[str, str]:
+    """It is in no queue of ours: where its way has ended here."""
+    when = moment(last["at_ms"], now_ms)
+    if state == "delivered":
+        peer = last["peer"] or "its destination"
+        return (
+            f"It has left this computer: {peer} has it since {when}.",
+            "Ask there what became of it: qmd why, on that computer.",
+        )
+    if state == "confirmed":
+        return f"It is done: an application has received it; that was known here at {when}.", ""
+    return f"It is in no queue here any more: it was {phrase(last)} at {when}.", ""
+
+
+def _in_queue(place: Value, now_ms: int) -> tuple[str, str]:
+    queue, since = place["queue"], moment(place["since_ms"], now_ms)
+    if place["taken"]:
+        taker = place["taken_by"]
+        who = taker["client"] if taker and taker["client"] else "a connection"
+        when = f", which took messages last at {moment(taker['at_ms'], now_ms)}" if taker else ""
+        return (
+            f"It is in {queue} since {since}, and is taken by {who}{when}: nobody else gets it"
+            " before it is removed, given back, or that ends.",
+            "If that program hangs, end it: the message then goes back to its place.",
+        )
+    readers = place["readers_waiting"]
+    waits = f"{readers} wait for that queue" if readers else "nobody waits for it"
+    ends = _end(place, now_ms, "is not received")
+    return (
+        f"It is in {queue} since {since}, {ordinal(place['position'])} in line; {waits}.{ends}",
+        "" if readers else f"Receive it: qmd receive '{queue}'.",
+    )
+
+
+def _in_outgoing(place: Value, now_ms: int) -> tuple[str, str]:
+    queue = place["queue"]
+    head = (
+        f"It waits in the outgoing queue for {queue} since {moment(place['since_ms'], now_ms)},"
+        f" {ordinal(place['position'])} in line"
+    )
+    ends = _end(place, now_ms, "has not reached its queue")
+    if place["paused"]:
+        return (
+            f"{head}, because an operator has paused that queue.{ends}",
+            f"Resume it: qmd outgoing resume '{queue}'.",
+        )
+    if place["transmitted"]:
+        what = "order-acknowledged" if place["transactional"] else "acknowledged as stored"
+        again = place["resend_in_s"]
+        when = f" It is sent again in {span(again)}." if again is not None else ""
+        return (
+            f"{head}: it was sent to {place['address']} over the session that is open, and is not"
+            f" {what} yet.{when}{ends}",
+            "Wait; if that does not come, see what hinders the other queue manager (its disk, its"
+            " quota).",
+        )
+    if place["connected"]:
+        return (
+            f"{head}: a session with {place['address']} is open, and what is in front of it goes"
+            f" first.{ends}",
+            "",
+        )
+    if not place["address_known"]:
+        return (
+            f"{head}, because the address of that queue manager is unknown: it has to connect to"
+            f" this one.{ends}",
+            "See that the queue manager there runs and connects.",
+        )
+    if not place["failures"]:
+        return f"{head}, because no session with {place['address']} is open yet.{ends}", ""
+    next_s = place["next_attempt_in_s"]
+    return (
+        f"{head}, because: {place['last_result'].rstrip('.')}, {times(place['failures'])}"
+        f" in a row; the next attempt is in {span(next_s)}.{ends}",
+        f"Check that the queue manager at {place['address']} runs and can be reached from here;"
+        f" then try at once: qmd outgoing kick '{queue}'.",
+    )
+
+
+def _awaiting(place: Value, now_ms: int) -> tuple[str, str]:
+    until = place["until_ms"]
+    wait = (
+        f" If it is not by {moment(until, now_ms)}, it goes to the transactional dead-letter queue."
+        if until is not None
+        else " That is waited for without end."
+    )
+    return (
+        f"It was order-acknowledged by {place['address']} at {moment(place['since_ms'], now_ms)}:"
+        f" it is in {place['queue']}, and its receipt is not confirmed yet.{wait}",
+        "See whether the application there receives from that queue.",
+    )
+
+
+def _in_dead_letter(place: Value, now_ms: int) -> tuple[str, str]:
+    reason = place["reason"] or "nobody noted why"
+    word = "transactional-dead-letter" if place["transactional"] else "dead-letter"
+    return (
+        f"It is in the dead-letter queue {place['queue']} since"
+        f" {moment(place['since_ms'], now_ms)}, because: {reason}",
+        f"Look at it: qmd peek {word} --start {place['lookup_id']}.",
+    )
+
+
+def _in_journal(place: Value, now_ms: int) -> tuple[str, str]:
+    return f"A copy is in {place['queue']} since {moment(place['since_ms'], now_ms)}.", ""
+
+
+def _is_damaged(place: Value, now_ms: int) -> tuple[str, str]:
+    return (
+        "It was not what had been stored when it was to be read, and was set aside at"
+        f" {moment(place['since_ms'], now_ms)}.",
+        "Stop the daemon and save what can be saved: qmd check --repair FILE; find out why the disk"
+        " changes what it holds.",
+    )
+
+
+def _end(place: Value, now_ms: int, unless: str) -> str:
+    at_ms = place["expires_at_ms"]
+    if at_ms is None:
+        return ""
+    left_s = (at_ms - now_ms) / 1000
+    if left_s <= 0:
+        return " Its time is over, and it is about to be ended."
+    return f" It is ended if it {unless} in {span(left_s)}."
+
+
+_PLACES = {
+    "outgoing": _in_outgoing,
+    "queue": _in_queue,
+    "awaiting": _awaiting,
+    "dead_letter": _in_dead_letter,
+    "damaged": _is_damaged,
+    "journal": _in_journal,
+}

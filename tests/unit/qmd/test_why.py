@@ -1,0 +1,465 @@
+"""Asking what happened: where a message is, what it waits for, and what the other side knows.
+
+docs/cli.md `qmd why`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from protocol.identifiers import guid_text
+from protocol.message_class import MessageClass
+from qmd import asking
+from qmd.asking import QUEUE, Answer, Question
+from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL
+from qmd.local_queue import Reader
+from qmd.recorder import Kind
+from qmd.refusal import Refusal
+from tests.unit.qmd.managers import Host, Hosts, dial, guid, hosted, listening, packet, until
+
+
+async def why(host: Host, message: str, *, queue: str = "", ask: bool = False) -> dict[str, Any]:
+    return await host.inquiry.why(message, queue, ask=ask)
+
+
+async def forget_history(host: Host) -> None:
+    """As if it had been too old, or too long."""
+
+    def forget(db: Any) -> None:
+        db.execute("DELETE FROM event_range")
+        db.execute("DELETE FROM event_block")
+
+    await host.settled()
+    await host.storage.batch.run(forget)
+
+
+@hosted
+async def test_a_message_in_a_queue_is_found_with_its_place_in_line(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    ids = await a.send("orders", b"1", b"2", b"3", delivery=RECOVERABLE)
+
+    told = await why(a, ids[2])
+
+    assert told["state"] == "queued"
+    (place,) = told["places"]
+    assert (place["queue"], place["position"], place["taken"]) == ("private$\\orders", 3, False)
+    assert "third in line; nobody waits for it" in told["sentences"][0]
+    assert told["remedies"] == ["Receive it: qmd receive 'private$\\orders'."]
+
+
+@hosted
+async def test_without_a_history_the_tables_are_searched(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    ids = await a.send("orders", *(b"%d" % each for each in range(1200)), delivery=RECOVERABLE)
+    (away,) = await a.send("DIRECT=TCP:127.0.0.1:1\\private$\\q", b"x", delivery=RECOVERABLE)
+    await forget_history(a)
+
+    assert (await why(a, ids[1100]))["places"][0]["position"] == 1101
+    assert (await why(a, away))["state"] == "outgoing"
+    assert (await why(a, f"{guid_text(a.id)}\\4000000000"))["state"] == "unknown"
+
+
+@hosted
+async def test_a_message_is_found_by_its_lookup_id(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    await a.create("others")
+    (stored,) = await a.send("orders", b"x", delivery=RECOVERABLE)
+    (express,) = await a.send("orders", b"y", delivery=EXPRESS)
+    first, second = await a.peek("orders")
+
+    assert (await why(a, str(first.lookup_id)))["message_id"] == stored
+    assert (await why(a, str(second.lookup_id), queue="orders"))["message_id"] == express
+    with pytest.raises(Refusal, match="no message with the lookup id") as refused:
+        await why(a, str(first.lookup_id), queue="others")
+    assert refused.value.code == "no_such_message"
+
+
+@hosted
+async def test_the_history_knows_a_lookup_id_whose_message_is_gone(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    (sent,) = await a.send("orders", b"x", delivery=RECOVERABLE)
+    (message,) = await a.peek("orders")
+    await a.receive("orders")
+
+    told = await why(a, str(message.lookup_id), queue="orders")
+
+    assert (told["message_id"], told["state"], told["places"]) == (sent, "received", [])
+    assert "received from private$\\orders by an application" in told["sentences"][0]
+
+
+@pytest.mark.parametrize("text", ["", "hello", "12\\3", "99999999999999999999", "-1"])
+def test_what_is_no_id_is_refused(tmp_path: Any, text: str) -> None:
+    @hosted
+    async def test(hosts: Hosts) -> None:
+        a = await hosts.start()
+        with pytest.raises(Refusal) as refused:
+            await why(a, text)
+        assert refused.value.code in ("not_a_message_id", "bad_lookup_id")
+
+    test(tmp_path)
+
+
+@hosted
+async def test_who_has_taken_a_message_is_told(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    (sent,) = await a.send("orders", b"x", delivery=RECOVERABLE)
+    reader = Reader(who="a connection of process 4711")
+    await a.take(reader, "orders")
+
+    told = await why(a, sent)
+
+    assert told["state"] == "taken"
+    assert "is taken by a connection of process 4711, which took" in told["sentences"][0]
+
+    a.reading.leave(reader)
+    assert not a.queue("orders").takers
+    assert (await why(a, sent))["state"] == "queued"
+
+
+@hosted
+async def test_a_message_for_a_computer_that_is_down_waits_with_the_reason(hosts: Hosts) -> None:
+    a = await hosts.start()
+    destination = "DIRECT=TCP:127.0.0.1:1\\private$\\q"
+    ids = await a.send(destination, b"1", b"2", delivery=TRANSACTIONAL)
+    await until(lambda: a.sending_to(destination).link.retry.failures >= 2, "failed attempts")
+
+    told = await why(a, ids[1])
+
+    assert told["state"] == "outgoing"
+    assert "second in line, because: " in told["sentences"][0]
+    assert "the next attempt is in" in told["sentences"][0]
+    assert f"qmd outgoing kick '{destination}'" in told["remedies"][0]
+
+
+@hosted
+async def test_a_paused_queue_is_the_reason(hosts: Hosts) -> None:
+    a = await hosts.start()
+    destination = "DIRECT=TCP:127.0.0.1:1\\private$\\q"
+    (sent,) = await a.send(destination, b"1", delivery=RECOVERABLE)
+    await a.outgoing.set_paused(a.sending_to(destination), True)
+
+    told = await why(a, sent)
+
+    assert "an operator has paused that queue" in told["sentences"][0]
+    assert told["remedies"] == [f"Resume it: qmd outgoing resume '{destination}'."]
+
+
+@hosted
+async def test_what_was_sent_and_not_acknowledged_says_so(hosts: Hosts) -> None:
+    a = await hosts.start()
+    async with listening(guid(7)) as listener:
+        (sent,) = await a.send(listener.name("q"), b"x", delivery=TRANSACTIONAL)
+        remote = await listener.session()
+        await until(lambda: remote.messages, "the message")
+
+        told = await why(a, sent)
+
+        assert told["state"] == "in_flight"
+        assert "is not order-acknowledged yet. It is sent again in" in told["sentences"][0]
+        remote.acknowledge()
+        remote.order_ack(remote.messages[0])
+        await until(lambda: not a.sending_to(listener.name("q")).messages, "the order ack")
+
+
+@hosted
+async def test_a_dead_letter_tells_its_reason(hosts: Hosts) -> None:
+    a = await hosts.start()
+    dead = packet(b"x", source=a.id, number=99)
+    a.endings.dead_letter(
+        dead,
+        MessageClass.NACK_BAD_DESTINATION_QUEUE,
+        "There is no such queue.",
+        1000,
+        "DIRECT=OS:b\\q",
+    )
+    await a.settled()
+
+    told = await why(a, f"{guid_text(a.id)}\\99")
+
+    assert told["state"] == "dead_lettered"
+    assert "because: There is no such queue." in told["sentences"][0]
+    assert told["remedies"][0].startswith("Look at it: qmd peek dead-letter --start ")
+
+
+@hosted
+async def test_repeated_events_are_one_sentence(hosts: Hosts) -> None:
+    a = await hosts.start()
+    sent = packet(b"x", source=a.id, number=5)
+    a.recorder.record(Kind.SENT, [sent], queue="DIRECT=OS:b\\q")
+    for _ in range(40):
+        a.recorder.record(Kind.RETRANSMITTED, [sent], queue="DIRECT=OS:b\\q", peer="b")
+    a.recorder.record(Kind.ORDER_ACKNOWLEDGED, [sent], queue="DIRECT=OS:b\\q", peer="b")
+    await a.settled()
+
+    told = await why(a, f"{guid_text(a.id)}\\5")
+
+    assert told["state"] == "delivered"
+    assert len(told["events"]) == 42
+    (again,) = [each for each in told["sentences"] if "transmitted again" in each]
+    assert again.startswith("It was transmitted again to b 40 times, first at ")
+
+
+# The other side.
+
+
+@hosted
+async def test_the_receiving_queue_manager_tells_where_the_message_is(hosts: Hosts) -> None:
+    a, b = await hosts.start("a"), await hosts.start("b")
+    await b.create("orders")
+    destination = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
+    (sent,) = await a.send(destination, b"x", delivery=RECOVERABLE)
+    await until(lambda: not a.sending_to(destination).messages, "the acknowledgment")
+
+    told = await why(a, sent, ask=True)
+
+    assert told["state"] == "delivered"
+    (peer,) = told["peers"]
+    assert (peer["answered"], peer["host"], peer["state"]) == (True, "b", "queued")
+    assert peer["queue_manager"] == guid_text(b.id)
+    assert "first in line" in peer["sentences"][0]
+    assert "accepted" in [event["kind"] for event in peer["events"]]
+    assert told["sides"] == ""
+
+
+@hosted
+async def test_the_sending_queue_manager_tells_of_its_part(hosts: Hosts) -> None:
+    a, b = await hosts.start("a"), await hosts.start("b")
+    await b.create("orders")
+    destination = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
+    (sent,) = await a.send(destination, b"x", delivery=RECOVERABLE)
+    await until(lambda: not a.sending_to(destination).messages, "the acknowledgment")
+    (message,) = await b.peek("orders")
+
+    told = await why(b, str(message.lookup_id), queue="orders", ask=True)
+
+    assert told["message_id"] == sent
+    (peer,) = told["peers"]
+    assert (peer["answered"], peer["host"]) == (True, "a")
+    assert "sent" in [event["kind"] for event in peer["events"]]
+
+
+@hosted
+async def test_who_is_not_told_says_that_it_knows_this_side_only(hosts: Hosts) -> None:
+    a = await hosts.start("a")
+    b = await hosts.start("b", events={"answer": ()})
+    await b.create("orders")
+    destination = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
+    (sent,) = await a.send(destination, b"x", delivery=RECOVERABLE)
+    await until(lambda: not a.sending_to(destination).messages, "the acknowledgment")
+
+    told = await why(a, sent, ask=True)
+    assert told["peers"][0]["answered"] is False
+    assert "This is what a knows; 127.0.0.1" in told["sides"]
+    assert "did not answer" in told["sides"]
+
+    again = await why(a, sent, ask=True)
+    assert "is left alone for" in again["sides"]
+    assert a.asking.asked_count == 1
+    assert (b.asking.answered_count, b.incoming.refused_count) == (0, 0)
+
+
+@hosted
+async def test_a_session_is_opened_to_ask(hosts: Hosts) -> None:
+    a, b = await hosts.start("a"), await hosts.start("b")
+    await b.create("orders")
+    destination = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
+    (sent,) = await a.send(destination, b"x", delivery=RECOVERABLE)
+    await until(lambda: not a.sending_to(destination).messages, "the acknowledgment")
+    for connection in list(b.peers.connections):
+        connection.close("for the test")
+    await until(lambda: not a.peers.connections, "the end of the session")
+    a.sending_to(destination).link.retry.kick(a.loop.time())
+
+    told = await why(a, sent, ask=True)
+
+    assert told["peers"][0]["answered"] is True
+
+
+@hosted
+async def test_a_computer_that_is_gone_is_not_waited_for(hosts: Hosts) -> None:
+    a = await hosts.start("a")
+    sent = packet(b"x", source=guid(9), number=5)
+    a.recorder.record(Kind.DUPLICATE, [sent], peer="b")
+    await a.settled()
+
+    before = a.loop.time()
+    told = await why(a, f"{guid_text(guid(9))}\\5", ask=True)
+
+    assert told["peers"][0]["explanation"].endswith("cannot be asked: no session with it is open.")
+    assert a.loop.time() - before < asking.WAIT_S
+
+
+@hosted
+async def test_nobody_is_told_of_the_messages_of_others(hosts: Hosts) -> None:
+    a = await hosts.start()
+    secret = packet(b"x", source=guid(8), number=5)
+    a.recorder.record(Kind.DUPLICATE, [secret], peer=guid_text(guid(8)))
+    own = packet(b"x", source=a.id, number=6)
+    a.recorder.record(Kind.TRANSMITTED, [own], queue="x", peer=guid_text(guid(7)))
+    await a.settled()
+    remote = await dial(a, guid(7))
+
+    foreign = await asked(remote, Question(1, guid(8), 5))
+    exchanged = await asked(remote, Question(1, a.id, 6))
+
+    assert (foreign.state, foreign.events) == ("not_told", [])
+    assert [event.kind for event in exchanged.events] == ["transmitted"]
+    remote.close()
+
+
+@hosted
+async def test_garbage_is_passed_over_and_leaves_nothing(hosts: Hosts) -> None:
+    a = await hosts.start()
+    remote = await dial(a, guid(7))
+    bodies = [
+        b"",
+        b"\x93",
+        b"\xff" * 1000,
+        b"\x91" * 100_000,
+        msgspec.msgpack.encode(["why", 1, b"short", 5]),
+        msgspec.msgpack.encode(["why", 1, bytes(16), 1 << 40]),
+        msgspec.msgpack.encode(["why", 1, bytes(16), 5, b"x" * 1000]),
+        msgspec.msgpack.encode(["told", 1, "x" * 1000, "", [], [], [], False]),
+        msgspec.msgpack.encode(Answer(1, "b", "queued", ["It lies."], [], [], False)),
+    ]
+    for number, body in enumerate(bodies):
+        remote.send(question(body, number + 1, delivery=EXPRESS))
+    remote.send(question(bodies[0], 90, delivery=RECOVERABLE))
+    await until(lambda: remote.acknowledged, "the acknowledgment")
+
+    answer = await asked(remote, Question(1, guid(7), 1))
+
+    assert answer.state == "unknown"
+    assert (a.incoming.refused_count, a.usage.bytes, a.asking.answered_count) == (0, 0, 1)
+    remote.close()
+
+
+@hosted
+async def test_questions_beyond_the_limit_are_passed_over(hosts: Hosts) -> None:
+    a = await hosts.start()
+    remote = await dial(a, guid(7), window_size=1000)
+    body = msgspec.msgpack.encode(Question(1, guid(7), 1))
+    sent = 0
+    for _ in range(10):
+        for _ in range(50):
+            sent += 1
+            if remote.session.room():
+                remote.send(question(body, sent, delivery=EXPRESS))
+        await asyncio.sleep(0)
+    await asked(remote, Question(1, guid(7), 1), patience=20)
+
+    assert a.asking.answered_count < 100
+    remote.close()
+
+
+@hosted
+async def test_a_long_history_is_cut_to_what_an_answer_may_have(hosts: Hosts) -> None:
+    a = await hosts.start()
+    sent = packet(b"x", source=guid(7), number=5)
+    for each in range(500):
+        a.recorder.record(
+            Kind.OUT_OF_ORDER, [sent], peer=guid_text(guid(7)), reason=f"{each} " + "x" * 900
+        )
+    await a.settled()
+    remote = await dial(a, guid(7))
+
+    answer = await asked(remote, Question(1, guid(7), 5))
+
+    assert answer.events_left_out
+    assert answer.events[0].reason.startswith("0 ")
+    assert answer.events[-1].reason.startswith("499 ")
+    assert len(msgspec.msgpack.encode(answer)) <= asking.ANSWER_BYTES_MAX
+    remote.close()
+
+
+@hosted
+async def test_an_answer_of_somebody_else_is_not_believed(hosts: Hosts) -> None:
+    a = await hosts.start("a")
+    async with listening(guid(7)) as listener:
+        (sent,) = await a.send(listener.name("q"), b"x", delivery=RECOVERABLE)
+        remote = await listener.session()
+        await until(lambda: remote.messages, "the message")
+        remote.acknowledge()
+        (message,) = remote.messages
+        a.recorder.record(
+            Kind.TRANSMITTED, [message.packet], queue=listener.name("q"), peer=guid_text(guid(7))
+        )
+        await a.settled()
+        liar = await dial(a, guid(6))
+        waiting = asyncio.create_task(why(a, sent, ask=True))
+        await until(lambda: len(remote.messages) == 2, "the question")
+        asked_as = bytes(remote.messages[1].message.user.source_queue_manager) + remote.messages[
+            1
+        ].message.user.message_number.to_bytes(4, "little")
+        lie = msgspec.msgpack.encode(Answer(1, "b", "received", ["It lies."], [], [], False))
+        liar.send(
+            packet(
+                lie,
+                source=guid(6),
+                number=1,
+                queue="qmd_history$",
+                delivery=EXPRESS,
+                correlation_id=asked_as,
+            )
+        )
+        truth = msgspec.msgpack.encode(Answer(1, "b", "queued", ["It is here."], [], [], False))
+        await a.settled()
+        remote.send(
+            packet(
+                truth,
+                source=guid(7),
+                number=1,
+                queue="qmd_history$",
+                delivery=EXPRESS,
+                correlation_id=asked_as,
+            )
+        )
+
+        told = await waiting
+
+        assert told["peers"][0]["sentences"] == ["It is here."]
+        liar.close()
+
+
+@hosted
+async def test_the_name_of_the_history_cannot_be_a_queue(hosts: Hosts) -> None:
+    a = await hosts.start()
+    with pytest.raises(Refusal) as refused:
+        await a.create("qmd_history$")
+    assert refused.value.code == "name_not_creatable"
+    assert all(queue.name != QUEUE for queue in a.queues.values())
+
+
+def question(body: bytes, number: int, *, delivery: int) -> bytes:
+    return packet(body, source=guid(7), number=number, queue="qmd_history$", delivery=delivery)
+
+
+_numbers = iter(range(1000, 9000))
+
+
+async def asked(remote: Any, what: Question, *, patience: int = 1) -> Answer:
+    """The answer to a question; asked again where it was one too many."""
+    for _ in range(patience):
+        before = len(remote.messages)
+        body = msgspec.msgpack.encode(what)
+        number = next(_numbers)
+        await until(lambda: remote.session.room(), "room")
+        remote.send(question(body, number, delivery=EXPRESS))
+        for _ in range(200):
+            await asyncio.sleep(0.005)
+            for message in remote.messages[before:]:
+                properties = message.message.properties
+                if properties.correlation_id[16:] == number.to_bytes(4, "little"):
+                    answer = msgspec.msgpack.decode(properties.body, type=Answer)
+                    assert isinstance(answer, Answer)
+                    return answer
+    raise AssertionError("no answer came")
