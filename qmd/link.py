@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from protocol.identifiers import guid_text
 from qmd.core.retry import QueueState, Retry
+from qmd.unreachable import explain
 
 if TYPE_CHECKING:
     from qmd.connection import PeerConnection
@@ -195,10 +196,12 @@ class Link:
                     lambda: PeerConnection(manager, self), host, port
                 )
         except (OSError, TimeoutError, UnicodeError) as error:
-            # UnicodeError: a name that no name server can be asked for, such as "a..b".
-            reason = str(error) or type(error).__name__
-            self.retry.failed(manager.loop.time(), reason)
-            manager.log_limited("peer_unreachable", self.name, address=self.name, error=reason)
+            waited_s = manager.settings.delivery.connect_timeout_s
+            why = explain(error, waited_s=waited_s)
+            self.retry.failed(manager.loop.time(), why.text)
+            manager.log_limited(
+                "peer_unreachable", self.name, address=self.name, error=why.text, code=why.code
+            )
         finally:
             self._dialling = None
             manager.asking.sessions_changed()

@@ -75,7 +75,7 @@ ENTRIES = (
         "Its time-to-reach-queue or time-to-be-received was over before: the other computer was"
         " off or unreachable, the outgoing queue was paused, or the time is too short. The reason"
         " of the dead letter says what was in the way.",
-        "Find out why that computer cannot be reached (`qmd outgoing show`), or give messages a"
+        "Find out why that computer cannot be reached, or give messages a"
         " longer time-to-reach-queue.",
     ),
     _class(

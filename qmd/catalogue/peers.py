@@ -7,8 +7,7 @@ ENTRIES = (
         1601,
         "peer_unreachable",
         "No connection with another queue manager can be opened.",
-        "That computer is off, its name is not known, a firewall is in between, or no queue"
-        " manager listens there. The line says which.",
+        "The system's own words in the line say why; common causes have errors of their own.",
         "Nothing is lost meanwhile, and it is tried again and again. See `qmd outgoing show`, and"
         " try now with `qmd outgoing kick`.",
         "",
@@ -147,5 +146,44 @@ ENTRIES = (
         "A question about a message, or the answer to one of ours, cannot be read.",
         "It comes from a later release, or from something that is no queue manager.",
         "Nothing is lost: it is passed over. Look at what runs at that address.",
+    ),
+    Entry(
+        1618,
+        "peer_name_unknown",
+        "The name of another computer cannot be turned into an address.",
+        "It is misspelt, or no name server and no line of /etc/hosts knows it.",
+        "Try it with `getent hosts NAME`; correct the name, or use DIRECT=TCP:address\\queue.",
+        "",
+        "MQ_ERROR_RESOLVE_ADDRESS",
+    ),
+    Entry(
+        1619,
+        "peer_not_listening",
+        "Another computer answers, and nobody listens at the port.",
+        "Its queue manager does not run, listens at another address or port, or a firewall"
+        " rejects connections.",
+        "Start it there, and see at which address it listens (section [listen]; in Windows, the"
+        " service MSMQ). Nothing is lost meanwhile.",
+        "",
+        "MQ_ERROR_REMOTE_MACHINE_NOT_AVAILABLE",
+    ),
+    Entry(
+        1620,
+        "peer_silent",
+        "Another computer does not answer at all.",
+        "It is off, its address is wrong, or a firewall swallows what is sent to TCP port 1801.",
+        "Ping it, and open the port in the firewalls on the way. Nothing is lost meanwhile.",
+        "",
+        "MQ_ERROR_REMOTE_MACHINE_NOT_AVAILABLE",
+    ),
+    Entry(
+        1621,
+        "peer_no_route",
+        "There is no way to the other computer's network.",
+        "A cable, an interface or a route of this computer is missing, or a router on the way"
+        " knows none.",
+        "See `ip route get ADDRESS`. Nothing is lost meanwhile.",
+        "",
+        "MQ_ERROR_REMOTE_MACHINE_NOT_AVAILABLE",
     ),
 )

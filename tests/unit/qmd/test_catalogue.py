@@ -13,6 +13,7 @@ from protocol.message_class import MessageClass
 from qmd.catalogue import AREAS, ENTRIES, RETIRED, find, find_by_code, hresult, reference
 from qmd.cli import main
 from qmd.client import errors
+from qmd.core.fate import _REASONS
 from qmd.log import set_up_logging
 
 ROOT = Path(__file__).parents[3]
@@ -217,6 +218,9 @@ def test_every_message_class_has_its_entry(message_class):
 
     assert entry is not None
     assert entry.value == message_class
+    assert entry.what == MessageClass.describe(message_class), "one class, one sentence"
+    _, remedy = _REASONS.get(message_class, ("", ""))
+    assert remedy in entry.remedy, "what a dead letter advises, the catalogue does too"
 
 
 def test_the_manual_has_every_entry():

@@ -1,0 +1,42 @@
+"""Why no connection to another queue manager came about: a cause of its own, and a sentence."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from typing import NamedTuple
+
+from qmd.catalogue import id_of
+
+
+class Unreachable(NamedTuple):
+    """`code` is one of `qmd.catalogue`; `text` says it to people, with the id to ask further."""
+
+    code: str
+    text: str
+
+
+_BY_ERRNO = {
+    errno.ECONNREFUSED: ("peer_not_listening", "the computer answers, and nobody listens there"),
+    errno.ETIMEDOUT: ("peer_silent", "no answer"),
+    errno.ENETUNREACH: ("peer_no_route", "there is no way to that network"),
+    errno.EHOSTUNREACH: ("peer_no_route", "there is no way to that computer"),
+    errno.ENETDOWN: ("peer_no_route", "the network is down"),
+}
+
+
+def explain(error: OSError | TimeoutError | UnicodeError, *, waited_s: float) -> Unreachable:
+    """What an attempt that ended with `error` after at most `waited_s` says about the peer."""
+    words = str(error) or type(error).__name__
+    match error:
+        case socket.gaierror():
+            code, text = "peer_name_unknown", f"the name is not known ({words})"
+        case UnicodeError():  # a name that no name server can be asked for, such as "a..b"
+            code, text = "peer_name_unknown", f"that can be no computer's name ({words})"
+        case OSError() if error.errno in _BY_ERRNO:
+            code, text = _BY_ERRNO[error.errno]
+        case TimeoutError():
+            code, text = "peer_silent", f"no answer within {waited_s:g} s"
+        case _:
+            code, text = "peer_unreachable", words
+    return Unreachable(code, f"{text} ({id_of(code)})")

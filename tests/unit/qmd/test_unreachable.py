@@ -1,0 +1,44 @@
+"""Each way in which another computer cannot be reached has a name of its own."""
+
+import errno
+import socket
+
+import pytest
+
+from qmd.frames import TRANSACTIONAL
+from qmd.unreachable import explain
+from tests.unit.qmd.managers import Hosts, hosted, until
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (socket.gaierror(-2, "Name or service not known"), "peer_name_unknown", "QM-1618"),
+        (UnicodeError("label empty or too long"), "peer_name_unknown", "label empty"),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), "peer_not_listening", "QM-1619"),
+        (TimeoutError(), "peer_silent", "no answer within 10 s (QM-1620)"),
+        (TimeoutError(errno.ETIMEDOUT, "timed out"), "peer_silent", "no answer (QM-1620)"),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), "peer_no_route", "QM-1621"),
+        (OSError(errno.EMFILE, "Too many open files"), "peer_unreachable", "Too many open files"),
+    ],
+)
+def test_a_failed_attempt_says_why(error, code, words):
+    why = explain(error, waited_s=10)
+
+    assert why.code == code
+    assert words in why.text
+
+
+@hosted
+async def test_the_outgoing_queue_tells_why_nobody_is_reached(hosts: Hosts) -> None:
+    a = await hosts.start()
+    with socket.socket() as nobody:  # bound, and nobody listens
+        nobody.bind(("127.0.0.1", 0))
+        port = nobody.getsockname()[1]
+        name = f"DIRECT=TCP:127.0.0.1:{port}\\private$\\x"
+        await a.send(name, b"1", delivery=TRANSACTIONAL)
+        history = a.sending_to(name).link.retry.history
+
+        await until(lambda: len(history) > 0)
+
+    assert history[0].result == "the computer answers, and nobody listens there (QM-1619)"
