@@ -55,6 +55,10 @@ class Ext4:
         finally:
             os.close(descriptor)
 
+    def turn_read_only(self) -> None:
+        """What the kernel does with it when it finds a fault."""
+        subprocess.run(["mount", "-o", "remount,abort", self.folder], check=True)
+
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
         """Whoever writes to it or syncs it waits."""
@@ -113,6 +117,27 @@ def test_a_file_system_that_dies_under_load_takes_nothing_that_was_acknowledged(
     bodies = daemon.bodies("orders")
     assert bodies == [b"%d" % number for number in range(1, len(bodies) + 1)]
     assert len(bodies) >= acknowledged >= confirmed
+
+
+def test_a_file_system_that_becomes_read_only_under_load_is_named(daemon: Daemon, disk: Ext4):
+    sender = daemon.spawn_cli("send", "orders", "{n}", "--count", "100000", "--json")
+    assert sender.stdout is not None
+    acknowledged = [sender.stdout.readline() for _ in range(500)]
+
+    disk.turn_read_only()
+    code = ended(daemon)
+    sender.terminate()
+    acknowledged += sender.communicate(timeout=20)[0].splitlines()
+    refused, reason = refused_start(daemon)
+
+    assert (code, refused) == (1, 1)
+    assert '"id":"QM-3012"' in daemon.tail(), daemon.tail(600)
+    assert "mount it for writing" in reason
+    disk.remount()
+    daemon.start()
+    bodies = daemon.bodies("orders")
+    assert bodies == [b"%d" % number for number in range(1, len(bodies) + 1)]
+    assert len(bodies) >= len(acknowledged)
 
 
 def test_while_the_disk_hangs_nothing_is_acknowledged_and_then_all_is(
