@@ -261,6 +261,7 @@ def compose(
     sent_time_s: int,
     delivery: int,
     position: tuple[int, int, int] | None,
+    dead_letter: bool | None = None,
     is_first: bool = True,
     is_last: bool = True,
     time_to_reach_queue_s: int = TIME_TO_REACH_QUEUE_DEFAULT_S,
@@ -269,9 +270,11 @@ def compose(
     """The packet of `new`, which `check` has let through, without a session header.
 
     `position` is (sequence id, number, transaction index) of a transactional message, which may be
-    the first and the last of its transaction; `report_queue` is the GUID of the queue that gets the
-    reports about a traced one.
+    the first and the last of its transaction; `dead_letter`: whether it asks for dead-lettering;
+    `report_queue` is the GUID of the queue that gets the reports about a traced one.
     """
+    if dead_letter is None:
+        dead_letter = new.dead_letter is not False
     is_multiple = bool(admin.several or response.several)
     label = b"" if not new.label else new.label.encode("utf-16-le") + b"\0\0"
     transactional = delivery == TRANSACTIONAL
@@ -282,7 +285,7 @@ def compose(
         | destination.type << 10
         | admin.type << 13
         | response.type << 16
-        | (_NEGATIVE_JOURNAL if new.dead_letter else 0)
+        | (_NEGATIVE_JOURNAL if dead_letter else 0)
         | (_POSITIVE_JOURNAL if new.journal else 0)
         | (_TRANSACTION if transactional else 0)
         | (_SECURITY if new.sender_id else 0)

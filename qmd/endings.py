@@ -21,7 +21,6 @@ from qmd.core.stored_packet import (
     may_want_word,
     message_class_of,
     source_of,
-    wants_dead_letter,
 )
 from qmd.frames import StoredMessage
 from qmd.local_queue import LocalQueue, Reader
@@ -307,14 +306,14 @@ class Endings:
         batch.when_durable(ended)
 
     def told_of_dead(
-        self, dead: list[tuple[bytes, int]], message_class: int, reason: str, queue: str = ""
+        self, dead: list[tuple[bytes, int, bool]], message_class: int, reason: str, queue: str = ""
     ) -> list[Event]:
-        """Of messages that end, with their lookup ids in a dead-letter queue if they get there."""
+        """Of messages that end: packet, lookup id in a dead-letter queue, and if it gets there."""
         recorder = self._manager.recorder
         kept: dict[LocalQueue, list[tuple[bytes, int]]] = {}
         discarded: list[bytes] = []
-        for packet, place in dead:
-            if wants_dead_letter(packet):
+        for packet, place, is_kept in dead:
+            if is_kept:
                 kept.setdefault(self.dead_letter_queue(packet), []).append((packet, place))
             else:
                 discarded.append(packet)

@@ -56,7 +56,7 @@ class NewMessage(msgspec.Struct, array_like=True, frozen=True):
     priority: int = 3
     time_to_reach_queue_s: int | None = None
     time_to_be_received_s: int | None = None
-    dead_letter: bool = True
+    dead_letter: bool | None = None  # None: kept here if it fails, and see `Confirmations.asks`
     journal: bool = False
     body_type: int = 0
     correlation_id: bytes = b""

@@ -18,6 +18,7 @@ import structlog
 from protocol import (
     ORDER_QUEUE_NUMBER,
     DirectQueueName,
+    FinalAckBody,
     MessageKind,
     PrivateQueueName,
     UserMessage,
@@ -147,6 +148,7 @@ class Incoming:
         ours = (NULL_GUID, own_id)  # direct names bear no address, [MS-MQQB] 3.1.5.8.5
         decided: list[int] = []  # recoverable numbers of this session
         heard: list[int] = []  # those of order acks
+        final_acks: list[tuple[UserMessage, int]] = []  # with those that they have
         arrivals: dict[LocalQueue, list[StoredMessage]] = {}
         accepted: dict[IncomingStream, tuple[int, int]] = {}
         self.received_count += len(messages)
@@ -161,9 +163,14 @@ class Incoming:
             user = message.user
             message_class = message.properties.message_class
             if message_class and (kind := classify(message, own_id)) is not MessageKind.ORDINARY:
-                self._internal(connection, kind, message, now)
-                if kind is MessageKind.ORDER_ACK and recoverable_number:
-                    heard.append(decided.pop())
+                if recoverable_number:
+                    decided.pop()
+                if kind is MessageKind.FINAL_ACK:
+                    final_acks.append((message, recoverable_number))
+                    continue
+                self._order_ack(connection, message, now)
+                if recoverable_number:
+                    heard.append(recoverable_number)
                 continue
 
             transaction = message.transaction
@@ -329,6 +336,8 @@ class Incoming:
                 manager.outgoing.acknowledge_to_application(
                     message, MessageClass.ACK_REACH_QUEUE, batch
                 )
+        if final_acks:
+            self._final_acks(connection, final_acks, now)
         if heard:
             manager.outgoing.when_released(partial(connection.mark_stored, heard))
         self._finish(connection, decided, arrivals, accepted, wall_s)
@@ -434,20 +443,32 @@ class Incoming:
 
     # The rarer turns.
 
-    def _internal(
-        self, connection: PeerConnection, kind: MessageKind, message: UserMessage, now: float
-    ) -> None:
-        """An order ack or final ack for what we have sent."""
-        outgoing = self._manager.outgoing
+    def _order_ack(self, connection: PeerConnection, message: UserMessage, now: float) -> None:
+        """For what we have sent."""
         try:
-            if kind is MessageKind.ORDER_ACK:
-                outgoing.order_acknowledged(connection, message, order_ack_body(message), now)
-            else:
-                outgoing.final_acknowledged(connection, message, final_ack_body(message), now)
+            body = order_ack_body(message)
         except ProtocolError as error:
-            self._manager.log_limited(
-                "acknowledgment_not_understood", connection.host, reason=str(error)
-            )
+            self._not_understood(connection, error)
+        else:
+            self._manager.outgoing.order_acknowledged(connection, message, body, now)
+
+    def _final_acks(
+        self, connection: PeerConnection, messages: list[tuple[UserMessage, int]], now: float
+    ) -> None:
+        """Likewise; they are acknowledged when what they lead to is on disk."""
+        understood: list[tuple[UserMessage, FinalAckBody]] = []
+        for message, _ in messages:
+            try:
+                understood.append((message, final_ack_body(message)))
+            except ProtocolError as error:
+                self._not_understood(connection, error)
+        numbers = [number for _, number in messages if number]
+        self._manager.confirmations.final_acknowledged(connection, understood, numbers, now)
+
+    def _not_understood(self, connection: PeerConnection, error: ProtocolError) -> None:
+        self._manager.log_limited(
+            "acknowledgment_not_understood", connection.host, reason=str(error)
+        )
 
     def _is_duplicate(self, source: bytes, number: int, now: float) -> bool:
         """[MS-MQQB] 3.1.5.8.1; a duplicate keeps its entry young."""

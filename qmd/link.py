@@ -142,7 +142,11 @@ class Link:
 
     @property
     def has_work(self) -> bool:
-        return any(queue.messages and not queue.paused for queue in self.queues)
+        # What waits to hear of its receipt: who can tell may not be able to reach us.
+        return any(
+            (queue.messages or queue.awaiting.messages) and not queue.paused
+            for queue in self.queues
+        )
 
     def pump(self) -> None:
         """Give the session as much as its window takes, each queue in its turn."""

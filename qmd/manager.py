@@ -28,6 +28,7 @@ from qmd.asking import Asking
 from qmd.choosing import Choosing
 from qmd.clock import Clock
 from qmd.compose import queue_address
+from qmd.confirmations import UNCONFIRMED_AGE_S, Confirmations
 from qmd.damage import Damage
 from qmd.endings import Endings
 from qmd.environment import Environment
@@ -54,6 +55,7 @@ from qmd.transactions import Transactions
 from qmd.undelivered import Undelivered
 from qmd.usage import Usage
 from storage import Storage, StorageOptions, own_dead_letters
+from storage import awaiting as awaiting_rows
 from storage import history as history_rows
 from storage import messages as message_rows
 from storage import outcomes as outcome_rows
@@ -61,7 +63,7 @@ from storage import outgoing as outgoing_rows
 from storage import queues as queue_rows
 from storage import sequences as sequence_rows
 from storage.keys import ARRIVAL_BITS
-from storage.pages import Totals
+from storage.pages import EMPTY, Totals
 
 if TYPE_CHECKING:
     import sqlite3
@@ -123,6 +125,7 @@ class QueueManager:
         self.endings = Endings(self)
         self.administration = Administration(self)
         self.undelivered = Undelivered(self)
+        self.confirmations = Confirmations(self)
         self.damage = Damage(self)
         self.choosing = Choosing(self)
         self.moving = Moving(self)
@@ -172,7 +175,10 @@ class QueueManager:
         for outgoing in state.outgoing_queues:
             totals = state.outgoing.get(outgoing.id)
             self.outgoing.restore(
-                outgoing, *(totals or (0, 0)), state.transactional.get(outgoing.id, 0)
+                outgoing,
+                *(totals or (0, 0)),
+                state.transactional.get(outgoing.id, 0),
+                state.awaiting.get(outgoing.id, EMPTY),
             )
         for stream in state.streams:
             queue = self.queues_by_id.get(stream.queue_id)
@@ -321,6 +327,9 @@ class QueueManager:
         self.incoming.forget_old(self.loop.time())
         await self.own_dead_letters.forget_gone()
         await self.storage.batch.run(partial(history_rows.forget, before_s=now_s - age_s))
+        await self.storage.batch.run(
+            partial(awaiting_rows.forget_old, before_s=now_s - UNCONFIRMED_AGE_S)
+        )
         outcomes = partial(
             outcome_rows.forget,
             before_s=now_s - int(self.settings.transactions.outcome_age_s),
@@ -347,6 +356,7 @@ class _State(NamedTuple):
     outgoing_queues: list[outgoing_rows.OutgoingQueueRow]
     outgoing: dict[int, Totals]
     transactional: dict[int, int]
+    awaiting: dict[int, Totals]
     streams: list[sequence_rows.IncomingSequenceRow]
     history: list[history_rows.HistoryRow]
     own_dead_letters: dict[int, int]
@@ -359,6 +369,7 @@ def _read_state(db: sqlite3.Connection) -> _State:
         outgoing_rows.list_queues(db),
         outgoing_rows.totals_by_queue(db),
         outgoing_rows.transactional_by_queue(db),
+        awaiting_rows.totals_by_queue(db),
         sequence_rows.list_all(db),
         history_rows.entries(db),
         own_dead_letters.queues_by_number(db),

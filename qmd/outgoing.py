@@ -48,8 +48,10 @@ from qmd.core.stored_packet import (
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, Handed, InFlight, OutgoingQueue
 from qmd.recorder import Kind
 from qmd.refusal import Refusal
+from storage import awaiting as awaiting_rows
 from storage import events as event_rows
 from storage import outgoing as outgoing_rows
+from storage.awaiting import Kept
 from storage.batch import Batch
 from storage.keys import LOOKUP_BITS, LOOKUP_MASK, QUEUE_ID_MAX
 from storage.outgoing import OutgoingRow
@@ -115,7 +117,12 @@ class Outgoing:
     # Start-up.
 
     def restore(
-        self, row: outgoing_rows.OutgoingQueueRow, messages: int, size: int, transactional: int
+        self,
+        row: outgoing_rows.OutgoingQueueRow,
+        messages: int,
+        size: int,
+        transactional: int,
+        awaiting: Totals,
     ) -> None:
         """An outgoing queue as the disk has it; all of it counts as sent once."""
         # "NAME via GUID": see `acknowledge_to_application`.
@@ -141,13 +148,14 @@ class Outgoing:
             others=messages - transactional,
             usage=self._manager.usage,
             size=size,
+            awaiting=awaiting,
         )
         self._adopt(queue)
 
     def start(self) -> None:
         """Begin to deliver what the last run left."""
         for queue in self._queues.values():
-            if queue.messages:
+            if queue.messages or queue.awaiting.messages:
                 queue.link.wake()
 
     # Sending.
@@ -206,8 +214,20 @@ class Outgoing:
         )
         return queue
 
-    def append(self, queue: OutgoingQueue, key: int, packet: bytes, batch: Batch) -> Appended:
-        """Rows for a message that is to be sent; `appended` follows when they are durable."""
+    def append(
+        self,
+        queue: OutgoingQueue,
+        key: int,
+        packet: bytes,
+        batch: Batch,
+        *,
+        confirm_by_s: int | None = None,
+        discard: bool = False,
+    ) -> Appended:
+        """Rows for a message that is to be sent; `appended` follows when they are durable.
+
+        `confirm_by_s`, `discard`: see `Confirmations`.
+        """
         self.release()  # a commit is due anyway
         queue.grow(len(packet))
         expires_at_s = self._manager.clock.deadline_s(reach_time_s(packet))
@@ -216,7 +236,13 @@ class Outgoing:
             if is_express(packet):
                 queue.add_express(key, packet, expires_at_s)
                 return key, packet, expires_at_s
-        batch.insert_outgoing(queue.id << LOOKUP_BITS | key, packet, expires_at_s)
+        batch.insert_outgoing(
+            queue.id << LOOKUP_BITS | key,
+            packet,
+            expires_at_s,
+            confirm_by_s=confirm_by_s,
+            discard=discard,
+        )
         return key, packet, expires_at_s
 
     def appended(self, queue: OutgoingQueue, messages: list[Appended]) -> None:
@@ -304,14 +330,25 @@ class Outgoing:
         self, connection: PeerConnection, message: UserMessage, body: OrderAckBody, now: float
     ) -> None:
         """[MS-MQQB] 3.1.5.6: the destination holds everything up to this number."""
-        queue = self._by_sequence_timestamp.get(body.sequence_id >> 32)
-        if queue is None or not self._speaks_for(connection, message, queue):
+        queue = self.queue_of_sequence(body.sequence_id)
+        if queue is None or not self.speaks_for(connection, message, queue):
             self._manager.log_limited(
                 "order_ack_for_nothing", connection.host, address=connection.host
             )
             return
+        self.acknowledged(connection, queue, body.sequence_id, body.sequence_number, now)
+
+    def acknowledged(
+        self,
+        connection: PeerConnection,
+        queue: OutgoingQueue,
+        sequence_id: int,
+        number: int,
+        now: float,
+    ) -> None:
+        """The destination holds everything of the sequence up to `number`."""
         try:
-            released = queue.sequence.acknowledge(body.sequence_id, body.sequence_number, now)
+            released = queue.sequence.acknowledge(sequence_id, number, now)
         except ImpossibleOrderAck as error:
             self._manager.log_limited(
                 "impossible_order_ack", connection.host, address=connection.host, reason=str(error)
@@ -320,8 +357,10 @@ class Outgoing:
         self.arm_resend(queue)
         if released is None:
             return
-        first = queue.id << LOOKUP_BITS | TRANSACTIONAL_FIRST
-        last = first + queue.sequence.base + released
+        arrived = self._manager.confirmations.of_range(
+            queue, TRANSACTIONAL_FIRST, TRANSACTIONAL_FIRST + queue.sequence.base + released
+        )
+        first, last = arrived.first, arrived.last
         done = queue.forget_transmitted(released)
         if done is not None:
             if done:  # or what it speaks of has died meanwhile
@@ -336,7 +375,9 @@ class Outgoing:
             batch = self._manager.storage.batch
             peer = queue.link.peer
 
-            def release(db: sqlite3.Connection) -> Totals:
+            tell_kept = self._manager.confirmations.teller(queue)
+
+            def release(db: sqlite3.Connection) -> tuple[Totals, list[Kept]]:
                 done = outgoing_rows.identities(db, first, last)
                 event_rows.insert(
                     db,
@@ -347,7 +388,9 @@ class Outgoing:
                         peer=peer,
                     ),
                 )
-                return outgoing_rows.release(db, first, last)
+                kept = awaiting_rows.take_over(db, arrived)
+                event_rows.insert(db, tell_kept(kept))
+                return outgoing_rows.release(db, first, last), kept
 
             counted = batch.run(release)
             counted.add_done_callback(partial(self._released_rows, queue))
@@ -380,6 +423,9 @@ class Outgoing:
         releasable, self._releasable = self._releasable, {}
         for queue, messages in releasable.items():
             base = queue.id << LOOKUP_BITS
+            self._manager.confirmations.arrived(
+                queue, messages, TRANSACTIONAL_FIRST, messages[-1].key
+            )
             batch.delete_outgoing_range(base | TRANSACTIONAL_FIRST, base | messages[-1].key)
             # Whatever is appended from here on is in this batch or a later one.
             self._released(queue, messages)
@@ -420,34 +466,25 @@ class Outgoing:
         queue.sequence.released(count)
         queue.link.wake()
 
-    def _released_rows(self, queue: OutgoingQueue, done: asyncio.Future[Totals]) -> None:
+    def _released_rows(
+        self, queue: OutgoingQueue, done: asyncio.Future[tuple[Totals, list[Kept]]]
+    ) -> None:
         if done.cancelled() or done.exception() is not None:
             return  # the storage failed, and the daemon stops
-        queue.shrink(done.result().bytes)
-        self._count_released(queue, done.result().messages)
+        released, kept = done.result()
+        queue.shrink(released.bytes)
+        queue.awaiting.add(len(kept), sum(each.size for each in kept))
+        self._count_released(queue, released.messages)
 
-    def final_acknowledged(
-        self, connection: PeerConnection, message: UserMessage, body: FinalAckBody, now: float
+    def refused(
+        self, queue: OutgoingQueue, body: FinalAckBody, message_class: int, teller: str
     ) -> None:
-        """[MS-MQQB] 3.1.5.7: the destination has refused a message for good."""
-        message_class = message.properties.message_class
-        queue = self._by_sequence_timestamp.get(body.sequence_id >> 32)
-        if (
-            queue is None
-            or body.source_queue_manager != self._manager.id
-            or body.sequence_id != queue.sequence.sequence_id
-            or not message_class & 0x8000
-            or not self._speaks_for(connection, message, queue)
-        ):
-            return
+        """[MS-MQQB] 3.1.5.7: the destination has refused a message of the sequence for good."""
         key = TRANSACTIONAL_FIRST | (queue.sequence.base + body.sequence_number)
         sent = queue.find_transmitted(key)
         if sent is not None and sent.message_number != body.message_number:
             return  # it speaks of another message
-        reason = (
-            f"{reason_text(message_class, queue=queue.destination)}"
-            f" Refused by {guid_text(message.user.source_queue_manager)} at {connection.host}."
-        )
+        reason = f"{reason_text(message_class, queue=queue.destination)} Refused by {teller}."
         self._manager.undelivered.kill(
             queue,
             [key],
@@ -457,7 +494,11 @@ class Outgoing:
             kind=Kind.FINAL_ACK_RECEIVED,
         )
 
-    def _speaks_for(
+    def queue_of_sequence(self, sequence_id: int) -> OutgoingQueue | None:
+        """The queue that has, or had, a sequence with that id."""
+        return self._by_sequence_timestamp.get(sequence_id >> 32)
+
+    def speaks_for(
         self, connection: PeerConnection, message: UserMessage, queue: OutgoingQueue
     ) -> bool:
         """Only the queue manager that a queue leads to may release its messages."""

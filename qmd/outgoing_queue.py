@@ -23,6 +23,7 @@ from qmd.core.sequence import OutgoingSequence
 from qmd.core.session import Session
 from qmd.core.stored_packet import (
     is_express,
+    may_be_confirmed,
     message_number,
     reach_time_s,
     sent_time_s,
@@ -30,6 +31,7 @@ from qmd.core.stored_packet import (
 )
 from qmd.usage import Measured, Usage
 from storage.keys import ARRIVAL_BITS, OUTGOING_TRANSACTIONAL_LEVEL
+from storage.pages import EMPTY, Totals
 
 if TYPE_CHECKING:
     from qmd.link import Link
@@ -55,6 +57,19 @@ class InFlight(NamedTuple):
     key: int
     size: int
     message_number: int
+    confirms: bool  # it is kept until somebody has received it
+
+
+class Awaiting(Measured):
+    """What has arrived at a destination and is kept until it was received there."""
+
+    def __init__(self, usage: Usage, messages: int = 0, size: int = 0) -> None:
+        super().__init__(usage, size)
+        self.messages = messages
+
+    def add(self, messages: int, size: int) -> None:
+        self.messages += messages
+        self.grow(size)
 
 
 class Handed:
@@ -94,8 +109,10 @@ class OutgoingQueue(Measured):
         usage: Usage,
         others: int = 0,
         size: int = 0,
+        awaiting: Totals = EMPTY,
     ) -> None:
         super().__init__(usage, size)
+        self.awaiting = Awaiting(usage, *awaiting)
         self.id = id
         self.destination = destination
         self.key = key
@@ -166,7 +183,9 @@ class OutgoingQueue(Measured):
                     window.remove(key)  # an order ack came after it was read, and its row goes
                     continue
                 message = message_number(packet)
-                self.transmitted.append(InFlight(number, key, len(packet), message))
+                self.transmitted.append(
+                    InFlight(number, key, len(packet), message, may_be_confirmed(packet))
+                )
                 handed = again if sequence.was_transmitted(number) else first
                 handed.add(message, number, len(packet))
                 previous = sequence.transmit(number, now)

@@ -70,8 +70,9 @@ class Reaper:
         manager = self._manager
         now_s = manager.clock.now_s
         may_be_more = self._reap_express(now_s)
+        may_be_more |= await manager.confirmations.expire(EXPIRED_ROWS)
         earliest = await manager.storage.read(expiry.next_expiry)
-        manager.clock.look(is_needed=earliest is not None)
+        manager.clock.look(is_needed=earliest is not None or manager.confirmations.any)
         if earliest is None or earliest >= now_s:
             return may_be_more
         senders = {sender.id: sender for sender in manager.outgoing.queues}

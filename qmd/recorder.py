@@ -66,7 +66,8 @@ class Kind(enum.StrEnum):
     REFUSED = "refused"  # came, and is not kept in its queue; the class and the reason say why
     SESSION_ACKNOWLEDGED = "session_acknowledged"  # a plain one is the other computer's now
     ORDER_ACKNOWLEDGED = "order_acknowledged"  # a transactional one is
-    FINAL_ACK_RECEIVED = "final_ack_received"
+    AWAITING = "awaiting"  # and is kept until an application there has received it
+    FINAL_ACK_RECEIVED = "final_ack_received"  # a negative one: it will not be received there
     CONFIRMED = "confirmed"  # an application elsewhere has received it
     UNCONFIRMED = "unconfirmed"  # nobody said so within the interval
     LATE_CONFIRMATION = "late_confirmation"  # somebody did after that

@@ -108,10 +108,18 @@ class Sending:
                 packet = self._compose(
                     new, route.address, number, wall_s, delivery, position, bounds
                 )
+                confirmations = self._manager.confirmations
+                is_transactional = delivery == TRANSACTIONAL
                 kind = express if delivery == EXPRESS else to_send
-                kind.setdefault(route, []).append(
-                    self._manager.outgoing.append(route, key, packet, batch)
+                appended = self._manager.outgoing.append(
+                    route,
+                    key,
+                    packet,
+                    batch,
+                    confirm_by_s=confirmations.confirm_by_s(new) if is_transactional else None,
+                    discard=is_transactional and confirmations.discards(new),
                 )
+                kind.setdefault(route, []).append(appended)
                 if new.dead_letter_queue:
                     self._keep_dead_letter(
                         new, number, delivery, "outgoing", route.id << LOOKUP_BITS | key, batch
@@ -326,6 +334,9 @@ class Sending:
             sent_time_s=wall_s,
             delivery=delivery,
             position=None if position is None else (*position, index),
+            dead_letter=self._manager.confirmations.asks(new)
+            if delivery == TRANSACTIONAL
+            else new.dead_letter is not False,
             is_first=is_first,
             is_last=is_last,
             time_to_reach_queue_s=int(self._manager.settings.delivery.time_to_reach_queue_s),

@@ -179,6 +179,22 @@ class Duration(Kind[float]):
 
 
 @dataclass(frozen=True, slots=True)
+class OptionalDuration(Kind[float | None]):
+    """The same, or nothing: empty."""
+
+    least: str
+    most: str
+    attribute_suffix: ClassVar[str] = "_s"
+
+    @property
+    def allowed(self) -> str:
+        return f'"{self.least}" to "{self.most}", or empty'
+
+    def parse(self, value: object) -> float | None:
+        return None if value == "" else Duration(self.least, self.most).parse(value)
+
+
+@dataclass(frozen=True, slots=True)
 class Durations(Kind[tuple[float, ...]]):
     each: Duration
     count_max: int

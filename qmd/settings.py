@@ -26,6 +26,7 @@ from qmd.setting_kinds import (
     Mode,
     Network,
     Networks,
+    OptionalDuration,
     Size,
     Text,
     Whole,
@@ -203,6 +204,19 @@ class DeliverySettings:
     )
     message_id_history_age_s: float = setting(
         Duration("1s", "7d"), "30m", "How long each is remembered."
+    )
+    xact_delay_receive_nack_s: float | None = setting(
+        OptionalDuration("0s", "49710d"),
+        "",
+        "How long after its time-to-be-received a transactional message is waited for that should "
+        "be confirmed. Empty: as long again, or its time-to-reach-queue where that was set and is "
+        "shorter.",
+    )
+    xact_dead_letter_always: bool = setting(
+        Flag(),
+        False,
+        "Whether every transactional message asks for dead-lettering, and with it for confirmation "
+        "of its receipt, whatever its application says.",
     )
     insecure_nacks: bool = setting(
         Flag(),

@@ -17,12 +17,13 @@ import structlog
 from protocol import parse_user_message, patch_class
 from protocol.message_class import MessageClass
 from qmd.core.fate import consequences, reason_text
+from qmd.core.stored_packet import is_kept_as_dead, wants_dead_letter, wants_final_ack
 from qmd.core.stored_packet import message_number as number_of
-from qmd.core.stored_packet import wants_dead_letter
 from qmd.endings import UNWANTED
 from qmd.frames import StoredMessage
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, InFlight, OutgoingQueue
 from qmd.recorder import Kind
+from storage import awaiting as awaiting_rows
 from storage import events as event_rows
 from storage import messages as message_rows
 from storage import outgoing as outgoing_rows
@@ -52,6 +53,7 @@ class _Found(NamedTuple):
     packet: bytes | None  # None: nothing, it was released meanwhile
     is_meant: bool  # False: another message, which stays
     is_whole: bool = True  # False: not what was stored, and set aside
+    is_kept: bool = False  # as a dead letter
 
 
 class Undelivered:
@@ -102,6 +104,7 @@ class Undelivered:
         manager = self._manager
         manager.outgoing.release()  # what was acknowledged is off the disk before we look there
         wall_ms = int(manager.environment.time() * 1000)
+        now_s = manager.clock.now_s
         dying: list[_Dying] = []
         for key in keys:
             packet = queue.forget_express(key)
@@ -145,9 +148,10 @@ class Undelivered:
                     found.append(_Found(each, row.packet, True, is_whole=False))
                 else:
                     is_meant = message_number in (None, number_of(row.packet))
-                    found.append(_Found(each, row.packet, is_meant))
+                    is_kept = is_kept_as_dead(row.packet, discard=row.discard)
+                    found.append(_Found(each, row.packet, is_meant, is_kept=is_kept))
             buried = [
-                (each.dying, each.packet)
+                (each.dying, each.packet, each.is_kept)
                 for each in found
                 if each.packet and each.is_meant and each.is_whole
             ]
@@ -157,7 +161,13 @@ class Undelivered:
                     queue, [each for each in found if each.is_whole], kind, message_class, reason
                 ),
             )
-            outgoing_rows.delete(db, [queue.id << LOOKUP_BITS | each.key for each, _ in buried])
+            outgoing_rows.delete(db, [queue.id << LOOKUP_BITS | each.key for each, *_ in buried])
+            awaiting_rows.remember_unconfirmed(
+                db,
+                [number_of(packet) for _, packet, _ in buried if wants_final_ack(packet)],
+                queue.id,
+                now_s,
+            )
             message_rows.insert(
                 db,
                 [
@@ -168,8 +178,8 @@ class Undelivered:
                         reason,
                         patch_class(packet, message_class),
                     )
-                    for each, packet in buried
-                    if wants_dead_letter(packet)
+                    for each, packet, is_kept in buried
+                    if is_kept
                 ],
             )
             return found
@@ -186,10 +196,14 @@ class Undelivered:
         reason: str,
     ) -> list[Event]:
         recorder = self._manager.recorder
-        dead = [(each.packet, each.dying.place) for each in found if each.packet and each.is_meant]
+        dead = [
+            (each.packet, each.dying.place, each.is_kept)
+            for each in found
+            if each.packet and each.is_meant
+        ]
         told = recorder.events(
             kind,
-            [packet for packet, _ in dead],
+            [packet for packet, *_ in dead],
             queue=queue.destination,
             message_class=message_class,
             reason=reason,
@@ -223,7 +237,7 @@ class Undelivered:
         manager = self._manager
         count = 0
         again = False
-        for each, packet, is_meant, is_whole in done.result():
+        for each, packet, is_meant, is_whole, is_kept in done.result():
             queue.end_removal(each.key)
             if not is_meant:
                 again = True  # it is in flight no more, and has to be sent after all
@@ -236,7 +250,7 @@ class Undelivered:
                 continue
             count += 1
             self._end(queue, packet, message_class)
-            if wants_dead_letter(packet):
+            if is_kept:
                 copy = patch_class(packet, message_class)
                 dead_letters = manager.endings.dead_letter_queue(packet)
                 dead_letters.messages += 1

@@ -15,7 +15,8 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from storage import events, history, messages, outcomes, outgoing, sequences
+from storage import awaiting, events, history, messages, outcomes, outgoing, sequences
+from storage.awaiting import Arrived, Kept
 from storage.connection import Work
 from storage.errors import StorageError
 from storage.events import Event
@@ -54,6 +55,8 @@ class Batch:
         self._outgoing: list[outgoing.NewOutgoing] = []
         self._message_deletions: list[int] = []
         self._outgoing_deletions: list[int] = []
+        self._arrivals: list[_Arrival] = []
+        self._awaiting_deletions: list[int] = []
         self._outgoing_ranges: list[tuple[int, int]] = []
         self._new_sequences: list[sequences.NewSequence] = []
         self._new_outgoing_queues: list[outgoing.OutgoingQueueRow] = []
@@ -86,8 +89,16 @@ class Batch:
         self._message_deletions += keys
         self._count(len(keys))
 
-    def insert_outgoing(self, key: int, packet: bytes, expires_at_s: int | None = None) -> None:
-        self._outgoing.append((key, expires_at_s, packet))
+    def insert_outgoing(
+        self,
+        key: int,
+        packet: bytes,
+        expires_at_s: int | None = None,
+        *,
+        confirm_by_s: int | None = None,
+        discard: bool = False,
+    ) -> None:
+        self._outgoing.append((key, expires_at_s, packet, confirm_by_s, discard))
         self.bytes += len(packet)
         self._count(1)
 
@@ -95,6 +106,21 @@ class Batch:
         """A key that is not there is no error."""
         self._outgoing_deletions += keys
         self._count(len(keys))
+
+    def await_confirmation(
+        self, arrived: Arrived, tell: Callable[[list[Kept]], list[Event]]
+    ) -> asyncio.Future[list[Kept]]:
+        """Of rows that were acknowledged in order, and are deleted as a range with this batch, keep
+        those that wait for a final ack, and `tell` of them; which, once that is durable."""
+        future: asyncio.Future[list[Kept]] = asyncio.get_running_loop().create_future()
+        self._arrivals.append(_Arrival(arrived, tell, future))
+        self._count(1)
+        return future
+
+    def delete_awaiting(self, numbers: Sequence[int]) -> None:
+        """A number that is not there is no error."""
+        self._awaiting_deletions += numbers
+        self._count(len(numbers))
 
     def delete_outgoing_range(self, first_key: int, last_key: int) -> None:
         """Both ends are included."""
@@ -209,6 +235,10 @@ class Batch:
             messages.delete(db, self._message_deletions)
         if self._outgoing_deletions:
             outgoing.delete(db, self._outgoing_deletions)
+        for arrival in self._arrivals:
+            arrival.write(db)
+        if self._awaiting_deletions:
+            awaiting.delete(db, self._awaiting_deletions)
         if self._outgoing_ranges:
             outgoing.delete_ranges(db, self._outgoing_ranges)
         if self._new_outgoing_queues:
@@ -225,6 +255,8 @@ class Batch:
             outcomes.record(db, self._outcomes)
         if self._events:
             events.insert(db, self._events)
+        for arrival in self._arrivals:
+            arrival.tell(db)
         for unit in self._units:
             unit.write(db)
         db.execute("COMMIT")
@@ -236,6 +268,8 @@ class Batch:
 
     def report(self) -> None:
         """Tell everybody, in the event loop.  Only after `write` has returned."""
+        for arrival in self._arrivals:
+            arrival.settle()
         for unit in self._units:
             unit.settle()
         for callback in self._callbacks:
@@ -245,6 +279,8 @@ class Batch:
 
     def fail(self, error: StorageError) -> None:
         """Nothing of this batch was stored, as far as anybody knows."""
+        for arrival in self._arrivals:
+            arrival.fail(error)
         for unit in self._units:
             unit.fail(error)
 
@@ -253,6 +289,36 @@ class Batch:
         if self.is_empty:
             self.is_empty = False
             self._on_first_act()
+
+
+class _Arrival:
+    """Not a unit: what it keeps is deleted behind it, so without it nothing may be committed."""
+
+    def __init__(
+        self,
+        arrived: Arrived,
+        tell: Callable[[list[Kept]], list[Event]],
+        future: asyncio.Future[list[Kept]],
+    ) -> None:
+        self._arrived = arrived
+        self._tell = tell
+        self._future = future
+        self._kept: list[Kept] = []
+
+    def write(self, db: sqlite3.Connection) -> None:
+        self._kept = awaiting.take_over(db, self._arrived)
+
+    def tell(self, db: sqlite3.Connection) -> None:
+        """Behind what the batch itself tells of them."""
+        events.insert(db, self._tell(self._kept))
+
+    def settle(self) -> None:
+        if not self._future.done():
+            self._future.set_result(self._kept)
+
+    def fail(self, error: StorageError) -> None:
+        if not self._future.done():
+            self._future.set_exception(error)
 
 
 class _Unit(Generic[T]):

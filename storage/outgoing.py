@@ -31,6 +31,7 @@ class OutgoingRow(NamedTuple):
     key: int
     expires_at_s: int | None
     checksum: int | None
+    discard: bool
     packet: bytes
 
     @property
@@ -39,8 +40,8 @@ class OutgoingRow(NamedTuple):
         return damaged.is_whole(self.packet, self.checksum)
 
 
-#: Key, expiry in s, packet.
-NewOutgoing = tuple[int, int | None, bytes]
+#: Key, expiry in s, packet, until when its final ack is waited for, whether it is no dead letter.
+NewOutgoing = tuple[int, int | None, bytes, int | None, bool]
 #: Sequence id (8 bytes), base, next number, outgoing queue id.
 SequenceState = tuple[bytes, int, int, int]
 
@@ -50,7 +51,8 @@ COLUMNS = ", ".join(OutgoingRow._fields)
 
 def insert(db: sqlite3.Connection, rows: Iterable[NewOutgoing]) -> None:
     db.executemany(
-        "INSERT INTO outgoing (key, expires_at_s, packet, checksum) VALUES (?, ?, ?, ?)",
+        "INSERT INTO outgoing (key, expires_at_s, packet, confirm_by_s, discard, checksum)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
         ((*row, checksum_of(row[2])) for row in rows),
     )
 

@@ -23,7 +23,7 @@ from storage.options import StorageOptions
 from storage.queues import FIRST_USER_QUEUE_ID
 from storage.recovery import sync_folder
 from storage.salvage import Value
-from storage.survey import KeptMessage, Survey
+from storage.survey import MESSAGE_TABLES, KeptMessage, Survey
 
 BATCH_ROWS = 1000
 #: Beyond the highest number that is known to have been given: some may have been, and be forgotten.
@@ -34,6 +34,7 @@ Row = tuple[Value, ...]
 _SMALL_TABLES = (
     *("queue", "outgoing_queue", "incoming_sequence", "message_id_history", "outcome"),
     "own_dead_letter",
+    "unconfirmed",
 )
 
 
@@ -107,11 +108,12 @@ class Rescue:
 
     def _messages(self, db: sqlite3.Connection, survey: Survey) -> Iterator[KeptMessage]:
         arrivals = 0
-        waiting: dict[str, list[Row]] = {"message": [], "outgoing": []}
+        waiting: dict[str, list[Row]] = {table: [] for table in MESSAGE_TABLES}
         for message in survey.messages():
             if message.problem is None:
                 self.saved += 1
-                arrivals = max(arrivals, arrival_of(message.key))
+                if message.table != "awaiting":  # those have their numbers as keys
+                    arrivals = max(arrivals, arrival_of(message.key))
                 waiting[message.table].append((message.key, *message.columns))
                 if len(waiting[message.table]) == BATCH_ROWS:
                     _commit(db, waiting)

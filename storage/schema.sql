@@ -78,8 +78,9 @@ CREATE TABLE outgoing (
     expires_at_s INTEGER,
     packet       BLOB NOT NULL,
     checksum     INTEGER,
-    -- How long after the order ack the final ack is waited for: NULL not at all, 0 for ever.
-    confirm_s    INTEGER,
+    -- The last second of waiting for the final ack, by the queue manager's own clock; NULL: it is
+    -- not waited for, 0: for ever.  The interval begins with the sending, not with the order ack.
+    confirm_by_s INTEGER,
     -- 1: its application wants no dead letter, even if it is never delivered.
     discard      INTEGER NOT NULL DEFAULT 0
 );
@@ -133,10 +134,19 @@ CREATE TABLE awaiting (
     since_s     INTEGER NOT NULL,
     expires_at_s INTEGER,                        -- the last second of waiting; NULL: for ever
     packet      BLOB NOT NULL,
-    checksum    INTEGER NOT NULL
+    checksum    INTEGER NOT NULL,
+    discard     INTEGER NOT NULL DEFAULT 0       -- 1: its application wants no dead letter
 );
 
 CREATE INDEX awaiting_expiry ON awaiting (expires_at_s) WHERE expires_at_s IS NOT NULL;
+
+-- Messages for elsewhere that became dead letters here: a final ack may say that they were received
+-- after all.
+CREATE TABLE unconfirmed (
+    number   INTEGER PRIMARY KEY,                -- of the message; its source are we
+    queue_id INTEGER NOT NULL,                   -- of the outgoing queue
+    at_s     INTEGER NOT NULL
+);
 
 -- What happens to messages, told in the same commit; storage/events.py.
 CREATE TABLE event_block (

@@ -20,13 +20,15 @@ from storage.keys import (
 )
 from storage.salvage import Fault, FoundRow, Value, salvage
 
-MESSAGE_TABLES = ("message", "outgoing")
+MESSAGE_TABLES = ("message", "outgoing", "awaiting")
 PACKET_BYTES_MIN = 100  # of a user message, and more than any other blob of three columns has
 
 #: Columns without the rowid, by table: what a whole row has.  More of them came with later schemas.
 _COLUMNS: dict[str, tuple[type | tuple[type, ...], ...]] = {
     "message": (int, (int, type(None)), (str, type(None)), int, int, (int, type(None)), bytes),
     "outgoing": ((int, type(None)), bytes),
+    "awaiting": (int, bytes, int, int, (int, type(None)), bytes),
+    "unconfirmed": (int, int),
     "queue": (str, str, str, int, int, (int, type(None)), (int, type(None)), int, int, int),
     "outgoing_queue": (str, str, str, int, bytes, int, int, int),
     "identity": (bytes, int),
@@ -42,7 +44,7 @@ class KeptMessage(NamedTuple):
 
     table: str
     key: int
-    queue: str  # its name; of an outgoing message, its destination
+    queue: str  # its name; of a message for elsewhere, its destination
     columns: tuple[Value, ...]  # without the key
     packet: bytes
     problem: str | None
@@ -122,22 +124,30 @@ class Survey:
     def _message(self, table: str, row: FoundRow) -> KeptMessage:
         packet = next((value for value in reversed(row.values) if isinstance(value, bytes)), b"")
         message = KeptMessage(
-            table, row.rowid, self._queue(table, row.rowid), row.values[1:], packet, None
+            table, row.rowid, self._queue_of(table, row), row.values[1:], packet, None
         )
         return message._replace(problem=self._problem(message, row))
 
     def _set_aside(self, row: FoundRow) -> KeptMessage:
         """A message that a daemon found to be damaged: of table `damaged`."""
-        table = "outgoing" if "outgoing" in row.values else "message"
+        table = next((each for each in MESSAGE_TABLES if each in row.values), "message")
         key = next((value for value in row.values[3:4] if isinstance(value, int)), 0)
         packet = row.values[-1] if isinstance(row.values[-1], bytes) else b""
         why = "it was set aside, because it was not what was stored"
-        return KeptMessage(table, key, self._queue(table, key), (), packet, why)
+        # Which queue one was in that waited for its receipt, nobody has kept.
+        queue = "" if table == "awaiting" else self._queue(table, queue_id_of(key))
+        return KeptMessage(table, key, queue, (), packet, why)
 
-    def _queue(self, table: str, key: int) -> str:
+    def _queue_of(self, table: str, row: FoundRow) -> str:
+        if table != "awaiting":
+            return self._queue(table, queue_id_of(row.rowid))
+        queue_id = next((value for value in row.values[1:2] if isinstance(value, int)), 0)
+        return self._queue(table, queue_id)
+
+    def _queue(self, table: str, queue_id: int) -> str:
         of_queue = self.rows["queue" if table == "message" else "outgoing_queue"]
-        row = of_queue.get(queue_id_of(key))
-        return str(row[0]) if row is not None else f"queue {queue_id_of(key)}, which is lost"
+        row = of_queue.get(queue_id)
+        return str(row[0]) if row is not None else f"queue {queue_id}, which is lost"
 
     def _problem(self, message: KeptMessage, row: FoundRow) -> str | None:
         if not row.certain:
@@ -174,7 +184,7 @@ def _fits(table: str, values: tuple[Value, ...]) -> bool:
 
 
 def _table_by_shape(values: tuple[Value, ...]) -> str:
-    """Behind the packet stands its checksum since schema 2, and of an outgoing one more since 3."""
+    """Behind the packet stands its checksum since schema 2, and two more of an outgoing since 3."""
     for table in MESSAGE_TABLES:
         packet = len(_COLUMNS[table])
         if packet < len(values) <= packet + 4:

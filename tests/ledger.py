@@ -30,6 +30,8 @@ ENDS = frozenset(
         "session_acknowledged",
         "order_acknowledged",
         "final_ack_received",
+        "confirmed",
+        "unconfirmed",
         "received",
         "expired",
         "purged",
@@ -39,6 +41,10 @@ ENDS = frozenset(
         "lost",
     }
 )
+
+
+# Of what has arrived elsewhere, and is kept until it was received there.
+ENDS_OF_WAITING = frozenset({"final_ack_received", "confirmed", "unconfirmed", "damaged"})
 
 
 class Message(NamedTuple):
@@ -61,6 +67,7 @@ class Ledger:
     def __init__(self) -> None:
         self.here: dict[Here, Message] = {}
         self.elsewhere: set[Elsewhere] = set()
+        self.awaiting: set[Elsewhere] = set()
         self.express: set[Here | Elsewhere] = set()
         self.problems: list[str] = []
 
@@ -79,6 +86,12 @@ class Ledger:
                     self._add(event, message, (event.to_queue, place))
             elif event.kind == "moved":
                 self._move(event, message, place)
+            elif event.kind == "awaiting":
+                if (event.queue, message) in self.awaiting:
+                    self._wrong(event, message, "waits already")
+                self.awaiting.add((event.queue, message))
+            elif (event.queue, message) in self.awaiting and event.kind in ENDS_OF_WAITING:
+                self.awaiting.remove((event.queue, message))
             elif event.kind in ENDS:
                 self._end(event, message, place)
 
@@ -150,7 +163,7 @@ def disagreements(
                 ledger.tell(event)
     if not after:
         return []
-    found_here, found_elsewhere = _tables(db)
+    found_here, found_elsewhere, found_awaiting = _tables(db)
     told_here = {place: each for place, each in ledger.here.items() if place not in ledger.express}
     told_elsewhere = {each for each in ledger.elsewhere if each not in ledger.express}
     problems = ledger.problems
@@ -162,12 +175,17 @@ def disagreements(
         problems.append(f"for {name} the log has {message}, and the table has not")
     for name, message in found_elsewhere - told_elsewhere:
         problems.append(f"for {name} the table has {message}, and the log has not")
+    for name, message in ledger.awaiting ^ found_awaiting:
+        place = "log" if (name, message) in ledger.awaiting else "table"
+        problems.append(f"only the {place} has {message} waiting for its receipt at {name}")
     if in_memory is not None and in_memory != ledger.express:
         problems.append(f"express messages by the log: {ledger.express}; in memory: {in_memory}")
     return problems
 
 
-def _tables(db: sqlite3.Connection) -> tuple[dict[Here, Message], set[Elsewhere]]:
+def _tables(
+    db: sqlite3.Connection,
+) -> tuple[dict[Here, Message], set[Elsewhere], set[Elsewhere]]:
     queues = dict(db.execute("SELECT id, name FROM queue"))
     destinations = dict(db.execute("SELECT id, destination FROM outgoing_queue"))
     here: dict[Here, Message] = {}
@@ -176,7 +194,11 @@ def _tables(db: sqlite3.Connection) -> tuple[dict[Here, Message], set[Elsewhere]
         here[queues[queue_id_of(key)], key & LOOKUP_MASK] = _message(packet)
     for key, packet in db.execute("SELECT key, substr(packet, 1, 60) FROM outgoing"):
         elsewhere.add((destinations[queue_id_of(key)], _message(packet)))
-    return here, elsewhere
+    awaiting = {
+        (destinations[queue_id], _message(packet))
+        for queue_id, packet in db.execute("SELECT queue_id, substr(packet, 1, 60) FROM awaiting")
+    }
+    return here, elsewhere, awaiting
 
 
 def _message(packet: bytes) -> Message:

@@ -186,4 +186,21 @@ ENTRIES = (
         "",
         "MQ_ERROR_REMOTE_MACHINE_NOT_AVAILABLE",
     ),
+    Entry(
+        1622,
+        "final_ack_for_nothing",
+        "A peer sent a final acknowledgment that is not for it to send.",
+        "It is about no message of this queue manager's, or about a destination that another queue"
+        " manager answers for.",
+        "It was ignored. If it goes on, look which queue manager is at that address.",
+    ),
+    Entry(
+        1623,
+        "confirmed_too_late",
+        "A message was received after all, and its dead letter is here.",
+        "The confirmation came when the interval for it was over, or after the message had been"
+        " given up for another reason.",
+        "Do not send the dead letter again. If it happens often, see [delivery]"
+        " xact_delay_receive_nack, or give messages a longer time-to-be-received.",
+    ),
 )

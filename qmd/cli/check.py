@@ -131,7 +131,7 @@ def _write(out: IO[str], message: KeptMessage) -> None:
     from qmd.frames import StoredMessage
 
     line: dict[str, Any] = {
-        "place": "queue" if message.table == "message" else "outgoing",
+        "place": "queue" if message.table == "message" else message.table,
         "queue": message.queue,
         "lookup_id": message.lookup_id,
         "problem": message.problem,

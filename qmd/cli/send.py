@@ -94,8 +94,10 @@ def body_type(text: str) -> int:
 )
 @click.option(
     "--dead-letter/--no-dead-letter",
-    default=True,
-    help="Keep it in a dead-letter queue when it cannot be delivered.  [default: yes]",
+    default=None,
+    help="Keep it in a dead-letter queue when it cannot be delivered.  --dead-letter also asks the"
+    " destination of a transactional message to confirm its receipt.  [default: keep it; ask if it"
+    " has a time-to-be-received]",
 )
 @click.option(
     "--dead-letter-queue",

@@ -36,7 +36,7 @@ class _PlainProperties(TypedDict, total=False):
     priority: int
     time_to_reach_queue_s: int | None
     time_to_be_received_s: int | None
-    dead_letter: bool
+    dead_letter: bool | None
     journal: bool
     application_tag: int
     extension: bytes

@@ -46,6 +46,15 @@ def wants_dead_letter(packet: bytes) -> bool:
     return bool(_U32.unpack_from(packet, _FLAGS_OFFSET)[0] & _NEGATIVE_JOURNAL)
 
 
+def is_kept_as_dead(packet: bytes, *, discard: bool) -> bool:
+    """Whether a message of ours that fails becomes a dead letter.
+
+    A transactional one does without asking for it on the wire, where that costs, unless its
+    application wants it to be discarded.
+    """
+    return wants_dead_letter(packet) or (not discard and is_transactional(packet))
+
+
 def wants_journal(packet: bytes) -> bool:
     """Positive source journaling: a copy is kept at the source when it was delivered."""
     return bool(_U32.unpack_from(packet, _FLAGS_OFFSET)[0] & _POSITIVE_JOURNAL)
@@ -67,6 +76,11 @@ def wants_final_ack(packet: bytes) -> bool:
 def may_want_word(packet: bytes) -> bool:
     """Whether somebody may have to be told when the message leaves its queue: few ask for it."""
     return has_admin_queue(packet) or wants_final_ack(packet)
+
+
+def may_be_confirmed(packet: bytes) -> bool:
+    """Whether we keep a transactional message of ours until its receipt: if it is journaled."""
+    return bool(packet[_FLAGS_OFFSET + 1] & _TOLD_BY_FINAL_ACK >> 8)
 
 
 def names_destination_directly(packet: bytes) -> bool:

@@ -61,6 +61,7 @@ from qmd.outgoing_queue import OutgoingQueue
 from qmd.reaper import Reaper
 from qmd.recorder import identity_of
 from qmd.settings import Settings
+from storage import awaiting
 from storage.keys import queue_id_of
 from tests.ledger import Message, disagreements
 
@@ -255,6 +256,9 @@ class Host(QueueManager):
             )
             express_bytes += sum(express)
             total += sender.bytes
+            waiting = state.awaiting.get(sender.id, (0, 0))
+            assert (sender.awaiting.messages, sender.awaiting.bytes) == waiting, sender.destination
+            total += sender.awaiting.bytes
         assert (self.usage.bytes, self.usage.express_bytes) == (total, express_bytes)
         in_memory: set[tuple[str, int | Message]] = {
             (queue.name, lookup_id) for queue in self.queues.values() for lookup_id in queue.express
@@ -272,6 +276,7 @@ class _Stored:
     def __init__(self) -> None:
         self.messages: dict[int, tuple[int, int]] = {}
         self.outgoing: dict[int, tuple[int, int]] = {}
+        self.awaiting: dict[int, tuple[int, int]] = {}
 
 
 def _stored(db: sqlite3.Connection) -> _Stored:
@@ -280,6 +285,7 @@ def _stored(db: sqlite3.Connection) -> _Stored:
         for key, size in db.execute(f"SELECT key, length(packet) FROM {table}"):
             count, before = totals.get(queue_id_of(key), (0, 0))
             totals[queue_id_of(key)] = count + 1, before + size
+    stored.awaiting.update(awaiting.totals_by_queue(db))
     return stored
 
 

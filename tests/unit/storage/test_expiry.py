@@ -15,7 +15,7 @@ def put_message(db: sqlite3.Connection, arrival: int, expires_at_s: int | None) 
 
 def put_outgoing(db: sqlite3.Connection, arrival: int, expires_at_s: int | None) -> int:
     key = message_key(1, 8, arrival)
-    outgoing.insert(db, [(key, expires_at_s, bytes(100))])
+    outgoing.insert(db, [(key, expires_at_s, bytes(100), None, False)])
     return key
 
 

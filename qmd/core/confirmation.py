@@ -1,0 +1,36 @@
+"""How long the source of a transactional message waits to hear that it was received.
+
+The source document of the transaction confirmation process has a table, with the settings of the
+message and XactDelayReceiveNack (here `[delivery] xact_delay_receive_nack`):
+
+    time-to-be-received   time-to-reach-queue   delay set   the copy is unconfirmed after
+    not set               -                     -           never
+    set                   -                     yes         time-to-be-received + delay
+    set                   not set               no          2 x time-to-be-received
+    set                   set                   no          time-to-be-received + the shorter one
+
+A time-to-reach-queue is set when the application has set it: the four days that stand in a message
+whose application said nothing are none.  The interval begins when the message is sent, as its
+time-to-be-received does ([MS-MQMQ] 2.2.19.2): so the application can count it as well.
+"""
+
+from __future__ import annotations
+
+from qmd.core.stored_packet import INFINITE_S
+
+
+def extended_interval_s(
+    time_to_be_received_s: int | None, time_to_reach_queue_s: int | None, delay_s: int | None
+) -> int | None:
+    """In whole seconds from the sending; None: for ever.
+
+    The first two as the application has set them (None or INFINITE_S: not), the third as the
+    configuration has (None: not).
+    """
+    if time_to_be_received_s is None or time_to_be_received_s == INFINITE_S:
+        return None
+    if delay_s is not None:
+        return time_to_be_received_s + delay_s
+    if time_to_reach_queue_s is None:
+        return 2 * time_to_be_received_s
+    return time_to_be_received_s + min(time_to_be_received_s, time_to_reach_queue_s)

@@ -1,0 +1,220 @@
+"""What waits to hear of its receipt elsewhere, and what was given up."""
+
+import asyncio
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+from storage import awaiting, check, outgoing
+from storage.awaiting import Arrived, AwaitingRow, Kept, confirm_by
+from storage.damaged import checksum_of
+from storage.events import Event
+from storage.keys import OUTGOING_TRANSACTIONAL_LEVEL, message_key
+from storage.rescue import Rescue
+from tests.unit.qmd.managers import packet as message_packet
+from tests.unit.storage.support import (
+    NOW_S,
+    SOURCE,
+    durable,
+    memory_database,
+    opened,
+    other_connection,
+)
+
+BASE = 40
+SEQUENCE = 0xFFFF_0000_0000_0001
+
+
+def key(number: int, queue: int = 7) -> int:
+    return message_key(queue, OUTGOING_TRANSACTIONAL_LEVEL, BASE + number)
+
+
+def packet(message: int, size: int = 100) -> bytes:
+    return b"x" * 56 + message.to_bytes(4, "little") + b"y" * (size - 60)
+
+
+def arrived(first: int, last: int) -> Arrived:
+    return Arrived(7, SEQUENCE, BASE, key(first), key(last), NOW_S)
+
+
+def test_what_wants_confirmation_is_kept_and_the_rest_goes_in_one_commit(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            batch = storage.batch
+            batch.insert_outgoing(key(1), packet(0xFFFF_FF01), confirm_by_s=confirm_by(NOW_S + 9))
+            batch.insert_outgoing(key(2), packet(0xFFFF_FF02))
+            batch.insert_outgoing(
+                key(3), packet(0xFFFF_FF03, 200), confirm_by_s=confirm_by(None), discard=True
+            )
+            batch.insert_outgoing(key(4), packet(0xFFFF_FF04), confirm_by_s=confirm_by(None))
+            batch.insert_outgoing(key(1, 8), packet(5), confirm_by_s=confirm_by(None))
+            await durable(storage)
+
+            told: list[list[Kept]] = []
+
+            def tell(kept: list[Kept]) -> list[Event]:
+                told.append(kept)
+                return []
+
+            kept = storage.batch.await_confirmation(arrived(0, 3), tell)
+            storage.batch.delete_outgoing_range(key(0), key(3))
+            assert await kept == [Kept(0xFFFF_FF01, 1, 100), Kept(0xFFFF_FF03, 3, 200)]
+            assert told == [await kept]
+
+            rows, looked_for = await storage.read(
+                lambda db: awaiting.find_all(db, [0xFFFF_FF00 + each for each in range(9)])
+            )
+            assert looked_for == 9
+            assert rows == [
+                AwaitingRow(
+                    0xFFFF_FF01, 7, SEQUENCE, 1, NOW_S, NOW_S + 9, False,
+                    checksum_of(packet(0xFFFF_FF01)), packet(0xFFFF_FF01),
+                ),
+                AwaitingRow(
+                    0xFFFF_FF03, 7, SEQUENCE, 3, NOW_S, None, True,
+                    checksum_of(packet(0xFFFF_FF03, 200)), packet(0xFFFF_FF03, 200),
+                ),
+            ]  # fmt: skip
+            left = await storage.read(lambda db: outgoing.page(db, 7) + outgoing.page(db, 8))
+            assert [row.key for row in left] == [key(4), key(1, 8)]
+            assert await storage.read(awaiting.totals_by_queue) == {7: (2, 300)}
+
+    asyncio.run(scenario())
+
+
+def test_nothing_waits_where_nothing_wants_it() -> None:
+    db = memory_database()
+    outgoing.insert(db, [(key(1), None, packet(1), None, False)])
+
+    assert awaiting.take_over(db, arrived(0, 9)) == []
+    assert awaiting.totals_by_queue(db) == {}
+    db.close()
+
+
+def test_an_interval_that_is_over_at_once_is_not_one_without_an_end() -> None:
+    db = memory_database()
+    outgoing.insert(db, [(key(1), None, packet(1), confirm_by(0), False)])
+    awaiting.take_over(db, arrived(0, 9))
+
+    assert [row.number for row in awaiting.expired(db, NOW_S, 10)] == [1]
+    db.close()
+
+
+def test_those_whose_interval_is_over_come_in_its_order() -> None:
+    db = memory_database()
+    due = {1: NOW_S + 3, 2: NOW_S + 1, 3: None, 4: NOW_S}
+    outgoing.insert(
+        db, [(key(each), None, packet(each), confirm_by(at_s), False) for each, at_s in due.items()]
+    )
+    awaiting.take_over(db, arrived(0, 9))
+
+    assert [row.number for row in awaiting.expired(db, NOW_S + 2, 10)] == [4, 2]
+    assert [row.number for row in awaiting.expired(db, NOW_S + 4, 2)] == [4, 2]
+    assert [row.number for row in awaiting.expired(db, NOW_S + 9, 10, bytes_max=150)] == [4, 2]
+    assert awaiting.expired(db, NOW_S, 10) == []  # the last second is still one of waiting
+    db.close()
+
+
+def test_a_search_stops_when_its_packets_are_large_enough() -> None:
+    db = memory_database()
+    outgoing.insert(
+        db, [(key(each), None, packet(each), confirm_by(None), False) for each in range(1, 6)]
+    )
+    awaiting.take_over(db, arrived(0, 9))
+
+    rows, looked_for = awaiting.find_all(db, [1, 9, 2, 3], bytes_max=150)
+
+    assert ([row.number for row in rows], looked_for) == ([1, 2], 3)
+    assert [row.number for row in awaiting.page(db, 7, 2, 3)] == [2, 3, 4]
+    assert awaiting.page(db, 8, 0, 3) == []
+    db.close()
+
+
+def test_what_was_given_up_is_remembered_for_a_while() -> None:
+    db = memory_database()
+    awaiting.remember_unconfirmed(db, [1, 2], 7, NOW_S - 10)
+    awaiting.remember_unconfirmed(db, [3, 4, 5], 8, NOW_S)
+
+    assert awaiting.unconfirmed(db, [2, 4, 6]) == {2: 7, 4: 8}
+    awaiting.forget_unconfirmed(db, [4])
+    awaiting.forget_old(db, NOW_S, rows_max=1)
+    assert awaiting.unconfirmed(db, range(9)) == {5: 8}
+    db.close()
+
+
+def test_a_damaged_one_is_set_aside() -> None:
+    db = memory_database()
+    outgoing.insert(db, [(key(1), None, packet(1), confirm_by(None), False)])
+    awaiting.take_over(db, arrived(0, 9))
+    db.execute("UPDATE awaiting SET packet = x'00'")
+    ((row,), _) = awaiting.find_all(db, [1])
+
+    assert not row.is_whole
+    assert awaiting.set_aside(db, 1, NOW_S)
+    assert awaiting.totals_by_queue(db) == {}
+    assert db.execute("SELECT place, key, packet FROM damaged").fetchall() == [
+        ("awaiting", 1, b"\0")
+    ]
+    db.close()
+
+
+def a_folder_with_a_waiting_message(folder: Path) -> bytes:
+    """Its packet."""
+    waiting = message_packet(b"waiting", source=SOURCE, number=9, position=(SEQUENCE, 1, 0))
+
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            storage.batch.add_outgoing_queue(
+                outgoing.OutgoingQueueRow(
+                    7, "DIRECT=OS:hostb\\orders", "hostb:1801", False, SEQUENCE, BASE, 2, NOW_S
+                )
+            )
+            storage.batch.insert_outgoing(key(1), waiting, confirm_by_s=confirm_by(NOW_S + 9))
+            await durable(storage)
+            storage.batch.await_confirmation(arrived(0, 1), lambda kept: [])
+            storage.batch.delete_outgoing_range(key(0), key(1))
+            storage.batch.run(lambda db: awaiting.remember_unconfirmed(db, [5], 7, NOW_S))
+            await durable(storage)
+
+    asyncio.run(scenario())
+    return waiting
+
+
+def test_what_waits_is_among_what_an_examination_counts_and_a_rescue_saves(folder: Path) -> None:
+    waiting = a_folder_with_a_waiting_message(folder)
+
+    report = check.check(folder)
+    rescue = Rescue(folder)
+    (message,) = rescue.run(now_s=NOW_S, new_id=SOURCE)
+
+    assert report.findings == []
+    assert report.messages == {"DIRECT=OS:hostb\\orders": 1}
+    assert (message.table, message.queue, message.packet, message.problem) == (
+        "awaiting",
+        "DIRECT=OS:hostb\\orders",
+        waiting,
+        None,
+    )
+
+    async def scenario() -> None:
+        async with opened(rescue.fresh) as storage:
+            ((row,), _) = await storage.read(lambda db: awaiting.find_all(db, [9]))
+            assert (row.packet, row.position, row.expires_at_s) == (waiting, 1, NOW_S + 9)
+            assert await storage.read(lambda db: awaiting.unconfirmed(db, [5])) == {5: 7}
+
+    asyncio.run(scenario())
+
+
+def test_one_that_is_damaged_or_set_aside_is_found(folder: Path) -> None:
+    a_folder_with_a_waiting_message(folder)
+    with closing(other_connection(folder)) as db:
+        db.execute("UPDATE awaiting SET packet = zeroblob(length(packet))")
+
+    (damaged,) = Rescue(folder).run(now_s=NOW_S, new_id=SOURCE)
+    assert "checksum" in (damaged.problem or "")
+    shutil.rmtree(folder.with_name(f"{folder.name}.repaired"))
+    with closing(other_connection(folder)) as db:
+        awaiting.set_aside(db, 9, NOW_S)
+    (aside,) = Rescue(folder).run(now_s=NOW_S, new_id=SOURCE)
+    assert (aside.table, aside.key) == ("awaiting", 9)
+    assert "set aside" in (aside.problem or "")
