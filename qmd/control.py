@@ -473,7 +473,7 @@ class ControlConnection(asyncio.Protocol):
 
     def _show_outgoing(self, request: frames.ShowOutgoing) -> None:
         queue = self._manager.routes.find_outgoing(request.destination)
-        self._done(request.number, overview.outgoing_details(self._manager, queue))
+        self._look(request.number, overview.outgoing_details(self._manager, queue))
 
     def _pause_outgoing(self, request: frames.PauseOutgoing) -> None:
         self._change(request.number, self._set_paused(request.destination, paused=True))

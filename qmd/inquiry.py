@@ -385,7 +385,7 @@ class Inquiry:
                         "kind": "awaiting",
                         "queue": "" if queue is None else queue.destination,
                         "address": "" if queue is None else queue.link.name,
-                        "since_ms": waiting.since_s * 1000,
+                        "since_ms": self._wall_ms(waiting.since_s),
                         "until_ms": self._end_ms(waiting.expires_at_s),
                         "sequence_number": waiting.position,
                     }

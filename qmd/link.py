@@ -114,7 +114,7 @@ class Link:
         connection.links[self] = None
         assert connection.session is not None
         self.remote_id = connection.session.remote_id
-        self.retry.succeeded(self._manager.loop.time())
+        self.retry.succeeded(self._manager.loop.time(), f"{connection.host}:{connection.port}")
         for queue in self.queues:
             queue.new_pass("a new session began", transactional_only=False)
         self.wake()
@@ -128,7 +128,8 @@ class Link:
             for queue in self.queues:
                 queue.new_pass("the session ended", transactional_only=False)
         if not whole:
-            self.retry.failed(self._manager.loop.time(), reason)
+            where = f"{connection.host}:{connection.port}" if connection.host else self.name
+            self.retry.failed(self._manager.loop.time(), reason, where)
         self._manager.asking.sessions_changed()
         if self.has_work:
             self.connect()
@@ -202,7 +203,7 @@ class Link:
         except (OSError, TimeoutError, UnicodeError) as error:
             waited_s = manager.settings.delivery.connect_timeout_s
             why = explain(error, waited_s=waited_s)
-            self.retry.failed(manager.loop.time(), why.text)
+            self.retry.failed(manager.loop.time(), why.text, self.name)
             manager.log_limited(
                 "peer_unreachable", self.name, address=self.name, error=why.text, code=why.code
             )

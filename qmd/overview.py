@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import qmd
 from protocol.format_name import PublicName
 from protocol.identifiers import guid_text, sequence_parts
 from qmd import frames, quotas
+from qmd.core.sequence import OutgoingSequence
+from qmd.event_log import time_text
 from qmd.local_queue import LocalQueue
 from qmd.outgoing_queue import OutgoingQueue
+from storage import outgoing as outgoing_rows
+from storage import whereabouts
+from storage.keys import LOOKUP_MASK, OUTGOING_TRANSACTIONAL_LEVEL
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from qmd.manager import QueueManager
 
 Value = dict[str, Any]
@@ -129,10 +137,16 @@ def outgoing_queue(manager: QueueManager, queue: OutgoingQueue) -> Value:
     }
 
 
-def outgoing_details(manager: QueueManager, queue: OutgoingQueue) -> Value:
-    sequence, now = queue.sequence, manager.loop.time()
+async def outgoing_details(manager: QueueManager, queue: OutgoingQueue) -> Value:
+    """With the figures of exactly-once delivery, as MSMQ has them.  [MC-MQAC] 3.10.4.1.2"""
+    manager.outgoing.release()
+    await manager.storage.batch.run(lambda db: None)  # what is acknowledged is off the disk now
+    bounds, unconfirmed = await manager.storage.read(partial(_unfinished, outgoing_id=queue.id))
+    first, last = (queue.number_of(key & LOOKUP_MASK) for key in bounds or (0, 0))
+    sequence, now, wall = queue.sequence, manager.loop.time(), manager.environment.time()
     timestamp, ordinal = sequence_parts(sequence.sequence_id)
     remote = queue.link.remote_id
+    resend_at = sequence.next_timer()
     return outgoing_queue(manager, queue) | {
         "queue_manager": None if remote is None else guid_text(remote),
         "sequence": {
@@ -140,18 +154,46 @@ def outgoing_details(manager: QueueManager, queue: OutgoingQueue) -> Value:
             "timestamp": timestamp,
             "ordinal": ordinal,
             "outstanding": sequence.outstanding,
-            "first_unacknowledged": sequence.in_flight[0] if sequence.in_flight else None,
-            "last_unacknowledged": sequence.in_flight[-1] if sequence.in_flight else None,
+            "next_number": sequence.next_number,
+            "last_ack": sequence.acknowledged or None,
+            "last_ack_time": None
+            if sequence.last_ack_at is None
+            else _moment(wall - (now - sequence.last_ack_at)),
+            "last_ack_count": sequence.last_ack_count,
+            "first_unacknowledged": None if bounds is None else first,
+            "last_unacknowledged": None if bounds is None else last,
+            "unacknowledged": sequence.outstanding,
+            "sent_unacknowledged": len(sequence.in_flight),
+            "unconfirmed": unconfirmed,
             "order_acks": sequence.ack_count,
             "last_order_ack_ago_s": _ago(now, sequence.last_ack_at),
             "resends": sequence.resend_count,
-            "resend_in_s": _until(now, sequence.next_timer()),
+            "resend_interval_s": sequence.resend_interval_s,
+            "resend_time": None if resend_at is None else _moment(wall + max(0.0, resend_at - now)),
+            "resend_in_s": _until(now, resend_at),
         },
         "connection_history": [
-            {"ago_s": _ago(now, attempt.at), "result": attempt.result}
+            {
+                "time": _moment(wall - (now - attempt.at)),
+                "ago_s": _ago(now, attempt.at),
+                "address": attempt.address,
+                "result": attempt.result,
+                "times": attempt.times,
+                "first_time": _moment(
+                    wall - (now - (attempt.at if attempt.first_at is None else attempt.first_at))
+                ),
+            }
             for attempt in reversed(queue.link.retry.history)
         ],
     }
+
+
+def _unfinished(db: sqlite3.Connection, outgoing_id: int) -> tuple[tuple[int, int] | None, int]:
+    """First and last key of transactional messages; how many wait to be confirmed."""
+    return (
+        outgoing_rows.bounds(db, outgoing_id, OUTGOING_TRANSACTIONAL_LEVEL),
+        whereabouts.awaiting_count(db, outgoing_id),
+    )
 
 
 def sequences(manager: QueueManager) -> list[Value]:
@@ -166,6 +208,7 @@ def sequences(manager: QueueManager) -> list[Value]:
             "number": stream.sequence.durable_number,
             "rejected": stream.sequence.rejects,
             "last_seen_ago_s": _ago(now, stream.sequence.last_seen),
+            "explanation": _arrived_so_far(stream.sequence.durable_number, stream.sequence.rejects),
         }
         for stream in manager.incoming.streams
     ]
@@ -178,11 +221,30 @@ def sequences(manager: QueueManager) -> list[Value]:
             "number": queue.sequence.next_number - 1,
             "acknowledged": queue.sequence.acknowledged,
             "outstanding": queue.sequence.outstanding,
+            "explanation": _acknowledged_so_far(queue.sequence),
         }
         for queue in manager.outgoing.queues
         if queue.sequence.next_number > 1 or queue.sequence.base
     ]
     return incoming + outgoing
+
+
+def _arrived_so_far(number: int, rejects: int) -> str:
+    if not number:
+        return "Nothing of it was kept yet."
+    text = f"All up to {number} was kept, in order."
+    if rejects:
+        text += f" {rejects} came since that were known, or that follow one which is missing."
+    return text
+
+
+def _acknowledged_so_far(sequence: OutgoingSequence) -> str:
+    if not sequence.outstanding:
+        return f"All {sequence.next_number - 1} were acknowledged."
+    text = f"{sequence.outstanding} are not acknowledged, {len(sequence.in_flight)} of them sent."
+    if sequence.resend_count:
+        text += f" They were sent again after {sequence.resend_count} times in vain."
+    return text
 
 
 def sessions(manager: QueueManager) -> list[Value]:
@@ -223,6 +285,10 @@ def _explanation(manager: QueueManager, queue: OutgoingQueue) -> str:
 
 def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _moment(seconds: float) -> str:
+    return time_text(int(seconds * 1000))
 
 
 def _ago(now: float, then: float | None) -> float | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
@@ -41,11 +43,25 @@ def list_(configuration: Configuration, as_json: bool) -> None:
 @json_option
 @pass_configuration
 def show(configuration: Configuration, destination: str, as_json: bool) -> None:
-    """Show one outgoing queue: its sequence, and how its connection fared."""
-    from qmd.cli.output import print_facts
+    """Show one outgoing queue.
+
+    With the figures of exactly-once delivery, and the history of its connection in words.
+    """
+    from qmd.cli.output import print_facts, print_json
 
     facts = configuration.ask(lambda qm: qm.show_outgoing(destination))
-    print_facts(facts, as_json=as_json)
+    if as_json:
+        print_json(facts)
+        return
+    nested = ("sequence", "connection_history")
+    print_facts({key: facts[key] for key in facts if key not in nested}, as_json=False)
+    click.secho("exactly-once delivery", bold=True)
+    print_facts(_delivery(facts["sequence"]), as_json=False)
+    click.secho("connection history, the latest first", bold=True)
+    for attempt in facts["connection_history"]:
+        click.echo(f"  {_attempt(attempt)}")
+    if not facts["connection_history"]:
+        click.echo("  no attempt to connect was made since the daemon was started")
 
 
 @outgoing.command()
@@ -76,6 +92,45 @@ def kick(configuration: Configuration, destination: str, as_json: bool) -> None:
     """Connect now, and send everything unacknowledged again."""
     configuration.ask(lambda qm: qm.kick_outgoing(destination))
     _done("kicked", destination, as_json=as_json)
+
+
+def _delivery(sequence: dict[str, Any]) -> dict[str, Any]:
+    """The figures in the words of MSMQ's administrators."""
+    unacknowledged = sequence["unacknowledged"]
+    first, last = sequence["first_unacknowledged"], sequence["last_unacknowledged"]
+    resend = "-"
+    if sequence["resend_time"] is not None:
+        resend = f"{sequence['resend_time']}, in {sequence['resend_in_s']:g} s"
+    acknowledged = "none since the daemon was started or the sequence began"
+    if sequence["last_ack"] is not None:
+        count = sequence["last_ack_count"]
+        times = "" if count == 1 else f", which came {count} times"
+        acknowledged = f"{sequence['last_ack']} at {sequence['last_ack_time']}{times}"
+    return {
+        "  sequence": f"{sequence['id']} (timestamp {sequence['timestamp']},"
+        f" ordinal {sequence['ordinal']})",
+        "  last ack": acknowledged,
+        "  unacknowledged": f"{unacknowledged} ({sequence['sent_unacknowledged']} of them sent)",
+        "  first, last unacknowledged": "-" if first is None else f"{first}, {last}",
+        "  next number": sequence["next_number"],
+        "  delivered, receipt unconfirmed": sequence["unconfirmed"],
+        "  resends since all was acknowledged": sequence["resends"],
+        "  resend interval": f"{sequence['resend_interval_s']:g} s",
+        "  next resend": resend,
+    }
+
+
+def _attempt(attempt: dict[str, Any]) -> str:
+    """As a line: when, where, what came of it."""
+    from qmd.cli.output import printable
+
+    result = attempt["result"]
+    where = attempt["address"] or "the other queue manager"
+    connected = result == "connected"
+    what = f"a session with {where} was opened" if connected else f"{where}: {result}"
+    if attempt["times"] > 1:
+        what += f" ({attempt['times']} times since {attempt['first_time']})"
+    return printable(f"{attempt['time']} ({attempt['ago_s']:g} s ago)  {what}")
 
 
 def _done(what: str, destination: str, *, as_json: bool) -> None:

@@ -28,5 +28,6 @@ def list_(configuration: Configuration, as_json: bool) -> None:
         ("SEQUENCE", "id"),
         ("NUMBER", "number"),
         ("ACKNOWLEDGED", "acknowledged"),
+        ("EXPLANATION", "explanation"),
     ]
     print_rows(sequences, columns, as_json=as_json, none="no sequences")

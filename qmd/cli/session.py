@@ -29,5 +29,8 @@ def list_(configuration: Configuration, as_json: bool) -> None:
         ("SENT", "sent"),
         ("RECEIVED", "received"),
         ("UNACKNOWLEDGED", "unacknowledged"),
+        ("BYTES SENT", "bytes_sent"),
+        ("BYTES RECEIVED", "bytes_received"),
+        ("AGE (s)", "age_s"),
     ]
     print_rows(sessions, columns, as_json=as_json, none="no sessions")

@@ -19,10 +19,13 @@ CONNECTED = "connected"
 
 
 class Attempt(NamedTuple):
-    """How one attempt ended; `at` is in seconds of the clock that `now` is taken from."""
+    """How one attempt ended, or several that ended alike; times are of the clock of `now`."""
 
     at: float
     result: str
+    address: str = ""  # where it led
+    times: int = 1
+    first_at: float | None = None  # of several
 
 
 class Retry:
@@ -41,16 +44,16 @@ class Retry:
         self._max_s = max_s
         self._wait_s = first_s
 
-    def failed(self, now: float, result: str) -> None:
+    def failed(self, now: float, result: str, address: str = "") -> None:
         """No session came of it, or it has ended; `result` is a sentence for people."""
-        self.history.append(Attempt(now, result))
+        self._note(now, result, address)
         self.failures += 1
         self.next_attempt = now + self._wait_s
         self._wait_s = min(self._wait_s * FACTOR, self._max_s)
 
-    def succeeded(self, now: float) -> None:
+    def succeeded(self, now: float, address: str = "") -> None:
         """The session is open."""
-        self.history.append(Attempt(now, CONNECTED))
+        self._note(now, CONNECTED, address)
         self.failures = 0
         self.next_attempt = now
         self._wait_s = self._first_s
@@ -59,6 +62,15 @@ class Retry:
         """Somebody wants it now; the next failure is waited for as after the first."""
         self.next_attempt = now
         self._wait_s = self._first_s
+
+    def _note(self, now: float, result: str, address: str) -> None:
+        """A peer that is gone for days must not push out what was before that."""
+        if self.history and self.history[-1][1:3] == (result, address):
+            last = self.history.pop()
+            first_at = last.at if last.first_at is None else last.first_at
+            self.history.append(Attempt(now, result, address, last.times + 1, first_at))
+        else:
+            self.history.append(Attempt(now, result, address))
 
 
 class QueueState(Enum):

@@ -185,6 +185,7 @@ class OutgoingSequence:
         "base",
         "in_flight",
         "last_ack_at",
+        "last_ack_count",
         "next_number",
         "outstanding",
         "resend_count",
@@ -216,6 +217,7 @@ class OutgoingSequence:
         self.resend_count = 0  # expiries of the timer since everything was acknowledged
         self.ack_count = 0
         self.last_ack_at: float | None = None
+        self.last_ack_count = 0  # how often the order ack for `acknowledged` came
         self._highest_transmitted = next_number - 1
         self._fresh = True  # nothing was transmitted in this pass
         self._intervals_s = resend_intervals_s
@@ -280,8 +282,10 @@ class OutgoingSequence:
         self.ack_count += 1
         self.last_ack_at = now
         if number <= self.acknowledged:
+            self.last_ack_count += 0 < number == self.acknowledged
             return None
         self.acknowledged = number
+        self.last_ack_count = 1
         in_flight = self.in_flight
         while in_flight and in_flight[0] <= number:
             in_flight.popleft()
@@ -348,6 +352,11 @@ class OutgoingSequence:
         if self._due is not None and self._relink_at is None:
             self._relink_at = now + RELINK_DELAY_S
 
+    @property
+    def resend_interval_s(self) -> float:
+        """How long an order ack is waited for now; longer after each time in vain."""
+        return self._interval_s()
+
     def _interval_s(self) -> float:
         return self._intervals_s[min(self.resend_count, len(self._intervals_s) - 1)]
 
@@ -364,5 +373,5 @@ class OutgoingSequence:
         self.base += self.next_number - 1
         self.sequence_id += 1
         self.next_number = 1
-        self.acknowledged = 0
+        self.acknowledged = self.last_ack_count = 0
         self._highest_transmitted = 0

@@ -64,3 +64,17 @@ def test_each_state_of_a_queue_is_described_in_one_sentence(state):
     assert state.value == state.name.lower()
     assert state.description.endswith(".")
     assert state.description.count(".") == 1
+
+
+def test_what_repeats_itself_is_one_entry_with_its_count():
+    retry = Retry()
+    retry.succeeded(1.0, "hostb:1801")
+    for second in range(10, 40):
+        retry.failed(float(second), "connection refused", "hostb:1801")
+    retry.failed(50.0, "connection refused", "10.0.0.5:1801")
+
+    assert list(retry.history) == [
+        Attempt(1.0, "connected", "hostb:1801"),
+        Attempt(39.0, "connection refused", "hostb:1801", 30, 10.0),
+        Attempt(50.0, "connection refused", "10.0.0.5:1801"),
+    ]

@@ -368,6 +368,7 @@ class TestAcknowledgments:
         assert sequence.acknowledge(ID, 0, now=4.0) is None
 
         assert (sequence.ack_count, sequence.last_ack_at) == (4, 4.0)
+        assert sequence.last_ack_count == 2, "for the one that counts"
 
     @pytest.mark.parametrize("other", [ID - 1, ID + 1, 0])
     def test_an_order_ack_of_another_sequence_is_ignored(self, other):

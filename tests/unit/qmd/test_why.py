@@ -463,3 +463,31 @@ async def asked(remote: Any, what: Question, *, patience: int = 1) -> Answer:
                     assert isinstance(answer, Answer)
                     return answer
     raise AssertionError("no answer came")
+
+
+@hosted
+async def test_a_message_whose_receipt_is_not_confirmed_says_where_it_is(hosts: Hosts) -> None:
+    a, b = await hosts.start("a"), await hosts.start("b")
+    await b.create("orders", transactional=True)
+    destination = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
+    (sent,) = await a.send(
+        destination, b"x", delivery=TRANSACTIONAL, time_to_be_received_s=3600, dead_letter=True
+    )
+    await until(lambda: not a.sending_to(destination).messages, "the order ack")
+
+    told = await why(a, sent, ask=True)
+
+    assert told["state"] == "awaiting_receipt"
+    assert f"it is in {destination}, and its receipt is not confirmed yet." in told["sentences"][0]
+    assert "it goes to the transactional dead-letter queue" in told["sentences"][0]
+    assert told["peers"][0]["state"] == "queued"
+
+    await b.receive("orders")
+    await until_state(a, sent, "confirmed")
+
+
+async def until_state(host: Host, message: str, state: str) -> None:
+    """Ask again and again."""
+    async with asyncio.timeout(10):
+        while (await why(host, message))["state"] != state:
+            await asyncio.sleep(0.01)
