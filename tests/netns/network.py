@@ -24,7 +24,7 @@ ROUTER = "r"
 BEHIND_THE_PROXY = "c"
 PORT = 1801
 PROXY_PORT = 2001
-TOOLS = ("ip", "tc", "ss", "nft")
+TOOLS = ("ip", "tc", "ss", "nft", "nsenter")
 _PREFIX = "qmd-test-"
 
 
@@ -112,7 +112,8 @@ class Network:
 
     def prefix(self, host: str) -> tuple[str, ...]:
         """What a command begins with that shall run on that computer."""
-        return ("ip", "netns", "exec", self._names[host])
+        # Not `ip netns exec`: that copies all mounts, which then cannot be unmounted meanwhile.
+        return ("nsenter", f"--net=/run/netns/{self._names[host]}")
 
     def run(self, host: str, *command: str) -> str:
         return _run(*self.prefix(host), *command)

@@ -8,7 +8,7 @@ from benchmarks.pair import run
 from tests.netns.network import Network, why_not
 from tests.netns.world import World
 
-HARM_S = 25.0
+HARM_S = 20.0
 SETTLE_S = 25.0
 
 
