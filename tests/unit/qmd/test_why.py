@@ -490,4 +490,4 @@ async def until_state(host: Host, message: str, state: str) -> None:
     """Ask again and again."""
     async with asyncio.timeout(10):
         while (await why(host, message))["state"] != state:
-            await asyncio.sleep(0.01)
+            pass
