@@ -55,6 +55,7 @@ _PHRASES = {
     "retransmitted": "transmitted again to {peer}",
     "session_acknowledged": "taken over by {peer}",
     "order_acknowledged": "order-acknowledged by {peer}",
+    "awaiting": "kept until its receipt is confirmed",
     "accepted": "accepted from {peer} into {queue}",
     "duplicate": "offered again by {peer}, and not kept twice",
     "out_of_order": "offered by {peer} before the one that precedes it, and not kept",

@@ -13,7 +13,7 @@ import pytest
 
 from protocol.identifiers import guid_text
 from protocol.message_class import MessageClass
-from qmd import asking
+from qmd import account, asking
 from qmd.asking import QUEUE, Answer, Question
 from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL
 from qmd.local_queue import Reader
@@ -206,6 +206,13 @@ async def test_repeated_events_are_one_sentence(hosts: Hosts) -> None:
     assert len(told["events"]) == 42
     (again,) = [each for each in told["sentences"] if "transmitted again" in each]
     assert again.startswith("It was transmitted again to b 40 times, first at ")
+
+
+def test_every_kind_of_event_has_words() -> None:
+    of_messages = {kind.value for kind in Kind} - {Kind.STARTED.value}
+
+    assert set(account._PHRASES) == of_messages
+    assert set(account._ENDS) <= of_messages
 
 
 # The other side.
