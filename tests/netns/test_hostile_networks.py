@@ -9,7 +9,7 @@ from tests.netns.network import Network, why_not
 from tests.netns.world import World
 
 HARM_S = 20.0
-SETTLE_S = 25.0
+SETTLE_S = 60.0
 
 
 @pytest.mark.process

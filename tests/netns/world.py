@@ -28,7 +28,8 @@ DELAY_S = 0.5
 BURST_MESSAGES = 20
 PAUSE_S = 0.7  # between two bursts of a stream, on average
 RESTART_S = 0.5  # of a daemon that was killed, by which phases become longer
-MESSAGES_MAX = 400_000  # of one stream
+MESSAGES_MAX_PER_S = 100  # of one stream: three times what chance gives
+MESSAGES_MAX = 10_000  # at least so many
 
 # Timers as a careful operator of such lines would set them, so that an hour holds many recoveries.
 TIMERS = {
@@ -60,14 +61,14 @@ class Stream:
         del self.tally.arrivals[sent:]
 
 
-def streams() -> list[Stream]:
+def streams(messages_max: int) -> list[Stream]:
     return [
-        Stream("a", "b", Tally("transactional", MESSAGES_MAX)),
-        Stream("b", "a", Tally("recoverable", MESSAGES_MAX)),
-        Stream("b", "a", Tally("express", MESSAGES_MAX)),
-        Stream("a", "c", Tally("transactional", MESSAGES_MAX)),
-        Stream("c", "b", Tally("transactional", MESSAGES_MAX)),
-        Stream("c", "a", Tally("recoverable", MESSAGES_MAX)),
+        Stream("a", "b", Tally("transactional", messages_max)),
+        Stream("b", "a", Tally("recoverable", messages_max)),
+        Stream("b", "a", Tally("express", messages_max)),
+        Stream("a", "c", Tally("transactional", messages_max)),
+        Stream("c", "b", Tally("transactional", messages_max)),
+        Stream("c", "a", Tally("recoverable", messages_max)),
     ]
 
 
@@ -96,7 +97,7 @@ class World:
         self._chance = random.Random(seed)
         self._seed = seed
         self._tell = tell
-        self._streams = streams()
+        self._streams: list[Stream] = []
         self._daemons = {
             host: Daemon(
                 folder / host,
@@ -115,6 +116,7 @@ class World:
 
     async def run(self, seconds: float, *, settle_s: float) -> Report:
         """Do harm for so long, then give everything `settle_s` to arrive."""
+        self._streams = streams(MESSAGES_MAX + round(seconds * MESSAGES_MAX_PER_S))
         daemons = list(self._daemons.values())
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(ended_at_last(*daemons))
@@ -181,10 +183,10 @@ class World:
     async def _send(self, stream: Stream) -> None:
         tally = stream.tally
         address = self._network.address(stream.target)
-        number = 0
+        number, most = 0, tally.total - BURST_MESSAGES
         destination = f"DIRECT=TCP:{address}\\private$\\{stream.queue}"
         async with self._clients[stream.source].sender(destination) as sender:
-            while not self._ending.is_set() and number < MESSAGES_MAX - BURST_MESSAGES:
+            while not self._ending.is_set() and number < most:
                 for _ in range(self._chance.randint(1, BURST_MESSAGES)):
                     tally.kills_before[number] = self.report.kills
                     confirmed = await sender.send(tally.body(number), delivery=tally.delivery)
