@@ -410,6 +410,17 @@ class ControlConnection(asyncio.Protocol):
         count = self._manager.transactions.abort(request.transaction, self, request.reason)
         self._done(request.number, count)
 
+    def _enlist(self, request: frames.Enlist) -> None:
+        work = self._manager.branches.enlist(request.transaction, self, request.resource)
+        self._change(request.number, work)
+
+    def _forget_branch(self, request: frames.ForgetBranch) -> None:
+        work = self._manager.branches.forget(request.transaction, request.resource)
+        self._change(request.number, work)
+
+    def _list_branches(self, request: frames.ListBranches) -> None:
+        self._look(request.number, self._manager.branches.overview())
+
     def _list_transactions(self, request: frames.ListTransactions) -> None:
         self._done(request.number, overview.transactions(self._manager))
 
@@ -536,6 +547,9 @@ _HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
     frames.Settle: ControlConnection._settle,
     frames.Commit: ControlConnection._commit,
     frames.Abort: ControlConnection._abort,
+    frames.Enlist: ControlConnection._enlist,
+    frames.ForgetBranch: ControlConnection._forget_branch,
+    frames.ListBranches: ControlConnection._list_branches,
     frames.ListTransactions: ControlConnection._list_transactions,
     frames.CreateQueue: ControlConnection._create_queue,
     frames.SetQueue: ControlConnection._set_queue,

@@ -280,6 +280,24 @@ class Abort(Request, tag="abort", frozen=True):
     reason: str = ""
 
 
+class Enlist(Request, tag="enlist", frozen=True):
+    """A database is about to take part in the transaction, under a name that it always has."""
+
+    transaction: TransactionId
+    resource: str
+
+
+class ForgetBranch(Request, tag="forget_branch", frozen=True):
+    """The database has committed or rolled back, as was decided.  -> 1, or 0: it was forgotten"""
+
+    transaction: TransactionId
+    resource: str
+
+
+class ListBranches(Request, tag="list_branches", frozen=True):
+    """-> [{transaction, resource, decision, age_s}, ...] of databases that may not have heard"""
+
+
 class ListTransactions(Request, tag="list_transactions", frozen=True):
     """-> [{transaction, age_s, idle_s, sent, received, ...}, ...] of those under way"""
 
@@ -410,6 +428,9 @@ AnyRequest = (
     | Settle
     | Commit
     | Abort
+    | Enlist
+    | ForgetBranch
+    | ListBranches
     | ListTransactions
     | CreateQueue
     | SetQueue

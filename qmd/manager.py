@@ -25,6 +25,7 @@ from protocol.identifiers import message_id_text
 from qmd import quotas
 from qmd.administration import Administration
 from qmd.asking import Asking
+from qmd.branches import Branches
 from qmd.choosing import Choosing
 from qmd.clock import Clock
 from qmd.compose import queue_address
@@ -56,6 +57,7 @@ from qmd.undelivered import Undelivered
 from qmd.usage import Usage
 from storage import Storage, StorageOptions, own_dead_letters
 from storage import awaiting as awaiting_rows
+from storage import branches as branch_rows
 from storage import history as history_rows
 from storage import messages as message_rows
 from storage import outcomes as outcome_rows
@@ -121,6 +123,7 @@ class QueueManager:
         self.sending = Sending(self)
         self.reading = Reading(self)
         self.transactions = Transactions(self)
+        self.branches = Branches(self)
         self.picking = Picking(self)
         self.endings = Endings(self)
         self.administration = Administration(self)
@@ -180,6 +183,7 @@ class QueueManager:
                 state.transactional.get(outgoing.id, 0),
                 state.awaiting.get(outgoing.id, EMPTY),
             )
+        self.branches.restore(state.branches)
         for stream in state.streams:
             queue = self.queues_by_id.get(stream.queue_id)
             if queue is not None:
@@ -360,6 +364,7 @@ class _State(NamedTuple):
     streams: list[sequence_rows.IncomingSequenceRow]
     history: list[history_rows.HistoryRow]
     own_dead_letters: dict[int, int]
+    branches: list[branch_rows.BranchRow]
 
 
 def _read_state(db: sqlite3.Connection) -> _State:
@@ -373,4 +378,5 @@ def _read_state(db: sqlite3.Connection) -> _State:
         sequence_rows.list_all(db),
         history_rows.entries(db),
         own_dead_letters.queues_by_number(db),
+        branch_rows.list_all(db),
     )

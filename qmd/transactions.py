@@ -139,6 +139,10 @@ class Transactions:
         transaction.bytes += size
         return self._manager.sending.ids(numbers)
 
+    def is_under_way(self, transaction_id: bytes) -> bool:
+        """Whether it may still commit."""
+        return transaction_id in self._live
+
     def reader(self, transaction_id: bytes, owner: Hashable) -> Reader:
         """Who has what the transaction receives.  Raises Refusal."""
         return self._find(transaction_id, owner).reader

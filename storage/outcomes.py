@@ -33,8 +33,12 @@ def list_all(db: sqlite3.Connection) -> list[OutcomeRow]:
 
 
 def forget(db: sqlite3.Connection, before_s: int, rows_max: int) -> int:
-    """Delete what was recorded before `before_s`, the oldest first; how many rows that were."""
+    """Delete what was recorded before `before_s`, the oldest first; how many rows that were.
+
+    What a database may still have to hear stays: see `storage.branches`.
+    """
     return db.execute(
-        "DELETE FROM outcome WHERE at_s < ? AND id IN (SELECT id FROM outcome ORDER BY id LIMIT ?)",
+        "DELETE FROM outcome WHERE at_s < ? AND id IN (SELECT id FROM outcome"
+        " WHERE token NOT IN (SELECT transaction_id FROM branch) ORDER BY id LIMIT ?)",
         (before_s, rows_max),
     ).rowcount

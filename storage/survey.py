@@ -36,6 +36,7 @@ _COLUMNS: dict[str, tuple[type | tuple[type, ...], ...]] = {
     "message_id_history": (bytes, int, int),
     "outcome": (bytes, bytes, int),
     "own_dead_letter": (int, str, int),
+    "branch": (bytes, str, int),
 }
 
 

@@ -92,4 +92,11 @@ ENTRIES = (
         "access_denied",
         "MQ_ERROR_ACCESS_DENIED",
     ),
+    Entry(
+        4011,
+        "database_in_doubt",
+        "A database could not be told how a transaction ended.",
+        "It was prepared there, and refuses to commit or to roll back now; its own words say why.",
+        "Mend what it says and try again; or do it there, and `qmd transaction resolve` it.",
+    ),
 )

@@ -135,4 +135,26 @@ ENTRIES = (
         "The library pyarrow is not installed beside qmd, or cannot be loaded.",
         "Install the extra: pip install 'qmd[spark]', or use --format ndjson.",
     ),
+    Entry(
+        5018,
+        "driver_missing",
+        "The driver of a database is not installed.",
+        "It is not part of qmd itself.",
+        "Install it: pip install 'qmd[postgresql]'.",
+    ),
+    Entry(
+        5019,
+        "database_unreachable",
+        "The database cannot be asked.",
+        "Its own words in the error say why.",
+        "Do what they ask for; see --dsn.",
+    ),
+    Entry(
+        5020,
+        "no_such_branch",
+        "No database of that name is in doubt about this transaction.",
+        "It was recovered, or resolved before; or the name or the id is misspelt.",
+        "See `qmd transaction list`.",
+        "not_found",
+    ),
 )

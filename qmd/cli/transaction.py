@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import json_option
 from qmd.cli.program import ExitCode, Failure
+
+if TYPE_CHECKING:
+    from qmd.client import QueueManager
 
 
 @click.group()
@@ -18,10 +23,10 @@ def transaction() -> None:
 @json_option
 @pass_configuration
 def list_(configuration: Configuration, as_json: bool) -> None:
-    """List the transactions that are under way, the oldest first."""
+    """List the transactions that are under way, and those that a database is in doubt about."""
     from qmd.cli.output import print_rows
 
-    found = configuration.ask(lambda qm: qm.list_transactions())
+    found = configuration.ask(_all)
     columns = [
         ("TRANSACTION", "transaction"),
         ("STATE", "state"),
@@ -29,8 +34,104 @@ def list_(configuration: Configuration, as_json: bool) -> None:
         ("IDLE S", "idle_s"),
         ("SENT", "sent"),
         ("RECEIVED", "received"),
+        ("DATABASE", "resource"),
+        ("DECISION", "decision"),
     ]
     print_rows(found, columns, as_json=as_json, none="no transactions are under way")
+
+
+async def _all(qm: QueueManager) -> list[dict[str, Any]]:
+    """What is undecided is shown as under way."""
+    in_doubt = [
+        {"state": "in doubt"} | branch
+        for branch in await qm.list_branches()
+        if branch["decision"] != "undecided"
+    ]
+    return await qm.list_transactions() + in_doubt
+
+
+@transaction.command()
+@click.argument("database")
+@click.option(
+    "--dsn",
+    help="How to connect, as PostgreSQL's libpq has it.  [default: the environment: PGHOST, ...]",
+)
+@click.option(
+    "--dsn-file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A file with it, so that no password is seen in the list of processes.",
+)
+@json_option
+@pass_configuration
+def recover(
+    configuration: Configuration,
+    database: str,
+    dsn: str | None,
+    dsn_file: str | None,
+    as_json: bool,
+) -> None:
+    """Tell PostgreSQL how transactions ended that left it waiting.
+
+    DATABASE is the name that it has in transactions.  Programs do the same when they begin;
+    this is for when none is left to do so, from a timer for example.
+    """
+    from pathlib import Path
+
+    from qmd.cli.output import print_facts
+    from qmd.client import Database
+
+    if dsn is not None and dsn_file is not None:
+        raise click.UsageError("give --dsn or --dsn-file, one of them only")
+    try:
+        import psycopg
+    except ModuleNotFoundError as error:
+        raise Failure(
+            ExitCode.FAILED,
+            "psycopg, the driver of PostgreSQL, is not installed: pip install 'qmd[postgresql]'",
+            "driver_missing",
+        ) from error
+    where = Path(dsn_file).read_text(encoding="utf-8").strip() if dsn_file else dsn or ""
+    resource = Database(database, lambda: psycopg.connect(where))
+    try:
+        told = configuration.ask(resource.recover)
+    except psycopg.Error as error:
+        raise Failure(
+            ExitCode.UNREACHABLE, f"PostgreSQL says: {error}", "database_unreachable"
+        ) from error
+    print_facts({key.replace(" ", "_"): ids for key, ids in told.items()}, as_json=as_json)
+
+
+@transaction.command()
+@click.argument("transaction_id", metavar="TRANSACTION")
+@click.argument("database")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@pass_configuration
+def resolve(configuration: Configuration, transaction_id: str, database: str, yes: bool) -> None:
+    """Forget that a database is in doubt, after you have told it yourself.
+
+    `qmd transaction list` shows what was decided; in PostgreSQL, `SELECT gid FROM
+    pg_prepared_xacts` shows what waits, and COMMIT PREPARED or ROLLBACK PREPARED ends it.
+    """
+    wanted = _parsed(transaction_id)
+    if not yes:
+        click.confirm(
+            f"Has {database} been told how transaction {wanted.hex()} ended?", abort=True, err=True
+        )
+    if not configuration.ask(lambda qm: qm.forget_branch(wanted, database)):
+        raise Failure(
+            ExitCode.NOT_FOUND,
+            f"{database} is not in doubt about transaction {wanted.hex()}",
+            "no_such_branch",
+        )
+
+
+def _parsed(transaction_id: str) -> bytes:
+    try:
+        return bytes.fromhex(transaction_id)
+    except ValueError:
+        raise click.UsageError(
+            f"{transaction_id} is no transaction id: 32 hexadecimal digits"
+        ) from None
 
 
 @transaction.command()
@@ -45,12 +146,7 @@ def show(configuration: Configuration, transaction_id: str, as_json: bool) -> No
     """
     from qmd.cli.output import print_facts
 
-    try:
-        wanted = bytes.fromhex(transaction_id)
-    except ValueError:
-        raise click.UsageError(
-            f"{transaction_id} is no transaction id: 32 hexadecimal digits"
-        ) from None
+    wanted = _parsed(transaction_id)
     facts = next(
         (
             each

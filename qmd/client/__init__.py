@@ -36,6 +36,7 @@ from qmd.client.queue_manager import Moved, QueueManager, connect
 from qmd.client.receiver import Taken
 from qmd.client.sender import Sender
 from qmd.client.transaction import Transaction, current_transaction, no_transaction
+from qmd.client.two_phase import Database
 from qmd.frames import UNLIMITED, Choice
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "Choice",
     "ClientError",
     "Cursor",
+    "Database",
     "DiskFull",
     "Message",
     "MessageTaken",

@@ -133,11 +133,19 @@ class QueueManager:
 
         It is aborted when nothing is heard of it for `idle_s` (0: as the daemon is set up).
         """
-        return Transaction(self._caller, idle_s)
+        return Transaction(self, self._caller, idle_s)
 
     async def list_transactions(self) -> list[Facts]:
         """Those under way, of all clients."""
         return await self._list(frames.ListTransactions)
+
+    async def list_branches(self) -> list[Facts]:
+        """Databases that may not have heard how a transaction ended, with what was decided."""
+        return await self._list(frames.ListBranches)
+
+    async def forget_branch(self, transaction: bytes, resource: str) -> bool:
+        """A database has done what was decided; whether that was not known yet."""
+        return bool(await self._caller.ask(frames.ForgetBranch, transaction, resource))
 
     async def send_once(
         self,

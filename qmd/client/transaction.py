@@ -17,7 +17,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar, Token
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from qmd import frames
 from qmd.client.caller import Caller
@@ -25,11 +25,16 @@ from qmd.client.connection import Connection
 from qmd.client.errors import (
     ClientError,
     NotConnected,
+    OutcomeUnknown,
     QueueManagerError,
     TransactionAborted,
 )
 from qmd.client.message import Message
 from qmd.client.new_message import Properties, new_message
+from qmd.client.two_phase import Branch, Database
+
+if TYPE_CHECKING:
+    from qmd.client.queue_manager import QueueManager
 
 _current: ContextVar[Transaction | None] = ContextVar("qmd_transaction", default=None)
 
@@ -56,8 +61,10 @@ class Transaction:
     work can be done again in another one.
     """
 
-    def __init__(self, caller: Caller, idle_s: float) -> None:
+    def __init__(self, qm: QueueManager, caller: Caller, idle_s: float) -> None:
+        self._qm = qm
         self._caller = caller
+        self._branches: list[Branch] = []
         self._idle_s = idle_s
         self._connection: Connection | None = None
         self._is_over = False
@@ -121,6 +128,21 @@ class Transaction:
         result = await self._ask(frames.TakeChosen, queue, choice, limit, wait_s, self.id)
         return [Message(stored) for stored in frames.stored_messages(result)]
 
+    async def enlist(self, database: Database) -> Any:
+        """A new connection to the database, whose work commits or rolls back with the transaction.
+
+        It must be neither committed nor closed by its user.  See `qmd.client.two_phase`.
+        """
+        self._check()
+        assert self._connection is not None
+        try:
+            branch = await Branch.begin(database, self._qm, self._connection, self.id)
+        except NotConnected as lost:
+            await self._end_branches(commit=False)
+            raise self._aborted(lost) from lost
+        self._branches.append(branch)
+        return branch.connection
+
     async def commit(self) -> list[str]:
         """All of it is done, and on disk, when this returns; the ids of what was sent.
 
@@ -128,17 +150,34 @@ class Transaction:
         transaction's id as `token`, when nobody answers any more.
         """
         self._check()
+        for branch in self._branches:
+            try:
+                await branch.prepare()
+            except BaseException as error:
+                await self.abort(f"{branch.database.name} could not prepare: {error}"[:200])
+                raise
+        # Once it is asked for it goes on, even if whoever waits for it is cancelled.
+        return await asyncio.shield(asyncio.ensure_future(self._commit()))
+
+    async def _commit(self) -> list[str]:
         self._is_over = True
         assert self._connection is not None
         try:
-            self.sent = await asyncio.shield(self._connection.ask(frames.Commit, self.id))
-        except NotConnected as lost:
-            outcome = await self._caller.outcome(self.id)
-            if outcome is None:
-                raise TransactionAborted(
-                    f"nothing of the transaction was done: {lost.text}", "do its work again"
-                ) from lost
-            self.sent = outcome
+            try:
+                self.sent = await self._connection.ask(frames.Commit, self.id)
+            except NotConnected as lost:
+                outcome = await self._caller.outcome(self.id)
+                if outcome is None:
+                    raise self._aborted(lost) from lost
+                self.sent = outcome
+        except (OutcomeUnknown, asyncio.CancelledError):
+            for branch in self._branches:
+                await branch.leave()
+            raise
+        except BaseException:
+            await self._end_branches(commit=False)
+            raise
+        await self._end_branches(commit=True)
         return self.sent
 
     async def abort(self, reason: str = "") -> None:
@@ -150,6 +189,7 @@ class Transaction:
             # A connection that ends aborts it as well.
             with contextlib.suppress(NotConnected, QueueManagerError):
                 await self._connection.ask(frames.Abort, self.id, reason)
+        await self._end_branches(commit=False)
 
     async def __aenter__(self) -> Transaction:
         await self.begin()
@@ -181,9 +221,19 @@ class Transaction:
             return await self._connection.ask(verb, *arguments)
         except NotConnected as lost:
             self._is_over = True
-            raise TransactionAborted(
-                f"nothing of the transaction was done: {lost.text}", "do its work again"
-            ) from lost
+            await self._end_branches(commit=False)
+            raise self._aborted(lost) from lost
         except TransactionAborted:
             self._is_over = True
+            await self._end_branches(commit=False)
             raise
+
+    async def _end_branches(self, *, commit: bool) -> None:
+        branches, self._branches = self._branches, []
+        for branch in branches:
+            await branch.end(self._qm, self.id, commit=commit)
+
+    def _aborted(self, lost: NotConnected) -> TransactionAborted:
+        return TransactionAborted(
+            f"nothing of the transaction was done: {lost.text}", "do its work again"
+        )

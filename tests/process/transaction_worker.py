@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+import time
 
-from qmd.client import ClientError, TransactionAborted, connect
+from qmd.client import NotConnected, TransactionAborted, connect
 
 
 class _OnPurpose(Exception):
@@ -36,8 +37,17 @@ async def work(socket: str, destinations: list[str]) -> None:
                 continue
 
 
+async def main() -> None:
+    """It may begin in a moment when the daemon is down."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return await work(sys.argv[1], sys.argv[2:])
+        except NotConnected:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.1)
+
+
 if __name__ == "__main__":
-    try:
-        asyncio.run(work(sys.argv[1], sys.argv[2:]))
-    except ClientError as error:
-        sys.exit(f"{error}")
+    asyncio.run(main())

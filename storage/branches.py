@@ -1,0 +1,35 @@
+"""Table `branch`: the parts of transactions that databases have to commit, or to roll back.
+
+A row is there before the database prepares, and until it has done what was decided: so after any
+crash it is known which databases may still wait.  The decision itself is the transaction's outcome,
+which is kept as long as one of its branches is.
+"""
+
+import sqlite3
+from typing import NamedTuple
+
+
+class BranchRow(NamedTuple):
+    transaction_id: bytes
+    resource: str
+    at_s: int
+
+
+COLUMNS = ", ".join(BranchRow._fields)
+
+
+def add(db: sqlite3.Connection, row: BranchRow) -> None:
+    db.execute(f"INSERT OR REPLACE INTO branch ({COLUMNS}) VALUES (?, ?, ?)", row)
+
+
+def forget(db: sqlite3.Connection, transaction_id: bytes, resource: str) -> int:
+    """How many there were: one or none."""
+    return db.execute(
+        "DELETE FROM branch WHERE transaction_id = ? AND resource = ?", (transaction_id, resource)
+    ).rowcount
+
+
+def list_all(db: sqlite3.Connection) -> list[BranchRow]:
+    """The oldest first."""
+    rows = db.execute(f"SELECT {COLUMNS} FROM branch ORDER BY at_s, transaction_id, resource")
+    return list(map(BranchRow._make, rows))
