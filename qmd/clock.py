@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 SAVED_S = 60.0  # what is on disk is not further behind where something depends on it
+TIMER_S = 0.002
 STEP_S = 2.0  # by so much the wall clock may err without a word
 
 
@@ -84,6 +85,11 @@ class Clock:
     def now_s(self) -> int:
         """The second that it is."""
         return int(self._environment.boot_time() + self._ahead_s)
+
+    @property
+    def next_second_in_s(self) -> float:
+        """Not before: a timer may be a little early."""
+        return 1 - self.now % 1 + TIMER_S
 
     def deadline_s(self, time_left_s: int | None) -> int | None:
         """The last second of a life that has so much left; None: it has no end.

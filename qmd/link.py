@@ -171,6 +171,7 @@ class Link:
             if queue.expired:
                 expired, queue.expired = queue.expired, []
                 manager.undelivered.expire(queue, expired)
+                connection.flush_soon()  # there may be more behind them
             if queue.traced:
                 traced, queue.traced = queue.traced, []
                 manager.tracing.sent(traced, connection.host)

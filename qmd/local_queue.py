@@ -28,6 +28,7 @@ from qmd.usage import Gauge, Measured, Usage
 
 WINDOW_ENTRIES_MAX = 4096
 WINDOW_BYTES_MAX = 8 * 1024 * 1024
+EXPIRED_MAX = 100  # ended in one turn of the loop
 TAKE_BYTES_MAX = 8 * 1024 * 1024  # of bodies in one answer; one message always fits
 
 
@@ -179,12 +180,12 @@ class LocalQueue(Measured):
         """Up to `limit` ready messages, in order; what is on disk only is not among them.
 
         Those whose time is over by `now_s` of the queue manager's own clock are put aside into
-        `expired`.
+        `expired`; after EXPIRED_MAX of them it goes on with the next call.
         """
         window, taken = self.window, self.taken
         messages: list[StoredMessage] = []
         size = 0
-        while len(messages) < limit:
+        while len(messages) < limit and len(self.expired) < EXPIRED_MAX:
             entry = window.peek()
             if entry is None or (messages and size + len(entry[1].packet) > TAKE_BYTES_MAX):
                 break
@@ -207,15 +208,14 @@ class LocalQueue(Measured):
         """The connection that has taken the message; None: nobody has, or it is just ending."""
         return next((each for each in self.takers if lookup_id in each.taken.get(self, ())), None)
 
-    def expire_express(self, now_s: int, messages_max: int) -> bool:
-        """Put express messages whose time is over aside: nobody but us knows of them.
-
-        At most so many; True when there may be more.
+    def expire_express(self, now_s: int, messages_max: int) -> int:
+        """Put express messages whose time is over aside, at most so many: nobody but us knows of
+        them.  How many those are.
         """
         over = self._express_deadlines.pop_over(now_s, messages_max)
         # What somebody has taken is ended when it is given back.
         self.expired += [self.express[each] for each in over if each not in self.taken]
-        return len(over) == messages_max
+        return len(over)
 
     def is_busy_with(self, lookup_id: int) -> bool:
         """Whether somebody has the message, so that it cannot be ended."""
@@ -274,7 +274,8 @@ class LocalQueue(Measured):
     ) -> int:
         """Those that `reader` has return to their old place.  Returns how many did.
 
-        Those whose time was over meanwhile are put aside into `expired` as well.
+        Those whose time was over meanwhile are put aside into `expired` as well, EXPIRED_MAX of
+        them at most.
         `aborted`: with the transaction that had them, which each of them remembers.
         """
         mine = reader.taken.get(self, set())
@@ -289,7 +290,10 @@ class LocalQueue(Measured):
                         self.express[lookup_id] = message
                 self.window.put_back(lookup_id, message, len(message.packet))
                 if message.expires_at_s is not None and now_s > message.expires_at_s:
-                    self.expired.append(message)
+                    if len(self.expired) < EXPIRED_MAX:
+                        self.expired.append(message)
+                    elif lookup_id in self.express:  # the reaper's turn, as with stored ones
+                        self._express_deadlines.add(lookup_id, message.expires_at_s)
                 count += 1
         if not mine:
             self.takers.discard(reader)

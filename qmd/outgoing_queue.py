@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 WINDOW_ENTRIES_MAX = 4096
 WINDOW_BYTES_MAX = 8 * 1024 * 1024
+EXPIRED_MAX = 100  # ended in one turn of the loop
 CLOCK_STEP_S = 2  # seconds are cut off at four places
 IN_FLIGHT_ENTRIES_MAX = 4096  # transactional messages sent and not order-acknowledged
 
@@ -161,7 +162,7 @@ class OutgoingQueue(Measured):
         window, sequence = self.window, self.sequence
         first, again = self.handed_first, self.handed_again
         sent = size = 0
-        while sent < room and size < bytes_max:
+        while sent < room and size < bytes_max and len(self.expired) < EXPIRED_MAX:
             entry = window.peek()
             if entry is None:
                 break

@@ -19,7 +19,7 @@ from protocol.message_class import MessageClass
 from qmd import frames
 from qmd.core.stored_packet import may_want_word
 from qmd.frames import StoredMessage
-from qmd.local_queue import TAKE_BYTES_MAX, LocalQueue, Reader, Waiter
+from qmd.local_queue import EXPIRED_MAX, TAKE_BYTES_MAX, LocalQueue, Reader, Waiter
 from qmd.recorder import Kind, identity_of
 from qmd.refusal import Refusal
 from storage import messages as message_rows
@@ -81,7 +81,11 @@ class Reading:
             waiter = queue.waiters[0]
             messages = queue.take(waiter.reader, waiter.limit, now_s)
             if queue.expired:
+                may_be_more = len(queue.expired) >= EXPIRED_MAX
                 self._manager.endings.expire_received(queue)
+                if may_be_more and not messages:
+                    self._manager.storage.batch.when_durable(partial(self.serve, queue))
+                    return
             if not messages:
                 break
             queue.waiters.popleft()

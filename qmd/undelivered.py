@@ -75,17 +75,17 @@ class Undelivered:
             ),
         )
 
-    def expire_express(self, now_s: int, messages_max: int) -> bool:
-        """Express messages that waited too long: the disk knows nothing of them.
+    def expire_express(self, now_s: int, messages_max: int) -> int:
+        """End express messages that waited too long, at most so many; how many those are.
 
-        At most so many of each queue; True when there may be more.
+        The disk knows nothing of them.
         """
-        may_be_more = False
+        ended = 0
         for queue in self._manager.outgoing.queues:
-            if over := queue.expired_express(now_s, messages_max):
-                may_be_more |= len(over) == messages_max
+            if over := queue.expired_express(now_s, messages_max - ended):
+                ended += len(over)
                 self.expire(queue, over)
-        return may_be_more
+        return ended
 
     def kill(
         self,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from qmd import frames
 from qmd.core.stored_packet import sent_time_s
 from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL
 from qmd.local_queue import Reader
+from qmd.reaper import Reaper
 from tests.unit.qmd.managers import (
     DEAD_LETTERS,
     TRANSACTIONAL_DEAD_LETTERS,
@@ -321,6 +324,105 @@ async def test_a_peek_does_not_show_what_is_over(hosts: Hosts) -> None:
     a.world.ahead_s += 20
 
     assert bodies(await a.peek("orders")) == [b"there", b"there"]
+
+
+# Many at once.
+
+
+@pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE, TRANSACTIONAL])
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_a_thousand_that_end_together_end_once_each_and_let_others_through(
+    where: str, delivery: int, tmp_path: Any
+) -> None:
+    @hosted
+    async def scenario(hosts: Hosts) -> None:
+        a = await hosts.start()
+        await a.create("orders", transactional=delivery == TRANSACTIONAL)
+        await a.create("other")
+        names = [b"%d" % number for number in range(1000)]
+        target = "orders" if where == "here" else NOWHERE
+        await a.send(target, *names, delivery=delivery, time_to_be_received_s=10)
+        queue = a.queue("orders") if where == "here" else a.sending_to(NOWHERE)
+        a.world.ahead_s += 12
+        reaper = asyncio.create_task(Reaper(a).run())
+        try:
+            before, most = 1000, 0
+            while before:
+                await a.send("other", b"in between")
+                most = max(most, before - queue.messages)
+                before = queue.messages
+            assert most <= 400, "nobody else had a turn"
+        finally:
+            reaper.cancel()
+        await a.settled()
+
+        assert Counter(await dead(a)) == Counter(names)
+
+    scenario(tmp_path)
+
+
+@pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE])
+def test_a_reader_gets_what_lies_behind_a_thousand_that_are_over(
+    delivery: int, tmp_path: Any
+) -> None:
+    @hosted
+    async def scenario(hosts: Hosts) -> None:
+        a = await hosts.start()
+        await a.create("orders")
+        names = [b"%d" % number for number in range(1000)]
+        await a.send("orders", *names, delivery=delivery, time_to_be_received_s=10)
+        await a.send("orders", b"last", delivery=delivery)
+        a.world.ahead_s += 12
+
+        assert await a.receive("orders") == [b"last"]
+        await until(lambda: not a.queue("orders").messages)
+        await a.settled()
+        assert Counter(await dead(a)) == Counter(names)
+
+    scenario(tmp_path)
+
+
+@pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE, TRANSACTIONAL])
+def test_a_session_gets_what_lies_behind_a_thousand_that_are_over(
+    delivery: int, tmp_path: Any
+) -> None:
+    @hosted
+    async def scenario(hosts: Hosts) -> None:
+        a = await hosts.start()
+        async with listening(guid(7)) as elsewhere:
+            name = elsewhere.name("orders")
+            await a.outgoing.set_paused(a.routes.route(name), True)  # type: ignore[arg-type]
+            names = [b"%d" % number for number in range(1000)]
+            await a.send(name, *names, delivery=delivery, time_to_reach_queue_s=10)
+            await a.send(name, b"last", delivery=delivery)
+            a.world.ahead_s += 12
+            await a.outgoing.set_paused(a.routes.route(name), False)  # type: ignore[arg-type]
+            remote = await elsewhere.session()
+            await until(lambda: remote.ordinary == [b"last"])
+
+    scenario(tmp_path)
+
+
+@pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE])
+def test_a_thousand_that_come_back_too_late_end_once_each(delivery: int, tmp_path: Any) -> None:
+    @hosted
+    async def scenario(hosts: Hosts) -> None:
+        a = await hosts.start()
+        await a.create("orders")
+        names = [b"%d" % number for number in range(1000)]
+        await a.send("orders", *names, delivery=delivery, time_to_be_received_s=10)
+        reader = Reader()
+        await a.take(reader, "orders", 1000)
+        a.world.ahead_s += 12
+        await hosts.reap(a)
+        assert a.queue("orders").messages == 1000
+        a.reading.leave(reader)
+        await hosts.reap(a)
+
+        assert a.queue("orders").messages == 0
+        assert Counter(await dead(a)) == Counter(names)
+
+    scenario(tmp_path)
 
 
 # No time at all.
