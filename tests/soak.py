@@ -24,7 +24,7 @@ HOUR_S = 3600.0
 # In an hour, and as many as belong to a shorter time.
 CYCLES = 2000
 LIVES = 20
-BLOCK_SEEDS = 500
+BLOCK_SEEDS = 200
 SKIPPED = 2
 SEEDS_MAX = 1 << 40
 

@@ -16,7 +16,8 @@ from qmd.cli.program import ExitCode, Failure, Misuse
 COLUMNS_MAX = 100
 
 
-@click.command()
+# A number with a sign, as .NET prints an HRESULT, is no option.
+@click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("error", required=False)
 @click.option("--all", "all_", is_flag=True, help="List every error there is.")
 @json_option

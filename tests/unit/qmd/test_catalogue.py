@@ -254,6 +254,13 @@ def test_explain_says_what_to_do():
     assert "MQ_ERROR_MESSAGE_STORAGE_FAILED, 0xC00E002A" in shown.stdout
 
 
+def test_a_number_with_a_sign_is_no_option():
+    shown = CliRunner().invoke(main, ["explain", "-1072824317"])
+
+    assert shown.exit_code == 0
+    assert "QM-1201" in shown.stdout
+
+
 def test_explain_in_json_has_stable_names():
     (line,) = CliRunner().invoke(main, ["explain", "bad_priority", "--json"]).stdout.splitlines()
 
