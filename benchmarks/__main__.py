@@ -76,6 +76,12 @@ SINGLE: dict[str, list[Row]] = {
         )
         for rows in (1, 512)
     ],
+    "bench_local": [
+        Row("one client, one local queue", "sends/s", figure("sends_per_s"), 0, at_least=25_000),
+        Row("", "receives/s", figure("receives_per_s"), 0, at_least=25_000),
+        Row("1,000 receivers wait on 200 queues", "% CPU", figure("idle_cpu_percent"), 2, 0.5),
+        Row("woken after the commit: p50", "ms", figure("wake_p50_ms"), 2, at_most=5),
+    ],
     "bench_cli": [
         Row(
             "slowest --help",
