@@ -2,6 +2,7 @@
 
     hostile networks     ────────────────────────────────  real daemons, all of the time
     crash cycles, power  ────────────                      kills, losses of power, failed syncs
+    transactions         ──────────────────                applications and daemons are killed
     simulated worlds                 ────────────────────  new seeds, until the time is over
 
 Prints what each did.  Exit code 1 when any of them found something; what cannot be done on this
@@ -24,6 +25,7 @@ HOUR_S = 3600.0
 # In an hour, and as many as belong to a shorter time.
 CYCLES = 2000
 LIVES = 20
+TRANSACTIONS = 10_000
 BLOCK_SEEDS = 200
 SKIPPED = 2
 SEEDS_MAX = 1 << 40
@@ -75,10 +77,16 @@ def main(arguments: list[str]) -> int:
         *("hostile networks", chosen.folder, "tests.netns"),
         *("--quiet", "--seconds", f"{seconds:g}"),
     )
+    share = min(1.0, seconds / HOUR_S)
+    transactions = Part(
+        *("transactions", chosen.folder, "tests.process.soak_transactions"),
+        *("--transactions", str(max(200, round(TRANSACTIONS * share)))),
+    )
     try:
         results = [_crashes(chosen.folder, seconds), *_worlds(chosen.folder, end)]
-        results.append(network.wait())
+        results += [transactions.wait(), network.wait()]
     finally:
+        transactions.end()
         network.end()
     failed = [result.name for result in results if result.failed]
     print(f"soak: FAILED: {', '.join(failed)}" if failed else "soak: all in order")

@@ -1,0 +1,104 @@
+"""Ten thousand transactions of an application that is killed, and of daemons that are.
+
+    python -m tests.process.soak_transactions [--transactions N] [--seed N]
+
+Each receives one message, sends it to three other computers, and a reply to a queue here.  Whoever
+is next at random is killed: the application, its queue manager, one of the others; until all is
+received.  Then every queue has to hold each message once, in the order of the commits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+from tests.process.harness import ROOT, Daemon, Hosts, body
+
+QUICK: dict[str, Any] = {"resend": ["500ms", "1s"], "retry_first": "20ms", "retry_max": "100ms"}
+STEP = 1000  # messages that are sent at once
+PATIENCE_S = 120.0
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.process.soak_transactions")
+    parser.add_argument("--transactions", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    chosen = parser.parse_args(arguments)
+    hosts = Hosts()
+    try:
+        return _run(hosts, chosen.transactions, random.Random(chosen.seed), chosen.seed)
+    finally:
+        hosts.close()
+
+
+def _run(hosts: Hosts, count: int, dice: random.Random, seed: int) -> int:
+    near = hosts.daemon(delivery=QUICK)
+    near.create("in", "out", transactional=True)
+    others = [hosts.daemon(delivery=QUICK) for _ in range(3)]
+    for other in others:
+        other.create("orders", transactional=True)
+    wanted = [b"%d" % number for number in range(count)]
+    for first in range(0, count, STEP):
+        near.send_all("in", wanted[first : first + STEP])
+    destinations = [f"DIRECT=TCP:127.0.0.1:{other.port}\\private$\\orders" for other in others]
+    worker = _start(near, destinations)
+    kills: Counter[str] = Counter()
+    while worker.poll() is None:
+        time.sleep(dice.uniform(0.1, 1.0))
+        victim = dice.choice(("application", "application", "its daemon", "another daemon"))
+        kills[victim] += 1
+        if victim == "application":
+            worker.kill()
+            worker.wait()
+            if near.count("in") == 0:
+                break
+            worker = _start(near, destinations)
+        else:
+            daemon = near if victim == "its daemon" else dice.choice(others)
+            daemon.kill()
+            daemon.start()
+    faults = [f"{near.count('in')} messages were never received"] if near.count("in") else []
+    for name, daemon, queue in [
+        ("the replies", near, "out"),
+        *((f"computer {number}", other, "orders") for number, other in enumerate(others, 1)),
+    ]:
+        deadline = time.monotonic() + PATIENCE_S
+        while daemon.count(queue) < count and time.monotonic() < deadline:
+            time.sleep(0.2)
+        found = [body(message) for message in daemon.peek(queue)]
+        if found != wanted:
+            faults.append(f"{name}: {_difference(found, wanted)}")
+    print(
+        f"{count} transactions, seed {seed}; kills:"
+        f" {', '.join(f'{number} of {name}' for name, number in sorted(kills.items()))}"
+    )
+    for fault in faults:
+        print(f"WRONG: {fault}")
+    return bool(faults)
+
+
+def _start(near: Daemon, destinations: list[str]) -> subprocess.Popen[bytes]:
+    socket = near.folder / "qmd.sock"
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.process.transaction_worker", str(socket), *destinations],
+        cwd=ROOT,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def _difference(found: list[bytes], wanted: list[bytes]) -> str:
+    times = Counter(found)
+    lost = [each for each in wanted if not times[each]]
+    twice = [each for each, number in times.items() if number > 1]
+    if not lost and not twice:
+        return "not in the order of the commits"
+    return f"{len(lost)} lost {lost[:3]}, {len(twice)} more than once {twice[:3]}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
