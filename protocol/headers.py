@@ -42,6 +42,9 @@ VERSION = 0x10
 SIGNATURE = 0x524F494C  # on the wire "LIOR"
 PACKET_BYTES_MIN = 20  # BaseHeader and InternalHeader: no packet is shorter
 PACKET_BYTES_MAX = 0x00400000  # MS-MQMQ 2.2.19.1
+# Ours, between hosts that agreed on it: to read and build them is one thing, to let them in from a
+# connection (framing.py) another.
+LARGE_PACKET_BYTES_MAX = 0x04000000
 HOPS_MAX = 0x1D  # MS-MQMQ 2.2.19.2
 LABEL_CHARACTERS_MAX = 0xFA  # with the null, MS-MQMQ 2.2.19.3
 INFINITE = 0xFFFFFFFF  # seconds: never expires
@@ -71,7 +74,7 @@ class BaseHeader(NamedTuple):
         Measured(
             start=8,
             minimum=PACKET_BYTES_MIN,
-            maximum=PACKET_BYTES_MAX,
+            maximum=LARGE_PACKET_BYTES_MAX,
             rule="MUST be 20..0x00400000 bytes",
         ),
     ]

@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 
 from construct import Int16ul, Int32ul, Rebuild, Switch, len_, this
 
-from protocol.headers import PACKET_BYTES_MAX, PrivateQueueName
+from protocol.headers import LARGE_PACKET_BYTES_MAX, PrivateQueueName
 from protocol.layout import Aligned, Octets, Refuse, Repeat, ScannedText, Within, layout
 from protocol.marks import Align, Measured, Rule
 
@@ -59,7 +59,7 @@ class MqfAddressHeader(NamedTuple):
         Measured(
             start=0,
             minimum=MQF_ADDRESS_BYTES_MIN,
-            maximum=PACKET_BYTES_MAX,
+            maximum=LARGE_PACKET_BYTES_MAX,
             rule="MUST be 0x0C bytes to the size of the packet",
         ),
     ]

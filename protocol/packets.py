@@ -40,6 +40,7 @@ from protocol.flags import (
 )
 from protocol.headers import (
     INFINITE,
+    LARGE_PACKET_BYTES_MAX,
     PACKET_BYTES_MAX,
     PACKET_BYTES_MIN,
     SIGNATURE,
@@ -100,6 +101,7 @@ from protocol.user_message import build_user_message, parse_user_message
 
 __all__ = [
     "INFINITE",
+    "LARGE_PACKET_BYTES_MAX",
     "ORDER_ACK_LABEL",
     "ORDER_QUEUE_NUMBER",
     "PACKET_BYTES_MAX",

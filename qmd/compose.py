@@ -49,7 +49,6 @@ from qmd.frames import AUTOMATIC, EXPRESS, INFINITE_S, TRANSACTIONAL, NewMessage
 from qmd.refusal import Refusal
 
 LABEL_CHARACTERS_MAX = 249  # [MS-MQMQ] 2.2.19.3: 0xFA characters with the null
-PACKET_BYTES_MAX = 0x0040_0000  # [MS-MQMQ] 2.2.19.1 PacketSize
 TIME_TO_REACH_QUEUE_DEFAULT_S = 345_600  # 4 days, [MS-MQDMPR] 3.1.1.12
 PRIORITY_MAX = 7
 REPLY_QUEUES_MAX = 100  # of one message; each of its acknowledgments is sent to all of them
@@ -221,7 +220,7 @@ def packet_size(
     response: QueueAddress,
     delivery: int,
 ) -> int:
-    """The bytes of the packet that `compose` will make.  Raises Refusal when it is too large."""
+    """The bytes of the packet that `compose` will make."""
     label = 2 * len(new.label) + 2 if new.label else 0
     if label and not new.label.isascii():
         label = len(new.label.encode("utf-16-le")) + 2
@@ -241,12 +240,6 @@ def packet_size(
         size += 20
     if admin.several or response.several:
         size += _multi_queue_size(destination, admin, response)
-    if size > PACKET_BYTES_MAX:
-        raise Refusal(
-            "packet_too_large",
-            f"the message makes a packet of {size} bytes; {PACKET_BYTES_MAX} are allowed",
-            "Send the body in parts, or a reference to it.",
-        )
     return size
 
 

@@ -51,6 +51,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.host = ""
         self.port = 0
         self.peer = ""  # the other queue manager's GUID, or where it is while that is not known
+        self.packet_bytes_max = PACKET_BYTES_MAX  # that may come, or be sent
         self.handshake_done = False
         self.opened_at = self._loop.time()
         self.bytes_received = 0
@@ -76,6 +77,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         # A socket for both families shows IPv4 addresses in IPv6 clothes.
         self.host, self.port = str(peer[0]).removeprefix("::ffff:"), int(peer[1])
         self.peer = self.host
+        dialled = () if self.link is None else self.link.hosts
+        self.packet_bytes_max = self._manager.peers.packet_bytes_max(self.host, *dialled)
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH, low=WRITE_BYTES_LOW)
         self.session = self._manager.peers.admit(self)
         if self.session is None:
@@ -95,9 +98,9 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.bytes_received += nbytes
         now = self._loop.time()
         broken = self._receive(nbytes, now)
-        if self.handshake_done and self._buffer.packet_bytes_max != PACKET_BYTES_MAX:
+        if self.handshake_done and self._buffer.packet_bytes_max != self.packet_bytes_max:
             # What follows the handshake, and may have come with it, can be longer.
-            self._buffer.packet_bytes_max = PACKET_BYTES_MAX
+            self._buffer.packet_bytes_max = self.packet_bytes_max
             broken = self._receive(0, now)
         if broken is not None:
             self._handle(
@@ -239,7 +242,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         if data and self._transport is not None and not self._transport.is_closing():
             self.bytes_sent += len(data)
             self._transport.write(data)
-            if self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
+            unread_bytes_max = UNREAD_BYTES_MAX + self.packet_bytes_max
+            if self._transport.get_write_buffer_size() > unread_bytes_max:
                 # It sends and does not read: our acknowledgments pile up.
                 self._transport.abort()
 

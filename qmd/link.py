@@ -45,6 +45,13 @@ class Link:
         self.retry = Retry(first_s=settings.retry_first_s, max_s=settings.retry_max_s)
 
     @property
+    def hosts(self) -> tuple[str, ...]:
+        """By which names and addresses the other end is known."""
+        connection = self.connection
+        known = () if self.address is None else (self.address[0],)
+        return known if connection is None else (*known, connection.host)
+
+    @property
     def name(self) -> str:
         if self.guid is not None:
             return guid_text(self.guid)
@@ -165,13 +172,23 @@ class Link:
                 break
             queue = waiting.popleft()
             sent, size = queue.transmit(
-                connection.session, min(room, PUMP_MESSAGES_MAX), budget, now, now_s, wall_s
+                connection.session,
+                min(room, PUMP_MESSAGES_MAX),
+                budget,
+                now,
+                now_s,
+                wall_s,
+                connection.packet_bytes_max,
             )
             manager.recorder.transmitted(queue)
             if queue.expired:
                 expired, queue.expired = queue.expired, []
                 manager.undelivered.expire(queue, expired)
                 connection.flush_soon()  # there may be more behind them
+            if queue.too_large:
+                too_large, queue.too_large = queue.too_large, []
+                manager.undelivered.end_too_large(queue, too_large, connection)
+                connection.flush_soon()
             if queue.traced:
                 traced, queue.traced = queue.traced, []
                 manager.tracing.sent(traced, connection.host)

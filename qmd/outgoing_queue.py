@@ -137,6 +137,7 @@ class OutgoingQueue(Measured):
         self.why_again = "its queue manager was started"  # what began the pass
         self._again: set[int] = set()  # keys of recoverable ones that another session has had
         self.expired: list[int] = []  # keys found expired on the way out
+        self.too_large: list[int] = []  # keys of what the peer does not take
         self.traced: list[bytes] = []  # handed to the session, and to be reported
 
     @property
@@ -153,11 +154,19 @@ class OutgoingQueue(Measured):
         return (key ^ TRANSACTIONAL_FIRST) - self.sequence.base
 
     def transmit(
-        self, session: Session, room: int, bytes_max: int, now: float, now_s: int, wall_s: int
+        self,
+        session: Session,
+        room: int,
+        bytes_max: int,
+        now: float,
+        now_s: int,
+        wall_s: int,
+        packet_bytes_max: int,
     ) -> tuple[int, int]:
         """Hand up to `room` messages to the session, until `bytes_max` is reached.
 
-        `now_s` is by the queue manager's own clock.  Returns how many went, and their bytes.
+        A packet that is longer than `packet_bytes_max` goes to `too_large`.  `now_s` is by the
+        queue manager's own clock.  Returns how many went, and their bytes.
         """
         window, sequence = self.window, self.sequence
         first, again = self.handed_first, self.handed_again
@@ -167,6 +176,12 @@ class OutgoingQueue(Measured):
             if entry is None:
                 break
             key, (packet, expires_at_s) = entry
+            if len(packet) > packet_bytes_max:
+                window.pop()
+                self.too_large.append(key)
+                if key >= TRANSACTIONAL_FIRST:
+                    break  # what follows is linked around it, as below
+                continue
             if expires_at_s is not None:
                 if now_s > expires_at_s:
                     window.pop()

@@ -32,6 +32,7 @@ def hello(manager: QueueManager) -> Value:
         "release": qmd.__version__,
         "queue_manager": guid_text(manager.id),
         "name": manager.name,
+        "message_bytes_max": manager.settings.quotas.message_bytes_max,
     }
 
 

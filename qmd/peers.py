@@ -6,6 +6,7 @@ import ipaddress
 from collections import Counter
 from typing import TYPE_CHECKING, cast
 
+from protocol.headers import PACKET_BYTES_MAX
 from protocol.identifiers import guid_text
 from qmd.core.session import Session, SessionSettings
 from qmd.core.session_events import NEVER
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 # The specification lets the receipt of an express message go unacknowledged for 10 s, and so long
 # its sender would show it as under way.
 RECEIPT_ACK_MAX_S = 0.1
+
+LARGE_HEADERS_BYTES_MAX = 64 * 1024  # beside a body of more than 4 MiB, with its extension
 
 
 class Peers:
@@ -185,6 +188,30 @@ class Peers:
         for link in list(connection.links):
             link.pump()
 
+    def packet_bytes_max(self, *hosts: str) -> int:
+        """How long a packet may be that a host sends or gets, known by any of these names and
+        addresses of it: longer than the specification has it only where the configuration says
+        that both ends have agreed."""
+        if any(map(self._takes_large, hosts)):
+            return self.own_packet_bytes_max
+        return PACKET_BYTES_MAX
+
+    @property
+    def own_packet_bytes_max(self) -> int:
+        """The longest packet that we keep ourselves."""
+        body_bytes_max = self._manager.settings.quotas.message_bytes_max
+        if body_bytes_max <= PACKET_BYTES_MAX:
+            return PACKET_BYTES_MAX
+        return body_bytes_max + LARGE_HEADERS_BYTES_MAX
+
+    def _takes_large(self, host: str) -> bool:
+        listed = self._manager.settings.peers.large_messages
+        address = _address(host)
+        if address is None:
+            names = (each.casefold() for each in listed if isinstance(each, str))
+            return host.casefold() in names
+        return any(address in each for each in listed if not isinstance(each, str))
+
     def stop(self) -> None:
         for link in self.links:
             link.stop()
@@ -192,10 +219,18 @@ class Peers:
             connection.close("this queue manager stops")
 
     def is_allowed(self, host: str) -> bool:
-        try:
-            address = ipaddress.ip_address(host.partition("%")[0])
-        except ValueError:
-            return False
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
-        return any(address in network for network in self._manager.settings.peers.allow)
+        address = _address(host)
+        return address is not None and any(
+            address in network for network in self._manager.settings.peers.allow
+        )
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that a text is, if it is one; IPv4 in IPv6 clothes is IPv4."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address

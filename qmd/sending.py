@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from protocol.format_name import FormatName
+from protocol.headers import PACKET_BYTES_MAX
 from protocol.identifiers import guid_text
 from qmd.compose import (
     PRIORITY_MAX,
@@ -242,6 +243,7 @@ class Sending:
                     f"the body has {len(new.body)} bytes; {body_bytes_max} are allowed",
                     "See message_bytes_max in the section [quotas] of the configuration.",
                 )
+            self._check_size(route, size)
             if (
                 delivery == TRANSACTIONAL
                 and isinstance(route, OutgoingQueue)
@@ -266,6 +268,36 @@ class Sending:
         if full is not None:
             raise full
         return routes
+
+    def _check_size(self, route: Route, size: int) -> None:
+        """Whether a packet can get where it shall."""
+        if size <= PACKET_BYTES_MAX:
+            return
+        peers = self._manager.peers
+        if isinstance(route, LocalQueue):
+            if size > peers.own_packet_bytes_max:
+                raise Refusal(
+                    "packet_too_large",
+                    f"the message makes a packet of {size} bytes; {peers.own_packet_bytes_max} are"
+                    " allowed",
+                    "Send the body in parts, or a reference to it.",
+                )
+            return
+        allowed = peers.packet_bytes_max(*route.link.hosts)
+        if size > allowed == PACKET_BYTES_MAX:
+            raise Refusal(
+                "large_message_elsewhere",
+                f"the message makes a packet of {size} bytes, and {route.destination} takes"
+                f" {allowed}: only hosts in large_messages of the section [peers] take larger ones",
+                "Name the host there, and this one in its configuration, if it runs qmd too; or"
+                " send the body in parts, or a reference to it.",
+            )
+        if size > allowed:
+            raise Refusal(
+                "packet_too_large",
+                f"the message makes a packet of {size} bytes; {allowed} are allowed",
+                "Send the body in parts, or a reference to it.",
+            )
 
     def _check_dead_letter_queue(self, new: NewMessage, delivery: int) -> None:
         if new.dead_letter is False:

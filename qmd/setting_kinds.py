@@ -92,6 +92,16 @@ class Networks(Kind[tuple[Network, ...]]):
         return _split(text)
 
 
+class Hosts(Kind[tuple[Network | str, ...]]):
+    allowed = 'a list of networks such as "10.0.0.0/8", addresses and computer names'
+
+    def parse(self, value: object) -> tuple[Network | str, ...]:
+        return tuple(map(_host, _list(value)))
+
+    def from_environment(self, text: str) -> object:
+        return _split(text)
+
+
 class Flag(Kind[bool]):
     allowed = "true or false"
 
@@ -254,3 +264,10 @@ def _computer(value: object) -> str:
         return COMPUTER.check(value, "name", 0)
     except InvalidName as error:
         raise ValueError(str(error)) from error
+
+
+def _host(value: object) -> Network | str:
+    """A network, or the name of a computer; what looks like a network has to be one."""
+    if isinstance(value, str) and ("/" in value or ":" in value or value[:1].isdigit()):
+        return ip_network(value)
+    return _computer(value)

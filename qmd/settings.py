@@ -21,6 +21,7 @@ from qmd.setting_kinds import (
     Duration,
     Durations,
     Flag,
+    Hosts,
     Kind,
     Location,
     Mode,
@@ -97,6 +98,13 @@ class PeersSettings:
         ["127.0.0.0/8", "::1/128"],
         "Connections from elsewhere are closed before a byte is read.",
     )
+    large_messages: tuple[Network | str, ...] = setting(
+        Hosts(),
+        [],
+        "Hosts that run qmd too: messages to and from them may be larger than 4MiB, up to "
+        "message_bytes_max. Name the address from which a host connects, and the names and "
+        "addresses by which messages are sent to it; there, name this one.",
+    )
     sessions_max: int = setting(Whole(1, 65535), 1000, "Sessions at once, from all peers.")
     sessions_per_peer_max: int = setting(
         Whole(1, 65535), 500, "Sessions at once from one address; at most sessions_max."
@@ -132,9 +140,10 @@ class QuotasSettings:
     )
     journal_bytes: int = setting(Size("1kB", "1000TB"), "1GB", "One journal queue, likewise.")
     message_bytes_max: int = setting(
-        Size("1kB", "4MiB"),
+        Size("1kB", "48MiB"),
         "4MiB",
-        "One message's body. A packet of 4 MiB has to hold the headers too.",
+        "One message's body. The packet that other hosts take has 4MiB with its headers; a larger "
+        "body is for queues of this computer and for hosts of [peers] large_messages.",
     )
     express_bytes: int = setting(
         Size("1MB", "1TB"), "256MB", "Memory for express messages, which are never on disk."

@@ -32,6 +32,7 @@ from storage.keys import LOOKUP_BITS, TRANSACTIONAL_LEVEL
 if TYPE_CHECKING:
     import sqlite3
 
+    from qmd.connection import PeerConnection
     from qmd.manager import QueueManager
     from storage.events import Event
 
@@ -74,6 +75,18 @@ class Undelivered:
                 detail=_hindrance(queue),
             ),
         )
+
+    def end_too_large(
+        self, queue: OutgoingQueue, keys: list[int], connection: PeerConnection
+    ) -> None:
+        """Messages that the peer takes no packets for: the configuration has changed since they
+        were sent, or the name in it leads to an address that it does not name."""
+        reason = (
+            f"The message for {queue.destination} is larger than {connection.packet_bytes_max}"
+            f" bytes, and {connection.host} takes no larger ones. Name it in large_messages of the"
+            " section [peers], if it runs qmd, or send the body in parts."
+        )
+        self.kill(queue, keys, MessageClass.NACK_DELETED, reason, kind=Kind.PURGED)
 
     def expire_express(self, now_s: int, messages_max: int) -> int:
         """End express messages that waited too long, at most so many; how many those are.

@@ -198,4 +198,15 @@ ENTRIES = (
         "bad_request",
         "MQ_ERROR_ILLEGAL_PROPERTY_VALUE",
     ),
+    Entry(
+        1322,
+        "large_message_elsewhere",
+        "The message is too large for the host that it is for.",
+        "Its packet has more than 4 MiB, with its headers. Only hosts that run qmd can take larger"
+        " ones, and only where the configuration of both says so.",
+        "Name each host in large_messages of the section [peers] of the other, with a"
+        " message_bytes_max that is large enough on both; or send the body in parts.",
+        "too_large",
+        "MQ_ERROR_INSUFFICIENT_RESOURCES",
+    ),
 )

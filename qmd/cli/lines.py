@@ -9,18 +9,17 @@ from collections.abc import AsyncIterator
 from typing import IO
 
 CHUNK_BYTES = 64 * 1024
-LINE_BYTES_MAX = 4 * 1024 * 1024  # no message can be longer
 
 
-async def lines(stream: IO[bytes]) -> AsyncIterator[bytes]:
+async def lines(stream: IO[bytes], line_bytes_max: int) -> AsyncIterator[bytes]:
     """Without their newlines; the last one need not have any.  Raises OSError if too long."""
     rest = b""
     async for chunk in _chunks(stream):
         *whole, rest = (rest + chunk).split(b"\n")
         for line in whole:
             yield line
-        if len(rest) > LINE_BYTES_MAX:
-            raise OSError(f"a line has more than {LINE_BYTES_MAX} bytes; no message can hold it")
+        if len(rest) > line_bytes_max:
+            raise OSError(f"a line has more than {line_bytes_max} bytes; no message can hold it")
     if rest:
         yield rest
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 
     from qmd.client import Properties
 
-BODY_BYTES_MAX = 4 * 1024 * 1024  # [MS-MQMQ] 2.2.19.1: what a packet holds, and a little more
+    # Made when it is known how many bytes a body may have.
+    Messages = Callable[[int], AsyncIterator[tuple[str | bytes, Properties]]]
+
 ACKNOWLEDGE = (
     *("positive-arrival", "positive-receive", "negative-arrival", "negative-receive"),
     *("full-reach-queue", "full-receive", "nack-reach-queue", "nack-receive"),
@@ -179,9 +182,11 @@ def send(
     properties = _properties(delivery, given)
     if each_line:
         assert file is not None
-        messages = _one_for_each_line(file, properties)
+        messages = partial(_one_for_each_line, file, properties)
+    elif file is not None:
+        messages = partial(_from_file, file, count, properties)
     else:
-        messages = _repeated(_content(body, body_base64, file), count, properties)
+        messages = partial(_repeated, _content(body, body_base64), count, properties)
     only_one = not each_line and count is None
     report = _Report(destination, None if each_line else count or 1, as_json=as_json)
     asyncio.run(_send(configuration, destination, messages, report, only_one=only_one))
@@ -190,7 +195,7 @@ def send(
 async def _send(
     configuration: Configuration,
     destination: str,
-    messages: AsyncIterator[tuple[str | bytes, Properties]],
+    messages: Messages,
     report: _Report,
     *,
     only_one: bool,
@@ -199,15 +204,16 @@ async def _send(
 
     async with configuration.connect() as qm:
         report.canonical = str(parse_destination(destination, local_host=qm.name))
+        given = messages(qm.message_bytes_max)
         if only_one:
-            async for body, properties in messages:
+            async for body, properties in given:
                 report.sent(await qm.send(destination, body, **properties))
             report.end()
             return
         unconfirmed: deque[asyncio.Future[str]] = deque()
         try:
             async with qm.sender(destination) as sender:
-                async for body, properties in messages:
+                async for body, properties in given:
                     unconfirmed.append(await sender.send(body, **properties))
                     _report_confirmed(unconfirmed, report)
         finally:  # also of those before a refusal or Ctrl-C
@@ -263,9 +269,7 @@ def _properties(delivery: str | None, given: dict[str, Any]) -> Properties:
     return cast("Properties", given)
 
 
-def _content(body: str | None, body_base64: str | None, file: IO[bytes] | None) -> str | bytes:
-    if file is not None:
-        return file.read(BODY_BYTES_MAX + 1)  # one more than any message holds: it is refused
+def _content(body: str | None, body_base64: str | None) -> str | bytes:
     if body_base64 is None:
         return body or ""
     return _from_base64("--body-base64", body_base64)
@@ -281,8 +285,36 @@ def _from_base64(option: str, text: str) -> bytes:
         raise Misuse("not_base64", f"{option} is not base64 ({error})") from error
 
 
+async def _from_file(
+    file: IO[bytes], count: int | None, properties: Properties, body_bytes_max: int
+) -> AsyncIterator[tuple[str | bytes, Properties]]:
+    """What a file holds, which is not read when its size says that it is too much."""
+    import contextlib
+    import os
+    import stat
+
+    from qmd.client import TooLarge
+
+    size, body = 0, b""
+    with contextlib.suppress(OSError):  # a stream in memory has no descriptor
+        status = os.fstat(file.fileno())
+        size = status.st_size if stat.S_ISREG(status.st_mode) else 0
+    if size <= body_bytes_max:
+        body = file.read(body_bytes_max + 1)  # of what has no size, one byte more shows it
+        size = len(body)
+    if size > body_bytes_max:
+        raise TooLarge(
+            f"the file has {size if size > len(body) else f'more than {body_bytes_max}'} bytes;"
+            f" {body_bytes_max} are allowed",
+            "see message_bytes_max in the section [quotas] of the daemon's configuration",
+            code="body_too_large",
+        )
+    async for each in _repeated(body, count, properties, body_bytes_max):
+        yield each
+
+
 async def _repeated(
-    body: str | bytes, count: int | None, properties: Properties
+    body: str | bytes, count: int | None, properties: Properties, body_bytes_max: int
 ) -> AsyncIterator[tuple[str | bytes, Properties]]:
     if count is None:
         yield body, properties
@@ -294,9 +326,9 @@ async def _repeated(
 
 
 async def _one_for_each_line(
-    stream: IO[bytes], properties: Properties
+    stream: IO[bytes], properties: Properties, body_bytes_max: int
 ) -> AsyncIterator[tuple[str | bytes, Properties]]:
     from qmd.cli.lines import lines
 
-    async for line in lines(stream):
+    async for line in lines(stream, body_bytes_max):
         yield line, properties

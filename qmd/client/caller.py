@@ -19,7 +19,13 @@ from typing import Any
 
 from qmd import frames
 from qmd.client.connection import Connection, open_connection
-from qmd.client.errors import ClientError, NotConnected, OutcomeUnknown, Stopping
+from qmd.client.errors import (
+    ClientError,
+    NotConnected,
+    OutcomeUnknown,
+    Stopping,
+    TooLarge,
+)
 
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 2.0
@@ -59,6 +65,16 @@ class Caller:
         self._is_closed = False
         self.queue_manager = ""  # its GUID, as text
         self.name = ""
+        self.message_bytes_max = frames.FRAME_BYTES_MAX  # of a body; the daemon says how much
+
+    def check_body(self, body: bytes) -> None:
+        """Raises TooLarge for one that the daemon would refuse once it had read it."""
+        if len(body) > self.message_bytes_max:
+            raise TooLarge(
+                f"the body has {len(body)} bytes; {self.message_bytes_max} are allowed",
+                "see message_bytes_max in the section [quotas] of the daemon's configuration",
+                code="body_too_large",
+            )
 
     def patience(self) -> Patience:
         return Patience(self._reconnect_s)
@@ -182,3 +198,4 @@ class Caller:
                 code="other_queue_manager",
             )
         self.queue_manager, self.name = hello["queue_manager"], hello["name"]
+        self.message_bytes_max = hello.get("message_bytes_max", self.message_bytes_max)

@@ -85,6 +85,11 @@ class QueueManager:
         """The queue manager's GUID."""
         return self._caller.queue_manager
 
+    @property
+    def message_bytes_max(self) -> int:
+        """The longest body that the queue manager takes."""
+        return self._caller.message_bytes_max
+
     # -- sending -----------------------------------------------------------------------------
 
     async def send(
@@ -111,6 +116,8 @@ class QueueManager:
         self, messages: Sequence[frames.NewMessage], *, retry: bool = True, token: bytes = b""
     ) -> list[str]:
         """Send all of the messages (see `new_message`) or none, in this order."""
+        for message in messages:
+            self._caller.check_body(message.body)
         if retry and not token:
             token = os.urandom(16)
         if token:

@@ -66,6 +66,7 @@ class Sender:
         of the context raises what went wrong.
         """
         message = new_message(self._destination, body, **properties)
+        self._caller.check_body(message.body)
         size = len(message.body) + len(message.extension)
         while self._failure is None and self._is_full():
             self._room.clear()

@@ -12,13 +12,13 @@ from protocol import (
     INFINITE,
     NULL_GUID,
     ORDER_QUEUE_NUMBER,
+    PACKET_BYTES_MAX,
     SIGNATURE,
     VERSION,
     BaseFlags,
     BaseHeader,
     DirectQueueName,
     FinalAckBody,
-    MalformedPacket,
     MessageClass,
     MessagePropertiesHeader,
     OrderAckBody,
@@ -100,10 +100,10 @@ def build_acknowledgment(
     encrypted = original.security is not None and original.security.flags.body_encrypted
     body = b"" if message_class in _WITHOUT_BODY or encrypted else original.properties.body
     user = _user_header(original.user, destination, own_id, message_number, sent_time)
-    try:
-        return _build(original, message_class, user, body)
-    except MalformedPacket:
-        return _build(original, message_class, user, b"")
+    packet = _build(original, message_class, user, body)
+    if len(packet) > PACKET_BYTES_MAX:
+        packet = _build(original, message_class, user, b"")
+    return packet
 
 
 def order_queue_of(

@@ -6,7 +6,6 @@ import json
 import pytest
 
 from qmd import frames
-from qmd.cli.send import BODY_BYTES_MAX
 from tests.unit.client.packets import packet
 
 PLAIN = r"DIRECT=OS:.\private$\orders"
@@ -103,16 +102,19 @@ def test_each_line_of_a_file_is_a_message(qmd, peer, tmp_path):
     assert [message.body for message in sent(peer)] == lines
 
 
-def test_a_file_is_a_body_and_no_more_of_it_is_read_than_a_message_can_hold(qmd, peer, tmp_path):
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(qmd, peer, tmp_path):
     (tmp_path / "body").write_bytes(b"\n\0 body")
-    (tmp_path / "large").write_bytes(bytes(BODY_BYTES_MAX + 1000))
+    with (tmp_path / "large").open("wb") as sparse:
+        sparse.truncate(peer.message_bytes_max + 1)
 
     qmd("send", "orders", "--file", str(tmp_path / "body"))
-    peer.refusals[frames.Send] = frames.Refused(0, "too_large", "it is too large")
-    result = qmd("send", "orders", "--file", str(tmp_path / "large"))
+    refused = qmd("send", "orders", "--file", str(tmp_path / "large"))
+    piped = qmd("send", "orders", "--file", "-", input=bytes(peer.message_bytes_max + 1))
 
-    assert [len(message.body) for message in sent(peer)] == [7, BODY_BYTES_MAX + 1]
-    assert result.exit_code == 4
+    assert [len(message.body) for message in sent(peer)] == [7]
+    assert refused.exit_code == piped.exit_code == 4
+    assert f"has {peer.message_bytes_max + 1} bytes" in refused.stderr
+    assert f"{peer.message_bytes_max} are allowed" in piped.stderr
 
 
 def test_ids_from_before_a_refusal_are_printed(qmd, peer):

@@ -31,6 +31,7 @@ class Peer:
         self.packet: Callable[[frames.NewMessage], bytes] = lambda message: message.body
         self.id = "00000000-0000-0000-0000-0000000000aa"
         self.version = frames.VERSION
+        self.message_bytes_max = 4 * 1024 * 1024
         self.queues: defaultdict[str, list[frames.StoredMessage]] = defaultdict(list)
         self.outcomes: dict[bytes, Any] = {}
         self.refusals: dict[type[frames.Request], frames.Refused] = {}
@@ -158,7 +159,12 @@ class Connection:
         peer = self.peer
         match request:
             case frames.Hello():
-                return {"version": peer.version, "queue_manager": peer.id, "name": "hosta"}
+                return {
+                    "version": peer.version,
+                    "queue_manager": peer.id,
+                    "name": "hosta",
+                    "message_bytes_max": peer.message_bytes_max,
+                }
             case frames.Send(messages=messages, token=token):
                 ids = []
                 for message in messages:

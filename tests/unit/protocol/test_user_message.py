@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol import (
+    LARGE_PACKET_BYTES_MAX,
     BaseFlags,
     DirectQueueName,
     MalformedPacket,
@@ -393,13 +394,13 @@ def test_a_label_has_at_most_249_characters() -> None:
 
 def test_the_largest_packet_is_built_and_read_and_no_larger_one() -> None:
     message = express_message()
-    room = 0x400000 - properties_offset(EXPRESS) - 56 - 8 - 5
+    room = LARGE_PACKET_BYTES_MAX - properties_offset(EXPRESS) - 56 - 8 - 5
 
     def carrying(size: int) -> UserMessage:
         return message._replace(properties=message.properties._replace(body=bytes(size)))
 
     packet = build_user_message(carrying(room))
-    assert len(packet) == 0x400000
+    assert len(packet) == LARGE_PACKET_BYTES_MAX
     assert parse_user_message(packet).properties.message_size == room
     with pytest.raises(MalformedPacket, match=r"^base.packet_size at offset 8"):
         build_user_message(carrying(room + 1))
