@@ -17,20 +17,29 @@ from storage import StorageOptions
 
 CLOCK_RATE = 20
 CLOCK_ORIGIN = "TEST_CLOCK_ORIGIN"  # seconds since 1970, the same for all daemons of a test
+CLOCK_SKIPPED = "TEST_CLOCK_SKIPPED"  # so much more time has passed
 
 
 class Hurried(Environment):
-    """A wall clock that runs twenty times as fast, and on through restarts."""
+    """Time runs twenty times as fast, and on through restarts."""
 
     def time(self) -> float:
         origin = float(os.environ[CLOCK_ORIGIN])
-        return origin + (time.time() - origin) * CLOCK_RATE
+        return origin + (time.time() - origin) * CLOCK_RATE + float(os.environ[CLOCK_SKIPPED])
+
+    def boot_time(self) -> float:
+        return super().boot_time() * CLOCK_RATE + float(os.environ[CLOCK_SKIPPED])
 
 
 def hurry() -> None:
     """What expires within a second is over in a twentieth of it."""
     qmd.daemon.Environment = Hurried  # type: ignore[misc]
     qmd.reaper.INTERVAL_S = 0.01  # type: ignore[misc]
+
+
+def a_few_at_a_time() -> None:
+    """What is over ends in several commits, however little it is."""
+    qmd.reaper.EXPIRED_ROWS = 3  # type: ignore[misc]
 
 
 def impatient() -> None:

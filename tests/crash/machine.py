@@ -61,6 +61,7 @@ class Machine:
         self.last_code: int | None = None
         self.controls: list[Control] = []
         self.changes: Sequence[str] = ("hurry",)
+        self.skipped_s = 0  # time that passes at once, before the next start
         self._clock_origin = time.time()
         self._notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._notify.bind(str(base / "notify"))
@@ -78,6 +79,7 @@ class Machine:
             "SHIM_KINDS": ALL_KINDS,
             "SHIM_AT": "0",
             changes.CLOCK_ORIGIN: str(self._clock_origin),
+            changes.CLOCK_SKIPPED: str(self.skipped_s),
         } | (fault.environment() if fault else {})
         self.process = self._forge.start(self.config, self.output, environment, self.changes)
         return self._is_ready(self.process)
@@ -159,6 +161,7 @@ class Machine:
         os.unlink(self.log.path)
         self.log = WriteLog(self.log.path)
         self.count.reset()
+        self.skipped_s = 0
         self._clock_origin = time.time()
 
     def close(self) -> None:

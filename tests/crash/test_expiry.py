@@ -1,0 +1,138 @@
+"""Messages end while their daemon is killed: each is in one place after that, and `why` names it.
+
+The daemon is killed at one act or another of what it does with messages whose time is over when it
+starts; the next start ends the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.crash.control import Control, Ended
+from tests.crash.machine import Machine
+from tests.crash.matrix import TURNS
+from tests.crash.promises import content, number_in
+from tests.crash.shim import Fault
+from tests.process.harness import free_port
+
+RECOVERABLE, TRANSACTIONAL = 1, 2
+LIFETIME_S = 1000
+EACH = 5  # of each kind
+PATIENCE_S = 20.0
+DEAD_LETTERS = {False: "DIRECT=OS:.\\SYSTEM$;DEADLETTER", True: "DIRECT=OS:.\\SYSTEM$;DEADXACT"}
+KILLS = range(1, 200, 3)
+
+
+class Kind(NamedTuple):
+    """Messages that end in the same way; `queue` None: nobody can deliver them."""
+
+    queue: str | None
+    delivery: int
+    dead_letter: bool
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.delivery == TRANSACTIONAL
+
+
+KINDS = [
+    Kind(queue, delivery, dead_letter)
+    for queues, delivery in ((("plain", None), RECOVERABLE), (("orders", None), TRANSACTIONAL))
+    for queue in queues
+    for dead_letter in (True, False)
+]
+
+
+class Ending:
+    """One machine's messages, from their sending to their end."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._nowhere = rf"DIRECT=TCP:127.0.0.1:{free_port()}\private$\q"
+        self._ids: dict[int, str] = {}
+        self._kinds: dict[int, Kind] = {}
+
+    def send(self) -> None:
+        """All of them, by a daemon that is killed before any is over."""
+        assert self._machine.start()
+        control = self._machine.connect()
+        for queue, transactional in (("plain", False), ("orders", True)):
+            control.ask("create_queue", rf"private$\{queue}", transactional)
+        for kind in KINDS:
+            numbers = range(len(self._ids), len(self._ids) + EACH)
+            ids = control.ask("send", [self._message(kind, number) for number in numbers])
+            self._ids |= dict(zip(numbers, ids, strict=True))
+            self._kinds |= dict.fromkeys(numbers, kind)
+        self._machine.kill()
+
+    def _message(self, kind: Kind, number: int) -> list[Any]:
+        destination = self._nowhere if kind.queue is None else rf"private$\{kind.queue}"
+        times = (LIFETIME_S, None) if kind.queue is None else (None, LIFETIME_S)
+        return [destination, content(number), "", kind.delivery, 3, *times, kind.dead_letter]
+
+    def die_while_they_end(self, at: int) -> bool:
+        """Killed at this act of its kind, counted from the start; False: they ended before."""
+        self._machine.skipped_s = 2 * LIFETIME_S
+        self._machine.count.reset()
+        died = not self._machine.start(Fault("kill", at, TURNS))
+        try:
+            if not died:
+                self._wait_until_over(self._machine.connect())
+        except Ended:
+            died = True
+        self._machine.kill()
+        return died
+
+    def check(self) -> None:
+        """The next start ends the rest, and each is where it belongs."""
+        assert self._machine.start()
+        control = self._machine.connect()
+        self._wait_until_over(control)
+        for transactional, name in DEAD_LETTERS.items():
+            dead = [number_in(each[2]) for each in control.ask("peek", name, 0, 1000, 0.0)]
+            wanted = [
+                number
+                for number, kind in self._kinds.items()
+                if kind.dead_letter and kind.is_transactional == transactional
+            ]
+            assert sorted(dead) == wanted
+        for number, kind in self._kinds.items():
+            told = control.ask("why", self._ids[number], "", False)
+            assert told["state"] == ("dead_lettered" if kind.dead_letter else "discarded"), told
+            ends = [each["kind"] for each in told["events"]]
+            assert ends.count("expired") == 1, ends
+        assert self._machine.terminate() == 0
+
+    def _wait_until_over(self, control: Control) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while self._left(control):
+            assert time.monotonic() < deadline, "they do not end"
+            time.sleep(0.005)
+
+    def _left(self, control: Control) -> int:
+        left: int = sum(
+            each["messages"]
+            for each in (*control.ask("list_queues"), *control.ask("list_outgoing"))
+        )
+        return left
+
+
+@pytest.mark.timeout(240)
+def test_a_message_ends_once_wherever_its_daemon_is_killed(machine: Machine) -> None:
+    machine.changes = ("hurry", "a_few_at_a_time")
+    kills = 0
+    for at in KILLS:
+        machine.wipe()
+        ending = Ending(machine)
+        ending.send()
+        died = ending.die_while_they_end(at)
+        ending.check()
+        if not died:
+            break
+        kills += 1
+
+    assert not died, "more acts than were tried"
+    assert kills >= 8
