@@ -72,7 +72,7 @@ class Network:
             self.run(ROUTER, "ip", "link", "set", "dev", host, "up")
             self.run(host, "ip", "route", "add", "default", "via", f"10.77.{number}.1")
         self.run(ROUTER, "ip", "link", "set", "dev", "lo", "up")
-        self.run(ROUTER, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+        self.run(ROUTER, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
         self._nft(
             "add table inet q",
             "add chain inet q loss { type filter hook postrouting priority 0; }",
