@@ -55,7 +55,7 @@ _PHRASES = {
     "retransmitted": "transmitted again to {peer}",
     "session_acknowledged": "taken over by {peer}",
     "order_acknowledged": "order-acknowledged by {peer}",
-    "awaiting": "kept until its receipt is confirmed",
+    "awaiting": "kept here from then on, until somebody there has received it,",
     "accepted": "accepted from {peer} into {queue}",
     "duplicate": "offered again by {peer}, and not kept twice",
     "out_of_order": "offered by {peer} before the one that precedes it, and not kept",
@@ -111,7 +111,7 @@ def tell(
         sentences.append(said)
         if remedy:
             remedies.append(remedy)
-    history = _history(events, now_ms)
+    history = _history(events, now_ms, [place["reason"] for place in places if place.get("reason")])
     if places:
         return Account(_state(places[0]), sentences + history, remedies)
     if not searched_all:
@@ -209,8 +209,11 @@ _STATES: dict[str, str] = {
 }
 
 
-def _history(events: Sequence[Value], now_ms: int) -> list[str]:
-    """What happened, one sentence for each event; what repeats itself is one."""
+def _history(events: Sequence[Value], now_ms: int, reasons: list[str]) -> list[str]:
+    """What happened, one sentence for each event; what repeats itself is one.
+
+    `reasons` were told before.
+    """
     runs: list[tuple[Value, Value, int]] = []  # the first, the last, how many
     for event in events:
         if runs and _same(runs[-1][1], event):
@@ -227,8 +230,11 @@ def _history(events: Sequence[Value], now_ms: int) -> list[str]:
                 f" {times(count)}, first at {moment(first['at_ms'], now_ms)}"
                 f" and last at {moment(last['at_ms'], now_ms)}"
             )
-        if last["reason"]:
-            text += f", because: {last['reason'].rstrip('.')}"
+        reason = last["reason"].rstrip(".")
+        # Mostly one says what another says, and who said so.
+        if reason and not any(reason in known or known in reason for known in reasons):
+            text += f", because: {reason}"
+            reasons = [*reasons, reason]
         told.append(f"{text}.")
     if len(told) > HISTORY_SENTENCES_MAX:
         half = HISTORY_SENTENCES_MAX // 2

@@ -241,7 +241,7 @@ def _arrived_so_far(number: int, rejects: int) -> str:
 
 def _acknowledged_so_far(sequence: OutgoingSequence) -> str:
     if not sequence.outstanding:
-        return f"All {sequence.next_number - 1} were acknowledged."
+        return f"Of {sequence.next_number - 1} none is unacknowledged."
     text = f"{sequence.outstanding} are not acknowledged, {len(sequence.in_flight)} of them sent."
     if sequence.resend_count:
         text += f" They were sent again after {sequence.resend_count} times in vain."

@@ -105,18 +105,17 @@ async def _tail(
 
 class _Printer:
     def __init__(self, *, as_json: bool) -> None:
+        from qmd.cli.why import EventTable
+
         self._as_json = as_json
-        self._heading = True
+        self._table = EventTable()
 
     def print(self, rows: list[dict[str, Any]]) -> None:
-        from qmd.cli.why import print_events
-
         if self._as_json:
             for event in rows:
                 sys.stdout.write(json.dumps(event) + "\n")
-        elif rows:
-            print_events(rows, heading=self._heading)
-            self._heading = False
+        else:
+            self._table.print(rows)
         sys.stdout.flush()
 
     def warn_of_missing(self, blocks: int) -> None:

@@ -83,7 +83,7 @@ def trace(
         for event in events:
             print_json(event)
     else:
-        print_events(events)
+        EventTable().print(events)
     for side in (told, *told["peers"]):
         if side["events_left_out"]:
             click.echo(f"qmd: not all events of {side['host']} are shown", err=True)
@@ -93,56 +93,75 @@ def trace(
         context.exit(ExitCode.NOT_FOUND)
 
 
-def print_events(events: Sequence[Facts], *, heading: bool = True) -> None:
-    """A table: time, host, what, where, with whom, position, why."""
+class EventTable:
+    """Prints events as a table: time, host, what, where, with whom, position, why.
+
+    Columns grow with what is in them: when there is more, what comes later stands as it fits.
+    """
+
+    HEADINGS = ("TIME", "HOST", "KIND", "QUEUE", "PEER", "POSITION", "MESSAGE", "REASON")
+
+    def __init__(self) -> None:
+        self._widths: list[int] = []
+
+    def print(self, events: Sequence[Facts]) -> None:
+        rows = [_cells(event) for event in events]
+        is_first = not self._widths
+        if not rows:
+            return
+        widths = (max(map(len, column)) for column in zip(self.HEADINGS, *rows, strict=True))
+        self._widths = list(map(max, self._widths, widths)) if self._widths else list(widths)
+        if is_first:
+            click.secho(self._line(self.HEADINGS), bold=True)
+        for row in rows:
+            click.echo(self._line(row))
+
+    def _line(self, cells: Sequence[str]) -> str:
+        padded = (cell.ljust(width) for cell, width in zip(cells, self._widths, strict=True))
+        return "  ".join(padded).rstrip()
+
+
+def _cells(event: Facts) -> tuple[str, ...]:
     from qmd.cli.output import shown
 
-    columns = ("TIME", "HOST", "KIND", "QUEUE", "PEER", "POSITION", "MESSAGE", "REASON")
-    if heading and events:
-        click.secho(_row(columns), bold=True)
-    for event in events:
-        queue = shown(event["queue"])
-        if event["to_queue"]:
-            queue = f"{queue} -> {shown(event['to_queue'])}"
-        reason = shown(event["reason"])
-        if event["class"]:
-            reason = shown(event["class"]) if reason == "-" else f"{event['class']}: {reason}"
-        cells = (
-            shown(event["time"]),
-            shown(event["host"]),
-            shown(event["kind"]),
-            queue,
-            shown(event["peer"]),
-            shown(event["sequence_number"]),
-            shown(event["message_id"].rpartition("\\")[2]),
-            reason,
-        )
-        click.echo(_row(cells))
-
-
-def _row(cells: Sequence[str]) -> str:
-    time, host, kind, queue, peer, position, message, reason = cells
+    queue = shown(event["queue"])
+    if event["to_queue"]:
+        queue = f"{queue} -> {shown(event['to_queue'])}"
+    reason = shown(event["reason"])
+    if event["class"]:
+        reason = shown(event["class"]) if reason == "-" else f"{event['class']}: {reason}"
     return (
-        f"{time:24}  {host:12}  {kind:20}  {queue:32}  {peer:36}  {position:>8}  {message:>10}"
-        f"  {reason}"
+        shown(event["time"]),
+        shown(event["host"]),
+        shown(event["kind"]),
+        queue,
+        shown(event["peer"]),
+        shown(event["sequence_number"]),
+        shown(event["message_id"].rpartition("\\")[2]),
+        reason,
     )
 
 
 def _print(told: Facts) -> None:
-    click.secho(f"{_line(told['message_id'])}: {_line(told['state']).replace('_', ' ')}", bold=True)
-    _print_side(told)
-    for peer in told["peers"]:
-        if peer["answered"]:
-            name = _line(peer["host"])
-            click.secho(f"At {name} ({_line(peer['address'])}):", bold=True)
-            _print_side(peer)
+    answers = [peer for peer in told["peers"] if peer["answered"]]
+    states = "; ".join(
+        f"{_line(side['state']).replace('_', ' ')} ({_line(side['host'])})"
+        for side in (told, *answers)
+    )
+    click.secho(f"{_line(told['message_id'])}: {states}", bold=True)
+    _print_side(told, has_answers=bool(answers))
+    for peer in answers:
+        click.secho(f"At {_line(peer['host'])} ({_line(peer['address'])}):", bold=True)
+        _print_side(peer, has_answers=True)
     if told["sides"]:
         click.echo(_line(told["sides"]))
 
 
-def _print_side(side: Facts) -> None:
+def _print_side(side: Facts, *, has_answers: bool) -> None:
     for sentence in side["sentences"]:
         click.echo(f"  {_line(sentence)}")
+    if has_answers and side["state"] == "delivered":
+        return  # asking the other side is what remains to be done, and that was done
     for remedy in side["remedies"]:
         click.echo(f"  What to do: {_line(remedy)}")
 
