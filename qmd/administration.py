@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
+from protocol.message_class import MessageClass
+from qmd.choosing import PIECE_BYTES, PIECE_MESSAGES
 from qmd.compose import LABEL_CHARACTERS_MAX
-from qmd.frames import UNLIMITED, StoredMessage
-from qmd.local_queue import LocalQueue, Reader
-from qmd.recorder import Kind, Told
+from qmd.frames import EVERY_MESSAGE, UNLIMITED, Choice, Piece
+from qmd.local_queue import LocalQueue
 from qmd.refusal import Refusal
-from storage import events as event_rows
 from storage import messages as message_rows
 from storage import queues as queue_rows
 from storage.errors import QueueExists, StoredError, TooManyQueues
 from storage.keys import (
     ARRIVAL_MAX,
-    LOOKUP_BITS,
     LOOKUP_MASK,
     TRANSACTIONAL_LEVEL,
 )
-from storage.pages import Head, Totals
 
 if TYPE_CHECKING:
     import sqlite3
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-PURGE_ROWS = 4096  # deleted in one commit
 QUOTA_BYTES_MAX = (1 << 63) - 1  # what SQLite can keep
 
 
@@ -159,8 +156,12 @@ class Administration:
         )
         return queue
 
-    async def delete(self, queue: LocalQueue) -> int:
-        """The queue and what is in it; how many messages that were.  Raises Refusal."""
+    async def delete(self, queue: LocalQueue, *, dry_run: bool = False) -> Purged:
+        """The queue, its subqueues and its journal, and what is in them.  Raises Refusal.
+
+        Nobody finds the queue from the beginning on; then its messages end, piece by piece, and the
+        queue itself goes with the last of them.  Those that somebody has taken end with it.
+        """
         if queue.is_system:
             raise Refusal(
                 "system_queue_kept",
@@ -179,100 +180,152 @@ class Administration:
                 f"messages that are on their way name {queue.name} for their dead letters",
                 "Delete it when they have arrived or died; until then it can be purged.",
             )
-        count = 0
-        for each in queue.relatives:
-            count += await self.purge(each, Kind.QUEUE_DELETED)
         if queue.deleted:
-            return count  # by another request, meanwhile
+            raise Refusal("no_such_queue", f"{queue.name} is being deleted by another request")
         family = queue.relatives
-        for each in family:
-            del self._manager.queues[each.key]
-            del self._manager.queues_by_id[each.id]
-            each.deleted = True
-        if queue.parent is not None:
-            queue.parent.subqueues.remove(queue)
-        self._manager.routes.forget()
-        self._manager.incoming.forget_queue(queue)
-        recorder = self._manager.recorder
-        for each in family:  # what somebody has taken goes as well
-            recorder.record(
-                Kind.QUEUE_DELETED,
-                [message.packet for message in each.express.values()],
-                queue=each.name,
-                places=list(each.express),
+        if dry_run:
+            return Purged(
+                sum(each.messages for each in family), sum(each.own_bytes for each in family), 0
             )
-
-        def delete(db: sqlite3.Connection) -> Totals:
-            for each in family:
-                rest = message_rows.identities(db, each.id)
-                told = recorder.told(Kind.QUEUE_DELETED, map(_told, rest), queue=each.name)
-                event_rows.insert(db, told)
-            return queue_rows.delete(db, queue.id)
-
-        rest = await self._manager.storage.batch.run(delete)
-        for each in reversed(family):  # subqueues count with their queue
-            each.shrink(each.bytes)
-            for message in each.express.values():  # what somebody has taken
-                each.usage.express_bytes -= len(message.packet)
+        manager = self._manager
+        for each in family:
+            del manager.queues[each.key]
+            del manager.queues_by_id[each.id]
+            each.deleted = True
             waiters, each.waiters = each.waiters, type(each.waiters)()
             for waiter in waiters:
-                self._manager.timers.cancel(waiter)
+                manager.timers.cancel(waiter)
                 waiter.answer([])
-            self._manager.reading.serve(each)
-        log.info("queue_deleted", queue=queue.name, messages=count + rest.messages)
-        return count + rest.messages
+        manager.routes.forget()
+        manager.incoming.forget_queue(queue)
+        await manager.storage.batch.run(_nothing)  # what is on its way into it
+        purged = NOTHING_PURGED
+        for each in family:
+            purged += await self.purge(each, message_class=MessageClass.NACK_QUEUE_DELETED)
+        while any(each.is_settling for each in family) or not manager.has_numbers(
+            3 * sum(len(each.taken) for each in family)
+        ):
+            await manager.storage.batch.run(_nothing)
+        for each in family:
+            taken = [(message.lookup_id, message.packet) for message in each.taken.values()]
+            if taken:
+                manager.endings.end(each, taken, MessageClass.NACK_QUEUE_DELETED)
+        await manager.storage.batch.run(partial(queue_rows.delete, queue_id=queue.id))
+        for each in reversed(family):  # subqueues count with their queue
+            purged += Purged(each.messages, each.own_bytes, 0)
+            each.shrink(each.own_bytes)
+            for message in each.express.values():
+                each.usage.express_bytes -= len(message.packet)
+            each.express.clear()
+            manager.reading.serve(each)
+        if queue.parent is not None:
+            queue.parent.subqueues.remove(queue)
+        log.info("queue_deleted", queue=queue.name, messages=purged.messages)
+        return purged
 
-    async def purge(self, queue: LocalQueue, kind: Kind = Kind.PURGED) -> int:
-        """Delete every message that is there now and not taken; how many those were."""
-        last = self._manager.next_lookup_id(TRANSACTIONAL_LEVEL)
-        express = list(queue.express)
-        start = count = 0
-        while True:
-            keys = await self._manager.storage.read(
-                partial(
-                    message_rows.keys, queue_id=queue.id, from_lookup=start, rows_max=PURGE_ROWS
-                )
-            )
-            stored = [key & LOOKUP_MASK for key in keys if key & ARRIVAL_MAX < last & ARRIVAL_MAX]
-            doomed, express = stored + express[:PURGE_ROWS], express[PURGE_ROWS:]
-            purger = Reader()
-            held = [lookup_id for lookup_id in doomed if queue.hold(purger, lookup_id)]
-            keys_held = [queue.id << LOOKUP_BITS | lookup_id for lookup_id in held]
-            gone = [queue.express[lookup_id] for lookup_id in held if lookup_id in queue.express]
-            purged = await self._manager.storage.batch.run(
-                partial(self._purge, queue=queue, keys=keys_held, express=gone, kind=kind)
-            )
-            count += purged.messages + len(gone)
-            queue.forget(held)
-            queue.count_out(*purged)
-            if len(keys) < PURGE_ROWS and not express:
-                return count
-            start = (keys[-1] & LOOKUP_MASK) + 1 if keys else start
-
-    def _purge(
+    async def purge(
         self,
-        db: sqlite3.Connection,
         queue: LocalQueue,
-        keys: list[int],
-        express: list[StoredMessage],
-        kind: Kind,
-    ) -> Totals:
-        """Take stored messages away, and tell of them and of express ones that go with them."""
-        recorder = self._manager.recorder
-        removed = message_rows.remove(db, keys)
-        told = recorder.told(kind, map(_told, removed), queue=queue.name)
-        told += recorder.events(
-            kind,
-            [message.packet for message in express],
-            queue=queue.name,
-            places=[message.lookup_id for message in express],
+        choice: Choice = EVERY_MESSAGE,
+        *,
+        message_class: MessageClass = MessageClass.NACK_QUEUE_PURGED,
+        dry_run: bool = False,
+    ) -> Purged:
+        """End the messages that are there now and not taken, or those of them that are chosen.
+
+        Their senders are told, if they asked for it; nobody is told of what is in a journal or a
+        dead-letter queue, because that has ended before.  Raises Refusal.
+        """
+        purged = NOTHING_PURGED
+        piece = Piece(PIECE_MESSAGES)
+        while True:
+            chosen = await self._chosen(queue, choice, piece)
+            if dry_run:
+                found = Purged(len(chosen.places), chosen.bytes, chosen.taken)
+            else:
+                await self._numbers_for(len(chosen.places))
+                ended = await self._manager.endings.end_unreceived(
+                    queue, chosen.places, message_class
+                )
+                found = Purged(ended.messages, ended.bytes, chosen.taken)
+            purged += found
+            if chosen.next is None:
+                return purged
+            piece = Piece(PIECE_MESSAGES, chosen.next, chosen.until)
+
+    async def _chosen(self, queue: LocalQueue, choice: Choice, piece: Piece) -> _Chosen:
+        """Where the next messages are.  For all of them no packet has to be read."""
+        if choice != EVERY_MESSAGE:
+            chosen = await self._manager.choosing.choose(queue, choice, piece)
+            places = [message.lookup_id for message in chosen.messages]
+            return _Chosen(places, chosen.bytes, chosen.taken, chosen.next, chosen.until)
+        until = piece.until or self._manager.next_lookup_id(TRANSACTIONAL_LEVEL) & ARRIVAL_MAX
+        found = await self._manager.storage.read(
+            partial(
+                message_rows.sizes,
+                queue_id=queue.id,
+                from_lookup=piece.start,
+                rows_max=piece.limit,
+            )
         )
-        event_rows.insert(db, told)
-        return Totals(len(removed), sum(each.size for each in removed))
+        rows: list[tuple[int, int]] = []
+        total = 0
+        for key, size in found:
+            if rows and total + size > PIECE_BYTES:
+                break
+            rows.append((key & LOOKUP_MASK, size))
+            total += size
+        is_last = len(rows) < piece.limit and len(rows) == len(found)
+        following = None if is_last else rows[-1][0] + 1
+        beyond = LOOKUP_MASK + 1 if following is None else following
+        rows += [
+            (lookup_id, len(message.packet))
+            for lookup_id, message in queue.express.items()
+            if piece.start <= lookup_id < beyond
+        ]
+        rows = [row for row in rows if row[0] & ARRIVAL_MAX < until]
+        free = [row for row in rows if row[0] not in queue.taken]
+        size = sum(size for _, size in free)
+        return _Chosen(
+            [lookup_id for lookup_id, _ in free], size, len(rows) - len(free), following, until
+        )
+
+    async def _numbers_for(self, messages: int) -> None:
+        """Wait until what follows from the end of so many messages can be numbered."""
+        while not self._manager.has_numbers(3 * messages):
+            await self._manager.storage.batch.run(_nothing)
 
 
-def _told(row: Head) -> Told:
-    return row.source, row.number, row.key & LOOKUP_MASK, row.size
+class Purged(NamedTuple):
+    """What went, or in a dry run would go; `taken`: what stays, because somebody has it."""
+
+    messages: int
+    bytes: int  # of their packets
+    taken: int
+
+    def __add__(self, other: object) -> Purged:
+        """Both together."""
+        assert isinstance(other, Purged)
+        return Purged(
+            self.messages + other.messages, self.bytes + other.bytes, self.taken + other.taken
+        )
+
+
+NOTHING_PURGED = Purged(0, 0, 0)
+
+
+class _Chosen(NamedTuple):
+    """Lookup ids, and the rest as `choosing.Chosen` has it."""
+
+    places: list[int]
+    bytes: int
+    taken: int
+    next: int | None
+    until: int
+
+
+def _nothing(db: sqlite3.Connection) -> None:
+    """To hear when everything before it is durable."""
 
 
 def _quota(asked: int | None, default: int | None) -> int | None:

@@ -22,6 +22,7 @@ import msgspec
 import structlog
 
 from qmd import frames, overview
+from qmd.administration import Purged
 from qmd.frames import Done, FrameBuffer, FrameError, Refused
 from qmd.local_queue import LocalQueue, Reader
 from qmd.refusal import Refusal
@@ -454,11 +455,13 @@ class ControlConnection(asyncio.Protocol):
 
     def _delete_queue(self, request: frames.DeleteQueue) -> None:
         queue = self._manager.routes.find_queue(request.name)
-        self._change(request.number, _counted(self._manager.administration.delete(queue)))
+        work = self._manager.administration.delete(queue, dry_run=request.dry_run)
+        self._change(request.number, _counted(work))
 
     def _purge_queue(self, request: frames.PurgeQueue) -> None:
         queue = self._manager.routes.find_queue(request.name)
-        self._change(request.number, _counted(self._manager.administration.purge(queue)))
+        work = self._manager.administration.purge(queue, request.choice, dry_run=request.dry_run)
+        self._change(request.number, _counted(work))
 
     def _list_queues(self, request: frames.ListQueues) -> None:
         self._done(
@@ -574,8 +577,8 @@ def _refused(number: int, refusal: Refusal) -> Refused:
     return Refused(number, refusal.code, refusal.text, refusal.remedy, refusal.id)
 
 
-async def _counted(work: Coroutine[Any, Any, int]) -> dict[str, int]:
-    return {"messages": await work}
+async def _counted(work: Coroutine[Any, Any, Purged]) -> dict[str, int]:
+    return (await work)._asdict()
 
 
 def _who(transport: asyncio.Transport) -> str:

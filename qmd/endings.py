@@ -6,6 +6,7 @@ reason.  Senders that asked for it are told.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ from storage import messages as message_rows
 from storage import queues as queue_rows
 from storage.keys import LOOKUP_BITS, LOOKUP_MASK, TRANSACTIONAL_LEVEL
 from storage.messages import MessageRow
+from storage.pages import EMPTY, Totals
 
 if TYPE_CHECKING:
     import sqlite3
@@ -251,11 +253,12 @@ class Endings:
 
     def end_unreceived(
         self, queue: LocalQueue, lookup_ids: list[int], message_class: MessageClass
-    ) -> int:
+    ) -> asyncio.Future[Totals]:
         """Messages leave a queue without having been received, and their senders are told.
 
-        Returns how many; what somebody has taken stays.
+        How many left is known when it is durable; what somebody has taken stays.
         """
+        done: asyncio.Future[Totals] = self._manager.loop.create_future()
         ender = Reader()
         held = [lookup_id for lookup_id in lookup_ids if queue.hold(ender, lookup_id)]
         if held:
@@ -263,19 +266,20 @@ class Endings:
             keys = [queue.id << LOOKUP_BITS | each for each in held if each not in queue.express]
             self._manager.storage.batch.read_after(
                 partial(message_rows.find_all, keys=keys),
-                partial(self._end_held, queue, held, message_class),
+                partial(self._end_held, queue, held, message_class, done),
             )
-        return len(held)
+        else:
+            done.set_result(EMPTY)
+        return done
 
     def _end_held(
         self,
         queue: LocalQueue,
         held: list[int],
         message_class: MessageClass,
+        done: asyncio.Future[Totals],
         rows: list[MessageRow],
     ) -> None:
-        if queue.deleted:
-            return  # and its messages with it
         stored = [(row.key & LOOKUP_MASK, row.packet) for row in rows if row.is_whole]
         aside = [row for row in rows if not row.is_whole]
         express = [(each, queue.express[each].packet) for each in held if each in queue.express]
@@ -302,6 +306,9 @@ class Endings:
                 count=len(stored) + len(express),
                 reason=MessageClass.describe(message_class),
             )
+            if not done.done():  # whoever waits for it may be gone
+                packets = [packet for _, packet in (*stored, *express)]
+                done.set_result(Totals(len(packets), sum(map(len, packets))))
 
         batch.when_durable(ended)
 

@@ -103,6 +103,9 @@ class Choice(msgspec.Struct, array_like=True, frozen=True):
     correlation_ids: Annotated[list[bytes], msgspec.Meta(max_length=MESSAGES_MAX)] = []
 
 
+EVERY_MESSAGE = Choice()
+
+
 class Piece(msgspec.Struct, array_like=True, frozen=True):
     """How much of a queue one request is about.
 
@@ -231,7 +234,7 @@ class Move(Request, tag="move", frozen=True):
 
     queue: str
     target: str
-    choice: Choice = Choice()
+    choice: Choice = EVERY_MESSAGE
     piece: Piece = Piece()
     dry_run: bool = False
     token: Token = b""
@@ -324,15 +327,21 @@ class SetQueue(Request, tag="set_queue", frozen=True):
 
 
 class DeleteQueue(Request, tag="delete_queue", frozen=True):
-    """-> {messages}: how many went with it"""
+    """With its subqueues and its journal.  -> {messages, bytes}: what went with it, or would"""
 
     name: str
+    dry_run: bool = False
 
 
 class PurgeQueue(Request, tag="purge_queue", frozen=True):
-    """-> {messages}"""
+    """Remove messages, and tell senders that asked for it.  -> {messages, bytes, taken}
+
+    `taken`: how many stay, because somebody has them.  A dry run says the same.
+    """
 
     name: str
+    choice: Choice = EVERY_MESSAGE
+    dry_run: bool = False
 
 
 class ListQueues(Request, tag="list_queues", frozen=True):

@@ -108,6 +108,7 @@ class LocalQueue(Measured):
         self._express_deadlines = Deadlines()
         self.taken: dict[int, StoredMessage] = {}
         self.takers: set[Reader] = set()  # those that have something taken
+        self.leaving: set[int] = set()  # of those, whose removal is being committed
         self.expired: list[StoredMessage] = []  # found by `take`, not yet dealt with
         self.waiters: deque[Waiter] = deque()
         self.watchers: set[asyncio.Future[None]] = set()  # told when something arrives
@@ -238,6 +239,11 @@ class LocalQueue(Measured):
         self.taken[lookup_id] = message
         reader.taken.setdefault(self, set()).add(lookup_id)
         return True
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether messages are leaving it by acts whose commit has not returned."""
+        return bool(self.leaving) or any(not each.packet for each in self.taken.values())
 
     def forget(self, lookup_ids: Iterable[int]) -> None:
         """Taken messages are gone for good: their removal is durable."""

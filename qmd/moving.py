@@ -196,7 +196,7 @@ class Moving:
     ) -> Result:
         manager = self._manager
         wall_ms = int(manager.environment.time() * 1000)
-        self._check(source, target, chosen.messages)  # others may have come first
+        self.check(source, target, chosen.messages)  # others may have come first
         mover = Reader()
         moving: list[_Moving] = []
         for message in chosen.messages:
@@ -393,11 +393,9 @@ def _key(source: LocalQueue, each: _Moving) -> int:
 
 
 def _count_back(source: LocalQueue, target: LocalQueue, messages: int, size: int) -> None:
-    """A queue that was deleted meanwhile has settled its account."""
-    if not source.deleted:
-        source.count_in(messages, size)
-    if not target.deleted:
-        target.count_out(messages, size)
+    """As if they had not moved.  A queue that is being deleted waits for this."""
+    source.count_in(messages, size)
+    target.count_out(messages, size)
 
 
 def _begun_again(packet: bytes) -> bytes:

@@ -214,6 +214,7 @@ class Reading:
         mine.difference_update(lookup_ids)
         if not mine:
             queue.takers.discard(reader)
+        queue.leaving.update(lookup_ids)
         batch = self._manager.storage.batch
         batch.delete_messages([queue.id << LOOKUP_BITS | lookup_id for lookup_id in lookup_ids])
         if token:
@@ -225,6 +226,7 @@ class Reading:
     def _removed(
         self, queue: LocalQueue, lookup_ids: list[int], done: Callable[[int], None]
     ) -> None:
+        queue.leaving.difference_update(lookup_ids)
         queue.forget(lookup_ids)
         done(len(lookup_ids))
 

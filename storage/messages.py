@@ -7,7 +7,7 @@ from typing import NamedTuple
 from storage import damaged, pages
 from storage.damaged import checksum_of
 from storage.keys import queue_range
-from storage.pages import PAGE_BYTES_MAX, PAGE_ROWS_MAX, Head, Totals, key_list
+from storage.pages import PAGE_BYTES_MAX, PAGE_ROWS_MAX, Totals, key_list
 
 
 class MessageRow(NamedTuple):
@@ -55,18 +55,6 @@ def count_abort(db: sqlite3.Connection, keys: Sequence[int]) -> None:
         " WHERE key IN (SELECT value FROM json_each(?))",
         (key_list(keys),),
     )
-
-
-def remove(db: sqlite3.Connection, keys: Sequence[int]) -> list[Head]:
-    """Delete these messages; which of them there were, in the order of receiving."""
-    found = pages.heads(db, "message", keys)
-    delete(db, keys)
-    return found
-
-
-def identities(db: sqlite3.Connection, queue_id: int) -> list[Head]:
-    """Which messages a queue holds."""
-    return pages.heads_between(db, "message", *queue_range(queue_id))
 
 
 class Move(NamedTuple):
@@ -164,15 +152,17 @@ def find_all(db: sqlite3.Connection, keys: Sequence[int]) -> list[MessageRow]:
     return list(map(MessageRow._make, rows))
 
 
-def keys(
+def sizes(
     db: sqlite3.Connection, queue_id: int, from_lookup: int = 0, *, rows_max: int
-) -> list[int]:
-    """The keys of the next messages of a queue from `from_lookup` on, itself included."""
-    rows = db.execute(
-        "SELECT key FROM message WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?",
+) -> list[tuple[int, int]]:
+    """Key and bytes of the next messages of a queue from `from_lookup` on, itself included.
+
+    The packets are not read.
+    """
+    return db.execute(
+        "SELECT key, length(packet) FROM message WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?",
         (*queue_range(queue_id, from_lookup), rows_max),
-    )
-    return [key for (key,) in rows]
+    ).fetchall()
 
 
 def totals(db: sqlite3.Connection, queue_id: int) -> Totals:

@@ -6,7 +6,9 @@ from typing import Any
 
 import click
 
+from qmd.cli.choice import dry_run_option, filter_options
 from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.output import printable
 from qmd.cli.parameters import confirm, json_option, queue_argument, quota, yes_option
 
 
@@ -128,45 +130,66 @@ def show(configuration: Configuration, name: str, as_json: bool) -> None:
 
 @queue.command()
 @queue_argument("name")
+@filter_options
 @yes_option
+@dry_run_option
 @json_option
 @pass_configuration
-def purge(configuration: Configuration, name: str, yes: bool, as_json: bool) -> None:
-    """Remove all messages of a queue.  Asks first, or needs --yes."""
-    if not yes:
-        found = _confirmed(configuration, "purge", name)
-        if not found["messages"]:
-            _gone("purged", found["name"], 0, as_json=as_json)
+def purge(
+    configuration: Configuration,
+    name: str,
+    filters: dict[str, Any],
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Remove all messages of a queue, or some.  Asks first, or needs --yes.
+
+    Senders that asked to hear of it are told.  Subqueues and the journal stay as they are.
+    """
+    from qmd.client import chosen
+
+    choice = chosen(**filters)
+    if not yes or dry_run:
+        count = configuration.ask(lambda qm: qm.purge_queue(name, choice, dry_run=True))
+        if dry_run or not count:
+            _gone("purged", name, count, dry_run=dry_run, as_json=as_json)
             return
-    messages = configuration.ask(lambda qm: qm.purge_queue(name))
+        confirm(f"purge {printable(name)} with {count} messages")
+    messages = configuration.ask(lambda qm: qm.purge_queue(name, choice))
     _gone("purged", name, messages, as_json=as_json)
 
 
 @queue.command()
 @queue_argument("name")
 @yes_option
+@dry_run_option
 @json_option
 @pass_configuration
-def delete(configuration: Configuration, name: str, yes: bool, as_json: bool) -> None:
-    """Delete a queue.  While it has messages, asks first, or needs --yes."""
-    if not yes:
-        _confirmed(configuration, "delete", name)
+def delete(
+    configuration: Configuration, name: str, yes: bool, dry_run: bool, as_json: bool
+) -> None:
+    """Delete a queue.  While it has messages, asks first, or needs --yes.
+
+    Its subqueues and its journal go with it; senders that asked to hear of it are told.
+    """
+    if not yes or dry_run:
+        count = configuration.ask(lambda qm: qm.delete_queue(name, dry_run=True))
+        if dry_run:
+            _gone("deleted", name, count, dry_run=True, as_json=as_json)
+            return
+        if count:
+            confirm(f"delete {printable(name)} with {count} messages")
     messages = configuration.ask(lambda qm: qm.delete_queue(name))
     _gone("deleted", name, messages, as_json=as_json)
 
 
-def _confirmed(configuration: Configuration, act: str, name: str) -> dict[str, Any]:
-    """The queue, after somebody agreed to lose its messages; without messages nobody is asked."""
-    found = configuration.ask(lambda qm: qm.show_queue(name))
-    if messages := found["messages"]:
-        confirm(f"{act} {found['name']} with {messages} messages")
-    return found
-
-
-def _gone(what: str, name: str, messages: int, *, as_json: bool) -> None:
-    from qmd.cli.output import print_json, printable
+def _gone(what: str, name: str, messages: int, *, as_json: bool, dry_run: bool = False) -> None:
+    from qmd.cli.output import print_json
 
     if as_json:
-        print_json({"name": name, what: True, "messages": messages})
+        print_json({"name": name, what: not dry_run, "messages": messages, "dry_run": dry_run})
+    elif dry_run:
+        click.echo(f"{printable(name)} would be {what}: {messages} messages")
     else:
         click.echo(f"{what} {printable(name)}: {messages} messages")

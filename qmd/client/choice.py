@@ -7,8 +7,6 @@ from datetime import datetime
 
 from qmd.frames import Choice
 
-EVERY_MESSAGE = Choice()
-
 
 def chosen(
     *,

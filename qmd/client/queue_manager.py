@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Unpack
 
 from qmd import frames
 from qmd.client.caller import Caller
-from qmd.client.choice import EVERY_MESSAGE, chosen
+from qmd.client.choice import chosen
 from qmd.client.errors import NotHandedOver
 from qmd.client.message import Message
 from qmd.client.new_message import Properties, new_message
@@ -25,7 +25,7 @@ from qmd.client.queue import Access, Place, Queue, Share
 from qmd.client.receiver import Receiver, Taken
 from qmd.client.sender import WINDOW_MESSAGES, Sender
 from qmd.client.transaction import Transaction
-from qmd.frames import Choice
+from qmd.frames import EVERY_MESSAGE, Choice
 
 RECONNECT_S = 30.0
 RECEIVE_BATCH_MESSAGES = 256
@@ -375,13 +375,22 @@ class QueueManager:
             frames.SetQueue, name, quota_bytes, journal_quota_bytes, journal, label
         )
 
-    async def delete_queue(self, name: str) -> int:
-        """Delete a queue; returns how many messages went with it."""
-        return int((await self._change(frames.DeleteQueue, name))["messages"])
+    async def delete_queue(self, name: str, *, dry_run: bool = False) -> int:
+        """Delete a queue, its subqueues and its journal; returns how many messages went with it.
 
-    async def purge_queue(self, name: str) -> int:
-        """Remove all messages of a queue; returns how many there were."""
-        return int((await self._change(frames.PurgeQueue, name))["messages"])
+        Senders that asked to hear of it are told.  `dry_run`: only say how many would go.
+        """
+        return int((await self._change(frames.DeleteQueue, name, dry_run))["messages"])
+
+    async def purge_queue(
+        self, name: str, choice: Choice = EVERY_MESSAGE, *, dry_run: bool = False
+    ) -> int:
+        """Remove all messages of a queue, or those that `choice` means; returns how many.
+
+        Senders that asked to hear of it are told; what an application has taken stays.
+        `dry_run`: only say how many would go.
+        """
+        return int((await self._change(frames.PurgeQueue, name, choice, dry_run))["messages"])
 
     async def list_queues(self, *, system: bool = False) -> list[Facts]:
         return await self._list(frames.ListQueues, system)

@@ -60,3 +60,32 @@ def test_nobody_sends_to_a_subqueue(daemon: Daemon):
     assert refused.returncode == 4
     assert b"qmd move" in refused.stderr
     assert [body(message) for message in daemon.receive("plain;retry")] == [b"1"]
+
+
+def test_a_purge_says_what_would_go_and_asks_before_it_goes(daemon: Daemon):
+    daemon.send("plain", b"1", "--label", "old")
+    daemon.send("plain", b"2", "--label", "new")
+
+    (would,) = daemon.json("queue", "purge", "plain", "--label", "old", "--dry-run")
+    assert (would["messages"], would["purged"]) == (1, False)
+    refused = daemon.cli("queue", "purge", "plain", "--label", "old", check=False)
+    assert refused.returncode == 2
+    (purged,) = daemon.json("queue", "purge", "plain", "--label", "old", "--yes")
+    assert purged["messages"] == 1
+
+    assert [body(message) for message in daemon.receive("plain")] == [b"2"]
+
+
+def test_senders_hear_of_messages_that_were_deleted_with_their_queue(daemon: Daemon):
+    daemon.create("brief", "answers")
+    daemon.send(
+        "brief", b"1", "--admin-queue", r".\private$\answers", "--acknowledge", "nack-receive"
+    )
+
+    (would,) = daemon.json("queue", "delete", "brief", "--dry-run")
+    (gone,) = daemon.json("queue", "delete", "brief", "--yes")
+
+    assert (would["messages"], gone["messages"]) == (1, 1)
+    (answer,) = daemon.wait_for("answers", 1)
+    assert answer["class"] == "nack_queue_deleted"
+    daemon.cli("queue", "delete", "answers", "--yes")

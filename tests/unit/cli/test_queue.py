@@ -41,7 +41,12 @@ def test_a_purge_needs_yes_when_nobody_can_be_asked(qmd, peer):
     assert len(peer.queues["orders"]) == 2
 
     done = qmd("queue", "purge", "orders", "--yes", "--json")
-    assert json.loads(done.output) == {"name": "orders", "purged": True, "messages": 2}
+    assert json.loads(done.output) == {
+        "name": "orders",
+        "purged": True,
+        "messages": 2,
+        "dry_run": False,
+    }
     assert peer.queues["orders"] == []
 
 

@@ -212,9 +212,11 @@ class Connection:
                 return peer.outcomes[token]
             case frames.Outcome(token=token):
                 return peer.outcomes.get(token)
-            case frames.PurgeQueue(name=name):
-                gone = peer.queues.pop(name, [])
-                return {"messages": len(gone)}
+            case frames.PurgeQueue(name=name, dry_run=dry_run):
+                gone = peer.queues[name] if dry_run else peer.queues.pop(name, [])
+                return {"messages": len(gone), "bytes": 0, "taken": 0}
+            case frames.DeleteQueue(name=name, dry_run=True):
+                return {"messages": len(peer.queues[name]), "bytes": 0, "taken": 0}
             case frames.ShowQueue(name=name) | frames.SetQueue(name=name):
                 return {"name": name, "messages": len(peer.queues[name]), "transactional": False}
             case frames.ListQueues():

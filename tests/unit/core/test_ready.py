@@ -453,3 +453,29 @@ class TestPurge:
         assert (one.horizon, len(one)) == (0, 0)
         read(one, 5)
         assert drain(one) == [5]
+
+
+class TestComingBack:
+    """A message that was moved away and is moved back while the disk is read."""
+
+    def test_it_is_there_if_the_read_came_too_early_to_see_it(self):
+        one = window()
+        one.clear_to_disk(0)
+        one.begin_refill()
+        one.remove(2)
+        add(one, 2)
+
+        one.refill(rows(1, 3), complete=True)
+
+        assert drain(one) == [1, 2, 3]
+
+    def test_it_is_what_came_back_and_not_what_the_read_saw(self):
+        one = window()
+        one.clear_to_disk(0)
+        one.begin_refill()
+        one.remove(2)
+        one.add(2, "moved twice", 1, stored=True)
+
+        one.refill(rows(1, 2), complete=True)
+
+        assert [one.pop(), one.pop(), one.pop()] == [(1, "m1"), (2, "moved twice"), None]

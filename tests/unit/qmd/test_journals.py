@@ -147,8 +147,8 @@ async def test_a_journal_can_be_purged_and_read_but_not_sent_to_or_deleted(hosts
     with pytest.raises(Refusal, match="cannot be deleted"):
         await a.administration.delete(a.queue("orders;journal"))
     assert await a.receive("orders;journal", 1) == [b"1"]
-    assert await a.administration.purge(a.queue("orders;journal")) == 1
-    assert await a.administration.delete(a.queue("orders")) == 0
+    assert (await a.administration.purge(a.queue("orders;journal"))).messages == 1
+    assert (await a.administration.delete(a.queue("orders"))).messages == 0
 
 
 @hosted

@@ -9,8 +9,8 @@ import pytest
 
 from protocol import parse_user_message
 from protocol.message_class import MessageClass
-from qmd.client.choice import EVERY_MESSAGE, chosen
-from qmd.frames import EXPRESS, Choice, Piece
+from qmd.client.choice import chosen
+from qmd.frames import EVERY_MESSAGE, EXPRESS, Choice, Piece
 from qmd.local_queue import Reader
 from qmd.recorder import Kind
 from qmd.refusal import Refusal
@@ -328,7 +328,7 @@ async def test_a_queue_takes_its_subqueues_with_it(hosts: Hosts) -> None:
     await move(a, "orders", "orders;retry", limit=1)
     await move(a, "orders", "orders;poison", limit=1)
 
-    assert await a.administration.delete(queue) == 3
+    assert (await a.administration.delete(queue)).messages == 3
 
     assert [each.name for each in a.queues.values() if each.parent] == []
     a = await hosts.restart(a)
@@ -342,7 +342,7 @@ async def test_a_subqueue_can_be_deleted_alone(hosts: Hosts) -> None:
     await a.send("orders", bytes(600))
     await move(a, "orders", "orders;retry")
 
-    assert await a.administration.delete(a.queue("orders;retry")) == 1
+    assert (await a.administration.delete(a.queue("orders;retry"))).messages == 1
 
     await a.send("orders", bytes(600))
     assert a.queue("orders").subqueues == []

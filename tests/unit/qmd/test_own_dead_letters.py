@@ -172,7 +172,7 @@ async def test_a_queue_that_dead_letters_may_still_come_to_is_not_deleted(hosts:
 
     a.world.ahead_s = 60
     await hosts.reap(a)
-    assert await a.administration.delete(a.queue("failed")) == 1
+    assert (await a.administration.delete(a.queue("failed"))).messages == 1
 
 
 @hosted

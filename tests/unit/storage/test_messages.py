@@ -63,23 +63,14 @@ def test_messages_are_deleted_one_by_one_and_absent_ones_do_not_matter(
     assert keys_of(db) == [keys[0], keys[2], keys[3], keys[5]]
 
 
-def test_removing_messages_says_how_many_there_were(db: sqlite3.Connection) -> None:
-    keys = [message_key(Q, 7, arrival) for arrival in range(4)]
-    put(db, *keys, size=10)
-
-    removed = messages.remove(db, [keys[3], keys[1], message_key(Q, 7, 99)])
-    assert [(row.key, row.size) for row in removed] == [(keys[1], 10), (keys[3], 10)]
-    assert keys_of(db) == [keys[0], keys[2]]
-
-
 def test_the_first_keys_of_a_queue_are_read_without_its_neighbours(
     db: sqlite3.Connection,
 ) -> None:
     keys = [message_key(Q, level, 1) for level in (3, 5, 7)]
-    put(db, *keys, message_key(Q - 1, 15, 9), message_key(Q + 1, 0, 0))
+    put(db, *keys, message_key(Q - 1, 15, 9), message_key(Q + 1, 0, 0), size=10)
 
-    assert messages.keys(db, Q, rows_max=2) == keys[:2]
-    assert messages.keys(db, Q, rows_max=9) == keys
+    assert messages.sizes(db, Q, rows_max=2) == [(key, 10) for key in keys[:2]]
+    assert messages.sizes(db, Q, rows_max=9) == [(key, 10) for key in keys]
 
 
 def test_a_purge_deletes_the_first_messages_and_says_how_many(db: sqlite3.Connection) -> None:
