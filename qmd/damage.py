@@ -70,7 +70,7 @@ class Damage:
         recorder = self._manager.recorder
         if recorder.enabled:
             found = pages.heads(db, table, [key])
-            known = events.of_place(db, queue, key & LOOKUP_MASK) if table == "message" else None
+            known = events.of_place(db, queue, key & LOOKUP_MASK)
             told = [
                 # The log knows better which message it was than what is left of it.
                 (*(known or (row.source, row.number)), key & LOOKUP_MASK, row.size)

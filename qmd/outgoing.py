@@ -624,7 +624,7 @@ class Outgoing:
                 sent_time=sent_time,
             )
             appended = self.append(way.queue, key, ack, batch)
-            manager.sending.tell(way.queue, ack)
+            manager.sending.tell(way.queue, ack, key)
             originals, acks = told.setdefault(way, ([], []))
             originals.append(packet)
             acks.append(appended)

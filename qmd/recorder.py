@@ -340,13 +340,13 @@ class Recorder:
     def started(self) -> None:
         """The daemon runs again: told at once, so that it precedes all that follows."""
         if self.enabled:
-            self.group(
+            was_clean = self._manager.storage.recovery.was_clean
+            event = self.group(
                 Kind.STARTED,
                 self._manager.id,
-                reason="after a stop"
-                if self._manager.storage.recovery.was_clean
-                else "after a crash",
+                reason="after a stop" if was_clean else "after a crash",
             )
+            event.bytes = self._manager.usage.bytes  # of what is there
             self._manager.storage.batch.write_soon()
 
     # The log is kept by size and age.

@@ -145,8 +145,10 @@ class Sending:
                 told.sizes.append(len(packet))
                 if isinstance(route, LocalQueue):
                     told.places.append(stored.lookup_id)
-                elif delivery == TRANSACTIONAL:
-                    told.positions.append(sequence_number)
+                else:
+                    told.places.append(key)
+                    if delivery == TRANSACTIONAL:
+                        told.positions.append(sequence_number)
         self._manager.sent_count += len(messages)
         for queue in to_send:
             if any(key >= TRANSACTIONAL_FIRST for key, *_ in to_send[queue]):
@@ -398,7 +400,7 @@ class Sending:
         key = self._manager.next_lookup_id(PRIORITY_MAX - priority)
         if isinstance(route, OutgoingQueue):
             appended = [self._manager.outgoing.append(route, key, packet, batch)]
-            self.tell(route, packet)
+            self.tell(route, packet, key)
             if key in route.express:
                 self._manager.outgoing.appended(route, appended)
             else:
@@ -415,14 +417,13 @@ class Sending:
             batch.when_durable(partial(self._manager.reading.arrived, route, [stored]))
         return True
 
-    def tell(self, route: Route, packet: bytes, place: int | None = None) -> None:
+    def tell(self, route: Route, packet: bytes, place: int) -> None:
         """Of a packet of our own making."""
         if self._manager.recorder.enabled:
             told = self._sent_to(route, EXPRESS if is_express(packet) else RECOVERABLE)
             told.numbers.append(message_number(packet))
             told.sizes.append(len(packet))
-            if place is not None:
-                told.places.append(place)
+            told.places.append(place)
 
     def _stored(self, lookup_id: int, wall_ms: int, packet: bytes) -> StoredMessage:
         """A message of our own, for our own queue."""

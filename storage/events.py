@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from storage.keys import arrival_of
+from storage.keys import OUTGOING_TRANSACTIONAL_LEVEL, arrival_of, level_of
 
 SCHEMA = 1
 
-#: Kinds of events whose `places` are new: messages came there.  Arrivals only grow, so a block
-#: speaks of few of them.
+#: Kinds of events whose `places` are new: messages came there.  Arrivals only grow, so the ranges
+#: of blocks overlap little.
 ARRIVALS = frozenset(
     ("sent", "accepted", "moved", "journaled", "dead_lettered", "imported", "requeued")
 )
@@ -31,9 +31,10 @@ ARRIVALS = frozenset(
 class Event(msgspec.Struct, array_like=True, kw_only=True):
     """Something that happened to messages: `numbers` of the queue manager `source`.
 
-    `places` are their lookup ids: in `to_queue` when they went there, else in `queue`.  `positions`
-    are their numbers in the sequence `sequence_id`.  Each of these lists is empty, or as long as
-    `numbers`; a message is at the same index of all.
+    `places` are their lookup ids: in `to_queue` when they went there, else in `queue`; those of
+    one event all belong to one queue, and to sequences or not.  `positions` are their numbers in
+    the sequence `sequence_id`.  Each of these lists is empty, or as long as `numbers`; a message is
+    at the same index of all.
     """
 
     kind: str
@@ -67,6 +68,8 @@ class Identity(NamedTuple):
     source: bytes
     number: int
 
+
+_SEQUENCES = b"sequences"
 
 _RUN = -1  # a list that begins so counts up: [-1, first, how many]
 _SAME = -2  # and one that begins so repeats: [-2, value, how many]
@@ -122,11 +125,12 @@ def of_message(
 
 
 def of_place(db: sqlite3.Connection, queue: str | None, lookup_id: int) -> Identity | None:
-    """The message that came to this place of a queue of ours, whether or not it is still there.
+    """The message that came to this place of a queue, whether or not it is still there.
 
-    Without a name it is looked for in all: no two of them give the same place.
+    `queue` as events have it: its name, or the destination of an outgoing queue.  Without a name it
+    is looked for in all: no two queues give the same place, but for those of sequences.
     """
-    for block in _speaking_of(db, b"", arrival_of(lookup_id)):
+    for block in _speaking_of(db, _lane(lookup_id), arrival_of(lookup_id)):
         for event in block.events:
             if (
                 event.kind in ARRIVALS
@@ -220,9 +224,16 @@ def _ranges(events: Sequence[Event]) -> list[tuple[bytes, int, int]]:
         if event.numbers:
             _widen(found, event.source, min(event.numbers), max(event.numbers))
         if event.places and event.kind in ARRIVALS:
-            arrivals = [arrival_of(place) for place in event.places]
-            _widen(found, b"", min(arrivals), max(arrivals))
+            # Places in sequences count from 1 in each outgoing queue, and are looked for apart.
+            lane = _lane(event.places[0])
+            arrivals = [arrival_of(place) for place in event.places if _lane(place) == lane]
+            _widen(found, lane, min(arrivals), max(arrivals))
     return [(source, first, last) for source, (first, last) in found.items()]
+
+
+def _lane(place: int) -> bytes:
+    """What stands for a source in `event_range` where places are looked for."""
+    return _SEQUENCES if level_of(place) == OUTGOING_TRANSACTIONAL_LEVEL else b""
 
 
 def _widen(ranges: dict[bytes, tuple[int, int]], source: bytes, first: int, last: int) -> None:

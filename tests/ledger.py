@@ -102,11 +102,13 @@ class Ledger:
         self.express.clear()
 
     def _begin(self, event: Event, message: Message, place: int | None) -> None:
-        if place is not None:
-            self._add(event, message, (event.queue, place))
-            where: Here | Elsewhere = event.queue, place
+        where: Here | Elsewhere = event.queue, message
+        if place is None:
+            self._wrong(event, message, "has no place in its queue")
+        elif not is_elsewhere(event.queue):
+            where = event.queue, place
+            self._add(event, message, where)
         else:
-            where = event.queue, message
             if where in self.elsewhere:
                 self._wrong(event, message, "is there already")
             self.elsewhere.add(where)
@@ -135,28 +137,38 @@ class Ledger:
             self.express.add((event.to_queue, place))
 
     def _end(self, event: Event, message: Message, place: int | None) -> None:
-        if place is not None and self.here.get((event.queue, place)) == message:
+        if is_elsewhere(event.queue):
+            if (event.queue, message) in self.elsewhere:
+                self.elsewhere.remove((event.queue, message))
+                self.express.discard((event.queue, message))
+                return
+        elif place is not None and self.here.get((event.queue, place)) == message:
             del self.here[event.queue, place]
             self.express.discard((event.queue, place))
-        elif (event.queue, message) in self.elsewhere:
-            self.elsewhere.remove((event.queue, message))
-            self.express.discard((event.queue, message))
-        else:
-            self._wrong(event, message, "was not there")
+            return
+        self._wrong(event, message, "was not there")
 
     def _wrong(self, event: Event, message: Message, what: str) -> None:
         self.problems.append(f"{event.kind}: {message} {what} ({event.queue} {event.to_queue})")
 
 
+def is_elsewhere(queue: str) -> bool:
+    """Whether an event's queue is no queue of ours, but the destination of outgoing messages."""
+    return queue.startswith(("DIRECT=", "PRIVATE=", "PUBLIC="))
+
+
 def disagreements(
     db: sqlite3.Connection, in_memory: Set[tuple[str, int | Message]] | None = None
 ) -> list[str]:
-    """Where log and tables contradict each other, as sentences; none if the log is not whole."""
+    """Where log and tables contradict each other, as sentences; none if the log does not begin with
+    the folder."""
     ledger = Ledger()
     after = 0
     while blocks := events.page(db, after, BLOCKS):
         if after == 0 and blocks[0].id != 1:
             return []  # its beginning was dropped
+        if after == 0 and blocks[0].events[0].bytes:
+            return []  # there were messages before there was a log
         after = blocks[-1].id
         for block in blocks:
             for event in block.events:

@@ -80,6 +80,8 @@ class State:
     positions: dict[int, int] | None = None
     #: The first message number that was not reserved yet; None likewise.
     next_message_number: int | None = None
+    #: Where the log of events tells something else than the tables.
+    disagreements: list[str] = field(default_factory=list)
     #: What reached the other queue manager, when nothing is on its way any more.
     delivered: set[int] | None = None
 
@@ -169,6 +171,7 @@ class Promises:
         broken += self._halves(where, stored, state)
         broken += self._setbacks(state)
         broken += [f"queue {name} is lost" for name in self._queues - state.queues]
+        broken += state.disagreements
         following = state.next_message_number
         if following is not None and following <= self._highest_message_number:
             broken.append(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from storage.recovery import rewrite_log
 from tests.crash.promises import DEAD_LETTER, JOURNAL, NOWHERE, OUT, State, number_in
+from tests.ledger import disagreements
 
 PLACES = {"system$;deadletter": DEAD_LETTER, "system$;deadxact": DEAD_LETTER}
 TRANSACTIONAL_LEVEL = 8  # of outgoing messages
@@ -33,7 +34,9 @@ def read_state(folder: Path, nowhere_port: int) -> State:
             found = db.execute("PRAGMA quick_check").fetchall()
             if found != [("ok",)]:
                 raise Damaged(str(found))
-            return _state(db, nowhere_port)
+            state = _state(db, nowhere_port)
+            state.disagreements = disagreements(db)
+            return state
         except sqlite3.DatabaseError as error:
             raise Damaged(str(error)) from error
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.ledger import disagreements
 from tests.process.peer import RemoteQueueManager
 from tests.process.warm import Warm
 
@@ -119,6 +120,7 @@ class Daemon:
             self.process.kill()
             self.process.wait()
             self.process = None
+            self.check_log()
 
     def terminate(self, timeout_s: float = STOP_S) -> int:
         """SIGTERM; its exit code.  Raises subprocess.TimeoutExpired."""
@@ -126,6 +128,7 @@ class Daemon:
         self.process.terminate()
         code = self.process.wait(timeout_s)
         self.process = None
+        self.check_log()
         return code
 
     def restart(self) -> Daemon:
@@ -170,6 +173,21 @@ class Daemon:
                     if file.read(16) == b"SQLite format 3\0":
                         return path
         raise AssertionError(f"no database below {self.folder}")
+
+    def check_log(self) -> None:
+        """What the log of events tells is what the tables hold, however the daemon ended."""
+        with tempfile.TemporaryDirectory(prefix="qmd-log-") as scratch:
+            for name in ("queues.db", "queues.db-wal"):
+                for path in self.folder.rglob(name):
+                    shutil.copy(path, scratch)
+            if not os.listdir(scratch):
+                return
+            with contextlib.closing(sqlite3.connect(f"{scratch}/queues.db")) as db:
+                try:
+                    problems = disagreements(db)
+                except sqlite3.DatabaseError:
+                    return  # a test has damaged it, or its first start was cut short
+        assert not problems, "\n".join(problems)
 
     @contextlib.contextmanager
     def held_disk(self) -> Iterator[None]:
