@@ -194,7 +194,7 @@ async def test_a_dead_letter_tells_its_reason(hosts: Hosts) -> None:
 async def test_repeated_events_are_one_sentence(hosts: Hosts) -> None:
     a = await hosts.start()
     sent = packet(b"x", source=a.id, number=5)
-    a.recorder.record(Kind.SENT, [sent], queue="DIRECT=OS:b\\q")
+    a.recorder.record(Kind.SENT, [sent], queue="DIRECT=OS:b\\q", places=[1])
     for _ in range(40):
         a.recorder.record(Kind.RETRANSMITTED, [sent], queue="DIRECT=OS:b\\q", peer="b")
     a.recorder.record(Kind.ORDER_ACKNOWLEDGED, [sent], queue="DIRECT=OS:b\\q", peer="b")
