@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+GIVEN_UP_ROWS = 500  # in one commit
 UNCONFIRMED_AGE_S = 90 * 86_400  # so long after its dead letter a confirmation is called a late one
 
 
@@ -309,22 +310,43 @@ class Confirmations:
         rows = [row for row in rows if row.number not in self._settling]
         queues = {queue.id: queue for queue in manager.outgoing.queues}
         for row in rows:
-            queue = queues[row.queue_id]
-            if not row.is_whole:
-                self._put_aside(queue, row)
-                continue
-            reason = (
-                f"The message was accepted at {queue.destination}, and nobody has confirmed within"
-                f" the interval for it that an application has received it. Ask there whether one"
-                " has, before you send it again."
-            )
-            self._remove(queue, row)
-            self._bury(Kind.UNCONFIRMED, queue, row, MessageClass.NACK_RECEIVE_TIMEOUT, reason)
+            self._give_up(queues[row.queue_id], row, "within the interval for it")
         if rows:
             log.info("messages_unconfirmed", count=len(rows))
             # One piece at a time.
             await manager.storage.batch.run(lambda db: None)
         return bool(rows)
+
+    async def page(self, queue: OutgoingQueue, start: int, rows_max: int) -> list[AwaitingRow]:
+        """What waits of one queue, from the message number `start` on."""
+        return await self._manager.storage.read(
+            partial(awaiting_rows.page, queue_id=queue.id, from_number=start, rows_max=rows_max)
+        )
+
+    async def give_up(self, queue: OutgoingQueue) -> int:
+        """An operator wants nothing of the queue to be waited for any more; how many those are."""
+        count = start = 0
+        while rows := await self.page(queue, start, GIVEN_UP_ROWS):
+            start = rows[-1].number + 1
+            for row in rows:
+                if row.number not in self._settling:
+                    self._give_up(queue, row, "before an operator gave up waiting")
+                    count += 1
+            await self._manager.storage.batch.run(lambda db: None)
+        log.info("awaiting_given_up", destination=queue.destination, count=count)
+        return count
+
+    def _give_up(self, queue: OutgoingQueue, row: AwaitingRow, when: str) -> None:
+        """With the open batch."""
+        if not row.is_whole:
+            self._put_aside(queue, row)
+            return
+        reason = (
+            f"The message was accepted at {queue.destination}, and nobody has confirmed {when} that"
+            " an application has received it. Ask there whether one has, before you send it again."
+        )
+        self._remove(queue, row)
+        self._bury(Kind.UNCONFIRMED, queue, row, MessageClass.NACK_RECEIVE_TIMEOUT, reason)
 
     # Within.
 

@@ -31,6 +31,7 @@ from storage.keys import LOOKUP_MASK
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager
+    from qmd.outgoing_queue import OutgoingQueue
 
 log = structlog.get_logger()
 
@@ -489,6 +490,19 @@ class ControlConnection(asyncio.Protocol):
         queue = self._manager.routes.find_outgoing(request.destination)
         self._look(request.number, overview.outgoing_details(self._manager, queue))
 
+    def _list_awaiting(self, request: frames.ListAwaiting) -> None:
+        queue = self._manager.routes.find_outgoing(request.destination)
+        start, limit = _place(request.start), _limit(request.limit)
+        self._look(request.number, self._awaiting(queue, start, limit))
+
+    async def _awaiting(self, queue: OutgoingQueue, start: int, limit: int) -> object:
+        rows = await self._manager.confirmations.page(queue, start, limit)
+        return overview.awaiting(self._manager, rows)
+
+    def _give_up_awaiting(self, request: frames.GiveUpAwaiting) -> None:
+        queue = self._manager.routes.find_outgoing(request.destination)
+        self._change(request.number, _counted(self._manager.confirmations.give_up(queue)))
+
     def _pause_outgoing(self, request: frames.PauseOutgoing) -> None:
         self._change(request.number, self._set_paused(request.destination, paused=True))
 
@@ -562,6 +576,8 @@ _HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
     frames.ShowQueue: ControlConnection._show_queue,
     frames.ListOutgoing: ControlConnection._list_outgoing,
     frames.ShowOutgoing: ControlConnection._show_outgoing,
+    frames.ListAwaiting: ControlConnection._list_awaiting,
+    frames.GiveUpAwaiting: ControlConnection._give_up_awaiting,
     frames.PauseOutgoing: ControlConnection._pause_outgoing,
     frames.ResumeOutgoing: ControlConnection._resume_outgoing,
     frames.KickOutgoing: ControlConnection._kick_outgoing,

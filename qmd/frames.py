@@ -366,6 +366,24 @@ class ShowOutgoing(Request, tag="show_outgoing", frozen=True):
     destination: str
 
 
+class ListAwaiting(Request, tag="list_awaiting", frozen=True):
+    """What has arrived at a destination and is kept until it was received there, from the message
+    number `start` on.  -> [{id, number, label, bytes, waits_since_s, given_up_in_s, ...}, ...]"""
+
+    destination: str
+    start: int = 0
+    limit: int = 1000
+
+
+class GiveUpAwaiting(Request, tag="give_up_awaiting", frozen=True):
+    """Wait no longer: all that has arrived there, and is not confirmed, becomes dead letters.
+
+    -> {messages}
+    """
+
+    destination: str
+
+
 class PauseOutgoing(Request, tag="pause_outgoing", frozen=True):
     destination: str
 
@@ -449,6 +467,8 @@ AnyRequest = (
     | ShowQueue
     | ListOutgoing
     | ShowOutgoing
+    | ListAwaiting
+    | GiveUpAwaiting
     | PauseOutgoing
     | ResumeOutgoing
     | KickOutgoing

@@ -639,6 +639,12 @@ class Outgoing:
                 to_queue=way.queue.destination,
             )
 
+    def met(self, guid: bytes, host: str) -> None:
+        """A session with that queue manager came about: so it is there."""
+        if len(self._order_hosts) >= WAYS_BACK_MAX:
+            self._order_hosts.clear()
+        self._order_hosts[guid] = host
+
     def _way_back(self, packet: bytes) -> _WayBack | None:
         """To the order queue of the message's source; None if there is none.
 
@@ -649,9 +655,9 @@ class Outgoing:
         by_direct_name = names_destination_directly(packet)
         connection = self._manager.peers.connection_to(source)
         way = self._ways_back.get((source, by_direct_name))
-        if way is not None and (connection is None or way.host == connection.host):
+        host = self._order_hosts.get(source, "") if connection is None else connection.host
+        if way is not None and (not host or way.host == host):
             return way
-        host = connection.host if connection is not None else self._order_hosts.get(source, "")
         name: FormatName = PrivateName(source, ORDER_QUEUE_NUMBER)
         via = None
         if host:

@@ -7,8 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import qmd
+from protocol import parse_user_message
 from protocol.format_name import PublicName
-from protocol.identifiers import guid_text, sequence_parts
+from protocol.identifiers import guid_text, message_id_text, sequence_parts
 from qmd import frames, quotas
 from qmd.core.sequence import OutgoingSequence
 from qmd.event_log import time_text
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import sqlite3
 
     from qmd.manager import QueueManager
+    from storage.awaiting import AwaitingRow
 
 Value = dict[str, Any]
 
@@ -134,6 +136,8 @@ def outgoing_queue(manager: QueueManager, queue: OutgoingQueue) -> Value:
         "resent": queue.resent_count,
         "next_number": sequence.next_number,
         "acknowledged_number": sequence.acknowledged,
+        "awaiting": queue.awaiting.messages,
+        "awaiting_bytes": queue.awaiting.bytes,
         "explanation": _explanation(manager, queue),
     }
 
@@ -195,6 +199,27 @@ def _unfinished(db: sqlite3.Connection, outgoing_id: int) -> tuple[tuple[int, in
         outgoing_rows.bounds(db, outgoing_id, OUTGOING_TRANSACTIONAL_LEVEL),
         whereabouts.awaiting_count(db, outgoing_id),
     )
+
+
+def awaiting(manager: QueueManager, rows: list[AwaitingRow]) -> list[Value]:
+    """What has arrived elsewhere, and is kept until it was received there."""
+    now_s = manager.clock.now_s
+    found = []
+    for row in rows:
+        properties = parse_user_message(row.packet).properties
+        found.append(
+            {
+                "id": message_id_text(manager.id, row.number),
+                "number": row.position,
+                "label": properties.label.decode("utf-16-le", "replace").rstrip("\0"),
+                "bytes": len(row.packet),
+                "waits_since_s": now_s - row.since_s,
+                "given_up_in_s": None if row.expires_at_s is None else row.expires_at_s - now_s,
+                "dead_letter": not row.discard,
+                "lookup_id": row.number,
+            }
+        )
+    return found
 
 
 def sequences(manager: QueueManager) -> list[Value]:
@@ -281,6 +306,13 @@ def _explanation(manager: QueueManager, queue: OutgoingQueue) -> str:
             return f"{text} That queue manager has to connect to this one: its address is unknown."
         last = link.retry.history[-1].result if link.retry.history else "not tried yet"
         return f"{text} Last attempt: {last}. Next attempt in {wait_s:.0f} s."
+    if queue.awaiting.messages and not queue.messages:
+        count = queue.awaiting.messages
+        what = "1 message has" if count == 1 else f"{count} messages have"
+        return (
+            f"{text} {what} arrived there; nobody has confirmed the receipt yet. See: qmd outgoing"
+            f" awaiting '{queue.destination}'."
+        )
     return text
 
 

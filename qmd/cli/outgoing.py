@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
-from qmd.cli.parameters import json_option
+from qmd.cli.parameters import confirm, json_option, yes_option
+
+if TYPE_CHECKING:
+    from qmd.client import QueueManager
 
 
 @click.group()
@@ -33,6 +36,7 @@ def list_(configuration: Configuration, as_json: bool) -> None:
         ("MESSAGES", "messages"),
         ("BYTES", "bytes"),
         ("UNACKNOWLEDGED", "unacknowledged"),
+        ("AWAITING", "awaiting"),
         ("EXPLANATION", "explanation"),
     ]
     print_rows(queues, columns, as_json=as_json, none="no outgoing queues")
@@ -62,6 +66,58 @@ def show(configuration: Configuration, destination: str, as_json: bool) -> None:
         click.echo(f"  {_attempt(attempt)}")
     if not facts["connection_history"]:
         click.echo("  no attempt to connect was made since the daemon was started")
+
+
+@outgoing.command()
+@click.argument("destination")
+@json_option
+@pass_configuration
+def awaiting(configuration: Configuration, destination: str, as_json: bool) -> None:
+    """List what has arrived at DESTINATION and was not received there yet.
+
+    Transactional messages that ask for confirmation are kept here until then; see
+    docs/confirmation.md.
+    """
+    from qmd.cli.output import print_rows
+
+    rows = configuration.ask(lambda qm: _all_awaiting(qm, destination))
+    columns = [
+        ("ID", "id"),
+        ("NUMBER", "number"),
+        ("LABEL", "label"),
+        ("BYTES", "bytes"),
+        ("WAITS SINCE (S)", "waits_since_s"),
+        ("GIVEN UP IN (S)", "given_up_in_s"),
+    ]
+    print_rows(rows, columns, as_json=as_json, none="nothing waits to be confirmed")
+
+
+async def _all_awaiting(qm: QueueManager, destination: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    while page := await qm.list_awaiting(destination, rows[-1]["lookup_id"] + 1 if rows else 0):
+        rows += page
+    return rows
+
+
+@outgoing.command("give-up")
+@click.argument("destination")
+@yes_option
+@json_option
+@pass_configuration
+def give_up(configuration: Configuration, destination: str, yes: bool, as_json: bool) -> None:
+    """Wait no longer for what has arrived at DESTINATION to be received.
+
+    It becomes dead letters here.  Asks first, or needs --yes.
+    """
+    from qmd.cli.output import print_json, printable
+
+    if not yes:
+        confirm(f"give up waiting for {destination}")
+    count = configuration.ask(lambda qm: qm.give_up_awaiting(destination))
+    if as_json:
+        print_json({"destination": destination, "given_up": count})
+    else:
+        click.echo(f"gave up waiting for {count} messages at {printable(destination)}")
 
 
 @outgoing.command()

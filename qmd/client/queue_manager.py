@@ -406,6 +406,20 @@ class QueueManager:
     async def show_outgoing(self, destination: str) -> Facts:
         return await self._show(frames.ShowOutgoing, destination)
 
+    async def list_awaiting(
+        self, destination: str, start: int = 0, limit: int = 1000
+    ) -> list[Facts]:
+        """What has arrived there, and is kept here until somebody has received it.
+
+        In the order of sending, from the message number `start` on.
+        """
+        return await self._list(frames.ListAwaiting, destination, start, limit)
+
+    async def give_up_awaiting(self, destination: str) -> int:
+        """Wait no longer: what has arrived there and is not confirmed becomes dead letters here;
+        returns how many those are."""
+        return int((await self._change(frames.GiveUpAwaiting, destination))["messages"])
+
     async def pause_outgoing(self, destination: str) -> None:
         await self._change(frames.PauseOutgoing, destination)
 

@@ -395,6 +395,7 @@ class Facts:
     queues: dict[str, Totals]
     outgoing: dict[str, Totals]
     status: dict[str, Any]
+    awaiting_bytes: int  # of what has arrived elsewhere, and was not received there yet
 
 
 async def look(client: QueueManager) -> Facts:
@@ -404,4 +405,5 @@ async def look(client: QueueManager) -> Facts:
         {queue["name"].casefold(): Totals(queue["messages"], queue["bytes"]) for queue in queues},
         {queue["destination"]: Totals(queue["messages"], queue["bytes"]) for queue in outgoing},
         await client.status(),
+        sum(queue["awaiting_bytes"] for queue in outgoing),
     )

@@ -138,6 +138,7 @@ class Story:
                 world.fail(difference)
             told = facts.status["bytes"]
             total = sum(t.bytes for t in (*facts.queues.values(), *facts.outgoing.values()))
+            total += facts.awaiting_bytes
             if told != total:
                 world.fail(f"{name} says that it has {told} bytes, and its queues have {total}")
         self.oracle.check(list(found.values()), at_the_end=True)
