@@ -501,7 +501,10 @@ class ControlConnection(asyncio.Protocol):
 
     def _give_up_awaiting(self, request: frames.GiveUpAwaiting) -> None:
         queue = self._manager.routes.find_outgoing(request.destination)
-        self._change(request.number, _counted(self._manager.confirmations.give_up(queue)))
+        self._change(request.number, self._give_up(queue))
+
+    async def _give_up(self, queue: OutgoingQueue) -> object:
+        return {"messages": await self._manager.confirmations.give_up(queue)}
 
     def _pause_outgoing(self, request: frames.PauseOutgoing) -> None:
         self._change(request.number, self._set_paused(request.destination, paused=True))

@@ -311,6 +311,21 @@ def test_each_end_in_a_queue_is_told_to_the_source(
         assert [body(message) for message in daemon.peek(DEADXACT)] == [b"2"]
 
 
+def test_a_purge_and_a_deletion_are_told_to_the_source(daemon: Daemon, remote: RemoteQueueManager):
+    daemon.create("orders", transactional=True)
+    sequence = remote.new_sequence()
+    peer = remote.connect(daemon.port)
+    accepted(peer, sequence, 1, dead_letter=True)
+    daemon.cli("queue", "purge", "orders", "--yes")
+    accepted(peer, sequence, 2, dead_letter=True)
+    daemon.cli("queue", "delete", "orders", "--yes")
+
+    peer.wait(lambda: len(peer.final_acks) == 2, what="two final acks")
+
+    assert [final(ack)[:2] for ack in peer.final_acks] == [(0xC001, 1), (0xC000, 2)]
+    assert daemon.peek(DEADXACT) == []
+
+
 def test_a_final_ack_survives_a_kill_and_comes_with_the_next_session(
     daemon: Daemon, remote: RemoteQueueManager
 ):
