@@ -17,6 +17,7 @@ from protocol.framing import BrokenStream, PacketBuffer
 from protocol.identifiers import guid_text
 from protocol.records import ESTABLISH_CONNECTION_BYTES
 from qmd.core.session import Acknowledged, Closed, Event, MessageReceived, Opened, Session
+from qmd.timers import Alarm
 
 if TYPE_CHECKING:
     from qmd.incoming import IncomingStream
@@ -39,7 +40,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         # Who has not said who it is need not send more, and cannot make us keep more.
         self._buffer = PacketBuffer(ESTABLISH_CONNECTION_BYTES)
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._loop, self._wake)
         self._flush_due = False
         self._writing_paused = False
         self._reading_paused = False
@@ -220,8 +221,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             return
         self._write()
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.cancel()
         if self._transport is not None:
             # close() writes what is buffered first: a refusal has to arrive.
             self._transport.close()
@@ -251,16 +251,10 @@ class PeerConnection(asyncio.BufferedProtocol):
         """One timer: it may ring early, when the session's plans have moved on, never late."""
         assert self.session is not None
         wake_at = self.session.next_timer()
-        if wake_at is None:
-            return
-        if self._timer is not None:
-            if self._timer.when() <= wake_at:
-                return
-            self._timer.cancel()
-        self._timer = self._loop.call_at(wake_at, self._wake)
+        if wake_at is not None:
+            self._alarm.at(wake_at)
 
     def _wake(self) -> None:
-        self._timer = None
         if self._closed or self.session is None:
             return
         now = self._loop.time()

@@ -1,40 +1,72 @@
-"""Timers with a name: at most one for each, always the earliest that was asked for."""
+"""Timers that know when they are due: at most one for each purpose, the earliest asked for.
+
+The loop's own handles cannot be asked: uvloop calls what is due at once without making a timer.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import TypeVar
 
 Name = TypeVar("Name", bound=Hashable)
 
 
+class Alarm:
+    """One timer."""
+
+    __slots__ = ("_handle", "_loop", "_ring", "due_at")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
+        self._loop = loop
+        self._ring = ring
+        self._handle: asyncio.Handle | None = None
+        self.due_at = 0.0  # loop time
+
+    def at(self, when: float) -> None:
+        """Call back at `when` (loop time), unless that is to be done before it."""
+        if self._handle is not None:
+            if self.due_at <= when:
+                return
+            self._handle.cancel()
+        self.due_at = when
+        self._handle = self._loop.call_at(when, self._due)
+
+    def cancel(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _due(self) -> None:
+        self._handle = None
+        self._ring()
+
+
 class Timers:
-    """One set of timers on one event loop."""
+    """One set of timers on one event loop, each with a name."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._handles: dict[Hashable, asyncio.TimerHandle] = {}
+        self._alarms: dict[Hashable, Alarm] = {}
 
     def at(self, when: float, name: Name, callback: Callable[[Name], None]) -> None:
         """Call `callback(name)` at `when` (loop time), unless it is to be called before that."""
-        handle = self._handles.get(name)
-        if handle is not None:
-            if handle.when() <= when:
-                return
-            handle.cancel()
-        self._handles[name] = self._loop.call_at(when, self._ring, name, callback)
+        alarm = self._alarms.get(name)
+        if alarm is None:
+            alarm = self._alarms[name] = Alarm(self._loop, partial(self._ring, name, callback))
+        alarm.at(when)
 
     def cancel(self, name: Hashable) -> None:
-        handle = self._handles.pop(name, None)
-        if handle is not None:
-            handle.cancel()
+        alarm = self._alarms.pop(name, None)
+        if alarm is not None:
+            alarm.cancel()
 
     def cancel_all(self) -> None:
-        for handle in self._handles.values():
-            handle.cancel()
-        self._handles.clear()
+        for alarm in self._alarms.values():
+            alarm.cancel()
+        self._alarms.clear()
 
     def _ring(self, name: Name, callback: Callable[[Name], None]) -> None:
-        del self._handles[name]
+        del self._alarms[name]
         callback(name)

@@ -1,0 +1,50 @@
+"""Timers with a name, on the loop that the daemon runs on."""
+
+import asyncio
+
+import pytest
+import uvloop
+
+from qmd.timers import Alarm, Timers
+
+
+@pytest.mark.parametrize("delay_s", [-1.0, 0.0, 0.0001, 0.01])
+def test_a_timer_that_is_due_at_once_can_be_asked_for_again(delay_s: float) -> None:
+    """uvloop makes no timer of what is due within half a millisecond."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        timers, rung = Timers(loop), []
+        timers.at(loop.time() + delay_s, "name", rung.append)
+        timers.at(loop.time() + 5.0, "name", rung.append)
+        timers.at(loop.time() + delay_s, "name", rung.append)
+        await asyncio.sleep(0.05)
+        assert rung == ["name"]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+def test_the_earliest_that_was_asked_for_counts() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        rung: list[float] = []
+        alarm = Alarm(loop, lambda: rung.append(loop.time()))
+        began = loop.time()
+        alarm.at(began + 5.0)
+        alarm.at(began + 0.02)
+        alarm.at(began + 3.0)
+        await asyncio.sleep(0.1)
+        assert len(rung) == 1
+        assert rung[0] - began < 1.0
+        alarm.at(loop.time() - 1.0)
+        alarm.at(loop.time() + 5.0)
+        await asyncio.sleep(0.05)
+        assert len(rung) == 2
+        alarm.at(loop.time())
+        alarm.cancel()
+        await asyncio.sleep(0.05)
+        assert len(rung) == 2
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
