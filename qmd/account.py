@@ -276,7 +276,7 @@ def _in_queue(place: Value, now_ms: int) -> tuple[str, str]:
     waits = f"{readers} wait for that queue" if readers else "nobody waits for it"
     ends = _end(place, now_ms, "is not received")
     return (
-        f"It is in {queue} since {since}, {ordinal(place['position'])} in line; {waits}.{ends}",
+        f"It is in {queue} since {since}{_in_line(place)}; {waits}.{ends}",
         "" if readers else f"Receive it: qmd receive '{queue}'.",
     )
 
@@ -284,8 +284,8 @@ def _in_queue(place: Value, now_ms: int) -> tuple[str, str]:
 def _in_outgoing(place: Value, now_ms: int) -> tuple[str, str]:
     queue = place["queue"]
     head = (
-        f"It waits in the outgoing queue for {queue} since {moment(place['since_ms'], now_ms)},"
-        f" {ordinal(place['position'])} in line"
+        f"It waits in the outgoing queue for {queue} since {moment(place['since_ms'], now_ms)}"
+        f"{_in_line(place)}"
     )
     ends = _end(place, now_ms, "has not reached its queue")
     if place["paused"]:
@@ -361,6 +361,13 @@ def _is_damaged(place: Value, now_ms: int) -> tuple[str, str]:
         "Stop the daemon and save what can be saved: qmd check --repair FILE; find out why the disk"
         " changes what it holds.",
     )
+
+
+def _in_line(place: Value) -> str:
+    position = place["position"]
+    if position is None:  # of an express message, or of one far behind
+        return ""
+    return f", {ordinal(position)} in line"
 
 
 def _end(place: Value, now_ms: int, unless: str) -> str:

@@ -22,6 +22,7 @@ from qmd.core.stored_packet import (
     source_of,
 )
 from qmd.event_log import flat, time_text
+from qmd.frames import StoredMessage
 from qmd.local_queue import LocalQueue
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
 from qmd.refusal import Refusal
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     from storage.event_search import Told
 
 EVENTS_MAX = 1000  # of one message
+BLOCKS_MAX = 20_000  # of the history, looked at for one message
+BLOCKS_FEW = 100
+AHEAD_MAX = 100_000  # messages in front of one that are counted
+AHEAD_FEW = 1000
 SEARCH_ROWS = 500  # read in one go: other readers wait for so long
 SEARCH_ROWS_MAX = 10_000_000
 SEARCH_S_MAX = 10.0
@@ -106,22 +111,36 @@ class Inquiry:
         }
 
     async def find(self, source: bytes, number: int, *, thorough: bool = True) -> Finding:
-        """Where it is and what happened; without `thorough` only what the history leads to."""
+        """Where it is and what happened.
+
+        Without `thorough` only where the history leads to, and only a part of a long history: a
+        stranger who asks must not cost more than a message does.
+        """
         # What waits for company, to be told or to be taken off the disk, has it now.
         self._manager.outgoing.release()
         await self._manager.storage.batch.run(_nothing)
         history, has_gap = await self._read(
-            partial(event_search.of_message, source=source, number=number, events_max=EVENTS_MAX)
+            partial(
+                event_search.of_message,
+                source=source,
+                number=number,
+                events_max=EVENTS_MAX,
+                blocks_max=BLOCKS_MAX if thorough else BLOCKS_FEW,
+            )
         )
-        places = await self._express(source, number)
-        keys = self._likely_keys(history)
-        for queue_id, lookup_id, is_outgoing in keys:
+        ahead_max = AHEAD_MAX if thorough else AHEAD_FEW
+        places: list[Value] = []
+        for queue_id, lookup_id, is_outgoing in self._likely_keys(history):
             key = queue_id << LOOKUP_BITS | lookup_id
-            found = await (self._outgoing_at(key) if is_outgoing else self._queue_at(key))
+            found = await (
+                self._outgoing_at(key, ahead_max) if is_outgoing else self._queue_at(key, ahead_max)
+            )
             if found is not None and found[0] == (source, number):
                 places.append(found[1])
         searched_all = True
         is_over = any(told.event.kind in _TERMINAL for told in history[-LAST_EVENTS:])
+        if not places and not is_over and thorough:
+            places = await self._express(source, number)
         if not places and not is_over:
             # Who searches for somebody else looks where the message probably is.
             rows_max = SEARCH_ROWS_MAX if thorough else SEARCH_ROWS
@@ -182,8 +201,8 @@ class Inquiry:
         ]
 
         def look(db: sqlite3.Connection) -> list[bytes]:
-            rows = [whereabouts.in_queue(db, key) for key in keys]
-            others = [whereabouts.in_outgoing(db, key) for key in outgoing]
+            rows = [whereabouts.in_queue(db, key, 0) for key in keys]
+            others = [whereabouts.in_outgoing(db, key, 0) for key in outgoing]
             return [each.row.packet for each in (*rows, *others) if each is not None]
 
         for packet in await self._read(look):
@@ -213,10 +232,18 @@ class Inquiry:
                     keys[outgoing.id, key, True] = None
         return list(keys)
 
-    async def _queue_at(self, key: int) -> tuple[MessageId, Value] | None:
-        found = await self._read(partial(whereabouts.in_queue, key=key))
+    async def _queue_at(
+        self, key: int, ahead_max: int = AHEAD_MAX
+    ) -> tuple[MessageId, Value] | None:
         queue = self._manager.queues_by_id.get(key >> LOOKUP_BITS)
-        if found is None or queue is None:
+        if queue is None:
+            return None
+        express = queue.express.get(key & LOOKUP_MASK)
+        if express is not None:
+            of = source_of(express.packet), message_number(express.packet)
+            return of, self._express_place(queue, express)
+        found = await self._read(partial(whereabouts.in_queue, key=key, ahead_max=ahead_max))
+        if found is None:
             return None
         row, packet = found.row, found.row.packet
         place = self._queue_place(
@@ -237,16 +264,15 @@ class Inquiry:
         packet: bytes,
         since_ms: int,
         reason: str | None,
-        ahead: int,
+        ahead: int | None,
         expires_at_s: int | None,
     ) -> Value:
         taker = queue.taker(lookup_id)
-        ahead += sum(each < lookup_id for each in queue.express)
         return {
             "kind": _queue_kind(queue),
             "queue": queue.name,
             "lookup_id": lookup_id,
-            "position": ahead + 1,
+            "position": None if ahead is None else ahead + 1,
             "since_ms": since_ms,
             "taken": lookup_id in queue.taken,
             "taken_by": None
@@ -258,8 +284,21 @@ class Inquiry:
             "expires_at_ms": self._end_ms(None if queue.is_system else expires_at_s),
         }
 
-    async def _outgoing_at(self, key: int) -> tuple[MessageId, Value] | None:
-        found = await self._read(partial(whereabouts.in_outgoing, key=key))
+    def _express_place(self, queue: LocalQueue, message: StoredMessage) -> Value:
+        return self._queue_place(
+            queue,
+            message.lookup_id,
+            message.packet,
+            message.arrived_at_ms,
+            None,
+            None,
+            message.expires_at_s,
+        )
+
+    async def _outgoing_at(
+        self, key: int, ahead_max: int = AHEAD_MAX
+    ) -> tuple[MessageId, Value] | None:
+        found = await self._read(partial(whereabouts.in_outgoing, key=key, ahead_max=ahead_max))
         queue = self._outgoing_by_id(key >> LOOKUP_BITS)
         if found is None or queue is None:
             return None
@@ -269,7 +308,12 @@ class Inquiry:
         return (source_of(packet), message_number(packet)), place
 
     def _outgoing_place(
-        self, queue: OutgoingQueue, key: int, packet: bytes, ahead: int, expires_at_s: int | None
+        self,
+        queue: OutgoingQueue,
+        key: int,
+        packet: bytes,
+        ahead: int | None,
+        expires_at_s: int | None,
     ) -> Value:
         link, now = queue.link, self._manager.loop.time()
         transactional = key >= TRANSACTIONAL_FIRST
@@ -285,7 +329,7 @@ class Inquiry:
             "kind": "outgoing",
             "queue": queue.destination,
             "lookup_id": key,
-            "position": ahead + sum(each < key for each in queue.express) + 1,
+            "position": None if ahead is None else ahead + 1,
             "since_ms": sent_time_s(packet) * 1000,
             "address": link.name if connection is None else f"{connection.host}:{connection.port}",
             "paused": queue.paused,
@@ -307,28 +351,18 @@ class Inquiry:
         """Messages that live in memory only."""
         places: list[Value] = []
         for queue in list(self._manager.queues.values()):
-            async for lookup_id, packet in _matching(
+            async for lookup_id, _ in _matching(
                 queue.express, lambda message: message.packet, source, number
             ):
                 if lookup_id in queue.express:
-                    message = queue.express[lookup_id]
-                    place = self._queue_place(
-                        queue,
-                        lookup_id,
-                        packet,
-                        message.arrived_at_ms,
-                        None,
-                        0,
-                        message.expires_at_s,
-                    )
-                    places.append(place)
+                    places.append(self._express_place(queue, queue.express[lookup_id]))
         for outgoing in self._manager.outgoing.queues:
             async for key, packet in _matching(
                 outgoing.express, lambda each: each[0], source, number
             ):
                 if key in outgoing.express:
                     expires_at_s = outgoing.express[key][1]
-                    places.append(self._outgoing_place(outgoing, key, packet, 0, expires_at_s))
+                    places.append(self._outgoing_place(outgoing, key, packet, None, expires_at_s))
         return places
 
     async def _search(

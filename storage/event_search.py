@@ -37,11 +37,12 @@ Filter = Callable[[Event], bool]
 
 
 def of_message(
-    db: sqlite3.Connection, source: bytes, number: int, events_max: int
+    db: sqlite3.Connection, source: bytes, number: int, events_max: int, blocks_max: int = 1 << 30
 ) -> tuple[list[Told], bool]:
-    """What is known of one message, the oldest first; True: there is more, in the middle.
+    """What is known of one message, the oldest first; True: there may be more, in the middle.
 
-    Its beginning and its end say the most, so a half is taken of each.
+    Its beginning and its end say the most, so a half is taken of each.  Of all the blocks that
+    may speak of it, no more are looked at than allowed, likewise.
     """
     blocks = [
         block
@@ -51,15 +52,19 @@ def of_message(
             (source, number, number),
         )
     ]
+    left_out = len(blocks) > blocks_max
+    if left_out:
+        blocks = [*blocks[: blocks_max // 2], *blocks[-(blocks_max // 2) :]]
     half = events_max // 2
     first = _of_message(db, iter(blocks), source, number, half)
     seen = first[-1].block if len(first) == half else None
     if seen is None:
-        return first, False
+        return first, left_out
     rest = _of_message(db, reversed(blocks), source, number, events_max - half, newest=True)
     known = {(told.block, told.at) for told in first}
     fresh = [told for told in reversed(rest) if (told.block, told.at) not in known]
-    return first + fresh, len(rest) == events_max - half and len(fresh) == len(rest)
+    is_cut = len(rest) == events_max - half and len(fresh) == len(rest)
+    return first + fresh, is_cut or left_out
 
 
 def page(

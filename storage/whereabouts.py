@@ -14,24 +14,25 @@ from storage.outgoing import COLUMNS as OUTGOING_COLUMNS
 from storage.outgoing import OutgoingRow
 from storage.sequences import decode_sequence_id
 
-AHEAD_MAX = 1_000_000  # counted; the rest of a line that is so long says nothing to anybody
-
 # Where a packet has them, from 1 on.  [MS-MQMQ] 2.2.19.2
 _IS_IT = "substr(packet, 17, 16) = :source AND substr(packet, 57, 4) = :number"
 
 
 class InQueue(NamedTuple):
-    """A message in a queue of ours, and how many stored ones are in front of it."""
+    """A message in a queue of ours, and how many stored ones are in front of it.
+
+    None: more than were counted.
+    """
 
     row: MessageRow
-    ahead: int
+    ahead: int | None
 
 
 class InOutgoing(NamedTuple):
     """A message for elsewhere, likewise."""
 
     row: OutgoingRow
-    ahead: int
+    ahead: int | None
 
 
 class Awaiting(NamedTuple):
@@ -61,14 +62,22 @@ class Page(NamedTuple):
     rows: int  # looked at
 
 
-def in_queue(db: sqlite3.Connection, key: int) -> InQueue | None:
+def in_queue(db: sqlite3.Connection, key: int, ahead_max: int) -> InQueue | None:
     row = db.execute(f"SELECT {MESSAGE_COLUMNS} FROM message WHERE key = ?", (key,)).fetchone()
-    return None if row is None else InQueue(MessageRow._make(row), _ahead(db, "message", key))
+    return (
+        None
+        if row is None
+        else InQueue(MessageRow._make(row), _ahead(db, "message", key, ahead_max))
+    )
 
 
-def in_outgoing(db: sqlite3.Connection, key: int) -> InOutgoing | None:
+def in_outgoing(db: sqlite3.Connection, key: int, ahead_max: int) -> InOutgoing | None:
     row = db.execute(f"SELECT {OUTGOING_COLUMNS} FROM outgoing WHERE key = ?", (key,)).fetchone()
-    return None if row is None else InOutgoing(OutgoingRow._make(row), _ahead(db, "outgoing", key))
+    return (
+        None
+        if row is None
+        else InOutgoing(OutgoingRow._make(row), _ahead(db, "outgoing", key, ahead_max))
+    )
 
 
 def awaiting(db: sqlite3.Connection, number: int) -> Awaiting | None:
@@ -124,10 +133,10 @@ def _it(source: bytes, number: int) -> dict[str, bytes]:
     return {"source": source, "number": number.to_bytes(4, "little")}
 
 
-def _ahead(db: sqlite3.Connection, table: str, key: int) -> int:
+def _ahead(db: sqlite3.Connection, table: str, key: int, ahead_max: int) -> int | None:
     first = key >> LOOKUP_BITS << LOOKUP_BITS
     (count,) = db.execute(
         f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE key >= ? AND key < ? LIMIT ?)",
-        (first, key, AHEAD_MAX),
+        (first, key, ahead_max + 1),
     ).fetchone()
-    return int(count)
+    return None if count > ahead_max else int(count)

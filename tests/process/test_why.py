@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from qmd.client import blocking
 from tests.process.harness import Cleaner, Daemon, Hosts, free_port
 from tests.process.peer import RemoteQueueManager
 
@@ -61,6 +62,10 @@ def test_both_sides_tell_of_a_message_that_has_arrived(pair: tuple[Daemon, Daemo
     assert "At hostb (127.0.0.1:" in text
     assert "It is in private$\\orders since" in text
     assert "first in line; nobody waits for it" in text
+    with blocking.connect(receiver.folder / "qmd.sock") as qm:
+        assert qm.why(sent)["peers"][0]["host"] == "hosta"
+        assert qm.trace(sent)[0]["kind"] == "sent"
+        assert any(event["message_id"] == sent for event in qm.events_each())
 
 
 def test_the_trace_has_the_events_of_both_sides(pair: tuple[Daemon, Daemon]) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from protocol.identifiers import guid_text
+from protocol.identifiers import guid_text, parse_message_id
 from protocol.message_class import MessageClass
-from qmd import account, asking
+from qmd import account, asking, inquiry
 from qmd.asking import QUEUE, Answer, Question
 from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL
 from qmd.local_queue import Reader
@@ -206,6 +206,46 @@ async def test_repeated_events_are_one_sentence(hosts: Hosts) -> None:
     assert len(told["events"]) == 42
     (again,) = [each for each in told["sentences"] if "transmitted again" in each]
     assert again.startswith("It was transmitted again to b 40 times, first at ")
+
+
+@hosted
+async def test_one_that_is_far_behind_has_no_number_in_line(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    ids = await a.send("orders", *(b"%d" % each for each in range(30)), delivery=RECOVERABLE)
+    source, number = parse_message_id(ids[-1])
+
+    (few,) = (await a.inquiry.find(source, number)).places
+    assert few["position"] == 30
+
+    (many,) = (await a.inquiry.find(source, number, thorough=False)).places
+    assert many["position"] == 30
+    more = await a.send(
+        "orders", *(b"x" for _ in range(inquiry.AHEAD_FEW + 1)), delivery=RECOVERABLE
+    )
+    source, number = parse_message_id(more[-1])
+    (far,) = (await a.inquiry.find(source, number, thorough=False)).places
+    assert far["position"] is None
+    assert (
+        "in line"
+        not in a.inquiry.account(
+            source, number, await a.inquiry.find(source, number, thorough=False)
+        )["sentences"][0]
+    )
+
+
+@hosted
+async def test_an_express_message_is_found_for_those_who_ask_too(hosts: Hosts) -> None:
+    a, b = await hosts.start("a"), await hosts.start("b")
+    await b.create("plain")
+    destination = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\plain"
+    (sent,) = await a.send(destination, b"x", delivery=EXPRESS)
+    await until(lambda: not a.sending_to(destination).messages, "the acknowledgment")
+
+    told = await why(a, sent, ask=True)
+
+    assert told["peers"][0]["state"] == "queued"
+    assert (await why(b, sent))["state"] == "queued"
 
 
 def test_every_kind_of_event_has_words() -> None:

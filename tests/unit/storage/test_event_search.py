@@ -175,3 +175,19 @@ def test_an_event_of_no_message_has_a_cursor(db: sqlite3.Connection) -> None:
         (2, "sent"),
     ]
     assert [told.at for told in event_search.of_message(db, OWN, 2, 10)[0]] == [2]
+
+
+def test_no_more_blocks_are_read_for_one_message_than_allowed(db: sqlite3.Connection) -> None:
+    tell(db, event("sent", 7))
+    for _ in range(50):
+        tell(db, event("accepted", 1, 9))  # blocks that might speak of 7, and do not
+    tell(db, event("received", 7))
+
+    found, has_gap = event_search.of_message(db, OWN, 7, 1000, blocks_max=10)
+    assert ([told.event.kind for told in found], has_gap) == (["sent", "received"], True)
+
+    tell(db, event("purged", 7))
+    for _ in range(50):
+        tell(db, event("accepted", 1, 9))
+    found, has_gap = event_search.of_message(db, OWN, 7, 1000, blocks_max=10)
+    assert ([told.event.kind for told in found], has_gap) == (["sent"], True)
