@@ -237,6 +237,9 @@ class Batch:
             outgoing.delete(db, self._outgoing_deletions)
         for arrival in self._arrivals:
             arrival.write(db)
+            if len(self._arrivals) > 1:
+                # The next one may begin at the same row, and must not find these again.
+                outgoing.delete_ranges(db, [arrival.range])
         if self._awaiting_deletions:
             awaiting.delete(db, self._awaiting_deletions)
         if self._outgoing_ranges:
@@ -304,6 +307,10 @@ class _Arrival:
         self._tell = tell
         self._future = future
         self._kept: list[Kept] = []
+
+    @property
+    def range(self) -> tuple[int, int]:
+        return self._arrived.first, self._arrived.last
 
     def write(self, db: sqlite3.Connection) -> None:
         self._kept = awaiting.take_over(db, self._arrived)

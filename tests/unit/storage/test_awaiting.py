@@ -82,6 +82,29 @@ def test_what_wants_confirmation_is_kept_and_the_rest_goes_in_one_commit(folder:
     asyncio.run(scenario())
 
 
+def test_what_two_acknowledgments_of_one_commit_speak_of_is_counted_once(folder: Path) -> None:
+    """Both ranges begin at the first message of the sequence that is left."""
+
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            for each in (1, 2, 3):
+                storage.batch.insert_outgoing(
+                    key(each), packet(each), confirm_by_s=confirm_by(None)
+                )
+            await durable(storage)
+
+            batch = storage.batch
+            first = batch.await_confirmation(arrived(0, 1), lambda kept: [])
+            batch.delete_outgoing_range(key(0), key(1))
+            second = batch.await_confirmation(arrived(0, 3), lambda kept: [])
+            batch.delete_outgoing_range(key(0), key(3))
+
+            assert await first == [Kept(1, 1, 100)]
+            assert await second == [Kept(2, 2, 100), Kept(3, 3, 100)]
+
+    asyncio.run(scenario())
+
+
 def test_nothing_waits_where_nothing_wants_it() -> None:
     db = memory_database()
     outgoing.insert(db, [(key(1), None, packet(1), None, False)])
