@@ -73,7 +73,7 @@ class Habits:
     pause_s: float
     batch_max: int
     body_bytes_max: int
-    dead_letter: bool
+    dead_letter: bool | None
     retry: bool
 
 
@@ -191,7 +191,7 @@ class Writer:
             queue=f"private$\\{kind.queue}",
             delivery=kind.delivery,
             fate=kind.fate,
-            wants_dead_letter=habits.dead_letter,
+            wants_dead_letter=habits.dead_letter is not False,
             wants_journal=habits.journal,
             request=request,
             lives=self._oracle.lives(self.host.name, destination.host),
@@ -330,6 +330,110 @@ class Reader:
             self._oracle.received(host.name, self.queue.key, number, life)
 
 
+class Mover:
+    """Takes from one queue and sends to others in one transaction, for ever; or thinks again."""
+
+    def __init__(
+        self,
+        host: Host,
+        queue: Queue,
+        name: str,
+        oracle: Oracle,
+        destinations: list[Destination],
+        *,
+        batch: int,
+        sends_max: int,
+        aborts: float,
+        pause_s: float,
+    ) -> None:
+        self.host = host
+        self.queue = queue
+        self._name = name
+        self._oracle = oracle
+        self._random = host.world.random
+        self._destinations = destinations
+        self._batch = batch
+        self._sends_max = sends_max
+        self._aborts = aborts
+        self._pause_s = pause_s
+        self._wait_s = WAIT_S
+        self._life = 0
+
+    async def run(self) -> None:
+        self._life += 1
+        self._wait_s = WAIT_S
+        while True:
+            with contextlib.suppress(ClientError):
+                async with connect(self.host.control_socket, reconnect_s=RECONNECT_S) as client:
+                    while True:
+                        if await self._move(client):
+                            self._wait_s = WAIT_S
+                        else:
+                            self._wait_s = min(1.5 * self._wait_s, WAIT_S_MAX)
+            await asyncio.sleep(PAUSE_S)
+
+    async def _move(self, client: QueueManager) -> bool:
+        """One transaction; whether there was anything."""
+        world, oracle = self.host.world, self._oracle
+        transaction = client.transaction()
+        await transaction.begin()
+        taken = await transaction.receive_many(self.queue.name, self._batch, timeout_s=self._wait_s)
+        if not taken:
+            await transaction.abort()
+            return False
+        numbers = _numbers(taken)
+        request = oracle.next_request()
+        sendings = [
+            self._attempt(self._random.choice(self._destinations), request)
+            for _ in range(self._random.randint(1, self._sends_max))
+        ]
+        work = oracle.committing(numbers, [sending.message for sending in sendings])
+        try:
+            for sending in sendings:
+                await transaction.send(
+                    sending.destination.format_name, sending.body, **sending.properties
+                )
+            if self._pause_s:
+                await asyncio.sleep(self._random.expovariate(1 / self._pause_s))
+            if self._random.random() < self._aborts:
+                await transaction.abort("thought again")
+                oracle.aborted(work)
+                world.happened("transaction aborted by its application", self.host.name)
+                return True
+            await transaction.commit()
+        except QueueManagerError as refusal:  # it says that nothing was done
+            oracle.aborted(work)
+            world.happened(f"transaction refused: {refusal.code}", self.host.name)
+            await transaction.abort()
+            return True
+        # Otherwise nobody knows how it ended.
+        oracle.committed(work)
+        for number in numbers:
+            world.note("received", self.host.name, number)
+            oracle.received(self.host.name, self.queue.key, number, None)
+        world.client_was_told(self.host)
+        return True
+
+    def _attempt(self, destination: Destination, request: int) -> Sending:
+        number = self._oracle.next_number()
+        message = Sent(
+            number=number,
+            stream=f"{self._name}.{self._life} to {destination.format_name}",
+            source=self.host.name,
+            target=destination.host,
+            queue=f"private$\\{destination.kind.queue}",
+            delivery="transactional",
+            fate=destination.kind.fate,
+            wants_dead_letter=True,
+            wants_journal=False,
+            request=request,
+            lives=self._oracle.lives(self.host.name, destination.host),
+        )
+        self._oracle.attempted(message)
+        self.host.world.note("send", self.host.name, number, "moved", destination.format_name)
+        return Sending(message, destination, mark(number), {})
+
+
 def _numbers(messages: Iterable[Message]) -> list[int]:
     return [number for message in messages if (number := marked(message.body)) is not None]
 
@@ -337,12 +441,13 @@ def _numbers(messages: Iterable[Message]) -> list[int]:
 class Operator:
     """Makes the queues of a host, and looks after it: the `facts` of its latest round."""
 
-    def __init__(self, host: Host, queues: list[Queue]) -> None:
+    def __init__(self, host: Host, queues: list[Queue], *, pace_s: float = ROUND_S) -> None:
         self.host = host
         self.queues = queues
         self.facts: Facts | None = None  # of its latest round; taken away by who has seen them
         self.last_facts: Facts | None = None
         self.is_watching = False
+        self._pace_s = pace_s
         self.orders: list[tuple[str, str]] = []  # a verb and what it is about
 
     async def run(self) -> None:
@@ -354,7 +459,10 @@ class Operator:
                     round_s = ROUND_S
                     while True:
                         await self._obey(client)
-                        if self.is_watching:
+                        if not self.is_watching:
+                            round_s = self._pace_s
+                        else:
+                            round_s = min(round_s, ROUND_S_MAX)
                             self.facts = self.last_facts = await look(client)
                             round_s = min(1.2 * round_s, ROUND_S_MAX)
                         await asyncio.sleep(round_s)

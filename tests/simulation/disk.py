@@ -96,8 +96,9 @@ class SimulatedDisk:
         self.generation = 0  # handles of an earlier one are dead
         self.is_off = False
         self.on_off: Callable[[], None] = lambda: None
+        self.on_sync: Callable[[], None] = lambda: None
         self.acts = 0  # writes, syncs and removals
-        self.syncs = 0
+        self.durable_version = 0  # another whenever other things are durable
         self.off_at_act: int | None = None
         self.faults: dict[Fault, tuple[int, int]] = {}  # (from which act on, how often)
         self.faults_met = 0
@@ -153,10 +154,12 @@ class SimulatedDisk:
         if self.faults and self.meets(Fault.SYNC_ERROR):
             file.writes.clear()
             raise OSError(errno.EIO, "the disk does not sync")
-        self.syncs += 1
+        self.durable_version += 1
         file.settle()
+        self.on_sync()
 
     def sync_folder(self) -> None:
+        self.durable_version += 1
         for path, file in list(self.files.items()):
             file.durably_exists = file.exists
             if not file.exists:
@@ -164,6 +167,7 @@ class SimulatedDisk:
 
     def remove(self, path: str, *, durably: bool) -> None:
         self.step()
+        self.durable_version += 1
         file = self.files[path]
         file.exists = False
         file.content = bytearray()
@@ -214,6 +218,7 @@ class SimulatedDisk:
 
     def lose_power(self, kind: PowerLoss) -> None:
         self._reopen()
+        self.durable_version += 1
         self.faults.clear()
         survivors = {}
         for path, file in self.files.items():
@@ -233,6 +238,7 @@ class SimulatedDisk:
     def wipe(self) -> None:
         """A new disk takes its place."""
         self._reopen()
+        self.durable_version += 1
         self.files.clear()
 
     def image(self, *, durable: bool) -> dict[str, bytes]:

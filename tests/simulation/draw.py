@@ -7,6 +7,7 @@ after a second, limits of the code so low that every queue outgrows its memory.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qmd.core.session_acks import SessionAcks
@@ -16,6 +17,7 @@ from tests.simulation.applications import (
     Destination,
     Habits,
     Kind,
+    Mover,
     Operator,
     Queue,
     Reader,
@@ -30,10 +32,13 @@ if TYPE_CHECKING:
     from tests.simulation.life import Story
 
 MISCHIEF_S = (2.0, 12.0)
+# Some worlds are long: outages of minutes, which run through the table of resends.
+LONG = 0.06
+PATIENCE = 60.0
 WRITERS_MAX = 4
 MESSAGES_MAX = 120
 # Some worlds are busy: long streams in great batches, and readers who take many at once.
-BUSY = 0.2
+BUSY = 0.25
 BUSY_MESSAGES = (300, 1500)
 
 QUEUES = (
@@ -43,6 +48,8 @@ QUEUES = (
     Queue("small_orders", True, quota_bytes=6_000),
     Queue("small_news", False, quota_bytes=6_000),
     Queue("scratch", False),  # is purged, deleted and made again
+    Queue("scratch_orders", True),  # likewise
+    Queue("work", True),  # is read in transactions that send on what they read
 )
 # Where messages go, how, and how they end; those that come first come often.
 KINDS = (
@@ -60,6 +67,8 @@ KINDS = (
     Kind("small_news", "express", Fate.PERHAPS),
     Kind("scratch", "recoverable", Fate.UNCERTAIN),
     Kind("scratch", "express", Fate.UNCERTAIN),
+    Kind("scratch_orders", "transactional", Fate.UNCERTAIN),
+    *(Kind("work", "transactional"),) * 4,
     Kind("missing", "transactional", Fate.REFUSED),
     Kind("missing", "recoverable", Fate.REFUSED),
     Kind("orders", "recoverable", Fate.REFUSED),
@@ -95,6 +104,8 @@ class DrawnWorld:
         source = random.Random(f"world {seed}")
         self.random = source
         self.is_busy = source.random() < BUSY
+        self.is_long = not self.is_busy and source.random() < LONG
+        self.patience = PATIENCE if self.is_long else 1.0
         self._low_limits = source.choice((0.0, 0.2, 0.7)) if not self.is_busy else 0.05
         self._counts: dict[Connection, tuple[tuple[int, int], tuple[int, int]]] = {}
         self._spelling: dict[tuple[str, str], str] = {}  # of each destination
@@ -105,7 +116,7 @@ class DrawnWorld:
             characteristics=source.choice((vfs.POWERSAFE_OVERWRITE, vfs.POWERSAFE_OVERWRITE, 0)),
             trace=trace,
         )
-        self.mischief_s = source.uniform(*MISCHIEF_S)
+        self.mischief_s = source.uniform(*MISCHIEF_S) * self.patience
         self.knobs = {
             knob: source.choice(values)
             for knob, values in KNOBS.items()
@@ -119,11 +130,11 @@ class DrawnWorld:
                 self._configuration(),
                 clock=Clock(offset_s=source.uniform(0, 1e6), rate=source.uniform(0.98, 1.02)),
                 stall_probability=source.choice((0.0, 0.01, 0.1)),
-            )
+            ).wall_rate = source.uniform(0.98, 1.02)
 
     def _configuration(self) -> str:
         source = self.random
-        resend = source.choice(('"1s", "2s", "5s"', '"3s"', '"30s"'))
+        resend = source.choice(('"1s", "2s", "5s"', '"3s"', '"30s"', '"1s", "10s", "60s", "30s"'))
         return f"""
             [delivery]
             window_size = {source.choice((1, 2, 5, 64, 64))}
@@ -144,10 +155,15 @@ class DrawnWorld:
         hosts = list(world.hosts.values())
         for host in hosts:
             host.interface.is_fenced = True
-            operator = story.operators[host.name] = Operator(host, list(QUEUES))
+            operator = story.operators[host.name] = Operator(
+                host, list(QUEUES), pace_s=0.25 * self.patience
+            )
             host.programs["operator"] = operator.run
             for queue in QUEUES:
-                self._add_reader(story, host, queue)
+                if queue.name == "work":
+                    self._add_mover(story, host, queue, hosts)
+                else:
+                    self._add_reader(story, host, queue)
         for number in range(source.randint(1, WRITERS_MAX)):
             host = source.choice(hosts)
             destinations = [
@@ -174,6 +190,28 @@ class DrawnWorld:
         host.programs[f"reader-{queue.name}"] = reader.run
         host.when_application_dies[f"reader-{queue.name}"] = reader.process_died
 
+    def _add_mover(self, story: Story, host: Host, queue: Queue, hosts: list[Host]) -> None:
+        source = self.random
+        kinds = [kind for kind in KINDS if kind.delivery == "transactional"]
+        kinds = [kind for kind in kinds if kind.fate is Fate.RECEIVED and kind.queue != queue.name]
+        name = f"reader-{queue.name}"
+        mover = Mover(
+            host,
+            queue,
+            f"mover-{host.name}",
+            story.oracle,
+            [
+                self._destination(host, source.choice(hosts), kinds)
+                for _ in range(source.randint(1, 3))
+            ],
+            batch=source.choice((20, 100) if self.is_busy else (1, 1, 5)),
+            sends_max=source.choice((1, 3)),
+            aborts=source.choice((0.0, 0.1, 0.4)),
+            pause_s=source.choice((0.0, 0.0, 0.05)),
+        )
+        story.readers.append(mover)
+        host.programs[name] = mover.run
+
     def _habits(self, count: int) -> Habits:
         """Of a writer: all of its messages at once, or spread over the time of mischief."""
         source = self.random
@@ -186,7 +224,7 @@ class DrawnWorld:
             pause_s=source.choice((0.0, 0.2, 0.7, 1.0)) * self.mischief_s / requests,
             batch_max=batch_max,
             body_bytes_max=source.choice((100, 2_000, 2_000 if self.is_busy else 60_000)),
-            dead_letter=source.random() < 0.7,
+            dead_letter=source.choice((None, None, True, False)),
             retry=source.random() < 0.8,
         )
 
@@ -212,11 +250,13 @@ class DrawnWorld:
             ends.append((recoverable + source.choice((0, 65_536)), recoverable))
         return ends[0], ends[1]
 
-    def _destination(self, source_host: Host, host: Host) -> Destination:
+    def _destination(
+        self, source_host: Host, host: Host, kinds: Sequence[Kind] = KINDS
+    ) -> Destination:
         source = self.random
-        kind = source.choice(KINDS)
+        kind = source.choice(kinds)
         while kind.fate is Fate.REFUSED and host is source_host:
-            kind = source.choice(KINDS)  # an application here would be refused at once
+            kind = source.choice(kinds)  # an application here would be refused at once
         name = self._spelling.setdefault(
             (host.name, kind.queue),
             source.choice((f"DIRECT=OS:{host.name}", f"DIRECT=TCP:{host.address}")),

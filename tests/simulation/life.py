@@ -12,7 +12,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tests.simulation.applications import Operator, Reader, Writer
+from protocol.identifiers import guid_text
+from tests.simulation.applications import Facts, Mover, Operator, Reader, Writer
+from tests.simulation.books import check_against, check_sums, is_up_to_date
 from tests.simulation.disk import PowerLoss
 from tests.simulation.draw import QUEUES, DrawnWorld
 from tests.simulation.isolation import isolated, one_source, turned
@@ -22,6 +24,7 @@ from tests.simulation.oracle import Found, Oracle, Totals, compare, examine
 from tests.simulation.world import Host
 
 HEALING_S_MAX = 900.0
+QUIET_ROUNDS = 3
 
 
 @dataclass(slots=True)
@@ -69,14 +72,19 @@ class Story:
         self.oracle = Oracle(world.fail, lambda name: world.hosts[name].daemon_life)
         self.operators: dict[str, Operator] = {}
         self.writers: list[Writer] = []
-        self.readers: list[Reader] = []
+        self.readers: list[Reader | Mover] = []
         draw.populate(self)
         self.mischief = Mischief(
-            world, may_wipe=world.random.random() < 0.5, give_order=self._give_order
+            world,
+            may_wipe=world.random.random() < 0.5,
+            patience=draw.patience,
+            give_order=self._give_order,
         )
+        self._look_probability = world.random.choice((0.0, 0.0, 0.01, 0.05))
         self.mischief.wipe = self.lose_disk
         self._mischief_s = draw.mischief_s
-        self._was_quiet = False
+        self._quiet_rounds = 0
+        self._examined: dict[str, tuple[int, Found]] = {}  # and at which version of the disk
         self._paused: dict[str, set[str]] = {name: set() for name in world.hosts}
 
     # The phases.
@@ -88,8 +96,10 @@ class Story:
         self.mischief.start()
         # Whenever somebody has lost its power is a good time to look what is left.
         world.on_power_loss = lambda: world.scheduler.after(0.0, self._look)
+        world.on_sync = self._synced
         world.run(self._mischief_s)
         world.on_power_loss = lambda: None
+        world.on_sync = lambda host: None
         self.heal()
         self.judge()
         if not world.failures and world.random.random() < 0.3:
@@ -98,9 +108,28 @@ class Story:
             self._wait_for_rest()
             self.judge()
 
+    def _synced(self, host: Host) -> None:
+        """And right after something has become durable, whatever else is under way."""
+        if self.world.random.random() < self._look_probability:
+            self.world.scheduler.after(0.0, self._look)
+
     def _look(self) -> None:
         if not self.world.failures:
             self.oracle.check(self.examine(durable=True), at_the_end=False)
+            self._audit()
+
+    def _audit(self) -> None:
+        """What running queue managers have counted."""
+        for name, host in self.world.hosts.items():
+            manager = host.manager
+            if manager is None:
+                continue
+            for difference in check_sums(name, manager):
+                self.world.fail(difference)
+            if is_up_to_date(manager) and not host.disk.is_off:
+                found = self.examine_host(host, durable=False)
+                for difference in check_against(name, manager, found):
+                    self.world.fail(difference)
 
     def heal(self) -> None:
         """From here on nothing goes wrong, and so everything must arrive."""
@@ -118,7 +147,7 @@ class Story:
         self._wait_for_rest()
 
     def _wait_for_rest(self) -> None:
-        self._was_quiet = False
+        self._quiet_rounds = 0
         for operator in self.operators.values():
             operator.facts = None
         rests = self.world.run_until(self._is_quiet, seconds_max=HEALING_S_MAX)
@@ -137,8 +166,10 @@ class Story:
             for difference in self._compare(name, facts.queues, facts.outgoing, found[name]):
                 world.fail(difference)
             told = facts.status["bytes"]
-            total = sum(t.bytes for t in (*facts.queues.values(), *facts.outgoing.values()))
-            total += facts.awaiting_bytes
+            kept = sum(totals.bytes for totals in found[name].awaiting.values())
+            if facts.awaiting_bytes != kept:
+                world.fail(f"{name} says that {facts.awaiting_bytes} bytes wait, and {kept} do")
+            total = sum(t.bytes for t in (*facts.queues.values(), *facts.outgoing.values())) + kept
             if told != total:
                 world.fail(f"{name} says that it has {told} bytes, and its queues have {total}")
         self.oracle.check(list(found.values()), at_the_end=True)
@@ -180,12 +211,13 @@ class Story:
         orders = self.operators[host.name].orders
         destinations = self._destinations_from(host.name)
         verb = random.choice(("pause", "resume", "resume", "kick", "peek", "purge", "delete"))
+        scratch = random.choice(("scratch", "scratch_orders"))
         if verb == "peek":
             orders.append((verb, random.choice(QUEUES).name))
         elif verb == "purge":
-            orders.append((verb, "scratch"))
+            orders.append((verb, scratch))
         elif verb == "delete":
-            orders += [(verb, "scratch"), ("create", "scratch")]
+            orders += [(verb, scratch), ("create", scratch)]
         elif destinations:
             there = random.choice(destinations)
             orders.append((verb, there))
@@ -209,22 +241,29 @@ class Story:
         return [self.examine_host(host, durable=durable) for host in self.world.hosts.values()]
 
     def examine_host(self, host: Host, *, durable: bool = True) -> Found:
+        version = host.disk.durable_version
+        if durable and self._examined.get(host.name, (-1,))[0] == version:
+            return self._examined[host.name][1]
         try:
-            return examine(host.disk.image(durable=durable), host.name)
+            found = examine(host.disk.image(durable=durable), host.name)
+            if durable:
+                self._examined[host.name] = version, found
+            return found
         except sqlite3.Error as error:
             self.world.fail(f"the database of {host.name} cannot be read: {error}")
-            return Found({}, {}, {})
+            return Found({}, {}, {}, {})
 
     def _is_quiet(self) -> bool:
-        """Twice in a row: what one host told may have been sent to another that told before."""
+        """Thrice in a row: what one host told may have been sent to another that told before,
+        and from there to a third."""
         if any(operator.facts is None for operator in self.operators.values()):
             return False
         if self._unrest(first_only=True):
-            self._was_quiet = False
-        elif self._was_quiet:
-            return True
+            self._quiet_rounds = 0
         else:
-            self._was_quiet = True
+            self._quiet_rounds += 1
+            if self._quiet_rounds == QUIET_ROUNDS:
+                return True
         for operator in self.operators.values():
             operator.facts = None
         return False
@@ -241,6 +280,7 @@ class Story:
                 unrest.append(f"{host.name} has orders {operator.orders}")
             else:
                 unrest += self._rest_of(host.name, facts.queues, facts.outgoing)
+                unrest += self._still_awaited(host, facts)
             unrest += [
                 f"{writer.name} writes"
                 for writer in self.writers
@@ -261,9 +301,30 @@ class Story:
         ] + [
             f"{name} has {totals.messages} for {destination}"
             for destination, totals in outgoing.items()
-            # A final ack waits until its source comes by itself: its address is not known.
-            if totals.messages and not destination.startswith("PRIVATE=")
+            if totals.messages and self._can_be_reached(destination)
         ]
+
+    def _still_awaited(self, host: Host, facts: Facts) -> Iterator[str]:
+        """Of what has arrived somewhere its source hears what became of it; not from a host that
+        has lost its disk."""
+        manager = host.manager
+        if manager is None:
+            yield f"{host.name} does not listen"
+            return
+        awaited = sum(queue.awaiting.messages for queue in manager.outgoing.queues)
+        if awaited and not self.oracle.disk_lives.total():
+            yield f"{host.name} waits to hear of {awaited} messages"
+        elif facts.status["bytes"] != manager.usage.bytes:
+            yield f"{host.name} has {manager.usage.bytes} bytes, and told of others"
+
+    def _can_be_reached(self, destination: str) -> bool:
+        """A final ack is for one queue manager: it waits until that comes by itself, where its
+        address is not known, and for ever for one that has lost its disk."""
+        if destination.startswith("PRIVATE="):
+            return False
+        via = destination.partition(" via ")[2]
+        managers = [host.manager for host in self.world.hosts.values()]
+        return not via or via in [guid_text(each.id) for each in managers if each is not None]
 
     def _compare(
         self,

@@ -21,7 +21,14 @@ RESTART_S_MAX = 2.0
 class Mischief:
     """Begins with `start` and goes on until `stop`."""
 
-    def __init__(self, world: World, *, may_wipe: bool, give_order: Callable[[Host], None]) -> None:
+    def __init__(
+        self,
+        world: World,
+        *,
+        may_wipe: bool,
+        patience: float,
+        give_order: Callable[[Host], None],
+    ) -> None:
         self.world = world
         self.random = world.random
         self.is_over = False
@@ -29,7 +36,8 @@ class Mischief:
         self.wipe: Callable[[Host], None] = lambda host: None
         self._give_order = give_order
         self._weights = [self.random.choice(WEIGHTS) for _ in ACTS]
-        self._pace_s = self.random.choice(PACES_S)
+        self.patience = patience  # so many times as long as usual is everything
+        self._pace_s = self.random.choice(PACES_S) * patience
         # Right after a promise, and right after something left the host, is the time to die.
         self._after_confirmation = self.random.choice((0.0, 0.0, 0.01, 0.05))
         self._after_write = self.random.choice((0.0, 0.0, 0.002, 0.01))
@@ -44,7 +52,11 @@ class Mischief:
         self.is_over = True
         network = self.world.network
         network.walls.clear()
+        network.is_slow = False
+        for connection in network.connections:
+            connection.bytes_left = None
         for host in self.world.hosts.values():
+            host.interface.bytes_per_s = None
             disk = host.disk
             disk.off_at_act = None
             disk.faults.clear()
@@ -83,6 +95,8 @@ class Mischief:
     def lose_power(self, host: Host) -> None:
         if host.is_on and not self.is_over:
             kind, back_after_s = self.world.draw_power_loss()
+            if self.random.random() < 0.3:
+                back_after_s *= self.patience
             host.lose_power(kind, back_after_s=back_after_s)
 
     def lose_power_in_an_act(self, host: Host) -> None:
@@ -142,10 +156,31 @@ class Mischief:
             self.world.happened("connection silenced")
             self.world.network.silence(self.random.choice(connections))
 
+    def cut_within_a_packet(self, host: Host) -> None:
+        """At any byte of what is written next."""
+        connections = [each for each in self.world.network.connections if not each.is_silent]
+        if connections:
+            self.world.happened("connection to be cut at a byte")
+            connection = self.random.choice(connections)
+            connection.bytes_left = self.random.randrange(self.random.choice((40, 400, 4_000)))
+
+    def slow_down(self, host: Host) -> None:
+        """Its line is nearly dead for a while."""
+        network, interface = self.world.network, host.interface
+        if interface.bytes_per_s is None:
+            self.world.happened("slow line", host.name)
+            network.is_slow = True
+            interface.bytes_per_s = self.random.choice((500.0, 4_000.0, 50_000.0))
+            seconds = self._pace_s * self.random.uniform(1, 20)
+            self.world.scheduler.after(seconds, self._speed_up, host)
+
+    def _speed_up(self, host: Host) -> None:
+        host.interface.bytes_per_s = None
+
     def build_wall(self, host: Host) -> None:
         """Nothing gets from here to there for a while; perhaps nothing back, either."""
         other = self.random.choice(list(self.world.hosts.values()))
-        seconds = self.random.choice((0.1, 1.0, 8.0)) * self.random.random()
+        seconds = self.random.choice((0.1, 1.0, 8.0, 8.0 * self.patience)) * self.random.random()
         both_ways = self.random.random() < 0.5
         if other is not host:
             self.world.happened("wall", host.name, other.name, both_ways)
@@ -212,6 +247,8 @@ ACTS: tuple[Callable[[Mischief, Host], None], ...] = (
     Mischief.freeze,
     Mischief.cut_connection,
     Mischief.silence_connection,
+    Mischief.cut_within_a_packet,
+    Mischief.slow_down,
     Mischief.build_wall,
     Mischief.stall_disk,
     Mischief.fail_disk,

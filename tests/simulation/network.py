@@ -5,6 +5,8 @@ All else is drawn: how bytes are cut into pieces and how long each piece takes. 
 
     cut         both ends learn of a reset, each in its own time; what was under way is lost
     silence     a black hole: nothing arrives any more, and nobody is told (half-open)
+    slow        a host's line carries some hundred bytes a second
+    cut after   as cut, in the middle of what is being written: at any byte
     wall        nothing passes from one host to another, in one direction, for a while; then it does
     a process dies   its kernel says so: after what was written (FIN), or at once (RST)
     the power goes   silence, until the host is back and answers with a reset
@@ -38,6 +40,7 @@ class Interface:
         self.address = address
         self.has_power = True
         self.is_fenced = False  # nobody gets through, in either direction
+        self.bytes_per_s: float | None = None  # in either direction; None: no limit
         self.ports: dict[int, Server] = {}
         self.files: dict[str, Server] = {}
 
@@ -93,6 +96,7 @@ class Network:
         self.interfaces: dict[str, Interface] = {}  # by address, and by name
         self.connections: dict[Connection, None] = {}  # between hosts
         self.walls: dict[tuple[str, str], float] = {}  # (from, to) -> when it falls
+        self.is_slow = False  # somewhere
         self.delivered_count = 0
         #: Asked about each write between hosts: whether the writer's host loses its power now.
         self.on_write: Callable[[Transport], None] = lambda transport: None
@@ -187,7 +191,13 @@ class Network:
 
     def send(self, end: Transport, data: bytes) -> None:
         """On its way to the other end, in pieces."""
-        if not end.connection.is_local:
+        connection = end.connection
+        if not connection.is_local:
+            if connection.bytes_left is not None:
+                connection.bytes_left -= len(data)
+                if connection.bytes_left < 0:
+                    self._cut_within(end, data[: connection.bytes_left])
+                    return
             source = self.random
             while len(data) > 1 and source.random() < self.fragmentation:
                 size = source.randrange(1, len(data))
@@ -204,6 +214,10 @@ class Network:
                 self._tell(end, RST)  # the other host is back, and knows no such connection
             return
         when = max(end.last_arrival + _NEXT, self.scheduler.now + self._way(connection))
+        if not connection.is_local and self.is_slow and isinstance(piece, bytes):
+            for host in (end.host, peer.host):
+                if host.bytes_per_s is not None:
+                    when += len(piece) / host.bytes_per_s
         if not connection.is_local and self.walls:
             passable_at = self.passable_at(end.host.address, peer.host.address)
             if passable_at > self.scheduler.now:
@@ -226,6 +240,16 @@ class Network:
         connection.is_silent = True
         for end in connection.ends:
             self._tell(end, RST)
+
+    def _cut_within(self, end: Transport, data: bytes) -> None:
+        """The beginning of what was written arrives, and then the news."""
+        connection = end.connection
+        connection.bytes_left = None
+        if data:
+            self.carry(end, data)
+        self.carry(end, RST)
+        connection.is_silent = True
+        self._tell(end, RST)
 
     def silence(self, connection: Connection) -> None:
         """Whoever waits, waits."""
@@ -276,6 +300,7 @@ class Connection:
     ) -> None:
         self.is_local = source is target
         self.is_silent = False  # what is sent gets lost
+        self.bytes_left: int | None = None  # after so many it is cut
         self.will_be_reset = False  # ... and whoever sends is told
         self.epoch = 0
         near = Transport(self, network, loop, source, target)

@@ -75,11 +75,22 @@ class Sent:
     may_be_lost: bool = False
 
 
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """What an application took from a queue, and what it sent with it."""
+
+    taken: list[int]
+    sent: list[Sent]
+
+
 class Place(NamedTuple):
-    """Where a message lies: in a `queue` of `host`, or on its way ("outgoing")."""
+    """Where a message lies: in a `queue` of `host`, or on its way ("outgoing").
+
+    "awaiting": a copy at its source, which wants to hear what became of it.
+    """
 
     host: str
-    kind: str  # "queue", "dead", "journal", "outgoing"
+    kind: str  # "queue", "dead", "journal", "outgoing", "awaiting"
     queue: str
 
 
@@ -94,6 +105,7 @@ class Found(NamedTuple):
     places: dict[int, list[Place]]
     queues: dict[str, Totals]
     outgoing: dict[str, Totals]
+    awaiting: dict[str, Totals]  # by their destination
 
 
 class Oracle:
@@ -114,6 +126,7 @@ class Oracle:
         self.in_hands: Counter[tuple[str, str]] = Counter()  # so many may be handed over just now
         self._unseen: Counter[tuple[str, str]] = Counter()  # (host, queue) -> how many at most
         self._repeated: set[tuple[int, int]] = set()  # (number, life of the disk) received
+        self.transactions: list[Transaction] = []  # whose outcome nobody knows
 
     def next_number(self) -> int:
         self._last_number += 1
@@ -170,6 +183,27 @@ class Oracle:
         self._repeated.add((number, disk_life))
         message.received.append(life)
 
+    # Transactions: what they take from their queue, and what they send, happens together.
+
+    def committing(self, taken: list[int], sent: list[Sent]) -> Transaction:
+        self.removing(taken)
+        transaction = Transaction(taken, sent)
+        self.transactions.append(transaction)
+        return transaction
+
+    def committed(self, transaction: Transaction) -> None:
+        self.transactions.remove(transaction)
+        self.not_removed(transaction.taken)
+        for message in transaction.sent:
+            self.confirmed(message)
+
+    def aborted(self, transaction: Transaction) -> None:
+        """The application was told that nothing was done."""
+        self.transactions.remove(transaction)
+        self.not_removed(transaction.taken)
+        for message in transaction.sent:
+            self.refused(message)
+
     def reader_died(self, host: str, queue: str) -> None:
         """If messages were handed to it just now, nobody knows which."""
         self._unseen[host, queue] += self.in_hands.pop((host, queue), 0)
@@ -200,6 +234,36 @@ class Oracle:
                 numbers = ", ".join(str(message.number) for message in messages[:5])
                 self._fail(f"{len(messages)} messages for {queue}@{host} are lost: {numbers}")
         self._check_requests(places)
+        if at_the_end:
+            for transaction in self.transactions:
+                self._check_transaction(transaction, places)
+
+    def _check_transaction(self, transaction: Transaction, places: dict[int, list[Place]]) -> None:
+        """Nobody heard how it ended; but it was all done, or nothing of it."""
+        sent = transaction.sent
+        taken = [self.messages[number] for number in transaction.taken]
+        if any(
+            message.may_be_lost
+            or self.disk_lives[message.source]
+            or self.disk_lives[message.target]
+            or self._unseen[message.target, message.queue]
+            or self.in_hands[message.target, message.queue]
+            for message in (*sent, *taken)
+        ):
+            return
+        done = [bool(message.received or places[message.number]) for message in sent]
+        back = [bool(message.received or places[message.number]) for message in taken]
+        if any(done) and (not all(done) or any(back)):
+            self._fail(
+                f"a transaction was done in part: it sent {sent[0].number} to {sent[-1].number},"
+                f" and what it took, {transaction.taken}, is there again"
+            )
+        # What another transaction may have taken since then is in its hands.
+        if not any(done) and not all(
+            is_back or message.removals_in_doubt > 1
+            for is_back, message in zip(back, taken, strict=True)
+        ):
+            self._fail(f"a transaction took {transaction.taken}, and what it sent is nowhere")
 
     def _is_missing(self, message: Sent, places: list[Place], *, at_the_end: bool) -> bool:
         if message.delivery == "express" and (
@@ -247,6 +311,8 @@ class Oracle:
             self._fail(f"message {number} was delivered, and is not in the journal of its source")
         if at_the_end and kinds["outgoing"]:
             self._fail(f"message {number} was not delivered: {places}")
+        if at_the_end and kinds["awaiting"] and not self.disk_lives.total():
+            self._fail(f"nobody told the source what became of message {number}: {places}")
 
     def _misses_in_journal(self, message: Sent, copies: int) -> bool:
         """A plain message for elsewhere is kept there in the commit that lets it go."""
@@ -299,7 +365,7 @@ def examine(image: dict[str, bytes], host: str) -> Found:
     vfs.mount(disk)
     disk.load({path.replace(f"/{host}/", "/oracle/", 1): data for path, data in image.items()})
     if disk.find("/oracle/data/queues.db") is None:
-        return Found({}, {}, {})
+        return Found({}, {}, {}, {})
     database = vfs.connect("/oracle/data/queues.db")
     try:
         return _read(database, host)
@@ -310,7 +376,7 @@ def examine(image: dict[str, bytes], host: str) -> Found:
 def _read(database: sqlite3.Connection, host: str) -> Found:
     places: dict[int, list[Place]] = defaultdict(list)
     if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'queue'").fetchone():
-        return Found(places, {}, {})
+        return Found(places, {}, {}, {})
     (verdict,) = database.execute("PRAGMA quick_check").fetchone()
     if verdict != "ok":
         raise sqlite3.DatabaseError(f"the database of {host} is damaged: {verdict}")
@@ -332,7 +398,13 @@ def _read(database: sqlite3.Connection, host: str) -> Found:
         number = marked(packet)
         if number is not None:
             places[number].append(Place(host, "outgoing", name))
-    return Found(places, queues, outgoing)
+    awaiting: dict[str, Totals] = {}
+    for key, packet in database.execute("SELECT queue_id, packet FROM awaiting"):
+        awaiting[names[key]] = _plus(awaiting.get(names[key], Totals(0, 0)), packet)
+        number = marked(packet)
+        if number is not None:
+            places[number].append(Place(host, "awaiting", names[key]))
+    return Found(places, queues, outgoing, awaiting)
 
 
 def _plus(totals: Totals, packet: bytes) -> Totals:

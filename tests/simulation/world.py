@@ -62,6 +62,8 @@ class World:
         #: Asked when a client was told that its messages are safe.
         self.on_confirmation: Callable[[Host], None] = lambda host: None
         self.on_power_loss: Callable[[], None] = lambda: None
+        #: Something of a host has become durable.
+        self.on_sync: Callable[[Host], None] = lambda host: None
         self.trace = trace
         vfs.begin(seed, characteristics=characteristics)
         if trace is not None:
@@ -196,9 +198,10 @@ class Host:
         self.disk.digest = 0 if world.trace is not None else None
         # Not at once: SQLite stands in the middle of something.
         self.disk.on_off = lambda: world.scheduler.after(0.0, self._disk_went_off)
+        self.disk.on_sync = lambda: world.on_sync(self)
         vfs.mount(self.disk)
         self.clock = clock or Clock()
-        self.wall_offset_s = 0.0
+        self.wall_offset_s, self.wall_rate = 0.0, 1.0
         self.boots = 0
         self.booted_at = self.clock.local(world.now)
         self.stall_probability = stall_probability
@@ -450,7 +453,7 @@ class HostEnvironment(Environment):
 
     def time(self) -> float:
         host = self._host
-        return EPOCH_S + host.wall_offset_s + host.world.now
+        return EPOCH_S + host.wall_offset_s + host.wall_rate * host.world.now
 
     def boot_time(self) -> float:
         host = self._host
