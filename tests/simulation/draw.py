@@ -87,7 +87,7 @@ KNOBS = {
     "qmd.link.PUMP_MESSAGES_MAX": (1, 3),
     "qmd.link.PUMP_BYTES_MAX": (500,),
     "qmd.reaper.EXPIRED_ROWS": (1, 3),
-    "qmd.administration.PURGE_ROWS": (1, 3),
+    "qmd.confirmations.GIVEN_UP_ROWS": (1, 3),
     "qmd.connection.FINAL_ACKS_MAX": (1,),
     "qmd.connection.WRITE_BYTES_HIGH": (1_000,),
     "qmd.connection.WRITE_BYTES_LOW": (100,),

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.simulation import vfs
 from tests.simulation.__main__ import regressions
 from tests.simulation.applications import Queue
 from tests.simulation.crew import live_all
+from tests.simulation.draw import KNOBS
 from tests.simulation.life import live
 from tests.simulation.stage import Stage
 
@@ -79,6 +81,13 @@ def test_the_worlds_are_as_unkind_as_they_claim():
         "operator: delete",
     ):
         assert happened[event] >= 3, f"{event}: in {happened[event]} worlds"
+
+
+@pytest.mark.parametrize("knob", KNOBS)
+def test_every_limit_that_worlds_turn_is_one_of_the_code(knob):
+    module, _, name = knob.rpartition(".")
+
+    assert isinstance(getattr(import_module(module), name), int)
 
 
 def test_the_same_seed_gives_the_same_world():
