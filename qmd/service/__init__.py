@@ -11,7 +11,7 @@ calls are posted or cancelled; the delivery from host to host; and the playback'
 call leaves the queue and everything that its operation sends becomes so.  docs/services.md.
 """
 
-from qmd.service.contract import Operation, Service, ServiceError, operation
+from qmd.service.contract import Operation, Service, ServiceError, operation, service
 from qmd.service.playback import Call, Player, current_call
 from qmd.service.proxy import proxy
 
@@ -24,4 +24,5 @@ __all__ = [
     "current_call",
     "operation",
     "proxy",
+    "service",
 ]

@@ -6,6 +6,7 @@ mistake shows when the program is loaded and not with the first call.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 import typing
@@ -156,6 +157,39 @@ class Service:
 
     async def stopping(self) -> None:
         """Called after the last one."""
+
+
+def service(queue: str = "", **settings: Any) -> Callable[[Callable[..., Any]], type[Service]]:
+    """A service of one operation: the decorated coroutine function, by its own name.
+
+        @service("orders", concurrency=4)
+        async def place(article: str, count: int) -> None: ...
+
+    `settings` are those of `Service`, and `playback` and `takes_everything` those of `operation`.
+    """
+    marks = {key: settings.pop(key) for key in ("playback", "takes_everything") if key in settings}
+
+    def make(function: Callable[..., Any]) -> type[Service]:
+        if not inspect.iscoroutinefunction(function):
+            raise ServiceError(f"{function.__name__} is no coroutine function: write `async def`")
+
+        @functools.wraps(function)
+        async def method(self: Service, *given: Any, **named: Any) -> None:
+            await function(*given, **named)
+
+        plain = inspect.signature(function)
+        first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        method.__signature__ = plain.replace(  # type: ignore[attr-defined]
+            parameters=[first, *plain.parameters.values()]
+        )
+        name = function.__name__
+        body = {name: operation(**marks)(method), "__doc__": function.__doc__}
+        body["__module__"] = function.__module__
+        return types.new_class(
+            name, (Service,), {"queue": queue, **settings}, lambda namespace: namespace.update(body)
+        )
+
+    return make
 
 
 def _operations(service: type[Service]) -> typing.Iterator[tuple[str, Operation]]:

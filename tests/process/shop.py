@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from qmd.client import Message
-from qmd.service import Service, current_call, operation, proxy
+from qmd.service import Service, current_call, operation, proxy, service
 
 
 class Shop(Service, queue="shop", receive_retries=1, retry_cycles=1, retry_delay_s=0.5):
@@ -75,3 +75,10 @@ class Undertaker(Service, queue=r"DIRECT=OS:.\SYSTEM$;DEADXACT", poison="fault")
         call = current_call()
         assert call.transaction is not None
         await call.transaction.send("seen", f"{message.label}: {message.reason}")
+
+
+@service("shop")
+async def greet(name: str) -> None:
+    call = current_call()
+    assert call.transaction is not None
+    await call.transaction.send("seen", f"hello {name}")

@@ -16,7 +16,7 @@ import pytest
 from qmd.client import QueueManager, TransactionAborted, connect
 from qmd.service import ServiceError, proxy
 from tests.process.harness import COMMAND, DEADXACT, ROOT, Daemon, Hosts
-from tests.process.shop import Loose, Shop, Volatile
+from tests.process.shop import Loose, Shop, Volatile, greet
 from tests.process.test_two_daemons import QUICK, direct, wait_count
 
 
@@ -332,3 +332,26 @@ def test_a_proxy_has_the_operations_of_its_service_and_no_others(daemon: Daemon)
     with_client(daemon, post)
     assert issubclass(ServiceError, Exception)
     assert issubclass(TransactionAborted, Exception)
+
+
+def test_a_function_can_be_called_through_a_queue(daemon: Daemon, services: Services):
+    with_client(daemon, lambda qm: proxy(greet, qm).greet("world"))  # type: ignore[attr-defined]
+    services.start("greet")
+    assert seen(daemon, 1) == ["hello world"]
+
+
+def test_a_delivery_that_is_cut_leaves_the_call_in_the_outgoing_queue(
+    hosts: Hosts, daemon: Daemon, services: Services
+):
+    near = hosts.daemon(delivery=QUICK)
+    proxy_host = hosts.proxy(daemon.port)
+    destination = proxy_host.destination("shop")
+    proxy_host.cut()
+    daemon.kill()
+    with_client(near, lambda qm: proxy(Shop, qm, destination).order(1))
+    (waiting,) = near.json("outgoing", "list")
+    assert waiting["messages"] == 1, "it was posted, and is where the delivery takes it from"
+    daemon.start()
+    services.start()
+    assert seen(daemon, 1) == ["1 for the 1. time"]
+    services.until(lambda: near.json("outgoing", "list")[0]["messages"] == 0, "its release")

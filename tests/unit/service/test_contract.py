@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from qmd.client import Message
-from qmd.service import Service, ServiceError, operation
+from qmd.service import Service, ServiceError, operation, service
 from qmd.service.contract import check_against_queue
 
 
@@ -169,3 +169,29 @@ def test_a_service_and_its_queue_have_to_agree() -> None:
         check_against_queue(Loose, transactional)
     with pytest.raises(ServiceError, match="has no operations"):
         check_against_queue(Empty, transactional)
+
+
+def test_a_function_is_a_service_of_one_operation() -> None:
+    @service("orders", concurrency=4, playback="ignore")
+    async def place(order: Order, urgent: bool = False) -> None:
+        """What it is for."""
+
+    assert issubclass(place, Service)
+    assert (place.__name__, place.__doc__) == ("place", "What it is for.")
+    assert (place.queue, place.concurrency, place.ordered) == ("orders", 4, False)
+    (only,) = place.operations.values()
+    assert (only.name, only.playback) == ("place", "ignore")
+    body = only.encode("json", (Order("screws", 10),), {})
+    assert only.decode("json", body) == {"order": Order("screws", 10), "urgent": False}
+
+    with pytest.raises(ServiceError, match="async def"):
+
+        @service("orders")
+        def plain() -> None:
+            pass
+
+    with pytest.raises(ServiceError, match="has no type"):
+
+        @service("orders")
+        async def untyped(order) -> None:  # type: ignore[no-untyped-def]
+            pass
