@@ -167,12 +167,7 @@ class Asking:
             "queue_manager": guid_text(remote),
             "answered": True,
             "explanation": "",
-            "host": told.host,
-            "state": told.state,
-            "sentences": told.sentences,
-            "remedies": told.remedies,
-            "events": [_flat(event, told.host, remote, source, number) for event in told.events],
-            "events_left_out": told.events_left_out,
+            **facts_of(told, remote, source, number),
         }
 
     def sessions_changed(self) -> None:
@@ -195,12 +190,8 @@ class Asking:
 
     def received(self, connection: PeerConnection, message: UserMessage) -> None:
         """A question or an answer, or anything: who sent it is not known to mean well."""
-        body = message.properties.body
-        if len(body) > ANSWER_BYTES_MAX:
-            return
-        try:
-            heard = _decoder.decode(body)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        heard = understood(message.properties.body)
+        if heard is None:
             self._manager.log_limited(
                 "question_not_understood", connection.host, address=connection.host
             )
@@ -210,7 +201,7 @@ class Asking:
             if waiting is not None and not waiting.done() and _remote_id(connection) == remote:
                 waiting.set_result(heard)
             return
-        if len(body) > QUESTION_BYTES_MAX or not self._may_ask(connection):
+        if not self._may_ask(connection):
             return
         asked_as = correlation_bytes(message.user.source_queue_manager, message.user.message_number)
         task = self._manager.loop.create_task(self._answer(connection, asked_as, heard))
@@ -337,6 +328,29 @@ class Asking:
             position=None,
         )
         connection.owe_express(packet)
+
+
+def understood(body: bytes) -> Question | Answer | None:
+    """The body of a message to `QUEUE`; None if it is neither, or too large."""
+    if len(body) > ANSWER_BYTES_MAX:
+        return None
+    try:
+        heard = _decoder.decode(body)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+    return None if isinstance(heard, Question) and len(body) > QUESTION_BYTES_MAX else heard
+
+
+def facts_of(told: Answer, remote: bytes, source: bytes, number: int) -> Value:
+    """An answer, as `Inquiry.account` has what is known here."""
+    return {
+        "host": told.host,
+        "state": told.state,
+        "sentences": told.sentences,
+        "remedies": told.remedies,
+        "events": [_flat(event, told.host, remote, source, number) for event in told.events],
+        "events_left_out": told.events_left_out,
+    }
 
 
 def _remote_id(connection: PeerConnection) -> bytes | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from tests.fuzz import control, names, packets, streams
+from tests.fuzz import control, names, packets, questions, streams
 from tests.fuzz.target import Target
 
 TARGETS: dict[str, Target] = {
     target.name: target
-    for target in (*packets.TARGETS, *streams.TARGETS, *names.TARGETS, *control.TARGETS)
+    for target in (
+        *(*packets.TARGETS, *streams.TARGETS, *names.TARGETS, *control.TARGETS),
+        *questions.TARGETS,
+    )
 }
