@@ -126,7 +126,7 @@ MUTANTS = (
     Mutant(
         "what the last run left is not sent",
         "qmd/outgoing.py",
-        "if queue.messages:\n                queue.link.wake()",
+        "if queue.messages or queue.awaiting.messages:\n                queue.link.wake()",
         "pass",
     ),
     Mutant(
@@ -187,14 +187,14 @@ MUTANTS = (
     Mutant(
         "an order ack releases one too many",
         "qmd/outgoing.py",
-        "last = first + queue.sequence.base + released",
-        "last = first + queue.sequence.base + released + 1",
+        "queue, TRANSACTIONAL_FIRST, TRANSACTIONAL_FIRST + queue.sequence.base + released\n",
+        "queue, TRANSACTIONAL_FIRST, TRANSACTIONAL_FIRST + queue.sequence.base + released + 1\n",
     ),
     Mutant(
         "an order ack of an earlier pass releases one too few",
         "qmd/outgoing.py",
-        "last = first + queue.sequence.base + released",
-        "last = first + queue.sequence.base + released - 1",
+        "queue, TRANSACTIONAL_FIRST, TRANSACTIONAL_FIRST + queue.sequence.base + released\n",
+        "queue, TRANSACTIONAL_FIRST, TRANSACTIONAL_FIRST + queue.sequence.base + released - 1\n",
     ),
     Mutant(
         "an order ack releases what follows in this pass",
@@ -294,13 +294,13 @@ MUTANTS = (
     Mutant(
         "a message that died stays on the disk",
         "qmd/undelivered.py",
-        "outgoing_rows.delete(db, [queue.id << LOOKUP_BITS | each.key for each, _ in buried])",
+        "outgoing_rows.delete(db, [queue.id << LOOKUP_BITS | each.key for each, *_ in buried])",
         "pass",
     ),
     Mutant(
         "no dead letter at the source",
         "qmd/undelivered.py",
-        "if wants_dead_letter(packet)\n                ],",
+        "if is_kept\n                ],",
         "if False\n                ],",
     ),
     Mutant(
@@ -324,27 +324,27 @@ MUTANTS = (
     Mutant(
         "a message that expires in its queue is only deleted",
         "qmd/endings.py",
-        "if result.dead_letter is not None:\n                dead",
-        "if False:\n                dead",
+        "if result.dead_letter is not None:\n                self.dead_letter",
+        "if False:\n                self.dead_letter",
     ),
     # Readers.
     Mutant(
         "a dead reader keeps what it took",
         "qmd/reading.py",
-        "self.give_back(reader, queue, sorted(mine))",
+        'self.give_back(reader, queue, sorted(mine), "its reader\'s connection ended")',
         "pass",
     ),
     Mutant(
         "what was taken is taken again after a refill",
         "qmd/core/ready.py",
-        "if key not in self._taken and key not in gone:",
-        "if key not in gone:",
+        "if key not in self._taken and key not in gone and key not in arrived_keys:",
+        "if key not in gone and key not in arrived_keys:",
     ),
     Mutant(
         "a refill brings back what was removed meanwhile",
         "qmd/core/ready.py",
-        "if key not in self._taken and key not in gone:",
-        "if key not in self._taken:",
+        "if key not in self._taken and key not in gone and key not in arrived_keys:",
+        "if key not in self._taken and key not in arrived_keys:",
     ),
     Mutant(
         "a refill skips a message",
@@ -404,8 +404,8 @@ MUTANTS = (
     Mutant(
         "released messages count on",
         "qmd/outgoing.py",
-        "queue.shrink(size)\n        self._count_released(queue, len(messages))",
-        "self._count_released(queue, len(messages))",
+        "queue.shrink(size)\n        recorder",
+        "recorder",
     ),
     Mutant(
         "dead letters are not counted",
