@@ -59,6 +59,7 @@ def status(manager: QueueManager) -> Value:
             if queue.key in ("system$;deadletter", "system$;deadxact")
         ),
         "outgoing_messages": sum(queue.messages for queue in manager.outgoing.queues),
+        "awaiting_messages": sum(queue.awaiting.messages for queue in manager.outgoing.queues),
         "bytes": manager.usage.bytes,
         "quota_bytes": manager.usage.quota_bytes,
         "quota_used_percent": manager.usage.used_percent,

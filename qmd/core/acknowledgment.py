@@ -169,7 +169,7 @@ def final_ack_packet(
 class FinalAcks:
     """The final acks to one order queue: alike but for a few numbers, which are patched in.
 
-    Measured: 2 µs each, where `final_ack_packet` and the parse before it take 60.
+    Measured: 4 µs each, where `final_ack_packet` and the parse before it take 54.
     """
 
     def __init__(self, destination: DirectQueueName | PrivateQueueName, own_id: bytes) -> None:

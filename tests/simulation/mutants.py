@@ -107,7 +107,7 @@ MUTANTS = (
     Mutant(
         "express messages are not put back",
         "qmd/outgoing_queue.py",
-        "self.window.put_back(key, packet, len(packet))",
+        "self.window.put_back(key, waiting, len(waiting[0]))",
         "pass",
     ),
     Mutant(
@@ -230,8 +230,11 @@ MUTANTS = (
     Mutant(
         "message ids are not stored",
         "qmd/incoming.py",
-        "batch.remember_message_id(source, user.message_number, now_s)",
-        "pass",
+        "if transaction is None:\n"
+        "                    self._remember(source, user.message_number, now)\n"
+        "                    batch.remember_message_id(source, user.message_number, now_s)",
+        "if transaction is None:\n"
+        "                    self._remember(source, user.message_number, now)",
     ),
     Mutant(
         "message ids are not restored",
@@ -361,10 +364,11 @@ MUTANTS = (
     Mutant(
         "messages given back come last",
         "qmd/local_queue.py",
-        "self.window.put_back(lookup_id, message, len(message.packet))",
+        "self.window.put_back(lookup_id, message, len(message.packet))\n                if",
         "self.window.put_back(\n"
         "                    lookup_id + (1 << 30), message, len(message.packet)\n"
-        "                )",
+        "                )\n"
+        "                if",
     ),
     # Clients.
     Mutant(

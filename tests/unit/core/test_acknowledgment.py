@@ -39,6 +39,7 @@ from protocol import (
 from protocol.multi_queue import MQF_DIRECT, MQF_DISTRIBUTION_LIST, MQF_PRIVATE, MQF_PUBLIC
 from qmd.core.acknowledgment import (
     ADMINISTRATION_QUEUES_MAX,
+    FinalAcks,
     administration_queues,
     build_acknowledgment,
     final_ack_packet,
@@ -340,6 +341,19 @@ class TestAcknowledgmentsForTheSender:
                 message_number=42,
                 sent_time=0,
             )
+
+    @pytest.mark.parametrize("by_direct_name", [True, False])
+    def test_those_that_are_patched_are_the_same_to_the_byte(self, by_direct_name):
+        destination = order_queue_of(SENDER, "10.0.0.5", by_direct_name=by_direct_name)
+        patched = FinalAcks(destination, OWN)
+
+        for number, message_class in enumerate((0x4000, 0xC002, 0x4000, 0xC004), 42):
+            message = original(transactional=True, body=b"x" * number)
+            facts = {"message_number": number, "sent_time": 1_700_000_000 + number}
+            built = final_ack_packet(
+                message, message_class, destination=destination, own_id=OWN, **facts
+            )
+            assert patched.packet(build_user_message(message), message_class, **facts) == built
 
     def test_a_final_ack_names_the_message_and_its_place(self):
         packet = parse_user_message(

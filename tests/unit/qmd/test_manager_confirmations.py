@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, closing
 from typing import Any
 
@@ -65,6 +65,20 @@ async def elsewhere(
         remote = await listener.session()
         await until(lambda: len(remote.messages) == len(sent))
         yield listener, remote, ids
+
+
+class Looking(list[object]):
+    """Looks at what waits on disk whenever something is acknowledged."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        super().__init__()
+        self._db = db
+        self.waiting: list[int] = []
+
+    def __iadd__(self, tokens: Iterable[object]) -> Looking:  # type: ignore[misc, override]
+        self.waiting += self._db.execute("SELECT count(*) FROM awaiting").fetchone()
+        self.extend(tokens)
+        return self
 
 
 @hosted
@@ -261,6 +275,42 @@ async def test_final_acks_about_nothing_are_harmless(hosts: Hosts) -> None:
         await until(lambda: len(remote.acknowledged) == 5)
         assert awaiting(a, name) == (1, 1)
         assert a.queue(TRANSACTIONAL_DEAD_LETTERS).messages == 0
+
+
+@hosted
+async def test_a_final_ack_that_contradicts_itself_ends_nothing(hosts: Hosts) -> None:
+    """The place of one message, and the number of another."""
+    a = await hosts.start()
+    async with elsewhere(a, b"1", b"2") as (listener, remote, ids):
+        name = listener.name("orders")
+        remote.order_ack(remote.messages[1])
+        await arrived(a, name, 2)
+        other = int(ids[1].rpartition("\\")[2])
+
+        for message_class in (RECEIVED, MessageClass.NACK_QUEUE_PURGED):
+            remote.final_ack(remote.messages[0], message_class, message_number=other)
+
+        await until(lambda: len(remote.acknowledged) == 3)
+        await a.settled()
+        assert awaiting(a, name) == (0, 2)
+
+
+@hosted
+async def test_whenever_a_final_ack_is_acknowledged_its_copy_is_off_the_disk(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    async with elsewhere(a, *[b"%d" % number for number in range(20)]) as (listener, remote, _):
+        remote.order_ack(remote.messages[19])
+        await arrived(a, listener.name("orders"), 20)
+        await until(lambda: len(remote.acknowledged) == 1)
+        database = a.settings.queue_manager.data / "queues.db"
+        with closing(sqlite3.connect(database)) as db:
+            seen = remote.acknowledged = Looking(db)
+            for count, message in enumerate(remote.messages[:20], 1):
+                remote.final_ack(message, RECEIVED)
+                await until(lambda count=count: len(seen) == count)
+        assert seen.waiting == list(range(19, -1, -1))
 
 
 @hosted
