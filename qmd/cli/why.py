@@ -129,7 +129,8 @@ def _cells(event: Facts) -> tuple[str, ...]:
         queue = f"{queue} -> {shown(event['to_queue'])}"
     reason = shown(event["reason"])
     if event["class"]:
-        reason = shown(event["class"]) if reason == "-" else f"{event['class']}: {reason}"
+        message_class = shown(event["class"])
+        reason = message_class if reason == "-" else f"{message_class}: {reason}"
     return (
         shown(event["time"]),
         shown(event["host"]),
