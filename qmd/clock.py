@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 SAVED_S = 60.0  # what is on disk is not further behind where something depends on it
+SAVED_WITH_OTHERS_S = 10.0  # where there is a commit anyway
 TIMER_S = 0.002
 STEP_S = 2.0  # by so much the wall clock may err without a word
 
@@ -100,7 +101,7 @@ class Clock:
         if time_left_s is None:
             return None
         now = self.now
-        if now - self._saved_at > SAVED_S:
+        if now - self._saved_at > SAVED_WITH_OTHERS_S:
             self.save()
         return int(now) + time_left_s
 

@@ -154,3 +154,17 @@ async def test_a_crash_finds_it_no_more_than_a_minute_behind_where_something_end
         a.world.ahead_s += 40
         a.clock.look(is_needed=True)
         assert await behind_s() < 60
+
+
+@hosted
+async def test_a_folder_of_an_older_version_lives_on_by_the_wall_clock(hosts: Hosts) -> None:
+    """Its deadlines are seconds of the wall clock."""
+    a = await hosts.start()
+    a.world.wall_step_s = -DAY_S
+    await a.storage.batch.run(
+        lambda db: db.execute("DELETE FROM counter WHERE name LIKE 'clock%'").rowcount
+    )
+    a.clock.save = lambda: None  # type: ignore[method-assign]
+    a = await hosts.restart(a)
+
+    assert abs(a.clock.now - a.world.time()) < 1
