@@ -46,6 +46,7 @@ SEARCH_ROWS = 500  # read in one go: other readers wait for so long
 SEARCH_ROWS_MAX = 10_000_000
 SEARCH_S_MAX = 10.0
 LAST_EVENTS = 4  # among which one says that a message is gone; others may follow it
+CATCH_UP_S = 1.0
 EXPRESS_AT_ONCE = 10_000  # looked at before others have their turn
 
 T = TypeVar("T")
@@ -60,6 +61,7 @@ class Finding(NamedTuple):
     history: list[Told]
     has_gap: bool  # the history is longer, and its middle is left out
     searched_all: bool
+    is_up_to_date: bool  # False: the disk did not keep up, and some of the last events are missing
 
 
 class Inquiry:
@@ -98,12 +100,18 @@ class Inquiry:
             names=self._peer_names(),
             searched_all=finding.searched_all,
         )
+        sentences = list(account.sentences)
+        if not finding.is_up_to_date:
+            sentences.append(
+                "The disk does not keep up: what happened last is not told here, because it is not"
+                " durable yet."
+            )
         return {
             "message_id": message_id_text(source, number),
             "host": manager.name,
             "queue_manager": guid_text(manager.id),
             "state": account.state,
-            "sentences": account.sentences,
+            "sentences": sentences,
             "remedies": account.remedies,
             "places": [_shown(place) for place in finding.places],
             "events": events,
@@ -116,9 +124,7 @@ class Inquiry:
         Without `thorough` only where the history leads to, and only a part of a long history: a
         stranger who asks must not cost more than a message does.
         """
-        # What waits for company, to be told or to be taken off the disk, has it now.
-        self._manager.outgoing.release()
-        await self._manager.storage.batch.run(_nothing)
+        is_up_to_date = await catch_up(self._manager)
         history, has_gap = await self._read(
             partial(
                 event_search.of_message,
@@ -146,7 +152,7 @@ class Inquiry:
             rows_max = SEARCH_ROWS_MAX if thorough else SEARCH_ROWS
             places, searched_all = await self._search(source, number, history, rows_max)
         places += await self._elsewhere(source, number)
-        return Finding(places, history, has_gap, searched_all)
+        return Finding(places, history, has_gap, searched_all, is_up_to_date)
 
     # What is meant.
 
@@ -487,8 +493,20 @@ _TRAVELLED = frozenset(
 )
 
 
-def _nothing(db: sqlite3.Connection) -> None:
-    """A commit, for what else it holds."""
+async def catch_up(manager: QueueManager) -> bool:
+    """What waits for company, to be told or to be taken off the disk, has it now.
+
+    Not for longer than CATCH_UP_S: one asks what happened when a disk hangs, too.  False then.
+    Raises StorageError.
+    """
+    manager.outgoing.release()
+    done = manager.storage.batch.run(lambda db: None)
+    await asyncio.wait((done,), timeout=CATCH_UP_S)
+    if done.done():
+        done.result()
+        return True
+    done.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen
+    return False
 
 
 def _queue_kind(queue: LocalQueue) -> str:

@@ -13,6 +13,7 @@ from protocol.identifiers import guid_text, message_id_text, sequence_parts
 from qmd import frames, quotas
 from qmd.core.sequence import OutgoingSequence
 from qmd.event_log import time_text
+from qmd.inquiry import catch_up
 from qmd.local_queue import LocalQueue
 from qmd.outgoing_queue import OutgoingQueue
 from storage import outgoing as outgoing_rows
@@ -145,8 +146,7 @@ def outgoing_queue(manager: QueueManager, queue: OutgoingQueue) -> Value:
 
 async def outgoing_details(manager: QueueManager, queue: OutgoingQueue) -> Value:
     """With the figures of exactly-once delivery, as MSMQ has them.  [MC-MQAC] 3.10.4.1.2"""
-    manager.outgoing.release()
-    await manager.storage.batch.run(lambda db: None)  # what is acknowledged is off the disk now
+    await catch_up(manager)  # what is acknowledged is off the disk
     bounds, unconfirmed = await manager.storage.read(partial(_unfinished, outgoing_id=queue.id))
     first, last = (queue.number_of(key & LOOKUP_MASK) for key in bounds or (0, 0))
     sequence, now, wall = queue.sequence, manager.loop.time(), manager.environment.time()

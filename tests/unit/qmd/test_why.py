@@ -248,6 +248,20 @@ async def test_an_express_message_is_found_for_those_who_ask_too(hosts: Hosts) -
     assert (await why(b, sent))["state"] == "queued"
 
 
+@hosted
+async def test_a_disk_that_hangs_hinders_nobody_from_asking(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    (sent,) = await a.send("orders", b"x", delivery=RECOVERABLE)
+    await a.settled()
+
+    with a.held_disk():
+        told = await why(a, sent)
+
+    assert told["state"] == "queued"
+    assert "The disk does not keep up" in told["sentences"][-1]
+
+
 def test_every_kind_of_event_has_words() -> None:
     of_messages = {kind.value for kind in Kind} - {Kind.STARTED.value}
 
