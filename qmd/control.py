@@ -26,6 +26,7 @@ from qmd.administration import Purged
 from qmd.frames import Done, FrameBuffer, FrameError, Refused
 from qmd.local_queue import LocalQueue, Reader
 from qmd.refusal import Refusal
+from qmd.resending import Changes
 from storage.errors import StorageError
 from storage.keys import LOOKUP_MASK
 
@@ -373,6 +374,24 @@ class ControlConnection(asyncio.Protocol):
         )
         self._change(request.number, self._once(request.token, work))
 
+    def _resend(self, request: frames.Resend) -> None:
+        self._manager.transactions.refuse_sealed(request.token, self._serial)
+        queue = self._manager.routes.find_queue(request.queue)
+        work = self._manager.resending.resend(
+            queue,
+            request.choice,
+            request.piece,
+            Changes(request.to, request.label, request.body),
+            keep=request.keep,
+            dry_run=request.dry_run,
+            token=request.token,
+        )
+        self._change(request.number, self._once(request.token, work))
+
+    def _dead_letters(self, request: frames.DeadLetters) -> None:
+        queue = self._manager.routes.find_queue(request.queue)
+        self._look(request.number, self._manager.dead_letters.groups(queue))
+
     async def _once(self, token: bytes, work: Coroutine[Any, Any, object]) -> object:
         """What takes more than one turn, and is not done twice for one token."""
         async with self._manager.at_work(token) as done_before:
@@ -562,6 +581,8 @@ _HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
     frames.GiveBack: ControlConnection._give_back,
     frames.Peek: ControlConnection._peek,
     frames.Move: ControlConnection._move,
+    frames.Resend: ControlConnection._resend,
+    frames.DeadLetters: ControlConnection._dead_letters,
     frames.Outcome: ControlConnection._outcome,
     frames.Begin: ControlConnection._begin,
     frames.Settle: ControlConnection._settle,

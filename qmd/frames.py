@@ -240,6 +240,34 @@ class Move(Request, tag="move", frozen=True):
     token: Token = b""
 
 
+class Resend(Request, tag="resend", frozen=True):
+    """Send messages again as new ones, and remove the old ones, all of the piece in one commit.
+
+    To where they were sent, or `to`; label and body can be changed.  The old message's id is the
+    new one's correlation id where there was none.  `keep`: the old ones stay.
+    -> {messages, bytes, taken, next, until, ids}
+    """
+
+    queue: str
+    choice: Choice = EVERY_MESSAGE
+    piece: Piece = Piece()
+    to: str = ""
+    label: str | None = None
+    body: bytes | None = None
+    keep: bool = False
+    dry_run: bool = False
+    token: Token = b""
+
+
+class DeadLetters(Request, tag="dead_letters", frozen=True):
+    """What is in a dead-letter queue, grouped by why.
+
+    -> [{queue, class, destination, reason, messages, bytes, oldest_at_ms, ...}, ...]
+    """
+
+    queue: str
+
+
 class Outcome(Request, tag="outcome", frozen=True):
     """What became of an earlier request.  -> its answer, or None: it was not done"""
 
@@ -450,6 +478,8 @@ AnyRequest = (
     | GiveBack
     | Peek
     | Move
+    | Resend
+    | DeadLetters
     | Outcome
     | Begin
     | Settle

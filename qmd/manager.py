@@ -31,6 +31,7 @@ from qmd.clock import Clock
 from qmd.compose import queue_address
 from qmd.confirmations import UNCONFIRMED_AGE_S, Confirmations
 from qmd.damage import Damage
+from qmd.dead_letters import DeadLetters
 from qmd.endings import Endings
 from qmd.environment import Environment
 from qmd.event_log import EventLog
@@ -47,6 +48,7 @@ from qmd.picking import Picking
 from qmd.public_name import public_guid
 from qmd.reading import Reading
 from qmd.recorder import Recorder
+from qmd.resending import Resending
 from qmd.routes import Routes
 from qmd.sending import Sending
 from qmd.settings import Settings
@@ -132,6 +134,8 @@ class QueueManager:
         self.damage = Damage(self)
         self.choosing = Choosing(self)
         self.moving = Moving(self)
+        self.resending = Resending(self)
+        self.dead_letters = DeadLetters(self)
         self._at_work: dict[bytes, asyncio.Event] = {}
         self.tracing = Tracing(self)
         self.own_dead_letters = OwnDeadLetters(self)

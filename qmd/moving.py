@@ -29,13 +29,13 @@ from protocol.message_class import MessageClass
 from protocol.path_name import LocalPath
 from qmd.choosing import Chosen
 from qmd.compose import PRIORITY_MAX
-from qmd.core.stored_packet import INFINITE_S, is_transactional
+from qmd.core.stored_packet import INFINITE_S, is_transactional, message_number, source_of
 from qmd.frames import Choice, Piece, StoredMessage
 from qmd.local_queue import LocalQueue, Reader
 from qmd.quotas import queue_refusal
 from qmd.recorder import Kind
 from qmd.refusal import Refusal
-from storage import events, outcomes
+from storage import events, outcomes, own_dead_letters
 from storage import messages as message_rows
 from storage import queues as queue_rows
 from storage.errors import NoSuchQueue, QueueExists, StoredError
@@ -299,6 +299,18 @@ class Moving:
             if gone and is_named:
                 raise _Gone({each.message.lookup_id for each in gone})
             done = [each for each in moving if each.is_express or _key(source, each) in found]
+            own_dead_letters.moved(
+                db,
+                [
+                    (
+                        message_number(each.message.packet),
+                        _key(source, each),
+                        target.id << LOOKUP_BITS | each.moved.lookup_id,
+                    )
+                    for each in done
+                    if not each.is_express and source_of(each.message.packet) == manager.id
+                ],
+            )
             if done:
                 told = manager.recorder.events(
                     Kind.MOVED,

@@ -46,6 +46,15 @@ def gone(db: sqlite3.Connection, after: int, rows_max: int) -> tuple[list[int], 
     return found, rows[-1][0] if len(rows) == rows_max else None
 
 
+def moved(db: sqlite3.Connection, moves: Iterable[tuple[int, int, int]]) -> None:
+    """Messages in our queues have another key: number, old key, new key of each."""
+    db.executemany(
+        "UPDATE own_dead_letter SET key = :to WHERE number = :number AND key = :key"
+        " AND place = 'message'",
+        ({"number": number, "key": key, "to": to} for number, key, to in moves),
+    )
+
+
 def delete(db: sqlite3.Connection, numbers: Sequence[int]) -> None:
     db.execute(
         "DELETE FROM own_dead_letter WHERE number IN (SELECT value FROM json_each(?))",

@@ -37,6 +37,7 @@ ENDS = frozenset(
         "purged",
         "queue_deleted",
         "rejected",
+        "requeued",
         "damaged",
         "lost",
     }

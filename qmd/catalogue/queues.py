@@ -130,4 +130,22 @@ ENTRIES = (
         "Wait until they have arrived or died (`qmd outgoing list`), or purge the queue.",
         "read_only",
     ),
+    Entry(
+        1215,
+        "no_destination",
+        "The message says nothing of where it was sent to.",
+        "It bears a name that only a directory knows, or several destinations.",
+        "Say where it shall go: `qmd resend QUEUE LOOKUP-ID --to orders@hostb`.",
+        "bad_request",
+        "MQ_ERROR_ILLEGAL_FORMATNAME",
+    ),
+    Entry(
+        1216,
+        "several_destinations",
+        "It is not known which of several destinations a message was sent to.",
+        "Their names differ in their ports only, and messages bear no ports.",
+        "Say where it shall go: `qmd dead-letter requeue --all --to orders@hostb:1802`.",
+        "bad_request",
+        "MQ_ERROR_ILLEGAL_FORMATNAME",
+    ),
 )

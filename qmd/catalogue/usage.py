@@ -157,4 +157,18 @@ ENTRIES = (
         "See `qmd transaction list`.",
         "not_found",
     ),
+    Entry(
+        5021,
+        "body_not_text",
+        "A body cannot be edited, because it is no text.",
+        "It is not UTF-8.",
+        "Give the new one with --body, or send it with `qmd send --file`.",
+    ),
+    Entry(
+        5022,
+        "nothing_edited",
+        "Nothing was sent, because nothing was saved in the editor.",
+        "It was left without saving.",
+        "Do it again and save, or leave --edit out to send the body as it is.",
+    ),
 )

@@ -24,6 +24,8 @@ COMMANDS = {
     "reject": "qmd.cli.reject:reject",
     "queue": "qmd.cli.queue:queue",
     "move": "qmd.cli.move:move",
+    "resend": "qmd.cli.resend:resend",
+    "dead-letter": "qmd.cli.dead_letter:dead_letter",
     "outgoing": "qmd.cli.outgoing:outgoing",
     "sequence": "qmd.cli.sequence:sequence",
     "session": "qmd.cli.session:session",

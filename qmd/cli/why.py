@@ -53,7 +53,7 @@ def why(
     if as_json:
         print_json(told)
     else:
-        _print(told)
+        print_account(told)
     if not _is_known(told):
         context.exit(ExitCode.NOT_FOUND)
 
@@ -143,7 +143,7 @@ def _cells(event: Facts) -> tuple[str, ...]:
     )
 
 
-def _print(told: Facts) -> None:
+def print_account(told: Facts) -> None:
     answers = [peer for peer in told["peers"] if peer["answered"]]
     states = "; ".join(
         f"{_line(side['state']).replace('_', ' ')} ({_line(side['host'])})"

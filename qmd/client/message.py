@@ -295,6 +295,23 @@ class Message:
             self._parsed = parse_user_message(self.stored.packet)
         return self._parsed
 
+    def is_among(self, choice: frames.Choice) -> bool:
+        """Whether it is one of those that `chosen` means."""
+        from protocol.identifiers import parse_correlation
+
+        stored = self.stored
+        before, after = choice.arrived_before_ms, choice.arrived_after_ms
+        return (
+            (not choice.lookup_ids or stored.lookup_id in choice.lookup_ids)
+            and (not choice.message_ids or parse_correlation(self.id) in choice.message_ids)
+            and (before is None or stored.arrived_at_ms < before)
+            and (after is None or stored.arrived_at_ms > after)
+            and choice.reason.casefold() in (stored.reason or "").casefold()
+            and choice.message_class.lower() in ("", self.message_class)
+            and choice.destination.casefold() in (self.destination or "").casefold()
+            and choice.label.casefold() in self.label.casefold()
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Everything, for `json.dumps`: names that stay, times in ISO 8601 UTC, bytes in base64."""
         sequence, last_move_at = self.sequence, self.last_move_at

@@ -11,7 +11,7 @@ name.  Whatever changes something returns after the change is on disk.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
@@ -318,16 +318,52 @@ class QueueManager:
         message is in one of the two queues at any time; up to 1024, and 16 MB, are moved at
         once.  `dry_run`: only say what would be moved.
         """
+        return await self._in_pieces(
+            limit,
+            lambda piece, token: self._caller.change_once(
+                frames.Move, source, target, choice, piece, dry_run, token=token
+            ),
+        )
+
+    async def resend(
+        self,
+        queue: str,
+        choice: Choice = EVERY_MESSAGE,
+        *,
+        to: str = "",
+        label: str | None = None,
+        body: bytes | None = None,
+        keep: bool = False,
+        limit: int | None = None,
+        dry_run: bool = False,
+    ) -> Moved:
+        """Send messages of a queue again as new ones, and remove the old ones in the same commit.
+
+        They go to where they were sent, or `to` another queue, with another `label` or `body`
+        where that is given.  `keep`: the old ones stay.  Messages are chosen as by `move`.
+        """
+        return await self._in_pieces(
+            limit,
+            lambda piece, token: self._caller.change_once(
+                frames.Resend, queue, choice, piece, to, label, body, keep, dry_run, token=token
+            ),
+        )
+
+    async def dead_letters(self, queue: str) -> list[Facts]:
+        """What is in a dead-letter queue, grouped by class, destination and reason."""
+        return await self._list(frames.DeadLetters, queue)
+
+    async def _in_pieces(
+        self, limit: int | None, do: Callable[[frames.Piece, bytes], Awaitable[Any]]
+    ) -> Moved:
+        """Each piece is done once, and the next one begins where it ended."""
         messages = taken = size = until = 0
         start: int | None = 0
         while start is not None and (limit is None or messages < limit):
-            left = (
-                frames.MESSAGES_MAX if limit is None else min(limit - messages, frames.MESSAGES_MAX)
-            )
-            piece = frames.Piece(left, start, until)
-            done = await self._caller.change_once(
-                frames.Move, source, target, choice, piece, dry_run, token=os.urandom(16)
-            )
+            left = frames.MESSAGES_MAX
+            if limit is not None:
+                left = min(limit - messages, left)
+            done = await do(frames.Piece(left, start, until), os.urandom(16))
             messages, size = messages + done["messages"], size + done["bytes"]
             taken, start, until = taken + done["taken"], done["next"], done["until"]
         return Moved(messages, size, taken)

@@ -44,6 +44,8 @@ SAMPLES: tuple[frames.Request, ...] = (
     frames.ListSequences(18),
     frames.ListSessions(19),
     frames.Move(20, "orders", "orders;retry", frames.Choice([1], [b"i" * 20]), frames.Piece(5)),
+    frames.Resend(21, "orders", frames.Choice([1]), frames.Piece(5), "o", "label", b"body", True),
+    frames.DeadLetters(22, "orders"),
     frames.Status(2**63),
 )
 # What MessagePack begins other things with.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.process.harness import Cleaner, Daemon, Hosts, body
+from tests.process.harness import DEADLETTER, Cleaner, Daemon, Hosts, body
 
 
 @pytest.fixture(scope="module")
@@ -89,3 +91,65 @@ def test_senders_hear_of_messages_that_were_deleted_with_their_queue(daemon: Dae
     (answer,) = daemon.wait_for("answers", 1)
     assert answer["class"] == "nack_queue_deleted"
     daemon.cli("queue", "delete", "answers", "--yes")
+
+
+def test_dead_letters_are_grouped_shown_and_sent_again(daemon: Daemon):
+    daemon.send_all("plain", [b"1", b"2"], "--time-to-be-received", "1s", "--label", "late")
+    daemon.wait_for(DEADLETTER, 2)
+
+    (group,) = daemon.json("dead-letter", "list")
+    assert (group["messages"], group["class"]) == (2, "nack_receive_timeout")
+    assert group["reason"]
+    shown = daemon.json("dead-letter", "show", "--label", "late", "--reason", "not received")
+    assert [body(message) for message in shown] == [b"1", b"2"]
+    (why,) = daemon.json("dead-letter", "why", shown[0]["id"])
+    assert why["state"] == "dead_lettered"
+    (would,) = daemon.json("dead-letter", "requeue", "--all", "--dry-run")
+    assert (would["messages"], would["dry_run"]) == (2, True)
+    (done,) = daemon.json("dead-letter", "requeue", "--id", shown[1]["id"])
+    assert done["messages"] == 1
+
+    (again,) = daemon.json("receive", "plain")
+    assert (body(again), again["correlation_id"]) == (b"2", shown[1]["id"])
+    daemon.json("dead-letter", "move", "plain", "--all")
+    assert [body(message) for message in daemon.receive("plain")] == [b"1"]
+    assert daemon.json("dead-letter", "list") == []
+
+
+def test_dead_letters_are_purged_after_a_question_only(daemon: Daemon):
+    daemon.send("plain", b"1", "--time-to-be-received", "1s")
+    daemon.wait_for(DEADLETTER, 1)
+
+    assert daemon.cli("dead-letter", "purge", check=False).returncode == 2
+    (done,) = daemon.json("dead-letter", "purge", "--class", "nack_receive_timeout", "--yes")
+
+    assert done["messages"] == 1
+
+
+def test_a_message_is_corrected_and_sent_again(daemon: Daemon):
+    sent = daemon.send("plain", b"wrnog", "--label", "l")
+    place = str(daemon.peek("plain")[0]["lookup_id"])
+
+    (done,) = daemon.json("resend", "plain", place, "--to", "orders", "--body", "wrong")
+
+    assert done["messages"] == 1
+    assert daemon.receive("plain") == []
+    (again,) = daemon.receive("orders")
+    assert (body(again), again["label"], again["correlation_id"]) == (b"wrong", "l", sent)
+    assert again["transactional"]
+
+
+def test_a_body_is_edited_before_it_is_sent_again(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    editor = tmp_path / "editor"
+    editor.write_text("#!/bin/sh\nsed -i s/nog/ong/ $1\n")
+    editor.chmod(0o755)
+    daemon.send("plain", b"wrnog")
+    place = str(daemon.peek("plain")[0]["lookup_id"])
+    monkeypatch.setattr(daemon, "warm", False)
+    monkeypatch.setenv("EDITOR", str(editor))
+
+    daemon.cli("resend", "plain", place, "--edit")
+
+    assert daemon.bodies("plain") == [b"wrong"]

@@ -1,0 +1,275 @@
+"""`qmd dead-letter`: what could not be delivered, why, and what to do with it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from qmd.cli.choice import Which, choice_options, dry_run_option, filter_options
+from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.parameters import SYSTEM_QUEUES, confirm, json_option, queue_argument, yes_option
+
+if TYPE_CHECKING:
+    from qmd.client import Moved, QueueManager
+
+T = TypeVar("T")
+
+
+@click.group("dead-letter")
+def dead_letter() -> None:
+    """Manage what could not be delivered.
+
+    Both dead-letter queues, or one that --queue names: an application's own, for example.
+    """
+
+
+def _queues_option(command: Callable[..., None]) -> Callable[..., None]:
+    """`--queue`, which ends up as a list of queues."""
+
+    @click.option("--queue", multiple=True, help="Only this one.  [default: both of the system]")
+    @functools.wraps(command)
+    def with_queues(*arguments: Any, queue: tuple[str, ...], **named: Any) -> None:
+        both = ("dead-letter", "transactional-dead-letter")
+        queues = [SYSTEM_QUEUES.get(each.lower(), each) for each in queue or both]
+        command(*arguments, queues=queues, **named)
+
+    return with_queues
+
+
+@dead_letter.command("list")
+@_queues_option
+@json_option
+@pass_configuration
+def list_(configuration: Configuration, queues: list[str], as_json: bool) -> None:
+    """List what there is, grouped by why: class, destination and reason."""
+    from qmd.cli.output import print_rows
+
+    groups = [
+        {
+            **group,
+            "oldest_at": _time(group.pop("oldest_at_ms")),
+            "newest_at": _time(group.pop("newest_at_ms")),
+        }
+        for group in _of_each(configuration, queues, lambda qm, queue: qm.dead_letters(queue))
+    ]
+    columns = [
+        ("MESSAGES", "messages"),
+        ("CLASS", "class"),
+        ("DESTINATION", "destination"),
+        ("OLDEST", "oldest_at"),
+        ("REASON", "reason"),
+    ]
+    print_rows(groups, columns, as_json=as_json, none="no dead letters")
+
+
+@dead_letter.command()
+@_queues_option
+@filter_options
+@json_option
+@pass_configuration
+def show(
+    configuration: Configuration, queues: list[str], filters: dict[str, Any], as_json: bool
+) -> None:
+    """Print dead letters: all of them, or those that are chosen."""
+    import asyncio
+
+    from qmd.cli.messages import Printer, Wanted
+
+    printer = Printer(Wanted(None, False, 0.0, as_json, False))
+
+    async def run() -> None:
+        from qmd.client import chosen
+
+        choice = chosen(**filters)
+        async with configuration.connect() as qm:
+            for queue in queues:
+                async for message in qm.peek_each(queue):
+                    if message.is_among(choice):
+                        printer.print([message])
+
+    asyncio.run(run())
+    printer.end()
+
+
+@dead_letter.command()
+@click.argument("message", metavar="MESSAGE-ID|LOOKUP-ID")
+@json_option
+@pass_configuration
+def why(configuration: Configuration, message: str, as_json: bool) -> None:
+    """Say why a message is there and what to do: `qmd why` of a dead letter."""
+    from qmd.cli.output import print_json
+    from qmd.cli.why import print_account
+
+    told = configuration.ask(lambda qm: qm.why(message))
+    if as_json:
+        print_json(told)
+    else:
+        print_account(told)
+
+
+@dead_letter.command()
+@_queues_option
+@choice_options
+@click.option(
+    "--to", default="", metavar="QUEUE", help="Where to.  [default: where they were sent]"
+)
+@dry_run_option
+@json_option
+@pass_configuration
+def requeue(
+    configuration: Configuration,
+    queues: list[str],
+    which: Which,
+    to: str,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Send dead letters again, as new messages, to where they were sent.
+
+    The dead letter is gone in the commit that takes the new message over.
+    """
+    _each(
+        configuration,
+        queues,
+        which,
+        lambda qm, queue, limit: qm.resend(
+            queue, which.choice, to=to, limit=limit, dry_run=dry_run
+        ),
+        "sent again" if not dry_run else "would send again",
+        as_json=as_json,
+        dry_run=dry_run,
+    )
+
+
+@dead_letter.command()
+@queue_argument("target")
+@_queues_option
+@choice_options
+@dry_run_option
+@json_option
+@pass_configuration
+def move(
+    configuration: Configuration,
+    target: str,
+    queues: list[str],
+    which: Which,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Move dead letters to the queue TARGET of this computer, as they are.
+
+    They are normal messages there, and do not expire.
+    """
+    _each(
+        configuration,
+        queues,
+        which,
+        lambda qm, queue, limit: qm.move(queue, target, which.choice, limit=limit, dry_run=dry_run),
+        "moved" if not dry_run else "would move",
+        as_json=as_json,
+        dry_run=dry_run,
+    )
+
+
+@dead_letter.command()
+@_queues_option
+@filter_options
+@yes_option
+@dry_run_option
+@json_option
+@pass_configuration
+def purge(
+    configuration: Configuration,
+    queues: list[str],
+    filters: dict[str, Any],
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Remove dead letters for good: all, or those that are chosen.  Asks first, or needs --yes."""
+    from qmd.cli.output import print_json
+    from qmd.client import chosen
+
+    choice = chosen(**filters)
+
+    def purge_all(*, dry: bool) -> int:
+        async def verb(qm: QueueManager) -> int:
+            counts = [await qm.purge_queue(queue, choice, dry_run=dry) for queue in queues]
+            return sum(counts)
+
+        return configuration.ask(verb)
+
+    count = purge_all(dry=True) if dry_run or not yes else -1
+    if not dry_run and count:
+        if not yes:
+            confirm(f"purge {count} dead letters")
+        count = purge_all(dry=False)
+    if as_json:
+        print_json({"queues": queues, "messages": count, "dry_run": dry_run})
+    else:
+        click.echo(f"{'would purge' if dry_run else 'purged'} {count} dead letters")
+
+
+def _each(
+    configuration: Configuration,
+    queues: list[str],
+    which: Which,
+    verb: Callable[[QueueManager, str, int | None], Awaitable[Moved]],
+    done: str,
+    *,
+    as_json: bool,
+    dry_run: bool,
+) -> None:
+    """The verb for each of the queues, with one limit for all; messages that are named are in one
+    of them."""
+    from qmd.cli.output import print_json
+    from qmd.client import NoSuchMessage
+
+    is_named = bool(which.choice.lookup_ids or which.choice.message_ids)
+
+    async def run(qm: QueueManager) -> tuple[int, int]:
+        messages = taken = 0
+        for index, queue in enumerate(queues):
+            limit = None if which.limit is None else which.limit - messages
+            if limit == 0:
+                break
+            try:
+                moved = await verb(qm, queue, limit)
+            except NoSuchMessage:
+                if not is_named or index == len(queues) - 1:
+                    raise
+                continue
+            messages, taken = messages + moved.messages, taken + moved.taken
+            if is_named:
+                break
+        return messages, taken
+
+    messages, taken = configuration.ask(run)
+    if as_json:
+        facts = {"queues": queues, "messages": messages, "taken": taken, "dry_run": dry_run}
+        print_json(facts)
+        return
+    click.echo(f"{done}: {messages} dead letters")
+    if taken:
+        click.echo(f"passed over {taken} that applications have taken", err=True)
+
+
+def _of_each(
+    configuration: Configuration,
+    queues: list[str],
+    verb: Callable[[QueueManager, str], Awaitable[list[T]]],
+) -> list[T]:
+    async def run(qm: QueueManager) -> list[T]:
+        return [found for queue in queues for found in await verb(qm, queue)]
+
+    return configuration.ask(run)
+
+
+def _time(at_ms: int) -> str:
+    from datetime import UTC, datetime
+
+    moment = datetime.fromtimestamp(at_ms / 1000, UTC).replace(tzinfo=None)
+    return moment.isoformat(timespec="seconds") + "Z"

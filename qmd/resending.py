@@ -1,0 +1,273 @@
+"""Messages are sent again as new messages, and what they were is gone in the same commit.
+
+For dead letters, when what killed them has been mended; and for a message that is to be corrected.
+The new message has an id of its own, and the old one's as its correlation id where it had none.
+What is sent again goes to disk, whatever it was before: an express message could be lost with the
+one that it came from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+
+from protocol import DirectQueueName, UserMessage, parse_user_message
+from protocol.direct_name import DirectName
+from protocol.errors import InvalidName, ProtocolError
+from protocol.format_name import (
+    PrivateName,
+    PublicName,
+    parse_destination,
+    parse_wire_name,
+)
+from qmd.choosing import Chosen, destination_of, id_of
+from qmd.core.stored_packet import is_transactional
+from qmd.frames import AUTOMATIC, TRANSACTIONAL, Choice, NewMessage, Piece, StoredMessage
+from qmd.local_queue import LocalQueue, Reader
+from qmd.recorder import Kind
+from qmd.refusal import Refusal
+from storage import messages as message_rows
+from storage.keys import LOOKUP_BITS, LOOKUP_MASK
+from storage.messages import MessageRow
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+
+log = structlog.get_logger()
+
+Result = dict[str, Any]
+
+_SAME_AS_ADMIN = 1  # of response queues, [MS-MQMQ] 2.2.19.2
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """What is to be different about the new message; None: nothing."""
+
+    to: str = ""
+    label: str | None = None
+    body: bytes | None = None
+
+
+class Resending:
+    """One piece in one commit."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+
+    async def resend(
+        self,
+        queue: LocalQueue,
+        choice: Choice,
+        piece: Piece,
+        changes: Changes,
+        *,
+        keep: bool = False,
+        dry_run: bool = False,
+        token: bytes = b"",
+    ) -> Result:
+        """Returns what the request `frames.Resend` is answered with.  Raises Refusal."""
+        chosen = await self._manager.choosing.choose(queue, choice, piece)
+        news = [self._new(message, changes) for message in chosen.messages]
+        if dry_run:
+            for new in news:
+                self._check_destination(new.destination)
+            return _result(chosen, chosen.messages, [])
+        if not news:
+            return _result(chosen, [], [])
+        sender = Reader()
+        held = [each for each in chosen.messages if queue.hold(sender, each.lookup_id)]
+        if len(held) < len(news) and (choice.lookup_ids or choice.message_ids):
+            _let_go(queue, held)
+            raise Refusal(
+                "message_taken",
+                f"a message of {queue.name} has been taken by an application",
+                "Try again when it is done with it, or end that application.",
+            )
+        # Whatever is held, nobody else ends: what is there now will be there in the next commit.
+        done: asyncio.Future[Result] = self._manager.loop.create_future()
+        keys = [
+            queue.id << LOOKUP_BITS | each.lookup_id
+            for each in held
+            if each.lookup_id not in queue.express
+        ]
+        self._manager.storage.batch.read_after(
+            partial(message_rows.find_all, keys=keys),
+            partial(self._send, queue, held, chosen, changes, keep, token, done),
+        )
+        return await asyncio.shield(done)
+
+    def _send(
+        self,
+        queue: LocalQueue,
+        held: list[StoredMessage],
+        chosen: Chosen,
+        changes: Changes,
+        keep: bool,
+        token: bytes,
+        done: asyncio.Future[Result],
+        rows: list[MessageRow],
+    ) -> None:
+        """Those that are there still: send, and remove, with the open batch."""
+        manager = self._manager
+        there = {row.key & LOOKUP_MASK for row in rows if row.is_whole} | queue.express.keys()
+        for message in held:
+            if message.lookup_id not in there:
+                queue.let_go(message, is_there=False)
+        old = [message for message in held if message.lookup_id in there]
+        if not old:
+            done.set_result(_result(chosen, [], []))
+            return
+        news = [self._new(message, changes) for message in old]
+        batch = manager.storage.batch
+        ids: list[str] = []
+        try:
+            manager.sending.send(news, b"", ids.extend)
+        except Refusal as refusal:
+            _let_go(queue, old)
+            manager.reading.serve(queue)
+            done.set_exception(refusal)
+            return
+        if not keep:
+            manager.recorder.record(
+                Kind.REQUEUED,
+                [message.packet for message in old],
+                queue=queue.name,
+                places=[message.lookup_id for message in old],
+                to_queue=news[0].destination if len({new.destination for new in news}) == 1 else "",
+                reason="It was sent again as another message.",
+            )
+            batch.delete_messages([queue.id << LOOKUP_BITS | each.lookup_id for each in old])
+        result = _result(chosen, old, [])
+        if token:
+            batch.record_outcome(token, msgspec.msgpack.encode(result), manager.clock.now_s)
+
+        def durable() -> None:
+            if keep:
+                _let_go(queue, old)
+                manager.reading.serve(queue)
+            else:
+                queue.forget([each.lookup_id for each in old])
+                stored = [row for row in rows if row.is_whole]
+                queue.count_out(len(stored), sum(len(row.packet) for row in stored))
+            log.info("messages_sent_again", queue=queue.name, count=len(old))
+            if not done.done():  # whoever waited may be gone
+                done.set_result(_result(chosen, old, ids))
+
+        batch.when_durable(durable)
+        assert batch is manager.storage.batch, "what was sent and what is removed are one commit"
+
+    def _new(self, message: StoredMessage, changes: Changes) -> NewMessage:
+        """The message as its application would hand it over now.  Raises Refusal."""
+        packet = parse_user_message(message.packet)
+        properties, user = packet.properties, packet.user
+        to = changes.to or self.original_destination(packet, message.reason or "")
+        correlation = properties.correlation_id
+        label = properties.label.decode("utf-16-le", "replace").rstrip("\0")
+        is_elsewhere = self._is_elsewhere(to)
+        return NewMessage(
+            to,
+            properties.body if changes.body is None else changes.body,
+            label=label if changes.label is None else changes.label,
+            delivery=TRANSACTIONAL
+            if is_transactional(message.packet) and is_elsewhere
+            else AUTOMATIC,
+            priority=packet.base.flags.priority,
+            time_to_reach_queue_s=packet.base.time_to_reach_queue,
+            time_to_be_received_s=user.time_to_be_received,
+            dead_letter=True if user.flags.negative_journal else None,
+            journal=bool(user.flags.positive_journal),
+            body_type=properties.body_type,
+            correlation_id=correlation if any(correlation) else id_of(message.packet),
+            application_tag=properties.application_tag,
+            extension=properties.extension,
+            response_queue=_name(packet, user.flags.admin_type, user.admin_queue)
+            if user.flags.response_type == _SAME_AS_ADMIN
+            else _name(packet, user.flags.response_type, user.response_queue),
+            admin_queue=_name(packet, user.flags.admin_type, user.admin_queue),
+            acknowledge=int(properties.flags),
+        )
+
+    def original_destination(self, packet: UserMessage, reason: str) -> str:
+        """Where a message was sent to.  Raises Refusal.
+
+        Packets bear no ports, but the outgoing queue that it was in does, and so does its reason.
+        """
+        text = destination_of(packet)
+        if not text:
+            raise Refusal(
+                "no_destination",
+                "the message says nothing of where it was sent to",
+                "Say where it shall go: --to QUEUE",
+            )
+        wire = packet.user.destination_queue
+        same = [
+            queue.destination
+            for queue in self._manager.outgoing.queues
+            if isinstance(wire, DirectQueueName) and queue.address.value == wire
+        ]
+        named = sorted((each for each in same if each in reason), key=len)
+        if named:
+            return named[-1]
+        if not same or text in same:
+            return text
+        if len(same) > 1:
+            raise Refusal(
+                "several_destinations",
+                f"{text} may be any of {', '.join(sorted(same))}",
+                "Say which it is: --to QUEUE",
+            )
+        return same[0]
+
+    def _is_elsewhere(self, text: str) -> bool:
+        try:
+            name = parse_destination(text, local_host=".")
+        except InvalidName as error:
+            raise Refusal("name_not_understood", f"{text!r} is no queue's name: {error}") from error
+        if isinstance(name, DirectName):
+            return not self._manager.routes.is_local(name)
+        return not (isinstance(name, PrivateName) and name.queue_manager == self._manager.id)
+
+    def _check_destination(self, text: str) -> None:
+        """What a send would refuse first; without making an outgoing queue of it."""
+        if not self._is_elsewhere(text):
+            self._manager.routes.route(text)
+
+
+def _name(packet: UserMessage, kind: int, value: Any) -> str:
+    """A queue in a UserHeader as text, "" for none.  [MS-MQMQ] 2.2.19.2"""
+    user = packet.user
+    match kind:
+        case 7:
+            try:
+                return str(parse_wire_name(value.name))
+            except ProtocolError:
+                return ""
+        case 6:
+            return str(PrivateName(value.queue_manager, value.number))
+        case 5:
+            return str(PublicName(value))
+        case 3:  # a private queue of the destination's computer
+            return str(PrivateName(user.queue_manager_address, value))
+        case 2:  # one of the source's
+            return str(PrivateName(user.source_queue_manager, value))
+    return ""
+
+
+def _let_go(queue: LocalQueue, messages: list[StoredMessage]) -> None:
+    for message in messages:
+        queue.let_go(message, is_there=True)
+
+
+def _result(chosen: Chosen, messages: list[StoredMessage], ids: list[str]) -> Result:
+    return {
+        "messages": len(messages),
+        "bytes": sum(len(message.packet) for message in messages),
+        "taken": chosen.taken,
+        "next": chosen.next,
+        "until": chosen.until,
+        "ids": ids,
+    }
