@@ -54,6 +54,7 @@ POSITIVE_ARRIVAL = 0x01  # MessagePropertiesHeader.Flags.PA
 
 _PRIVATE = 3
 _EXPRESS_BITS = 0x60
+_JOURNALED_BITS = 0x300  # UserHeader.Flags.JN, JP: its source waits to hear of its receipt
 _TRACING_BIT = 0x01  # TR of BaseHeader.Flags, in its second byte
 
 
@@ -280,6 +281,8 @@ class Incoming:
                 continue
             if transaction is not None:
                 accepted[stream] = (transaction.sequence_id, transaction.sequence_number)
+                if flags & _JOURNALED_BITS:
+                    manager.outgoing.expect_final_ack(packet)
                 level = 7
             else:
                 level = 7 - (message.base.flags & 7)

@@ -639,6 +639,14 @@ class Outgoing:
                 to_queue=way.queue.destination,
             )
 
+    def expect_final_ack(self, packet: bytes) -> None:
+        """A message was accepted whose source will have to be told of its end.
+
+        The way there is remembered with it: after a restart there may be no session to it, and
+        its address is known nowhere else.
+        """
+        self._way_back(packet)
+
     def met(self, guid: bytes, host: str) -> None:
         """A session with that queue manager came about: so it is there."""
         if len(self._order_hosts) >= WAYS_BACK_MAX:
