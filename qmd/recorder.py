@@ -93,7 +93,9 @@ class Kind(enum.StrEnum):
 
 _RANK = {kind.value: rank for rank, kind in enumerate(Kind)}
 
-_Key = tuple[str, bytes, str, str, int, int, str, str, str, str]
+_Key = tuple[str, bytes, str, str, int, int, str, str, str, str, int]
+# Which lists an event has, beside its numbers.
+_SIZES, _PLACES, _SIZES_AND_PLACES, _NONE = 1, 2, 3, 4
 
 
 class Recorder:
@@ -102,6 +104,7 @@ class Recorder:
     def __init__(self, manager: QueueManager) -> None:
         self._manager = manager
         self.enabled = manager.settings.events.enabled
+        self.short_bytes = SHORT_BYTES
         self._batch: Batch | None = None  # whose events may be added to
         self._groups: dict[_Key, Event] = {}
         self._groups_until_s = 0.0
@@ -121,10 +124,12 @@ class Recorder:
         to_queue: str = "",
         transaction: str = "",
         delivery: str = "",
+        lists: int = 0,
     ) -> Event:
         """The event of the open batch that tells this; add to its lists in this turn of the loop.
 
         It causes no commit: what it tells of does, or `DELAY_S` pass.  Only when `enabled`.
+        Whoever adds to other lists of the same event than somebody else says so with `lists`.
         """
         batch = self._manager.storage.batch
         now = self._manager.loop.time()
@@ -144,6 +149,7 @@ class Recorder:
             to_queue,
             transaction,
             delivery,
+            lists,
         )
         event = self._groups.get(key)
         if event is None:
@@ -186,6 +192,7 @@ class Recorder:
                     reason=reason,
                     to_queue=to_queue,
                     transaction=transaction,
+                    lists=_SIZES_AND_PLACES if places else _SIZES,
                 )
             event.numbers.append(number)
             event.sizes.append(len(packet))
@@ -277,6 +284,7 @@ class Recorder:
                 peer=peer,
                 message_class=message_class,
                 to_queue=to_queue,
+                lists=_NONE,
             )
             event.numbers.append(message.user.message_number)
 
@@ -332,7 +340,8 @@ class Recorder:
             flood.left_out += 1
             return
         flood.told += 1
-        event = self.group(kind, source, queue=queue, peer=peer, reason=reason)
+        lists = _NONE if place is None else _PLACES
+        event = self.group(kind, source, queue=queue, peer=peer, reason=reason, lists=lists)
         event.numbers.append(number)
         if place is not None:
             event.places.append(place)
@@ -371,13 +380,13 @@ class Recorder:
         """
 
         def drop(db: sqlite3.Connection) -> None:
-            size_max = max(size_bytes(db) * 7 // 8, SHORT_BYTES)
+            size_max = max(size_bytes(db) * 7 // 8, self.short_bytes)
             trim_events(db, size_max=size_max, before_ms=0, blocks_max=TRIMMED_BLOCKS)
 
         await self._manager.storage.batch.run(drop)
 
     def stop(self) -> None:
-        """What lives in memory only is gone after this; and nothing is kept back any more."""
+        """What lives in memory only is gone after this."""
         if not self.enabled:
             return
         manager = self._manager
@@ -398,7 +407,6 @@ class Recorder:
                 queue=outgoing.destination,
                 reason=reason,
             )
-        self._write()
 
     def _begin(self, batch: Batch, key: _Key, now: float) -> Event:
         kind = key[0]
