@@ -342,11 +342,13 @@ def _awaiting(place: Value, now_ms: int) -> tuple[str, str]:
 
 def _in_dead_letter(place: Value, now_ms: int) -> tuple[str, str]:
     reason = place["reason"] or "nobody noted why"
-    word = "transactional-dead-letter" if place["transactional"] else "dead-letter"
+    # Those of the system are meant without a name; an application's own has to be named.
+    own = "" if _is_of_the_system(place["queue"]) else f" --queue '{place['queue']}'"
     return (
         f"It is in the dead-letter queue {place['queue']} since"
         f" {moment(place['since_ms'], now_ms)}, because: {reason}",
-        f"Look at it: qmd peek {word} --start {place['lookup_id']}.",
+        "Mend the cause, then send it again: qmd dead-letter requeue"
+        f"{own} --lookup-id {place['lookup_id']}",
     )
 
 
@@ -361,6 +363,10 @@ def _is_damaged(place: Value, now_ms: int) -> tuple[str, str]:
         "Stop the daemon and save what can be saved: qmd check --repair FILE; find out why the disk"
         " changes what it holds.",
     )
+
+
+def _is_of_the_system(name: str) -> bool:
+    return name.casefold().startswith("system$;")
 
 
 def _in_line(place: Value) -> str:

@@ -275,7 +275,7 @@ class Inquiry:
     ) -> Value:
         taker = queue.taker(lookup_id)
         return {
-            "kind": _queue_kind(queue),
+            "kind": _queue_kind(queue, reason),
             "queue": queue.name,
             "lookup_id": lookup_id,
             "position": None if ahead is None else ahead + 1,
@@ -509,10 +509,12 @@ async def catch_up(manager: QueueManager) -> bool:
     return False
 
 
-def _queue_kind(queue: LocalQueue) -> str:
-    if queue.key in ("system$;deadletter", "system$;deadxact"):
-        return "dead_letter"
-    return "journal" if queue.key.endswith(";journal") else "queue"
+def _queue_kind(queue: LocalQueue, reason: str | None) -> str:
+    if queue.key.endswith(";journal"):
+        return "journal"
+    # Only dead letters have a reason, in the system's queues and in those of applications.
+    is_dead = queue.key in ("system$;deadletter", "system$;deadxact") or reason is not None
+    return "dead_letter" if is_dead else "queue"
 
 
 async def _matching(

@@ -6,6 +6,7 @@ docs/cli.md "What happened to a message"; docs/events.md.
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from qmd.client import blocking
-from tests.process.harness import Cleaner, Daemon, Hosts, free_port
+from tests.process.harness import DEADXACT, Cleaner, Daemon, Hosts, body, free_port
 from tests.process.peer import RemoteQueueManager
 
 QUICK = {"resend": ["500ms"], "retry_first": "50ms", "retry_max": "200ms"}
@@ -102,6 +103,32 @@ def test_a_computer_that_is_down_is_named_with_what_to_do(pair: tuple[Daemon, Da
     assert "because: " in text
     assert "nobody listens" in text
     assert f"What to do: Check that the queue manager at {destination[11:26]}" in text
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_what_is_said_to_do_about_a_dead_letter_can_be_done(
+    pair: tuple[Daemon, Daemon], own: bool
+) -> None:
+    sender, receiver = pair
+    if own:
+        sender.create("mine", transactional=True)
+    late = f"late{own}"
+    options = ["--dead-letter-queue", "mine"] if own else []
+    sent = sender.send(to(receiver, late), b"x", "--transactional", *options)
+    sender.wait_for("mine" if own else DEADXACT, 1)
+
+    (told,) = sender.json("why", sent)
+    assert told["state"] == "dead_lettered"
+    assert "has no queue" in told["sentences"][0]
+    receiver.create(late, transactional=True)
+    (remedy,) = told["remedies"]
+    command = shlex.split(remedy.partition(": ")[2])
+    assert command[:3] == ["qmd", "dead-letter", "requeue"]
+    sender.cli(*command[1:])
+
+    assert [body(message) for message in receiver.wait_for(late, 1)] == [b"x"]
+    (told,) = sender.json("why", sent, "--only-here")
+    assert told["state"] == "requeued"
 
 
 def test_a_message_that_was_received_says_so_by_its_lookup_id(pair: tuple[Daemon, Daemon]) -> None:

@@ -187,7 +187,8 @@ async def test_a_dead_letter_tells_its_reason(hosts: Hosts) -> None:
 
     assert told["state"] == "dead_lettered"
     assert "because: There is no such queue." in told["sentences"][0]
-    assert told["remedies"][0].startswith("Look at it: qmd peek dead-letter --start ")
+    lookup_id = told["places"][0]["lookup_id"]
+    assert told["remedies"][0].endswith(f": qmd dead-letter requeue --lookup-id {lookup_id}")
 
 
 @hosted
