@@ -536,6 +536,13 @@ class ControlConnection(asyncio.Protocol):
         await self._manager.outgoing.set_paused(queue, paused)
         return overview.outgoing_queue(self._manager, queue)
 
+    def _purge_outgoing(self, request: frames.PurgeOutgoing) -> None:
+        queue = self._manager.routes.find_outgoing(request.destination)
+        self._change(request.number, self._purge_waiting(queue))
+
+    async def _purge_waiting(self, queue: OutgoingQueue) -> object:
+        return {"messages": await self._manager.undelivered.purge(queue)}
+
     def _kick_outgoing(self, request: frames.KickOutgoing) -> None:
         queue = self._manager.routes.find_outgoing(request.destination)
         self._manager.outgoing.kick(queue)
@@ -605,6 +612,7 @@ _HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
     frames.PauseOutgoing: ControlConnection._pause_outgoing,
     frames.ResumeOutgoing: ControlConnection._resume_outgoing,
     frames.KickOutgoing: ControlConnection._kick_outgoing,
+    frames.PurgeOutgoing: ControlConnection._purge_outgoing,
     frames.ListSequences: ControlConnection._list_sequences,
     frames.ListSessions: ControlConnection._list_sessions,
     frames.Status: ControlConnection._status,

@@ -426,6 +426,12 @@ class KickOutgoing(Request, tag="kick_outgoing", frozen=True):
     destination: str
 
 
+class PurgeOutgoing(Request, tag="purge_outgoing", frozen=True):
+    """End all that waits for a destination.  -> {messages}"""
+
+    destination: str
+
+
 class ListSequences(Request, tag="list_sequences", frozen=True):
     """-> [{direction, peer or destination, queue, id, number, ...}, ...]"""
 
@@ -502,6 +508,7 @@ AnyRequest = (
     | PauseOutgoing
     | ResumeOutgoing
     | KickOutgoing
+    | PurgeOutgoing
     | ListSequences
     | ListSessions
     | Status

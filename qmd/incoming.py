@@ -215,6 +215,17 @@ class Incoming:
                     connection, message, packet, MessageClass.NACK_BAD_DESTINATION_QUEUE, wall_ms
                 )
                 continue
+            if message.security is not None and message.security.flags.body_encrypted:
+                # [MS-MQQB] 3.1.5.8.3: we have no key that anybody could have encrypted it with.
+                self._refuse(
+                    connection,
+                    message,
+                    packet,
+                    MessageClass.NACK_BAD_ENCRYPTION,
+                    wall_ms,
+                    queue,
+                )
+                continue
             if transaction is not None:
                 if not queue.transactional:
                     self._refuse(
@@ -558,7 +569,10 @@ class Incoming:
             insecure_nacks=manager.settings.delivery.insecure_nacks,
         )
         target = queue.format_name if queue is not None else manager.routes.describe(message)
-        reason = reason_text(message_class, queue=target)
+        detail = ""
+        if queue is not None and message_class == MessageClass.NACK_QUEUE_EXCEED_QUOTA:
+            detail = f"{queue.bytes} of {queue.quota_bytes} bytes are used, it needs {len(packet)}"
+        reason = reason_text(message_class, queue=target, detail=detail)
         batch = manager.storage.batch
         # A refusal is final: the same message again is neither kept nor answered a second time.
         # Only its sending queue manager, which may not have heard of it, is told again.

@@ -27,7 +27,12 @@ from storage import awaiting as awaiting_rows
 from storage import events as event_rows
 from storage import messages as message_rows
 from storage import outgoing as outgoing_rows
-from storage.keys import LOOKUP_BITS, TRANSACTIONAL_LEVEL
+from storage.keys import (
+    ARRIVAL_MAX,
+    LOOKUP_BITS,
+    OUTGOING_TRANSACTIONAL_LEVEL,
+    TRANSACTIONAL_LEVEL,
+)
 
 if TYPE_CHECKING:
     import sqlite3
@@ -37,6 +42,8 @@ if TYPE_CHECKING:
     from storage.events import Event
 
 log = structlog.get_logger()
+
+PURGE_ROWS = 512  # ended in one commit
 
 
 class _Dying(NamedTuple):
@@ -88,6 +95,32 @@ class Undelivered:
         )
         self.kill(queue, keys, MessageClass.NACK_DELETED, reason, kind=Kind.PURGED)
 
+    async def purge(self, queue: OutgoingQueue) -> int:
+        """All that waits for a destination, or for its acknowledgment, ends; how many those are.
+
+        They become dead letters, of the class that says who ended them.
+        """
+        storage, purged = self._manager.storage, 0
+        reason = reason_text(MessageClass.NACK_DELETED, queue=queue.destination)
+        last = self._manager.next_lookup_id(OUTGOING_TRANSACTIONAL_LEVEL) & ARRIVAL_MAX
+        newest = TRANSACTIONAL_FIRST | (queue.sequence.base + queue.sequence.next_number - 1)
+        keys, start = list(queue.express), 0
+        while True:
+            purged += self.kill(queue, keys, MessageClass.NACK_DELETED, reason, kind=Kind.PURGED)
+            found = await storage.read(
+                partial(
+                    outgoing_rows.keys, outgoing_id=queue.id, from_lookup=start, rows_max=PURGE_ROWS
+                )
+            )
+            if not found:
+                return purged
+            start = found[-1] + 1
+            keys = [
+                key
+                for key in found
+                if (key <= newest if key >= TRANSACTIONAL_FIRST else key & ARRIVAL_MAX < last)
+            ]
+
     def expire_express(self, now_s: int, messages_max: int) -> int:
         """End express messages that waited too long, at most so many; how many those are.
 
@@ -109,19 +142,22 @@ class Undelivered:
         *,
         message_number: int | None = None,
         kind: Kind = Kind.EXPIRED,
-    ) -> None:
+    ) -> int:
         """The messages at `keys` end here; with `message_number`, only the one that bears it.
 
-        A key whose message is gone, acknowledged or ending already is passed over.
+        A key whose message is gone, acknowledged or ending already is passed over.  Returns of how
+        many the end has begun.
         """
         manager = self._manager
         manager.outgoing.release()  # what was acknowledged is off the disk before we look there
         wall_ms = int(manager.environment.time() * 1000)
         now_s = manager.clock.now_s
         dying: list[_Dying] = []
+        ended = 0
         for key in keys:
             packet = queue.forget_express(key)
             if packet is not None:
+                ended += 1
                 self._end(queue, packet, message_class)
                 manager.recorder.record(
                     kind,
@@ -147,8 +183,9 @@ class Undelivered:
             elif queue.begin_removal(key):
                 place = manager.next_lookup_id(TRANSACTIONAL_LEVEL)
                 dying.append(_Dying(key, place, queue.forget_in_flight(key)))
+        ended += len(dying)
         if not dying:
-            return
+            return ended
 
         def bury(db: sqlite3.Connection) -> list[_Found]:
             found: list[_Found] = []
@@ -199,6 +236,7 @@ class Undelivered:
 
         done = manager.storage.batch.run(bury)
         done.add_done_callback(partial(self._buried, queue, message_class, reason, wall_ms))
+        return ended
 
     def _told(
         self,
@@ -305,12 +343,16 @@ class Undelivered:
             message_class,
             at_source=True,
             insecure_nacks=self._manager.settings.delivery.insecure_nacks,
-            by_final_ack=message_class != MessageClass.NACK_REACH_QUEUE_TIMEOUT,
+            by_final_ack=message_class not in _FOUND_HERE,
         )
         if result.acknowledgment is not None:
             self._manager.outgoing.acknowledge_to_application(
                 original, result.acknowledgment, self._manager.storage.batch
             )
+
+
+# Ends that this computer finds out; of others it hears from the destination.
+_FOUND_HERE = frozenset({MessageClass.NACK_REACH_QUEUE_TIMEOUT, MessageClass.NACK_DELETED})
 
 
 def _hindrance(queue: OutgoingQueue) -> str:

@@ -10,6 +10,7 @@ from storage.errors import NoSuchQueue
 from storage.keys import (
     OUTGOING_TRANSACTIONAL_LEVEL,
     level_range,
+    lookup_id_of,
     queue_range,
 )
 from storage.pages import PAGE_BYTES_MAX, PAGE_ROWS_MAX, Head, Totals, key_list
@@ -128,6 +129,17 @@ def page(
         (*queue_range(outgoing_id, from_lookup), rows_max),
     )
     return pages.take(cursor, OutgoingRow._make, bytes_max)
+
+
+def keys(
+    db: sqlite3.Connection, outgoing_id: int, from_lookup: int = 0, *, rows_max: int
+) -> list[int]:
+    """Where the next rows of a queue stand in it, from `from_lookup` on, itself included."""
+    rows = db.execute(
+        "SELECT key FROM outgoing WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?",
+        (*queue_range(outgoing_id, from_lookup), rows_max),
+    )
+    return [lookup_id_of(key) for (key,) in rows]
 
 
 def bounds(db: sqlite3.Connection, outgoing_id: int, level: int) -> tuple[int, int] | None:

@@ -150,6 +150,35 @@ def kick(configuration: Configuration, destination: str, as_json: bool) -> None:
     _done("kicked", destination, as_json=as_json)
 
 
+@outgoing.command()
+@click.argument("destination")
+@click.option("--dry-run", is_flag=True, help="Only say how many messages it is about.")
+@yes_option
+@json_option
+@pass_configuration
+def purge(
+    configuration: Configuration, destination: str, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """End all that waits for DESTINATION, or for its acknowledgment.  Asks first, or needs --yes.
+
+    The messages become dead letters.  Those that were transmitted may have arrived all the same.
+    """
+    from qmd.cli.output import print_json, printable
+
+    messages = 0
+    if dry_run or not yes:
+        messages = configuration.ask(lambda qm: qm.show_outgoing(destination))["messages"]
+    if not dry_run and not yes and messages:
+        confirm(f"purge {messages} messages for {destination}")
+    if not dry_run:
+        messages = configuration.ask(lambda qm: qm.purge_outgoing(destination))
+    if as_json:
+        print_json({"destination": destination, "purged": not dry_run, "messages": messages})
+    else:
+        would = "would purge" if dry_run else "purged"
+        click.echo(f"{would} {messages} messages for {printable(destination)}")
+
+
 def _delivery(sequence: dict[str, Any]) -> dict[str, Any]:
     """The figures in the words of MSMQ's administrators."""
     unacknowledged = sequence["unacknowledged"]

@@ -466,6 +466,13 @@ class QueueManager:
         """Connect now, and send everything unacknowledged again."""
         await self._change(frames.KickOutgoing, destination)
 
+    async def purge_outgoing(self, destination: str) -> int:
+        """End all that waits for a destination, or for its acknowledgment; how many those were.
+
+        They become dead letters; what was transmitted already may have arrived all the same.
+        """
+        return int((await self._change(frames.PurgeOutgoing, destination))["messages"])
+
     async def list_sequences(self) -> list[Facts]:
         return await self._list(frames.ListSequences)
 

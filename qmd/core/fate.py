@@ -47,6 +47,7 @@ KEPT_AT_DESTINATION = frozenset(
         MessageClass.NACK_BAD_DESTINATION_QUEUE,
         MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE,
         MessageClass.NACK_NOT_TRANSACTIONAL_MESSAGE,
+        MessageClass.NACK_BAD_ENCRYPTION,
     }
 )
 

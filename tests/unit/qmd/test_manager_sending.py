@@ -288,3 +288,36 @@ async def test_an_acknowledged_message_with_a_journal_is_copied_once(hosts: Host
         await a.settled()
 
         assert bodies(await a.peek(JOURNAL)) == [b"kept"]
+
+
+@hosted
+async def test_a_purge_ends_all_that_waits_and_what_comes_later_goes_on(hosts: Hosts) -> None:
+    a = await hosts.start()
+    b = await hosts.start("b")
+    await b.create("orders")
+    await b.create("strict", transactional=True)
+    port = b.port
+    await hosts.stop(b)
+    name = f"DIRECT=TCP:127.0.0.1:{port}\\private$\\orders"
+    strict = f"DIRECT=TCP:127.0.0.1:{port}\\private$\\strict"
+    for delivery in (EXPRESS, RECOVERABLE):
+        await a.send(name, *[b"old"] * 600, delivery=delivery)
+    await a.send(strict, *[b"old"] * 600, delivery=TRANSACTIONAL)
+
+    assert await a.undelivered.purge(a.sending_to(name)) == 1200
+    assert await a.undelivered.purge(a.sending_to(strict)) == 600
+    await a.settled()
+    assert await a.undelivered.purge(a.sending_to(strict)) == 0
+
+    assert a.queue(DEAD_LETTERS).messages == 1200
+    assert a.queue(TRANSACTIONAL_DEAD_LETTERS).messages == 600
+    (dead,) = await a.peek(TRANSACTIONAL_DEAD_LETTERS, limit=1)
+    packet = parse_user_message(dead.packet)
+    assert packet.properties.message_class == MessageClass.NACK_DELETED
+    await a.send(name, b"new", delivery=RECOVERABLE)
+    await a.send(strict, b"new", delivery=TRANSACTIONAL)
+    b = await hosts.start("b", port)
+    for queue in ("orders", "strict"):
+        await until(lambda queue=queue: b.queue(queue).messages == 1)
+        await b.settled()
+        assert await b.receive(queue) == [b"new"]
