@@ -196,8 +196,21 @@ class Endings:
         if not queue.holds_ended:
             self._follow(queue, packets, message_class, reason)
 
+    def replaced(self, queue: LocalQueue, packets: Sequence[bytes]) -> None:
+        """What follows, in the open batch, from messages that an operator has made others of: who
+        waits to hear of them is told that they were removed, and they are kept nowhere."""
+        if not queue.holds_ended:
+            wanting = [packet for packet in packets if may_want_word(packet)]
+            self._follow(queue, wanting, MessageClass.NACK_QUEUE_PURGED, "", keep=False)
+
     def _follow(
-        self, queue: LocalQueue, packets: Sequence[bytes], message_class: MessageClass, reason: str
+        self,
+        queue: LocalQueue,
+        packets: Sequence[bytes],
+        message_class: MessageClass,
+        reason: str,
+        *,
+        keep: bool = True,
     ) -> None:
         manager = self._manager
         batch, recorder = manager.storage.batch, manager.recorder
@@ -229,6 +242,8 @@ class Endings:
                 to_be_told.append(packet)
             if result.journal:
                 self.journal(packet)
+            if not keep:
+                continue
             if result.dead_letter is not None:
                 self.dead_letter(packet, message_class, reason, wall_ms, queue.name)
             elif result.final_ack is None and message_class != MessageClass.ACK_RECEIVE:

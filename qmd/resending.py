@@ -140,6 +140,7 @@ class Resending:
                 to_queue=news[0].destination if len({new.destination for new in news}) == 1 else "",
                 reason="It was sent again as another message.",
             )
+            manager.endings.replaced(queue, [message.packet for message in old])
             batch.delete_messages([queue.id << LOOKUP_BITS | each.lookup_id for each in old])
         result = _result(chosen, old, [])
         if token:

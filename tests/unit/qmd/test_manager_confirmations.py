@@ -374,6 +374,27 @@ async def test_an_order_ack_after_a_restart_moves_what_the_disk_holds(hosts: Hos
         await until(lambda: awaiting(a, name) == (1, 1))
 
 
+@hosted
+async def test_what_waits_outlives_its_sequence(hosts: Hosts) -> None:
+    a = await hosts.start()
+    async with elsewhere(a, b"1") as (listener, remote, _):
+        name = listener.name("orders")
+        remote.order_ack(remote.messages[0])
+        await arrived(a, name, 1)
+        await a.send(name, b"2", **ASKING)
+        await until(lambda: len(remote.messages) == 2)
+        first, second = (each.message.transaction for each in remote.messages)
+        assert first is not None
+        assert second is not None
+        assert (second.sequence_id, second.sequence_number) == (first.sequence_id + 1, 1)
+
+        remote.final_ack(remote.messages[0], RECEIVED)  # number 1 of another sequence
+
+        await until(lambda: awaiting(a, name) == (1, 0))
+        remote.final_ack(remote.messages[1], RECEIVED)
+        await until(lambda: awaiting(a, name) == (0, 0))
+
+
 # --- the interval ---
 
 

@@ -13,9 +13,17 @@ import pytest
 from protocol import final_ack_body, is_order_queue, parse_user_message
 from protocol.message_class import MessageClass
 from qmd.core.session import MessageReceived
-from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL, StoredMessage
+from qmd.frames import (
+    EVERY_MESSAGE,
+    EXPRESS,
+    RECOVERABLE,
+    TRANSACTIONAL,
+    Piece,
+    StoredMessage,
+)
 from qmd.local_queue import Reader
 from qmd.refusal import Refusal
+from qmd.resending import Changes
 from tests.unit.qmd.managers import (
     DEAD_LETTERS,
     JOURNAL,
@@ -303,6 +311,9 @@ async def test_where_the_source_is_here_it_keeps_its_own_copies(hosts: Hosts) ->
     assert bodies(await a.peek(JOURNAL)) == [b"received"]
     assert bodies(await a.peek(TRANSACTIONAL_DEAD_LETTERS)) == [b"rejected", b"over"]
     assert a.outgoing.queues == []
+    # A copy is no message that somebody waits to hear of.
+    assert await a.receive(JOURNAL) == [b"received"]
+    assert a.queue(JOURNAL).messages == 0
 
 
 @pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE, TRANSACTIONAL])
@@ -334,6 +345,25 @@ def test_the_administration_queue_hears_of_each_end_that_it_asked_for(
         }
 
     scenario(tmp_path)
+
+
+@hosted
+async def test_what_an_operator_has_made_another_message_of_was_not_received(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    await a.create("orders", transactional=True)
+    await a.create("corrected", transactional=True)
+    remote = await dial(a, guid(7))
+    await given(remote, a, 1)
+    await a.send("orders", b"ours", dead_letter=True)
+
+    changes = Changes(to="corrected")
+    await a.resending.resend(a.queue("orders"), EVERY_MESSAGE, Piece(10), changes)
+
+    await until(lambda: final_acks(remote) == [(MessageClass.NACK_QUEUE_PURGED, 1, 101)])
+    assert bodies(await a.peek("corrected")) == [b"1", b"ours"]
+    assert a.queue(TRANSACTIONAL_DEAD_LETTERS).messages == 0
 
 
 @hosted
