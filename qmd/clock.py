@@ -17,6 +17,7 @@ anybody else.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,7 @@ class Clock:
         self._ahead_s = 0.0  # of the time since the computer was started
         self._wall_ahead_s = 0.0  # of this clock, when we last looked
         self._saved_at = 0.0
+        self.when_set: Callable[[], None] = lambda: None  # somebody has set the wall clock
 
     async def start(self) -> None:
         """Go on where the last run has stopped.  Raises StorageError."""
@@ -105,6 +107,11 @@ class Clock:
             self.save()
         return int(now) + time_left_s
 
+    def compare(self, wall_s: int, now_s: int) -> None:
+        """Whoever goes by both clocks may be the first to see that one was set."""
+        if abs(wall_s - now_s - self._wall_ahead_s) > STEP_S + 1:  # fractions are cut off
+            self.look(is_needed=True)
+
     def save(self) -> None:
         """With the open batch."""
         self._save()
@@ -124,6 +131,7 @@ class Clock:
                 reason="the computer's clock was set; times of messages are not affected",
             )
             self.save()  # the next start may have to count by the wall clock
+            self.when_set()
         elif is_needed and now - self._saved_at > SAVED_S:
             self.save()
 

@@ -164,6 +164,7 @@ class Link:
         manager = self._manager
         now, now_s = manager.loop.time(), manager.clock.now_s
         wall_s = int(manager.environment.time())
+        manager.clock.compare(wall_s, now_s)
         budget = PUMP_BYTES_MAX
         waiting = deque(queue for queue in self.queues if queue.messages and not queue.paused)
         while waiting and (room := connection.room) > 0:

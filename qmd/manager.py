@@ -121,6 +121,7 @@ class QueueManager:
         self.peers = Peers(self)
         self.incoming = Incoming(self)
         self.outgoing = Outgoing(self)
+        self.clock.when_set = self.outgoing.clock_was_set
         self.routes = Routes(self)
         self.sending = Sending(self)
         self.reading = Reading(self)

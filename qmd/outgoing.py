@@ -150,7 +150,13 @@ class Outgoing:
             size=size,
             awaiting=awaiting,
         )
+        queue.may_be_misdated = messages > 0
         self._adopt(queue)
+
+    def clock_was_set(self) -> None:
+        """What was made until now bears the sent time of another clock."""
+        for queue in self._queues.values():
+            queue.may_be_misdated = queue.messages > 0
 
     def start(self) -> None:
         """Begin to deliver what the last run left."""
@@ -229,6 +235,8 @@ class Outgoing:
         `confirm_by_s`, `discard`: see `Confirmations`.
         """
         self.release()  # a commit is due anyway
+        if not queue.bytes:
+            queue.may_be_misdated = False
         queue.grow(len(packet))
         expires_at_s = self._manager.clock.deadline_s(reach_time_s(packet))
         if key < TRANSACTIONAL_FIRST:

@@ -136,6 +136,8 @@ class OutgoingQueue(Measured):
         self.handed_first, self.handed_again = Handed(), Handed()
         self.why_again = "its queue manager was started"  # what began the pass
         self._again: set[int] = set()  # keys of recoverable ones that another session has had
+        # Of some of its messages the sent time may be by a clock that was set since.
+        self.may_be_misdated = False
         self.expired: list[int] = []  # keys found expired on the way out
         self.too_large: list[int] = []  # keys of what the peer does not take
         self.traced: list[bytes] = []  # handed to the session, and to be reported
@@ -189,7 +191,8 @@ class OutgoingQueue(Measured):
                     if key >= TRANSACTIONAL_FIRST:
                         break  # what follows is linked around it, once it is gone from the disk
                     continue
-                packet = _sent_by_this_clock(packet, expires_at_s, now_s, wall_s)
+                if self.may_be_misdated:
+                    packet = _sent_by_this_clock(packet, expires_at_s, now_s, wall_s)
             if key >= TRANSACTIONAL_FIRST:
                 if self.removing or len(self.transmitted) >= IN_FLIGHT_ENTRIES_MAX:
                     break

@@ -133,6 +133,7 @@ def test_what_waited_while_the_clock_was_set_is_sent_as_of_the_clock_that_is_rig
     async def scenario(hosts: Hosts) -> None:
         a = await hosts.start()
         a.world.wall_step_s = step_s
+        a.clock.look(is_needed=False)  # as the reaper does every second
         async with listening(guid(7)) as elsewhere:
             name = elsewhere.name("orders")
             await a.outgoing.set_paused(a.routes.route(name), True)  # type: ignore[arg-type]
@@ -141,18 +142,41 @@ def test_what_waited_while_the_clock_was_set_is_sent_as_of_the_clock_that_is_rig
             await a.send(name, b"endless", time_to_reach_queue_s=0xFFFFFFFF)
             a.world.ahead_s += 100
             a.world.wall_step_s = 0.0
+            a.clock.look(is_needed=False)
+            await a.send(name, b"by the right clock")
             await a.outgoing.set_paused(a.routes.route(name), False)  # type: ignore[arg-type]
             remote = await elsewhere.session()
-            await until(lambda: len(remote.ordinary) == 4)
+            await until(lambda: len(remote.ordinary) == 5)
 
             for received in remote.messages:
                 late_s = a.world.time() - sent_time_s(received.packet)
-                if received.message.properties.body == b"endless":
+                body = received.message.properties.body
+                if body == b"endless":
                     assert abs(late_s - 100 + step_s) < 3  # nobody compares it with a clock
+                elif body == b"by the right clock":
+                    assert abs(late_s) < 3
                 else:
                     assert abs(late_s - 100) < 3
 
     scenario(tmp_path)
+
+
+@hosted
+async def test_also_what_waited_over_a_restart_is_sent_as_of_the_right_clock(hosts: Hosts) -> None:
+    a = await hosts.start()
+    a.world.wall_step_s = -400 * DAY_S
+    async with listening(guid(7)) as elsewhere:
+        name = elsewhere.name("orders")
+        await a.outgoing.set_paused(a.routes.route(name), True)  # type: ignore[arg-type]
+        await a.send(name, b"1")
+        await hosts.stop(a)
+        a.world.wall_step_s = 0.0
+        a = await hosts.start("a")
+        await a.outgoing.set_paused(a.routes.route(name), False)  # type: ignore[arg-type]
+        remote = await elsewhere.session()
+        await until(lambda: remote.ordinary == [b"1"])
+
+        assert abs(a.world.time() - sent_time_s(remote.messages[0].packet)) < 3
 
 
 @hosted
