@@ -23,7 +23,7 @@ class Account(NamedTuple):
 
 
 # By how much it matters where a message is, if several copies of it are there.
-_ORDER = ("outgoing", "queue", "awaiting", "dead_letter", "damaged", "journal")
+_ORDER = ("transaction", "outgoing", "queue", "awaiting", "dead_letter", "damaged", "journal")
 
 # The last event of a message that is nowhere: its state, and whether this is its end.
 _ENDS = {
@@ -202,6 +202,7 @@ def _state(place: Value) -> str:
 
 
 _STATES: dict[str, str] = {
+    "transaction": "uncommitted",
     "awaiting": "awaiting_receipt",
     "dead_letter": "dead_lettered",
     "journal": "journaled",
@@ -352,6 +353,15 @@ def _in_dead_letter(place: Value, now_ms: int) -> tuple[str, str]:
     )
 
 
+def _in_transaction(place: Value, now_ms: int) -> tuple[str, str]:
+    return (
+        f"It was given to transaction {place['transaction']}, which was begun at"
+        f" {moment(place['since_ms'], now_ms)} and has not ended: it is sent to {place['queue']}"
+        " when that commits.",
+        "If that program hangs, end it: the transaction is aborted then, and nothing is sent.",
+    )
+
+
 def _in_journal(place: Value, now_ms: int) -> tuple[str, str]:
     return f"A copy is in {place['queue']} since {moment(place['since_ms'], now_ms)}.", ""
 
@@ -387,6 +397,7 @@ def _end(place: Value, now_ms: int, unless: str) -> str:
 
 
 _PLACES = {
+    "transaction": _in_transaction,
     "outgoing": _in_outgoing,
     "queue": _in_queue,
     "awaiting": _awaiting,

@@ -143,6 +143,7 @@ class Inquiry:
             )
             if found is not None and found[0] == (source, number):
                 places.append(found[1])
+        places += await self._elsewhere(source, number)
         searched_all = True
         is_over = any(told.event.kind in _TERMINAL for told in history[-LAST_EVENTS:])
         if not places and not is_over and thorough:
@@ -151,7 +152,6 @@ class Inquiry:
             # Who searches for somebody else looks where the message probably is.
             rows_max = SEARCH_ROWS_MAX if thorough else SEARCH_ROWS
             places, searched_all = await self._search(source, number, history, rows_max)
-        places += await self._elsewhere(source, number)
         return Finding(places, history, has_gap, searched_all, is_up_to_date)
 
     # What is meant.
@@ -417,6 +417,7 @@ class Inquiry:
         for each in await self._read(partial(whereabouts.damaged, source=source, number=number)):
             places.append({"kind": "damaged", "queue": "", "since_ms": each.at_s * 1000})
         if source == self._manager.id:
+            places += self._uncommitted(number)
             waiting = await self._read(partial(whereabouts.awaiting, number=number))
             if waiting is not None:
                 queue = self._outgoing_by_id(waiting.queue_id)
@@ -431,6 +432,22 @@ class Inquiry:
                     }
                 )
         return places
+
+    def _uncommitted(self, number: int) -> list[Value]:
+        """A message of a transaction that has not ended, which is nowhere but in memory."""
+        manager = self._manager
+        return [
+            {
+                "kind": "transaction",
+                "queue": transaction.messages[transaction.numbers.index(number)].destination,
+                "transaction": transaction.id.hex(),
+                "since_ms": int(
+                    (manager.environment.time() - manager.loop.time() + transaction.began_at) * 1000
+                ),
+            }
+            for transaction in manager.transactions.live
+            if number in transaction.numbers
+        ]
 
     # Who else knows.
 

@@ -15,7 +15,7 @@ from protocol.identifiers import guid_text, parse_message_id
 from protocol.message_class import MessageClass
 from qmd import account, asking, inquiry
 from qmd.asking import QUEUE, Answer, Question
-from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL
+from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
 from qmd.local_queue import Reader
 from qmd.recorder import Kind
 from qmd.refusal import Refusal
@@ -123,6 +123,28 @@ async def test_who_has_taken_a_message_is_told(hosts: Hosts) -> None:
     a.reading.leave(reader)
     assert not a.queue("orders").takers
     assert (await why(a, sent))["state"] == "queued"
+
+
+@hosted
+async def test_what_a_transaction_has_taken_or_will_send_names_it(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders", transactional=True)
+    (there,) = await a.send("orders", b"x")
+    transaction, owner = bytes(range(16)), object()
+    a.transactions.begin(transaction, owner, 0.0)
+    taken: asyncio.Future[Any] = a.loop.create_future()
+    a.transactions.take(transaction, owner, a.queue("orders"), 1, 0.0, taken.set_result)
+    await taken
+    (to_be_sent,) = a.transactions.send(transaction, owner, [NewMessage("orders", b"y")])
+
+    assert f"is taken by transaction {transaction.hex()}" in (await why(a, there))["sentences"][0]
+    told = await why(a, to_be_sent)
+    assert told["state"] == "uncommitted"
+    assert f"It was given to transaction {transaction.hex()}" in told["sentences"][0]
+
+    a.transactions.abort(transaction, owner, "")
+    assert (await why(a, there))["state"] == "queued"
+    assert (await why(a, to_be_sent))["state"] == "unknown"
 
 
 @hosted
