@@ -82,6 +82,11 @@ SINGLE: dict[str, list[Row]] = {
         Row("1,000 receivers wait on 200 queues", "% CPU", figure("idle_cpu_percent"), 2, 0.5),
         Row("woken after the commit: p50", "ms", figure("wake_p50_ms"), 2, at_most=5),
     ],
+    "bench_events": [
+        Row("events: throughput that they take", "%", figure("slower_percent"), at_most=10),
+        Row("events: CPU time that they take", "%", figure("more_cpu_percent")),
+        Row("events: room that they take", "B/message", figure("log_bytes_per_message")),
+    ],
     "bench_cli": [
         Row(
             "slowest --help",

@@ -44,12 +44,14 @@ class Load:
     body_bytes: int = 1024
     delivery: str = "transactional"
     window_size: int | None = None  # of the sessions; None: as it comes
+    events: bool = True  # whether they are kept
 
     @property
     def environment(self) -> dict[str, str]:
-        if self.window_size is None:
-            return {}
-        return {"QMD_DELIVERY_WINDOW_SIZE": str(self.window_size)}
+        settings = {} if self.events else {"QMD_EVENTS_ENABLED": "false"}
+        if self.window_size is not None:
+            settings["QMD_DELIVERY_WINDOW_SIZE"] = str(self.window_size)
+        return settings
 
 
 async def measure(load: Load, *, throughput_only: bool = False) -> dict[str, Any]:

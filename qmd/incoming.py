@@ -156,7 +156,8 @@ class Incoming:
         recorder = manager.recorder
         recording, peer = recorder.enabled, connection.peer
         told: Event | None = None
-        told_of: object = None
+        told_queue: LocalQueue | None = None
+        told_source, told_sequence, told_stored = b"", 0, 0
 
         for message, packet, recoverable_number in messages:
             if recoverable_number:
@@ -307,8 +308,15 @@ class Incoming:
             if recording:
                 sequence_id = transaction.sequence_id if transaction is not None else 0
                 is_stored = flags & _EXPRESS_BITS
-                if told is None or told_of != (queue, source, sequence_id, is_stored):
-                    told_of = (queue, source, sequence_id, is_stored)
+                if (
+                    told is None
+                    or told_queue is not queue
+                    or told_source != source
+                    or told_sequence != sequence_id
+                    or told_stored != is_stored
+                ):
+                    told_queue, told_source = queue, source
+                    told_sequence, told_stored = sequence_id, is_stored
                     told = recorder.group(
                         Kind.ACCEPTED,
                         source,

@@ -178,9 +178,10 @@ class Recorder:
         if not self.enabled or not packets:
             return
         assert batch is None or batch is self._manager.storage.batch
+        unpack = _IDENTITY.unpack_from
         source, event = b"", None
         for index, packet in enumerate(packets):
-            of, number = identity_of(packet)
+            of, number = unpack(packet, _IDENTITY_OFFSET)
             if event is None or of != source:
                 source = of
                 event = self.group(

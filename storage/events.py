@@ -225,9 +225,13 @@ def _ranges(events: Sequence[Event]) -> list[tuple[bytes, int, int]]:
             _widen(found, event.source, min(event.numbers), max(event.numbers))
         if event.places and event.kind in ARRIVALS:
             # Places in sequences count from 1 in each outgoing queue, and are looked for apart.
-            lane = _lane(event.places[0])
-            arrivals = [arrival_of(place) for place in event.places if _lane(place) == lane]
-            _widen(found, lane, min(arrivals), max(arrivals))
+            first, last = min(event.places), max(event.places)
+            lane = _lane(first)
+            if level_of(first) == level_of(last):
+                _widen(found, lane, arrival_of(first), arrival_of(last))
+            else:
+                arrivals = [arrival_of(place) for place in event.places]
+                _widen(found, lane, min(arrivals), max(arrivals))
     return [(source, first, last) for source, (first, last) in found.items()]
 
 
@@ -259,9 +263,10 @@ def _short(numbers: list[int]) -> list[int]:
     count = len(numbers)
     if count > _SHORT:
         first = numbers[0]
-        if numbers[-1] - first == count - 1 and numbers == list(range(first, first + count)):
+        span = numbers[-1] - first
+        if span == count - 1 and numbers == list(range(first, first + count)):
             return [_RUN, first, count]
-        if numbers[-1] == first and numbers.count(first) == count:
+        if span == 0 and numbers.count(first) == count:
             return [_SAME, first, count]
     return numbers
 

@@ -6,12 +6,14 @@ from pathlib import Path
 
 from storage import (
     counters,
+    events,
     history,
     messages,
     outcomes,
     outgoing,
     sequences,
 )
+from storage.events import Event
 from storage.keys import message_key
 from tests.unit.storage.support import (
     PACKET,
@@ -210,5 +212,20 @@ def test_too_much_waiting_is_seen_as_congestion(folder: Path) -> None:
             assert storage.congested
             await durable(storage)
             assert not storage.congested
+
+    asyncio.run(scenario())
+
+
+def test_an_event_that_waits_for_others_is_stored_before_the_storage_closes(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            batch = storage.batch
+            batch.mention(Event(kind="transmitted", at_ms=1, source=SOURCE, numbers=[5]))
+            await asyncio.sleep(0)
+            assert batch.is_empty
+            assert storage.batch is batch, "it was committed by itself"
+        async with opened(folder) as storage:
+            (block,) = await storage.read(lambda db: events.page(db, 0, 9))
+            assert block.events[0].numbers == [5]
 
     asyncio.run(scenario())

@@ -6,6 +6,7 @@ import pytest
 
 from storage import events
 from storage.events import Event
+from storage.keys import OUTGOING_TRANSACTIONAL_LEVEL, message_key
 
 OWN, OTHER = bytes(range(16)), bytes(16)
 
@@ -57,3 +58,46 @@ def test_the_history_of_one_message_is_its_own_alone(db: sqlite3.Connection) -> 
     assert (list(history[0].places), history[0].bytes) == ([30], 3)
     assert len(events.of_message(db, OWN, 3, 1)) == 1
     assert events.of_message(db, OWN, 5, 100) == []
+
+
+def test_a_message_is_found_by_its_place_whatever_its_level(db: sqlite3.Connection) -> None:
+    high, low = message_key(0, 2, 11), message_key(0, 7, 5)
+    in_order = message_key(0, OUTGOING_TRANSACTIONAL_LEVEL, 1)
+    events.insert(db, [told("sent", [1, 2], queue="orders", places=[high, low])])
+    events.insert(db, [told("sent", [3], queue="DIRECT=OS:b\\q", places=[in_order])])
+    events.insert(db, [told("moved", [1], queue="orders", to_queue="orders;late", places=[high])])
+    events.insert(db, [told("received", [9], queue="orders", places=[high])])
+
+    assert events.of_place(db, "orders", high) == (OWN, 1)
+    assert events.of_place(db, "orders;late", high) == (OWN, 1)
+    assert events.of_place(db, "orders", low) == (OWN, 2)
+    assert events.of_place(db, "DIRECT=OS:b\\q", in_order) == (OWN, 3)
+    assert events.of_place(db, None, low) == (OWN, 2)
+    assert events.of_place(db, "elsewhere", low) is None
+    assert events.of_place(db, "orders", message_key(0, 7, 6)) is None
+
+
+def test_a_trimmed_block_leaves_nothing_behind(db: sqlite3.Connection) -> None:
+    for number in range(1, 11):
+        events.insert(db, [told("sent", [number], places=[number], at_ms=number)])
+    size = events.size_bytes(db)
+
+    assert events.trim(db, size_max=1 << 40, before_ms=4, blocks_max=2) == 2
+    assert events.trim(db, size_max=1 << 40, before_ms=4, blocks_max=2) == 1
+    assert events.trim(db, size_max=size // 3, before_ms=0, blocks_max=100) > 0
+    assert events.size_bytes(db) <= size // 3
+    (oldest,) = events.page(db, 0, 1)
+    ranges = db.execute("SELECT min(block), count(*) FROM event_range").fetchone()
+    assert ranges == (oldest.id, 2 * (10 - oldest.id + 1))
+    events.trim(db, size_max=0, before_ms=1 << 60, blocks_max=100)
+    assert [block.id for block in events.page(db, 0, 9)] == [10]
+    assert events.of_message(db, OWN, 3) == []
+
+
+def test_events_without_a_message_make_a_block_and_no_events_make_none(
+    db: sqlite3.Connection,
+) -> None:
+    events.insert(db, [])
+    assert events.last_block(db) == 0
+    events.insert(db, [told("started", [], reason="after a stop")])
+    assert events.page(db, 0, 1)[0].events[0].reason == "after a stop"
