@@ -25,6 +25,7 @@ from tests.simulation.world import Host
 
 HEALING_S_MAX = 900.0
 QUIET_ROUNDS = 3
+LOG_PROBABILITY = 0.2  # that a look at what is durable reads the log of events as well
 
 
 @dataclass(slots=True)
@@ -115,7 +116,9 @@ class Story:
 
     def _look(self) -> None:
         if not self.world.failures:
-            self.oracle.check(self.examine(durable=True), at_the_end=False)
+            with_log = self.world.random.random() < LOG_PROBABILITY
+            found = [self.examine_host(host, with_log=with_log) for host in self._hosts]
+            self.oracle.check(found, at_the_end=False)
             self._audit()
 
     def _audit(self) -> None:
@@ -159,7 +162,7 @@ class Story:
         world = self.world
         if world.failures:
             return
-        found = {name: self.examine_host(host) for name, host in world.hosts.items()}
+        found = {name: self.examine_host(host, with_log=True) for name, host in world.hosts.items()}
         for name, operator in self.operators.items():
             facts = operator.facts
             assert facts is not None
@@ -237,17 +240,20 @@ class Story:
 
     # How things stand.
 
-    def examine(self, *, durable: bool) -> list[Found]:
-        return [self.examine_host(host, durable=durable) for host in self.world.hosts.values()]
+    @property
+    def _hosts(self) -> list[Host]:
+        return list(self.world.hosts.values())
 
-    def examine_host(self, host: Host, *, durable: bool = True) -> Found:
+    def examine_host(self, host: Host, *, durable: bool = True, with_log: bool = False) -> Found:
         version = host.disk.durable_version
-        if durable and self._examined.get(host.name, (-1,))[0] == version:
+        if durable and not with_log and self._examined.get(host.name, (-1,))[0] == version:
             return self._examined[host.name][1]
         try:
-            found = examine(host.disk.image(durable=durable), host.name)
+            found = examine(host.disk.image(durable=durable), host.name, with_log=with_log)
             if durable:
                 self._examined[host.name] = version, found
+            for contradiction in found.contradictions:
+                self.world.fail(f"the log of {host.name}: {contradiction}")
             return found
         except sqlite3.Error as error:
             self.world.fail(f"the database of {host.name} cannot be read: {error}")

@@ -22,7 +22,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent.parent
 COPIES = ROOT / "build" / "mutants"
 PACKAGES = ("protocol", "storage", "qmd", "tests/simulation", "tests/unit", "tests/process")
-FILES = ("pyproject.toml", "tests/conftest.py")
+FILES = ("pyproject.toml", "tests/conftest.py", "tests/ledger.py")
 SOUND_SEEDS = 10
 SEEDS_MAX = 300
 SECONDS_MAX = 900

@@ -16,12 +16,13 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
 from typing import NamedTuple
 
+from tests.ledger import disagreements
 from tests.simulation import vfs
 from tests.simulation.disk import SimulatedDisk
 
@@ -106,6 +107,7 @@ class Found(NamedTuple):
     queues: dict[str, Totals]
     outgoing: dict[str, Totals]
     awaiting: dict[str, Totals]  # by their destination
+    contradictions: Sequence[str] = ()  # between the log of events and the tables
 
 
 class Oracle:
@@ -359,8 +361,11 @@ class Oracle:
                 )
 
 
-def examine(image: dict[str, bytes], host: str) -> Found:
-    """What a host's database holds.  Raises sqlite3.Error when it cannot be read."""
+def examine(image: dict[str, bytes], host: str, *, with_log: bool = False) -> Found:
+    """What a host's database holds; `with_log`: and whether its log of events says the same.
+
+    Raises sqlite3.Error when it cannot be read.
+    """
     disk = SimulatedDisk("oracle", Random(0))
     vfs.mount(disk)
     disk.load({path.replace(f"/{host}/", "/oracle/", 1): data for path, data in image.items()})
@@ -368,7 +373,10 @@ def examine(image: dict[str, bytes], host: str) -> Found:
         return Found({}, {}, {}, {})
     database = vfs.connect("/oracle/data/queues.db")
     try:
-        return _read(database, host)
+        found = _read(database, host)
+        if with_log and found.queues:
+            return found._replace(contradictions=disagreements(database))
+        return found
     finally:
         database.close()
 
