@@ -392,6 +392,16 @@ class ControlConnection(asyncio.Protocol):
         queue = self._manager.routes.find_queue(request.queue)
         self._look(request.number, self._manager.dead_letters.groups(queue))
 
+    def _import(self, request: frames.Import) -> None:
+        self._manager.transactions.refuse_sealed(request.token, self._serial)
+        self._manager.importing.take_in(
+            self._manager.routes.find_queue(request.queue),
+            request.messages,
+            dry_run=request.dry_run,
+            token=request.token,
+            done=partial(self._done, request.number),
+        )
+
     async def _once(self, token: bytes, work: Coroutine[Any, Any, object]) -> object:
         """What takes more than one turn, and is not done twice for one token."""
         async with self._manager.at_work(token) as done_before:
@@ -590,6 +600,7 @@ _HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
     frames.Move: ControlConnection._move,
     frames.Resend: ControlConnection._resend,
     frames.DeadLetters: ControlConnection._dead_letters,
+    frames.Import: ControlConnection._import,
     frames.Outcome: ControlConnection._outcome,
     frames.Begin: ControlConnection._begin,
     frames.Settle: ControlConnection._settle,

@@ -85,6 +85,18 @@ class StoredMessage(msgspec.Struct, array_like=True, frozen=True):
     expires_at_s: int | None = None  # the last second of its life, by the queue manager's own clock
 
 
+class ImportedMessage(msgspec.Struct, array_like=True, frozen=True):
+    """A message that was exported, as it was."""
+
+    packet: bytes
+    arrived_at_ms: int
+    reason: str | None = None
+    abort_count: int = 0
+    move_count: int = 0
+    last_move_at_ms: int | None = None
+    expires_in_s: int | None = None  # what was left of its life; None: it has no end
+
+
 class Choice(msgspec.Struct, array_like=True, frozen=True):
     """Which messages of a queue are meant; what is left out does not matter.
 
@@ -266,6 +278,15 @@ class DeadLetters(Request, tag="dead_letters", frozen=True):
     """
 
     queue: str
+
+
+class Import(Request, tag="import", frozen=True):
+    """Put exported messages into a queue, all of them in one commit.  -> {messages, bytes}"""
+
+    queue: str
+    messages: Annotated[list[ImportedMessage], msgspec.Meta(max_length=MESSAGES_MAX)]
+    dry_run: bool = False
+    token: Token = b""
 
 
 class Outcome(Request, tag="outcome", frozen=True):
@@ -486,6 +507,7 @@ AnyRequest = (
     | Move
     | Resend
     | DeadLetters
+    | Import
     | Outcome
     | Begin
     | Settle

@@ -35,6 +35,7 @@ from qmd.dead_letters import DeadLetters
 from qmd.endings import Endings
 from qmd.environment import Environment
 from qmd.event_log import EventLog
+from qmd.importing import Importing
 from qmd.incoming import Incoming
 from qmd.inquiry import Inquiry
 from qmd.local_queue import LocalQueue
@@ -137,6 +138,7 @@ class QueueManager:
         self.moving = Moving(self)
         self.resending = Resending(self)
         self.dead_letters = DeadLetters(self)
+        self.importing = Importing(self)
         self._at_work: dict[bytes, asyncio.Event] = {}
         self.tracing = Tracing(self)
         self.own_dead_letters = OwnDeadLetters(self)

@@ -46,6 +46,7 @@ def status(manager: QueueManager) -> Value:
         "name": manager.name,
         "queue_manager": guid_text(manager.id),
         "release": qmd.__version__,
+        "clock_s": manager.clock.now_s,
         "uptime_s": round(manager.loop.time() - manager.started_at, 1),
         "listen": [f"{host}:{port}" for host, port in manager.listening],
         "queues": sum(

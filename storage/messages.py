@@ -95,6 +95,14 @@ def move(db: sqlite3.Connection, moves: Sequence[Move], at_ms: int) -> set[int]:
     return found
 
 
+def set_history(db: sqlite3.Connection, rows: Iterable[tuple[int, int, int, int | None]]) -> None:
+    """Key, abort count, move count and last move of each message."""
+    db.executemany(
+        "UPDATE message SET abort_count = ?2, move_count = ?3, last_move_at_ms = ?4 WHERE key = ?1",
+        rows,
+    )
+
+
 def find(db: sqlite3.Connection, key: int) -> MessageRow | None:
     row = db.execute(f"SELECT {COLUMNS} FROM message WHERE key = ?", (key,)).fetchone()
     return None if row is None else MessageRow._make(row)

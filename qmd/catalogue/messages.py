@@ -209,4 +209,22 @@ ENTRIES = (
         "too_large",
         "MQ_ERROR_INSUFFICIENT_RESOURCES",
     ),
+    Entry(
+        1323,
+        "packet_broken",
+        "What is to be imported is no message.",
+        "Its packet is not what was exported.",
+        "Export it again; `qmd import` names the line.",
+        "bad_request",
+        "MQ_ERROR_INVALID_PARAMETER",
+    ),
+    Entry(
+        1324,
+        "import_of_other_kind",
+        "Transactional messages go into transactional queues only, others into others only.",
+        "The queue is of another kind than the message.",
+        "Import it into a queue of its kind, and send it again from there: `qmd resend`.",
+        "wrong_delivery",
+        "MQ_ERROR_TRANSACTION_USAGE",
+    ),
 )

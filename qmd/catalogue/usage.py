@@ -171,4 +171,18 @@ ENTRIES = (
         "It was left without saving.",
         "Do it again and save, or leave --edit out to send the body as it is.",
     ),
+    Entry(
+        5023,
+        "line_broken",
+        "A line of a file cannot be imported.",
+        "It is no message that `qmd export` wrote, or was changed or cut off since.",
+        "Export it again; or take the line out, and import the rest.",
+    ),
+    Entry(
+        5024,
+        "position_broken",
+        "A file does not say how far an import got.",
+        "It is another file, or the position of an import into another queue.",
+        "Name the one that was used before, or another that is not there yet.",
+    ),
 )

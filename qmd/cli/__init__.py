@@ -25,6 +25,8 @@ COMMANDS = {
     "queue": "qmd.cli.queue:queue",
     "move": "qmd.cli.move:move",
     "resend": "qmd.cli.resend:resend",
+    "export": "qmd.cli.archive:export",
+    "import": "qmd.cli.archive:import_",
     "dead-letter": "qmd.cli.dead_letter:dead_letter",
     "outgoing": "qmd.cli.outgoing:outgoing",
     "sequence": "qmd.cli.sequence:sequence",

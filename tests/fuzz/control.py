@@ -46,6 +46,7 @@ SAMPLES: tuple[frames.Request, ...] = (
     frames.Move(20, "orders", "orders;retry", frames.Choice([1], [b"i" * 20]), frames.Piece(5)),
     frames.Resend(21, "orders", frames.Choice([1]), frames.Piece(5), "o", "label", b"body", True),
     frames.DeadLetters(22, "orders"),
+    frames.Import(23, "orders", [frames.ImportedMessage(b"p", 1, "why", 1, 2, 3, 4)], True),
     frames.Status(2**63),
 )
 # What MessagePack begins other things with.

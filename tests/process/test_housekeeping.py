@@ -153,3 +153,83 @@ def test_a_body_is_edited_before_it_is_sent_again(
     daemon.cli("resend", "plain", place, "--edit")
 
     assert daemon.bodies("plain") == [b"wrong"]
+
+
+def test_what_is_exported_is_imported_as_it_was(daemon: Daemon, tmp_path: Path):
+    file = tmp_path / "orders.ndjson"
+    daemon.send(
+        "plain", b"\0\xff", "--label", "Ä", "--priority", "6", "--time-to-be-received", "9m"
+    )
+    daemon.send("plain", b"2", "--admin-queue", "orders", "--acknowledge", "full-receive")
+    daemon.json("move", "plain", "plain;retry", "--all")
+    daemon.json("move", "plain;retry", "plain", "--all")
+    before = daemon.peek("plain")
+
+    (exported,) = daemon.json("export", "plain", str(file))
+    assert exported["messages"] == 2
+    assert file.stat().st_mode & 0o077 == 0
+    assert daemon.cli("export", "plain", str(file), check=False).returncode == 1
+    daemon.cli("queue", "purge", "plain", "--yes")
+    (would,) = daemon.json("import", "plain", str(file), "--dry-run")
+    (done,) = daemon.json("import", "plain", str(file))
+
+    assert (would["messages"], done["messages"]) == (2, 2)
+    after = daemon.peek("plain")
+    for message in (*before, *after):
+        del message["lookup_id"]
+    assert after == before
+
+
+def test_a_broken_line_is_named_and_keeps_the_whole_file_out(daemon: Daemon, tmp_path: Path):
+    file = tmp_path / "orders.ndjson"
+    daemon.send_all("plain", [b"1", b"2", b"3"])
+    daemon.json("export", "plain", str(file))
+    daemon.cli("queue", "purge", "plain", "--yes")
+    lines = file.read_bytes().splitlines(keepends=True)
+    broken = [
+        b"{}\n",
+        b"not json\n",
+        lines[1].replace(b'"qmd_message": 1', b'"qmd_message": 2'),
+        lines[1].replace(b'"packet_base64": "', b'"packet_base64": "AAAA'),
+        lines[1][: len(lines[1]) // 2],
+    ]
+
+    for line in broken:
+        file.write_bytes(lines[0] + line + lines[2])
+        refused = daemon.cli("import", "plain", str(file), check=False)
+        assert refused.returncode == 2
+        assert b"line 2" in refused.stderr
+
+    assert daemon.peek("plain") == []
+    piped = daemon.cli("import", "plain", input=lines[0] + b"{}\n", check=False)
+    assert b"line 2" in piped.stderr
+    assert b"--start-line 2" in piped.stderr
+    assert len(daemon.receive("plain")) == 1
+
+
+def test_an_import_goes_on_where_it_was_and_doubles_nothing(daemon: Daemon, tmp_path: Path):
+    file, position = tmp_path / "orders.ndjson", tmp_path / "position"
+    daemon.send_all("plain", [b"%d" % number for number in range(300)])
+    daemon.json("export", "plain", str(file))
+    daemon.cli("queue", "purge", "plain", "--yes")
+    lines = file.read_bytes().splitlines(keepends=True)
+
+    file.write_bytes(b"".join(lines[:280]))
+    daemon.json("import", "plain", str(file), "--position", str(position))
+    file.write_bytes(b"".join(lines))
+    (rest,) = daemon.json("import", "plain", str(file), "--position", str(position))
+    (again,) = daemon.json("import", "plain", str(file), "--position", str(position))
+
+    assert (rest["messages"], again["messages"]) == (20, 0)
+    assert daemon.bodies("plain") == [b"%d" % number for number in range(300)]
+
+
+def test_messages_are_imported_into_queues_of_their_kind_only(daemon: Daemon, tmp_path: Path):
+    file = tmp_path / "plain.ndjson"
+    daemon.send("plain", b"1")
+    daemon.json("export", "plain", str(file))
+
+    refused = daemon.cli("import", "orders", str(file), check=False)
+
+    assert refused.returncode == 4
+    assert b"is not transactional" in refused.stderr

@@ -1,0 +1,254 @@
+"""`qmd export` and `qmd import`: messages as lines of JSON, out of a queue and into one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from qmd.cli.choice import dry_run_option, filter_options
+from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.parameters import json_option, queue_argument
+from qmd.cli.program import ExitCode, Failure
+
+if TYPE_CHECKING:
+    from qmd.client import QueueManager
+    from qmd.frames import ImportedMessage
+
+BATCH_MESSAGES = 256  # imported in one commit
+BATCH_BYTES = 8 * 1024 * 1024
+
+
+@click.command("export")
+@queue_argument("queue")
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@filter_options
+@click.option("--overwrite", is_flag=True, help="Replace FILE if it is there.")
+@dry_run_option
+@json_option
+@pass_configuration
+def export(
+    configuration: Configuration,
+    queue: str,
+    file: Path | None,
+    filters: dict[str, Any],
+    overwrite: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Write messages of QUEUE to FILE (or standard output), one a line; they stay in the queue.
+
+    `qmd import` puts them into a queue again, with everything that they had.
+    """
+    if file is not None and file.exists() and not overwrite:
+        raise Failure(ExitCode.FAILED, f"{file} is there already; add --overwrite", "file_exists")
+    count = asyncio.run(_export(configuration, queue, None if dry_run else file, filters, dry_run))
+    _report("exported", count, queue, dry_run=dry_run, as_json=as_json, err=file is None)
+
+
+async def _export(
+    configuration: Configuration,
+    queue: str,
+    file: Path | None,
+    filters: dict[str, Any],
+    dry_run: bool,
+) -> int:
+    from qmd.client import chosen
+    from qmd.client.archive import line_of
+
+    choice = chosen(**filters)
+    count = 0
+    part = None if file is None else file.with_name(f"{file.name}.part")
+    output = sys.stdout if part is None else _open_private(part)
+    async with configuration.connect() as qm:
+        clock_s = int((await qm.status())["clock_s"])
+        name = (await qm.show_queue(queue))["name"]
+        async for message in qm.peek_each(queue):
+            if message.is_among(choice):
+                count += 1
+                if not dry_run:
+                    output.write(line_of(message, name, clock_s) + "\n")
+    output.flush()
+    if file is not None and part is not None:
+        os.fsync(output.fileno())
+        output.close()
+        part.replace(file)  # whole, or not at all
+    return count
+
+
+def _open_private(path: Path) -> IO[str]:
+    """What is in a queue is not for everybody."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    return os.fdopen(descriptor, "w", encoding="utf-8")
+
+
+class _Batch(NamedTuple):
+    """Messages of some lines; `line` is the last of them."""
+
+    messages: list[ImportedMessage]
+    line: int
+
+
+@click.command("import")
+@queue_argument("queue")
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--start-line", type=click.IntRange(min=1), default=1, help="Where to begin.")
+@click.option(
+    "--position",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Keep in FILE how far it got; the same command goes on from there, and doubles nothing.",
+)
+@dry_run_option
+@json_option
+@pass_configuration
+def import_(
+    configuration: Configuration,
+    queue: str,
+    file: Path | None,
+    start_line: int,
+    position: Path | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Put exported messages from FILE (or standard input) into QUEUE, as they were.
+
+    A file is read through first, and a broken line of it keeps all of it out.  Then batches of
+    lines are imported, each whole or not at all.
+    """
+    if file is not None:
+        with file.open("rb") as lines:
+            for _ in _batches(lines, start_line):
+                pass
+    with sys.stdin.buffer if file is None else file.open("rb") as lines:
+        count = asyncio.run(_import(configuration, queue, lines, start_line, position, dry_run))
+    _report("imported", count, queue, dry_run=dry_run, as_json=as_json, err=False)
+
+
+async def _import(
+    configuration: Configuration,
+    queue: str,
+    lines: IO[bytes],
+    start_line: int,
+    position: Path | None,
+    dry_run: bool,
+) -> int:
+    count = 0
+    async with configuration.connect() as qm:
+        done_line = start_line - 1
+        if position is not None:
+            done_line = max(done_line, await _line_of(qm, position, queue))
+        try:
+            async for batch in _ahead(_batches(lines, done_line + 1)):
+                token = os.urandom(16)
+                if position is not None and not dry_run:
+                    _save(position, queue, done_line, batch.line, token)
+                imported = await qm.import_messages(
+                    queue, batch.messages, dry_run=dry_run, token=token
+                )
+                count += imported
+                done_line = batch.line
+                if position is not None and not dry_run:
+                    _save(position, queue, done_line, done_line, b"")
+        except BaseException:
+            if done_line >= start_line and not dry_run:
+                click.echo(
+                    f"lines {start_line} to {done_line} are imported;"
+                    f" go on with --start-line {done_line + 1}",
+                    err=True,
+                )
+            raise
+    return count
+
+
+async def _ahead(batches: Iterator[_Batch]) -> AsyncIterator[_Batch]:
+    """Lines are read and checked while the daemon keeps what came before."""
+    loop = asyncio.get_running_loop()
+    end = object()
+    while (batch := await loop.run_in_executor(None, next, batches, end)) is not end:
+        assert isinstance(batch, _Batch)
+        yield batch
+
+
+def _batches(lines: IO[bytes], start_line: int) -> Iterator[_Batch]:
+    """Raises Failure, with the number of the line, for one that is broken."""
+    from qmd.client.archive import BrokenLine, read_line
+
+    messages: list[ImportedMessage] = []
+    size = 0
+    number = start_line - 1
+    for number, line in enumerate(lines, 1):
+        if number < start_line or not line.strip():
+            continue
+        try:
+            message = read_line(line)
+        except BrokenLine as broken:
+            if messages:
+                yield _Batch(messages, number - 1)
+            raise Failure(
+                ExitCode.USAGE, f"line {number} cannot be imported: {broken}", "line_broken"
+            ) from broken
+        messages.append(message)
+        size += len(message.packet)
+        if len(messages) == BATCH_MESSAGES or size >= BATCH_BYTES:
+            yield _Batch(messages, number)
+            messages, size = [], 0
+    if messages:
+        yield _Batch(messages, number)
+
+
+async def _line_of(qm: QueueManager, position: Path, queue: str) -> int:
+    """The last line that is imported, as the file says and, of a batch in doubt, the daemon."""
+    line, until, token = _saved(position, queue)
+    if token and await qm.outcome(token) is not None:
+        return until
+    return line
+
+
+def _saved(position: Path, queue: str) -> tuple[int, int, bytes]:
+    """The last line that is imported, that of the batch in doubt, and its token."""
+    try:
+        saved = json.loads(position.read_text())
+        found = int(saved["line"]), int(saved["until"]), bytes.fromhex(saved["token"])
+        of_queue = saved["queue"]
+    except FileNotFoundError:
+        return 0, 0, b""
+    except (ValueError, KeyError, TypeError) as error:
+        raise Failure(
+            ExitCode.USAGE, f"{position} is no position of an import", "position_broken"
+        ) from error
+    if of_queue != queue:
+        raise Failure(
+            ExitCode.USAGE,
+            f"{position} is the position of an import into {of_queue}",
+            "position_broken",
+        )
+    return found
+
+
+def _save(position: Path, queue: str, line: int, until: int, token: bytes) -> None:
+    """On disk before it is relied upon."""
+    part = position.with_name(f"{position.name}.part")
+    with part.open("w") as file:
+        json.dump({"queue": queue, "line": line, "until": until, "token": token.hex()}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(position)
+
+
+def _report(what: str, count: int, queue: str, *, dry_run: bool, as_json: bool, err: bool) -> None:
+    from qmd.cli.output import printable
+
+    if as_json:
+        facts = {"queue": queue, what: not dry_run, "messages": count, "dry_run": dry_run}
+        click.echo(json.dumps(facts), err=err)
+    else:
+        would = f"would be {what}" if dry_run else what
+        click.echo(f"{would}: {count} messages of {printable(queue)}", err=err)

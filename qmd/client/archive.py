@@ -1,0 +1,109 @@
+"""Messages as lines of JSON, one a message: nothing of them is lost, and people can read them.
+
+    {"qmd_message": 1, "packet_base64": "...", "arrived_at_ms": ..., "label": ..., ...}
+
+`qmd_message` is the version of the format.  What an import reads: `packet_base64`, `arrived_at_ms`,
+`reason`, `abort_count`, `move_count`, `last_move_at_ms` and `expires_in_s` (whole seconds that were
+left of its life, null: it does not expire).  The other fields say the same for people and programs.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any
+
+from qmd.client.message import Message
+from qmd.frames import ImportedMessage
+
+VERSION = 1
+TEXT_CHARACTERS_MAX = 1000  # of a body that is text, shown beside the packet that has it
+
+
+class BrokenLine(ValueError):
+    """A line is no exported message; the text says why."""
+
+
+def line_of(message: Message, queue: str, clock_s: int) -> str:
+    """`clock_s`: the queue manager's own clock, as its status shows it."""
+    stored = message.stored
+    shown = message.to_json()
+    del shown["body_base64"], shown["extension_base64"]
+    expires_at_s = stored.expires_at_s
+    return json.dumps(
+        {
+            "qmd_message": VERSION,
+            "queue": queue,
+            "packet_base64": base64.b64encode(stored.packet).decode("ascii"),
+            "arrived_at_ms": stored.arrived_at_ms,
+            "last_move_at_ms": stored.last_move_at_ms,
+            "expires_in_s": None if expires_at_s is None else max(0, expires_at_s - clock_s),
+            "body_text": _text(message.body),
+            **shown,
+        }
+    )
+
+
+def read_line(line: bytes) -> ImportedMessage:
+    """Raises BrokenLine."""
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise BrokenLine(f"it is no JSON: {error}") from error
+    if not isinstance(found, dict) or "qmd_message" not in found:
+        raise BrokenLine("it is no exported message: qmd_message is missing")
+    if found["qmd_message"] != VERSION:
+        raise BrokenLine(
+            f"it is of version {str(found['qmd_message'])[:20]}, and this qmd reads {VERSION}"
+        )
+    packet = _packet(found.get("packet_base64"))
+    reason = found.get("reason")
+    if reason is not None and not isinstance(reason, str):
+        raise BrokenLine("reason is neither text nor null")
+    arrived_at_ms = _number(found, "arrived_at_ms")
+    if arrived_at_ms is None:
+        raise BrokenLine("arrived_at_ms is missing")
+    return ImportedMessage(
+        packet,
+        arrived_at_ms,
+        reason,
+        _number(found, "abort_count") or 0,
+        _number(found, "move_count") or 0,
+        _number(found, "last_move_at_ms"),
+        _number(found, "expires_in_s"),
+    )
+
+
+def _packet(encoded: Any) -> bytes:
+    from protocol.errors import ProtocolError
+    from protocol.packets import parse_user_message
+
+    if not isinstance(encoded, str):
+        raise BrokenLine("packet_base64 is missing")
+    try:
+        packet = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise BrokenLine(f"packet_base64 is not base64: {error}") from error
+    try:
+        parse_user_message(packet)
+    except ProtocolError as error:
+        raise BrokenLine(f"its packet is no message: {error}") from error
+    return packet
+
+
+def _number(found: dict[str, Any], name: str) -> int | None:
+    value = found.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 62:
+        raise BrokenLine(f"{name} is no whole number")
+    return value
+
+
+def _text(body: bytes) -> str | None:
+    try:
+        text = body[: 4 * TEXT_CHARACTERS_MAX].decode()
+    except UnicodeDecodeError:
+        return None
+    return text[:TEXT_CHARACTERS_MAX] if text.isprintable() else None
