@@ -102,9 +102,20 @@ class Measured(Gauge):
         self.grow(size)
 
     def grow(self, size: int) -> None:
-        super().grow(size)
-        self.usage.grow(size)
+        # Both gauges in one call: this is for every message.
+        usage = self.usage
+        self.bytes += size
+        usage.bytes += size
+        if self.bytes >= self._notice_at:
+            self._look()
+        if usage.bytes >= usage._notice_at:
+            usage._look()
 
     def shrink(self, size: int) -> None:
-        super().shrink(size)
-        self.usage.shrink(size)
+        usage = self.usage
+        self.bytes -= size
+        usage.bytes -= size
+        if self.bytes < self._left_below:
+            self._look()
+        if usage.bytes < usage._left_below:
+            usage._look()
