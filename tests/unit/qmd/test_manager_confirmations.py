@@ -14,6 +14,7 @@ from protocol import parse_user_message
 from protocol.message_class import MessageClass
 from qmd.frames import INFINITE_S, TRANSACTIONAL, NewMessage
 from qmd.local_queue import Reader
+from qmd.outgoing_queue import TRANSACTIONAL_FIRST
 from qmd.recorder import Kind
 from qmd.refusal import Refusal
 from storage import events
@@ -372,6 +373,29 @@ async def test_an_order_ack_after_a_restart_moves_what_the_disk_holds(hosts: Hos
         await a.settled()
         again.final_ack(remote.messages[0], RECEIVED)
         await until(lambda: awaiting(a, name) == (1, 1))
+
+
+@hosted
+async def test_a_message_that_was_dying_when_it_was_acknowledged_waits_and_is_counted(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    async with elsewhere(a, b"1", b"2") as (listener, remote, ids):
+        name = listener.name("orders")
+        queue = a.sending_to(name)
+        connection = queue.link.connection
+        assert connection is not None
+        sequence = queue.sequence
+
+        # In one batch: its time is over, and the order ack comes.
+        a.undelivered.expire(queue, [TRANSACTIONAL_FIRST | (sequence.base + 1)])
+        a.outgoing.acknowledged(connection, queue, sequence.sequence_id, 2, a.loop.time())
+
+        await arrived(a, name, 2)
+        assert a.queue(TRANSACTIONAL_DEAD_LETTERS).messages == 0
+        assert Kind.AWAITING in await kinds(a, ids[0])
+        remote.final_ack(remote.messages[0], RECEIVED)
+        await arrived(a, name, 1)
 
 
 @hosted
