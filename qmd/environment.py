@@ -18,6 +18,7 @@ from pathlib import Path
 
 from storage import Storage, StorageOptions
 
+LATEST_S = float(0xFFFFFFFF)
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 RESERVE_PART = 16  # of the disk, at most
 RESERVE_BYTES_MIN = 1024 * 1024
@@ -27,7 +28,12 @@ class Environment:
     """The real surroundings."""
 
     def time(self) -> float:
-        """Seconds since 1970 UTC; may jump."""
+        """Seconds since 1970 UTC; may jump.  Packets have 32 bits for them, which last until 2106:
+        a clock that is further ahead is wrong, and says so no more clearly by ending the daemon."""
+        return min(max(self.wall_clock(), 0.0), LATEST_S)
+
+    def wall_clock(self) -> float:
+        """What the computer's clock says."""
         return time.time()
 
     def boot_time(self) -> float:

@@ -68,6 +68,7 @@ log = structlog.get_logger()
 
 REFILL_ROWS = 512
 RELEASE_DELAY_S = 0.02
+TIMESTAMP_LATEST = 0xFFFF0000  # in the year 2106; they have 32 bits
 REFILL_BYTES = 4 * 1024 * 1024
 WAYS_BACK_MAX = 10_000  # remembered, of sources that are told how their messages ended
 ORDER_QUEUE = "order_queue$"
@@ -191,7 +192,10 @@ class Outgoing:
                 "too_many_destinations",
                 f"there are {limit} outgoing queues; no further destination can be added",
             )
-        timestamp = max(int(manager.environment.time()), self._last_timestamp + 1)
+        wall_s = int(manager.environment.time())
+        if wall_s >= TIMESTAMP_LATEST:
+            wall_s = 1  # the clock is wrong, and would use up all that there are
+        timestamp = max(wall_s, self._last_timestamp + 1)
         queue = OutgoingQueue(
             id=self._next_id,
             destination=destination,

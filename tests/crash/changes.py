@@ -23,7 +23,7 @@ CLOCK_SKIPPED = "TEST_CLOCK_SKIPPED"  # so much more time has passed
 class Hurried(Environment):
     """Time runs twenty times as fast, and on through restarts."""
 
-    def time(self) -> float:
+    def wall_clock(self) -> float:
         origin = float(os.environ[CLOCK_ORIGIN])
         return origin + (time.time() - origin) * CLOCK_RATE + float(os.environ[CLOCK_SKIPPED])
 

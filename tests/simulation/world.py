@@ -451,7 +451,7 @@ class HostEnvironment(Environment):
     def __init__(self, host: Host) -> None:
         self._host = host
 
-    def time(self) -> float:
+    def wall_clock(self) -> float:
         host = self._host
         return EPOCH_S + host.wall_offset_s + host.wall_rate * host.world.now
 

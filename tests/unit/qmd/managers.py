@@ -102,7 +102,7 @@ class World(Environment):
     wall_step_s = 0.0  # somebody has set the wall clock
     boots = 0  # the computer was started anew so often
 
-    def time(self) -> float:
+    def wall_clock(self) -> float:
         return time.time() + self.ahead_s + self.wall_step_s
 
     def boot_time(self) -> float:

@@ -194,6 +194,45 @@ async def test_without_a_step_a_message_is_sent_as_it_was_made(hosts: Hosts) -> 
         assert 0 <= sent_s - sent_time_s(remote.messages[0].packet) <= 1
 
 
+@pytest.mark.parametrize("year", [1970, 2105, 2106, 2165])
+def test_a_clock_that_is_far_off_hinders_nobody(year: int, tmp_path: Any) -> None:
+    """Batteries die, and take the year with them; packets know the years until 2106 only."""
+
+    @hosted
+    async def scenario(hosts: Hosts) -> None:
+        a = await hosts.start()
+        a.world.wall_step_s = (year - 2020) * 365.25 * DAY_S if year > 2000 else -a.world.time()
+        await a.create("orders", transactional=True)
+        await a.create("news")
+        async with listening(guid(7)) as elsewhere:
+            for name in ("one", "two"):
+                await a.send(elsewhere.name(name), name.encode(), delivery=TRANSACTIONAL)
+            remote = await elsewhere.session()
+            await until(lambda: Counter(remote.ordinary) == Counter([b"one", b"two"]))
+            for message in remote.messages:
+                remote.order_ack(message)
+            await until(lambda: not any(queue.messages for queue in a.outgoing.queues))
+        remote = await dial(a, guid(8))
+        sent_s = a.world.time()
+        position = (1 << 32, 1, 0)
+        for packed in (
+            packet(
+                b"1", source=guid(8), number=1, queue="orders", position=position, sent_s=sent_s
+            ),
+            packet(b"2", source=guid(8), number=2, queue="news", sent_s=sent_s, acknowledge=3),
+            packet(b"3", source=guid(8), number=3, queue="missing", sent_s=sent_s),
+        ):
+            remote.send(packed)
+        await until(lambda: remote.order_acks == [position[:2]])
+        await a.settled()
+        a = await hosts.restart(a)
+
+        assert await a.receive("orders") + await a.receive("news") == [b"1", b"2"]
+        assert await dead(a) == [b"3"]
+
+    scenario(tmp_path)
+
+
 # What comes from elsewhere.
 
 
