@@ -9,6 +9,7 @@ from qmd.client import (
     Acknowledge,
     NotConnected,
     OverQuota,
+    TooLarge,
     connect,
     new_message,
 )
@@ -53,6 +54,26 @@ def test_a_message_travels_with_its_properties(tmp_path):
 def test_a_delivery_that_does_not_exist_is_refused_here():
     with pytest.raises(ValueError, match="'certified'; it must be one of automatic, express"):
         new_message("orders", delivery="certified")
+
+
+def test_a_body_that_the_daemon_would_not_take_does_not_leave_the_application(tmp_path):
+    async def scenario():
+        async with Peer(tmp_path / "socket") as peer:
+            peer.message_bytes_max = 10
+            async with connect(peer.path) as qm:
+                assert qm.message_bytes_max == 10
+                with pytest.raises(TooLarge, match="the body has 11 bytes; 10 are allowed") as one:
+                    await qm.send("orders", b"x" * 11)
+                with pytest.raises(TooLarge):
+                    await qm.send_many([new_message("orders"), new_message("orders", b"x" * 11)])
+                async with qm.sender("orders") as sender:
+                    with pytest.raises(TooLarge):
+                        await sender.send(b"x" * 11)
+                    await sender.send(b"x" * 10)
+                assert one.value.code == "body_too_large"
+            assert [len(each.messages) for each in peer.requests_of(frames.Send)] == [1]
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("place", ["before", "after"])

@@ -90,6 +90,27 @@ async def test_what_the_destination_refuses_comes_back_to_it(hosts: Hosts) -> No
 
 
 @hosted
+async def test_what_nobody_confirms_goes_to_it_after_all(hosts: Hosts) -> None:
+    a = await with_queues(hosts)
+    async with listening(guid(7)) as elsewhere:
+        name = elsewhere.name("orders")
+        await a.send(name, b"x", time_to_be_received_s=10, dead_letter=True, **own(TRANSACTIONAL))
+        remote = await elsewhere.session()
+        await until(lambda: remote.messages)
+        remote.order_ack(remote.messages[0])
+        await until(lambda: a.sending_to(name).awaiting.messages == 1)
+        await a.forget_old()
+        await a.forget_old()
+        assert len(await rows(a)) == 1  # it is not where it was, and not gone either
+
+        a.world.ahead_s = 400_000
+        await hosts.reap(a)
+        await until(lambda: a.queue("undone").messages == 1)
+
+    assert a.queue(TRANSACTIONAL_DEAD_LETTERS).messages == 0
+
+
+@hosted
 async def test_what_nobody_receives_here_goes_to_it_too(hosts: Hosts) -> None:
     a = await with_queues(hosts)
     await a.create("orders")
