@@ -67,6 +67,7 @@ from storage import outcomes as outcome_rows
 from storage import outgoing as outgoing_rows
 from storage import queues as queue_rows
 from storage import sequences as sequence_rows
+from storage.errors import StorageError
 from storage.keys import ARRIVAL_BITS
 from storage.pages import EMPTY, Totals
 
@@ -214,6 +215,9 @@ class QueueManager:
         await asyncio.sleep(0)  # what the sessions still say is written
         self.outgoing.release()
         self.clock.save()
+        with contextlib.suppress(StorageError):
+            # What is being removed has been received, and is not lost: that is known behind it.
+            await self.storage.batch.run(lambda db: None)
         self.recorder.stop()
         self.timers.cancel_all()
         await self.storage.close()

@@ -17,6 +17,7 @@ from qmd.local_queue import Reader
 from qmd.recorder import Kind
 from storage import events
 from storage.events import Event
+from tests.ledger import disagreements
 from tests.unit.qmd.managers import Host, Hosts, dial, guid, hosted, listening, packet, until
 
 
@@ -298,3 +299,29 @@ async def test_a_short_disk_takes_the_oldest_part_of_the_log(hosts: Hosts) -> No
 
     after = await a.storage.read(events.size_bytes)
     assert before * 3 // 4 < after <= before * 7 // 8
+
+
+@hosted
+async def test_what_was_received_while_the_daemon_stopped_is_not_told_to_be_lost(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    await a.create("news")
+    await a.send("news", b"1", b"2", delivery=EXPRESS)
+    reader = Reader()
+    taken = await a.take(reader, "news")
+
+    with a.held_disk():
+        removed = a.removing(reader, "news", taken)
+        await until(lambda: a.storage.pressure)
+        await asyncio.sleep(0)
+        stopping = asyncio.create_task(hosts.stop(a))
+        await asyncio.sleep(0.1)
+    await stopping
+    assert await removed == 1
+
+    a = await hosts.start()
+    assert await a.storage.read(disagreements) == []
+    blocks = await a.storage.read(lambda db: events.page(db, 0, 100))
+    lost = [event for block in blocks for event in block.events if event.kind == "lost"]
+    assert [len(event.numbers) for event in lost] == [1], "the other one"
