@@ -29,6 +29,7 @@ from tests.simulation.world import Host
 
 RECONNECT_S = 5.0
 PAUSE_S = 0.2  # after everything that failed
+PAUSE_S_MAX = 120.0  # between two requests of a writer
 WAIT_S, WAIT_S_MAX = 5.0, 60.0  # for messages; longer, the longer there were none
 ROUND_S, ROUND_S_MAX = 0.25, 5.0  # of an operator; the longer it takes, the longer it takes
 
@@ -122,7 +123,7 @@ class Writer:
             else:
                 await self._send_stream(client, self._random.randint(1, habits.batch_max))
             if habits.pause_s:
-                await asyncio.sleep(self._random.expovariate(1 / habits.pause_s))
+                await asyncio.sleep(min(self._random.expovariate(1 / habits.pause_s), PAUSE_S_MAX))
 
     async def _send_request(self, client: QueueManager, count: int) -> None:
         """All of them or none."""
