@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,6 +38,7 @@ class Administration:
 
     def __init__(self, manager: QueueManager) -> None:
         self._manager = manager
+        self._deletions: dict[str, asyncio.Event] = {}  # under way, by the queue's key
 
     async def create(
         self,
@@ -54,6 +56,8 @@ class Administration:
         quota = _quota(quota_bytes, quotas.queue_bytes)
         journal_quota = _quota(journal_quota_bytes, quotas.journal_bytes)
         _check_label(label)
+        while (deletion := self._deletions.get(path.lower())) is not None:
+            await deletion.wait()  # of a queue of that name
         now_s = int(self._manager.environment.time())
 
         def create(db: sqlite3.Connection) -> list[queue_rows.QueueRow]:
@@ -187,6 +191,16 @@ class Administration:
             return Purged(
                 sum(each.messages for each in family), sum(each.own_bytes for each in family), 0
             )
+        done = self._deletions[queue.key] = asyncio.Event()
+        try:
+            purged = await self._delete(queue, family)
+        finally:
+            del self._deletions[queue.key]
+            done.set()
+        log.info("queue_deleted", queue=queue.name, messages=purged.messages)
+        return purged
+
+    async def _delete(self, queue: LocalQueue, family: list[LocalQueue]) -> Purged:
         manager = self._manager
         for each in family:
             del manager.queues[each.key]
@@ -220,7 +234,6 @@ class Administration:
             manager.reading.serve(each)
         if queue.parent is not None:
             queue.parent.subqueues.remove(queue)
-        log.info("queue_deleted", queue=queue.name, messages=purged.messages)
         return purged
 
     async def purge(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -46,6 +45,8 @@ def export(
 
     `qmd import` puts them into a queue again, with everything that they had.
     """
+    import asyncio
+
     if file is not None and file.exists() and not overwrite:
         raise Failure(ExitCode.FAILED, f"{file} is there already; add --overwrite", "file_exists")
     count = asyncio.run(_export(configuration, queue, None if dry_run else file, filters, dry_run))
@@ -123,6 +124,8 @@ def import_(
     A file is read through first, and a broken line of it keeps all of it out.  Then batches of
     lines are imported, each whole or not at all.
     """
+    import asyncio
+
     if file is not None:
         with file.open("rb") as lines:
             for _ in _batches(lines, start_line):
@@ -170,6 +173,8 @@ async def _import(
 
 async def _ahead(batches: Iterator[_Batch]) -> AsyncIterator[_Batch]:
     """Lines are read and checked while the daemon keeps what came before."""
+    import asyncio
+
     loop = asyncio.get_running_loop()
     end = object()
     while (batch := await loop.run_in_executor(None, next, batches, end)) is not end:

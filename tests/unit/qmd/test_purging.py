@@ -324,3 +324,17 @@ async def test_a_queue_that_is_deleted_twice_at_once_is_deleted_once(hosts: Host
     assert getattr(first, "messages", None) == 2
     assert [getattr(each, "code", None) for each in others] == ["no_such_queue"] * 2
     await a.create("orders")
+
+
+@hosted
+async def test_a_queue_can_be_made_anew_while_its_old_one_is_deleted(hosts: Hosts) -> None:
+    a = await hosts.start()
+    queue = await a.create("orders")
+    await a.send("orders", b"1", b"2")
+
+    deleting = asyncio.ensure_future(a.administration.delete(queue))
+    await asyncio.sleep(0)
+    new = await a.create("ORDERS")
+
+    assert deleting.done()
+    assert (new.messages, new.deleted) == (0, False)
