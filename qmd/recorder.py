@@ -365,10 +365,12 @@ class Recorder:
         """Drop the oldest events, beyond what is to be kept: some at a time, everybody waits."""
         manager = self._manager
         kept = manager.settings.events
+        # Whoever sets the wall clock to another year does not mean the history.
+        now = min(manager.environment.time(), manager.clock.now)
         trim = partial(
             trim_events,
             size_max=kept.size_bytes,
-            before_ms=int((manager.environment.time() - kept.age_s) * 1000),
+            before_ms=int((now - kept.age_s) * 1000),
             blocks_max=TRIMMED_BLOCKS,
         )
         while await manager.storage.batch.run(trim) == TRIMMED_BLOCKS:

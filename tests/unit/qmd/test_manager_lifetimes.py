@@ -123,6 +123,28 @@ async def test_a_duplicate_is_known_whatever_the_wall_clock_says(hosts: Hosts) -
     assert await a.receive("orders") == [b"1", b"2", b"3"]
 
 
+@hosted
+async def test_the_history_of_messages_is_as_old_as_time_has_passed(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+
+    async def blocks() -> int:
+        await a.settled()
+        await a.recorder.forget_old()
+        count = "SELECT count(*) FROM event_block"
+        return int(await a.storage.read(lambda db: db.execute(count).fetchone()[0]))
+
+    for body in (b"1", b"2", b"3"):
+        await a.send("orders", body)
+    kept = await blocks()
+    a.world.wall_step_s = 400 * DAY_S
+    assert kept > 1
+    assert await blocks() == kept
+
+    a.world.wall_step_s, a.world.ahead_s = 0.0, 400 * DAY_S
+    assert await blocks() == 1  # the newest always stays
+
+
 @pytest.mark.parametrize("step_s", STEPS_S)
 def test_what_waited_while_the_clock_was_set_is_sent_as_of_the_clock_that_is_right_now(
     step_s: int, tmp_path: Any
