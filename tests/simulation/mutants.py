@@ -522,6 +522,49 @@ MUTANTS = (
         "pass",
     ),
     # The disk.
+    # Times of life.
+    Mutant(
+        "messages live by the wall clock",
+        "qmd/clock.py",
+        "return int(self._environment.boot_time() + self._ahead_s)",
+        "return int(self._environment.time())",
+        "tests/unit/qmd/test_manager_lifetimes.py",
+    ),
+    Mutant(
+        "a restart counts the time since the computer's start anew",
+        "qmd/clock.py",
+        "return at + boot_s - row.boot_ms / 1000",
+        "return at",
+        "tests/unit/qmd/test_clock.py",
+    ),
+    Mutant(
+        "any wall clock after the computer's restart is believed",
+        "qmd/clock.py",
+        "if 0 <= downtime_s <= self._downtime_max_s:",
+        "if True:",
+        "tests/unit/qmd/test_clock.py",
+    ),
+    Mutant(
+        "what is given back too late is ready again",
+        "qmd/local_queue.py",
+        "                        self.expired.append(message)\n                    elif",
+        "                        pass\n                    elif",
+        "tests/unit/qmd/test_manager_lifetimes.py",
+    ),
+    Mutant(
+        "what waited while the clock was set leaves as it was made",
+        "qmd/outgoing_queue.py",
+        "return with_sent_time(packet, sent_s)",
+        "return packet",
+        "tests/unit/qmd/test_manager_lifetimes.py",
+    ),
+    Mutant(
+        "a sent time in the future lengthens a life",
+        "qmd/core/stored_packet.py",
+        "max(wall_s - sent_time_s(packet), 0)",
+        "(wall_s - sent_time_s(packet))",
+        "tests/unit/qmd/test_manager_lifetimes.py",
+    ),
     Mutant(
         "the batch is not repeated on a full disk",
         "storage/writer.py",
