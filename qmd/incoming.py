@@ -183,6 +183,9 @@ class Incoming:
                 continue
             size = len(packet)
             if (full := manager.is_full(size, express=not flags & _EXPRESS_BITS)) is not None:
+                if manager.asking.is_meant(message):  # it needs no room
+                    manager.asking.received(connection, message)
+                    continue
                 # The sender keeps what is not acknowledged: [MS-MQQB] 3.1.5.8.8.
                 manager.log_limited("session_closed_for_lack_of_room", "room", reason=full.text)
                 if recoverable_number:

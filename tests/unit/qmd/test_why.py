@@ -352,6 +352,22 @@ async def test_who_is_not_told_says_that_it_knows_this_side_only(hosts: Hosts) -
 
 
 @hosted
+async def test_one_that_is_full_answers_all_the_same(hosts: Hosts) -> None:
+    a = await hosts.start("a")
+    b = await hosts.start("b", quotas={"computer_bytes": 1000})
+    await b.create("orders")
+    destination = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
+    (sent,) = await a.send(destination, b"x", delivery=RECOVERABLE)
+    await until(lambda: not a.sending_to(destination).messages, "the acknowledgment")
+    await b.send("orders", bytes(1000 - b.usage.bytes - 170), delivery=RECOVERABLE)
+
+    told = await why(a, sent, ask=True)
+
+    assert told["peers"][0]["answered"] is True
+    assert len(b.peers.connections) == 1
+
+
+@hosted
 async def test_a_session_is_opened_to_ask(hosts: Hosts) -> None:
     a, b = await hosts.start("a"), await hosts.start("b")
     await b.create("orders")
