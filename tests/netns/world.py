@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.pair import Daemon, ended_at_last, nothing_is_left
 from benchmarks.tally import Tally
 from benchmarks.verdict import wrongs_of
-from qmd.client import QueueManager
+from qmd.client import Properties, QueueManager
 from tests.netns.network import HOSTS, Network
 
 RECONNECT_S = 120.0  # a client's patience with a daemon that is being killed again and again
@@ -28,6 +28,7 @@ DELAY_S = 0.5
 BURST_MESSAGES = 20
 PAUSE_S = 0.7  # between two bursts of a stream, on average
 RESTART_S = 0.5  # of a daemon that was killed, by which phases become longer
+DAY_S = 86_400
 MESSAGES_MAX_PER_S = 100  # of one stream: three times what chance gives
 MESSAGES_MAX = 10_000  # at least so many
 
@@ -49,6 +50,7 @@ class Stream:
     source: str
     target: str
     tally: Tally
+    properties: Properties = field(default_factory=dict)
 
     @property
     def queue(self) -> str:
@@ -66,7 +68,13 @@ def streams(messages_max: int) -> list[Stream]:
         Stream("a", "b", Tally("transactional", messages_max)),
         Stream("b", "a", Tally("recoverable", messages_max)),
         Stream("b", "a", Tally("express", messages_max)),
-        Stream("a", "c", Tally("transactional", messages_max)),
+        # Its source keeps copies until it hears that they were received.
+        Stream(
+            "a",
+            "c",
+            Tally("transactional", messages_max),
+            {"dead_letter": True, "time_to_be_received_s": DAY_S},
+        ),
         Stream("c", "b", Tally("transactional", messages_max)),
         Stream("c", "a", Tally("recoverable", messages_max)),
     ]
@@ -153,18 +161,30 @@ class World:
         try:
             async with asyncio.timeout(settle_s):
                 await nothing_is_left(*self._clients.values())
+                await self._nothing_is_counted()
         except TimeoutError:
             for host, client in self._clients.items():
                 left = [queue for queue in await client.list_queues(system=True)]
                 left += await client.list_outgoing()
                 self.report.wrong += [
                     f"after {settle_s:.0f} s on a sound network {host} still has {each['messages']}"
-                    f" messages: {each.get('destination') or each.get('name')}"
-                    f" {each.get('state', '')}"
+                    f" messages of {each['bytes']} bytes:"
+                    f" {each.get('destination') or each.get('name')} {each.get('state', '')}"
                     for each in left
-                    if each["messages"]
+                    if each["messages"] or each["bytes"]
                 ]
+                status = await client.status()
+                if status["bytes"]:
+                    self.report.wrong.append(f"{host} still counts {status['bytes']} bytes")
         self.report.settled_s = loop.time() - started
+
+    async def _nothing_is_counted(self) -> None:
+        """Copies whose receipt is not confirmed yet take up room, and nothing else does."""
+        while True:
+            states = [await client.status() for client in self._clients.values()]
+            if not any(state["bytes"] for state in states):
+                return
+            await asyncio.sleep(0.1)
 
     def _judge(self) -> None:
         for stream in self._streams:
@@ -189,7 +209,9 @@ class World:
             while not self._ending.is_set() and number < most:
                 for _ in range(self._chance.randint(1, BURST_MESSAGES)):
                     tally.kills_before[number] = self.report.kills
-                    confirmed = await sender.send(tally.body(number), delivery=tally.delivery)
+                    confirmed = await sender.send(
+                        tally.body(number), delivery=tally.delivery, **stream.properties
+                    )
                     confirmed.add_done_callback(partial(_confirmed, tally, number))
                     number += 1
                 await asyncio.sleep(2 * PAUSE_S * self._chance.random())
