@@ -28,6 +28,7 @@ from protocol import (
     order_queue_name,
 )
 from protocol.errors import ProtocolError
+from protocol.headers import HOPS_MAX
 from protocol.identifiers import NULL_GUID, guid_text, message_id_text
 from protocol.message_class import MessageClass
 from qmd.core.acknowledgment import order_ack_packet
@@ -54,6 +55,7 @@ POSITIVE_ARRIVAL = 0x01  # MessagePropertiesHeader.Flags.PA
 
 _PRIVATE = 3
 _EXPRESS_BITS = 0x60
+_HOPS = 0x1F
 _JOURNALED_BITS = 0x300  # UserHeader.Flags.JN, JP: its source waits to hear of its receipt
 _TRACING_BIT = 0x01  # TR of BaseHeader.Flags, in its second byte
 
@@ -215,9 +217,11 @@ class Incoming:
                 if manager.asking.is_meant(message):
                     manager.asking.received(connection, message)
                     continue
-                self._refuse(
-                    connection, message, packet, MessageClass.NACK_BAD_DESTINATION_QUEUE, wall_ms
-                )
+                refusal = MessageClass.NACK_BAD_DESTINATION_QUEUE
+                if user.queue_manager_address not in ours and flags & _HOPS == HOPS_MAX:
+                    # [MS-MQQB] 3.1.5.8.2: whoever would pass it on must not.
+                    refusal = MessageClass.NACK_HOP_COUNT_EXCEEDED
+                self._refuse(connection, message, packet, refusal, wall_ms)
                 continue
             if message.security is not None and message.security.flags.body_encrypted:
                 # [MS-MQQB] 3.1.5.8.3: we have no key that anybody could have encrypted it with.

@@ -48,6 +48,7 @@ KEPT_AT_DESTINATION = frozenset(
         MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE,
         MessageClass.NACK_NOT_TRANSACTIONAL_MESSAGE,
         MessageClass.NACK_BAD_ENCRYPTION,
+        MessageClass.NACK_HOP_COUNT_EXCEEDED,
     }
 )
 

@@ -94,6 +94,13 @@ FROM_A_PEER = [
         reason=("small", "full", "0 of 100 bytes are used"),
     ),
     Case(
+        0x8005,
+        "nack_hop_count_exceeded",
+        properties={"address": b"somebody-else---", "hops": 29},
+        kept_in=DEADLETTER,
+        reason=("plain", "too many queue managers"),
+    ),
+    Case(
         0x8007,
         "nack_bad_encryption",
         properties={"security": ENCRYPTED},

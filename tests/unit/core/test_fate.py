@@ -180,7 +180,7 @@ class TestAtTheDestination:
 
     @pytest.mark.parametrize("transactional", [True, False])
     def test_nothing_else_is_kept_or_journaled_here(self, transactional):
-        kept = {0x8000, 0x8002, 0x8003, 0x8007, 0x8009, 0x800A, 0xC002, 0xC004}
+        kept = {0x8000, 0x8002, 0x8003, 0x8005, 0x8007, 0x8009, 0x800A, 0xC002, 0xC004}
         asking = message(transactional=transactional, jn=True, jp=True)
 
         for each in MessageClass:
