@@ -359,6 +359,50 @@ def test_who_does_not_ask_hears_nothing(daemon: Daemon, remote: RemoteQueueManag
     assert peer.final_acks == peer.inbox == []
 
 
+@pytest.mark.parametrize("kind", ["express", "recoverable", "transactional"])
+def test_the_administration_queue_hears_of_each_end_that_it_asked_for(
+    daemon: Daemon, remote: RemoteQueueManager, kind: str
+):
+    daemon.create("orders", transactional=kind == "transactional")
+    sequence = remote.new_sequence()
+    peer = remote.connect(daemon.port, source="127.0.0.2")
+
+    def deliver(number: int, **properties: Any) -> None:
+        properties = {
+            "message_id": 100 + number,
+            "admin": wire.private("admin", "TCP:127.0.0.2"),
+            "ack_bits": wire.PR | wire.NR,
+            **properties,
+        }
+        if kind == "transactional":
+            peer.send(remote.transactional("orders", sequence, number, **properties))
+        else:
+            peer.send(remote.message("orders", b"%d" % number, recoverable=kind == "recoverable",
+                                     **properties))  # fmt: skip
+        peer.wait_acknowledged()
+        wait_until(lambda: daemon.count("orders") == 1)
+
+    deliver(1)
+    daemon.cli("receive", "orders")
+    deliver(2)
+    daemon.cli("reject", "orders", "--yes")
+    deliver(3)
+    daemon.cli("queue", "purge", "orders", "--yes")
+    deliver(4, ack_bits=0)
+    daemon.cli("receive", "orders")
+    told = peer.receive_many(3)
+    peer.read_for(0.5)
+
+    assert peer.inbox == []
+    assert {each.message_class: (each.correlation[16:], each.body) for each in told} == {
+        RECEIVED: ((101).to_bytes(4, "little"), b""),
+        0xC004: ((102).to_bytes(4, "little"), b"2"),
+        0xC001: ((103).to_bytes(4, "little"), b"3"),
+    }
+    assert all(each.recoverable == (kind != "express") for each in told)
+    assert all(each.correlation[:16] == remote.guid for each in told)
+
+
 # --- both ends are daemons ---
 
 
