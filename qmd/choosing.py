@@ -69,6 +69,9 @@ class Choosing:
             raise Refusal(
                 "bad_limit", f"{piece.limit} messages cannot be asked for", "Ask for 1 or more."
             )
+        if self._manager.storage.pressure:
+            # What is looked at is what is durable: an abort may be on its way there.
+            await self._manager.storage.batch.run(lambda db: None)
         until = piece.until or self._manager.next_lookup_id(TRANSACTIONAL_LEVEL) & ARRIVAL_MAX
         limit = min(piece.limit, PIECE_MESSAGES)
         matches = _filter(choice)

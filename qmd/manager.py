@@ -248,7 +248,8 @@ class QueueManager:
         assert isinstance(path, DirectName)
         key = queue_key(path)
         assert key is not None
-        parent = None if row.parent_id is None else self.queues_by_id[row.parent_id]
+        # Of a rescued folder the parent may be lost; its subqueue is a queue by itself then.
+        parent = None if row.parent_id is None else self.queues_by_id.get(row.parent_id)
         is_journal = parent is not None and path.suffix is not None
         queue = LocalQueue(
             id=row.id,

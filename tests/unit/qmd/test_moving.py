@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any
 
@@ -373,3 +374,33 @@ async def test_the_outcome_of_a_move_can_be_asked_for(hosts: Hosts) -> None:
     done = await move(a, "orders", "orders;retry", limit=1, token=b"token")
 
     assert await a.outcome(b"token") == done
+
+
+@hosted
+async def test_a_message_that_an_abort_gave_back_is_moved_with_its_count(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders", transactional=True)
+    await a.send("orders", b"1")
+    a.transactions.begin(b"t" * 16, a, 10.0)
+    done: asyncio.Future[Any] = a.loop.create_future()
+    a.transactions.take(b"t" * 16, a, a.queue("orders"), 1, 0.0, done.set_result)
+    await done
+
+    a.transactions.abort(b"t" * 16, a, "")
+    await move(a, "orders", "orders;retry")
+
+    (moved,) = await a.take(Reader(), "orders;retry")
+    assert (moved.abort_count, moved.move_count) == (1, 1)
+
+
+@hosted
+async def test_a_subqueue_whose_queue_is_lost_is_a_queue_by_itself(hosts: Hosts) -> None:
+    a = await hosts.start()
+    queue = await a.create("orders")
+    await a.send("orders", b"1")
+    await move(a, "orders", "orders;retry")
+    await a.storage.batch.run(lambda db: db.execute("DELETE FROM queue WHERE id = ?", (queue.id,)))
+
+    a = await hosts.restart(a)
+
+    assert await a.receive("orders;retry") == [b"1"]
