@@ -74,7 +74,7 @@ class Choosing:
             await self._manager.storage.batch.run(lambda db: None)
         until = piece.until or self._manager.next_lookup_id(TRANSACTIONAL_LEVEL) & ARRIVAL_MAX
         limit = min(piece.limit, PIECE_MESSAGES)
-        matches = _filter(choice)
+        matches, now_s = _filter(choice), self._manager.clock.now_s
         named = sorted(each for each in set(choice.lookup_ids) if each >= piece.start)
         found: list[StoredMessage] = []
         taken = size = 0
@@ -100,6 +100,8 @@ class Choosing:
                         raise _is_taken(queue, message.lookup_id)
                     taken += 1
                     continue
+                if message.expires_at_s is not None and message.expires_at_s < now_s:
+                    continue  # it is over, and about to be ended
                 if found and (len(found) == limit or size + len(message.packet) > bytes_max):
                     chosen = Chosen(found, taken, message.lookup_id, until)
                     self._check(queue, choice, piece, chosen)

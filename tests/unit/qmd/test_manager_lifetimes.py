@@ -13,7 +13,7 @@ from protocol import parse_user_message
 from protocol.message_class import MessageClass
 from qmd import frames
 from qmd.core.stored_packet import sent_time_s
-from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL
+from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL, Choice
 from qmd.local_queue import Reader
 from qmd.reaper import Reaper
 from tests.unit.qmd.managers import (
@@ -409,6 +409,25 @@ async def test_a_peek_does_not_show_what_is_over(hosts: Hosts) -> None:
     a.world.ahead_s += 20
 
     assert bodies(await a.peek("orders")) == [b"there", b"there"]
+
+
+@pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE])
+def test_what_is_over_is_not_given_to_who_chooses(delivery: int, tmp_path: Any) -> None:
+    @hosted
+    async def scenario(hosts: Hosts) -> None:
+        a = await hosts.start()
+        queue = await a.create("orders")
+        await a.send("orders", b"over", delivery=delivery, label="x", time_to_be_received_s=10)
+        await a.send("orders", b"there", delivery=delivery, label="x", time_to_be_received_s=100)
+        a.world.ahead_s += 20
+
+        choice = Choice(label="x")
+        taken = await a.picking.take(Reader(), queue, choice, 5, frames.NO_WAIT)
+        assert bodies(taken) == [b"there"]
+        await hosts.reap(a)
+        assert await dead(a) == [b"over"]
+
+    scenario(tmp_path)
 
 
 # Many at once.
