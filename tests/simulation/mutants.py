@@ -94,6 +94,19 @@ MUTANTS = (
         "if error is not None:\n            self._fail(",
         "if error is not None and False:\n            self._fail(",
     ),
+    # The log of events tells something else than the tables.
+    Mutant(
+        "a release is told before it is made",
+        "qmd/outgoing.py",
+        "                told.add(message_number(packet), 0, len(packet))\n",
+        "                self._tell_acknowledged(queue, [message_number(packet)], [len(packet)])\n",
+    ),
+    Mutant(
+        "an ack for an earlier pass is not told",
+        "qmd/outgoing.py",
+        "done = outgoing_rows.identities(db, first, last)",
+        "done = outgoing_rows.identities(db, 1, 0)",
+    ),
     # Not sent again.
     Mutant(
         "nothing is sent again after a reconnect",
