@@ -69,6 +69,9 @@ class Choosing:
             raise Refusal(
                 "bad_limit", f"{piece.limit} messages cannot be asked for", "Ask for 1 or more."
             )
+        for lookup_id in (piece.start, *choice.lookup_ids):
+            if not 0 <= lookup_id <= LOOKUP_MASK:
+                raise Refusal("bad_lookup_id", f"no message can have the lookup id {lookup_id}")
         if self._manager.storage.pressure:
             # What is looked at is what is durable: an abort may be on its way there.
             await self._manager.storage.batch.run(lambda db: None)

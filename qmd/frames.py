@@ -44,6 +44,10 @@ INFINITE_S = 0xFFFFFFFF  # a time-to-reach-queue or time-to-be-received without 
 Token = Annotated[bytes, msgspec.Meta(max_length=TOKEN_BYTES_MAX)]
 TransactionId = Annotated[bytes, msgspec.Meta(max_length=16)]
 LookupIds = Annotated[list[int], msgspec.Meta(max_length=MESSAGES_MAX)]
+# Times and counts that go to disk: SQLite's numbers have 63 bits and a sign.
+Amount = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+MOMENT_MS_MAX = 253_402_300_799_999  # since 1970: the end of the year 9999
+Moment = Annotated[int, msgspec.Meta(ge=0, le=MOMENT_MS_MAX)]
 
 
 class NewMessage(msgspec.Struct, array_like=True, frozen=True):
@@ -89,12 +93,14 @@ class ImportedMessage(msgspec.Struct, array_like=True, frozen=True):
     """A message that was exported, as it was."""
 
     packet: bytes
-    arrived_at_ms: int
+    arrived_at_ms: Moment
     reason: str | None = None
-    abort_count: int = 0
-    move_count: int = 0
-    last_move_at_ms: int | None = None
-    expires_in_s: int | None = None  # what was left of its life; None: it has no end
+    abort_count: Amount = 0
+    move_count: Amount = 0
+    last_move_at_ms: Moment | None = None
+    expires_in_s: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] | None = (
+        None  # what was left of its life; None: it has no end
+    )
 
 
 class Choice(msgspec.Struct, array_like=True, frozen=True):
@@ -126,8 +132,8 @@ class Piece(msgspec.Struct, array_like=True, frozen=True):
     """
 
     limit: int = MESSAGES_MAX
-    start: int = 0
-    until: int = 0
+    start: Amount = 0
+    until: Amount = 0
 
 
 class Request(msgspec.Struct, array_like=True, frozen=True):

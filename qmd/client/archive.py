@@ -15,7 +15,7 @@ import json
 from typing import Any
 
 from qmd.client.message import Message
-from qmd.frames import ImportedMessage
+from qmd.frames import MOMENT_MS_MAX, ImportedMessage
 
 VERSION = 1
 TEXT_CHARACTERS_MAX = 1000  # of a body that is text, shown beside the packet that has it
@@ -96,8 +96,9 @@ def _number(found: dict[str, Any], name: str) -> int | None:
     value = found.get(name)
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 62:
-        raise BrokenLine(f"{name} is no whole number")
+    most = MOMENT_MS_MAX if name.endswith("_ms") else (1 << 32) - 1
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise BrokenLine(f"{name} is no whole number from 0 to {most}")
     return value
 
 

@@ -30,6 +30,10 @@ REQUESTS: dict[str, list[Any]] = {
     "remove": [PLAIN, [], b""],
     "give_back": [PLAIN, []],
     "peek": [EMPTY, 0, 1, 0.0],
+    "move": [PLAIN, EMPTY, [], [1], False, b""],
+    "resend": [PLAIN, [], [1], "", None, None, False, True, b""],
+    "dead_letters": ["DIRECT=OS:.\\SYSTEM$;DEADLETTER"],
+    "import": [PLAIN, [], False, b""],
     "outcome": [b"t"],
     "create_queue": ["private$\\new", False, "", False, None],
     "delete_queue": ["private$\\none"],
@@ -45,6 +49,12 @@ REQUESTS: dict[str, list[Any]] = {
     "list_sessions": [],
     "status": [],
 }
+
+
+# Inside of what they choose and import.
+CHOICES = [[], [], "", "", "", "", None, None]
+PIECE = [1, 0, 0]
+IMPORTED = [b"packet", 1, None, 0, 0, None, None]
 
 
 def new_message(destination: str = PLAIN) -> list[Any]:
@@ -84,6 +94,29 @@ def test_no_value_of_a_request_stops_the_daemon(daemon: Daemon, client: ControlC
         client.done("delete_queue", name)
     for name in {PLAIN, EMPTY, ORDERS} - there:
         client.done("create_queue", name, name == ORDERS)
+
+
+@pytest.mark.parametrize(
+    ("verb", "usual"), [("choice", CHOICES), ("piece", PIECE), ("imported", IMPORTED)]
+)
+def test_no_value_of_housekeeping_stops_the_daemon(
+    daemon: Daemon, client: ControlClient, verb: str, usual: list[Any]
+):
+    client.done("send", [new_message() for _ in range(3)])
+    for at in range(len(usual)):
+        for odd in ODD:
+            value = [*usual[:at], odd, *usual[at + 1 :]]
+            if verb == "imported":
+                client.send("import", PLAIN, [value], False, b"")
+            elif verb == "choice":
+                client.send("move", PLAIN, EMPTY, value, [1], False, b"")
+                client.send("purge_queue", EMPTY, value)
+            else:
+                client.send("resend", PLAIN, [], value, "", None, None, False, False, b"")
+        client.settle()
+
+    for queue in (PLAIN, EMPTY):
+        client.done("purge_queue", queue)
 
 
 @pytest.mark.parametrize("destination", [PLAIN, ORDERS, AWAY])
