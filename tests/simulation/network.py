@@ -102,6 +102,8 @@ class Network:
         self.on_write: Callable[[Transport], None] = lambda transport: None
         #: Told of each end that its process has opened.
         self.on_open: Callable[[Transport], None] = lambda end: None
+        #: Told of a connection between two hosts that have one already.
+        self.on_second: Callable[[Interface, Interface], None] = lambda source, target: None
         self.note: Callable[..., None] = lambda *what: None
         self._delay_s = delay_s
 
@@ -173,6 +175,10 @@ class Network:
     ) -> tuple[Transport, asyncio.BaseProtocol]:
         connection = Connection(self, loop, server.loop, source, target)
         if source is not target:
+            if any(
+                {end.host for end in each.ends} == {source, target} for each in self.connections
+            ):
+                self.on_second(source, target)
             self.connections[connection] = None
         near, far = connection.ends
         accept = Handle(far.open, (server.factory,), server.loop, far.context)

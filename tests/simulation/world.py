@@ -64,6 +64,9 @@ class World:
         self.on_power_loss: Callable[[], None] = lambda: None
         #: Something of a host has become durable.
         self.on_sync: Callable[[Host], None] = lambda host: None
+        self.network.on_second = lambda source, target: self.happened(
+            "a second session", source.name, target.name
+        )
         self.trace = trace
         vfs.begin(seed, characteristics=characteristics)
         if trace is not None:

@@ -1,0 +1,49 @@
+"""docs/model.md says which step of the model is which line of the code: both have to exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from model.__main__ import CHECKS, MODEL
+from qmd.core.sequence import IncomingSequence, OutgoingSequence
+from qmd.incoming import Incoming
+from qmd.outgoing import Outgoing
+from qmd.outgoing_queue import OutgoingQueue
+from qmd.sending import Sending
+from qmd.undelivered import Undelivered
+
+ROOT = Path(__file__).resolve().parents[2]
+CLASSES = {
+    each.__name__: each
+    for each in (
+        Incoming,
+        IncomingSequence,
+        Outgoing,
+        OutgoingQueue,
+        OutgoingSequence,
+        Sending,
+        Undelivered,
+    )
+}
+TABLE = (ROOT / "docs/model.md").read_text().partition("## Model and code")[2].partition("\n## ")[0]
+NAMES = sorted(set(re.findall(r"\b([A-Z]\w+)\.(\w+)", TABLE)))
+
+
+def source_of(owner: type) -> str:
+    return Path(*ROOT.parts, *owner.__module__.split(".")).with_suffix(".py").read_text()
+
+
+@pytest.mark.parametrize(("owner", "name"), NAMES, ids=".".join)
+def test_what_the_table_names_is_in_the_code(owner: str, name: str):
+    assert owner in CLASSES
+    assert re.search(rf"(def |self\.){name}\b", source_of(CLASSES[owner]))
+
+
+def test_every_check_is_of_something_that_the_model_has():
+    text = MODEL.read_text()
+    for check in CHECKS:
+        for define in check.defines.split():
+            assert re.search(rf"\b{define.partition('=')[0]}\b", text), define
