@@ -6,12 +6,15 @@ real; nothing is asserted about when, only about what and in which order.
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from qmd.client import NotTaken, connect
 from tests.process import wire
 from tests.process.harness import DEADXACT, Daemon, Hosts, body
 from tests.process.peer import Listener, Peer, RemoteQueueManager
@@ -427,4 +430,56 @@ def test_both_dead_letter_queues_and_the_journal_agree_about_where_each_message_
         (b"rejected", "nack_receive_rejected"),
         (b"late", "nack_receive_timeout"),
     ]
+    assert target.peek(DEADXACT) == []
+
+
+def test_both_killed_again_and_again_every_message_ends_in_one_place(hosts: Hosts):
+    """Half of them are received, half of them rejected, some expire; each is journaled at its
+    source or a dead letter there, and the two sides agree."""
+    source, target = (hosts.daemon(delivery=QUICK) for _ in range(2))
+    target.create("orders", transactional=True)
+    destination = f"DIRECT=TCP:127.0.0.1:{target.port}\\private$\\orders"
+    numbers = [b"%d" % number for number in range(120)]
+    received: set[bytes] = set()
+    rejected: set[bytes] = set()
+    done = threading.Event()
+
+    async def work() -> None:
+        async with connect(target.folder / "qmd.sock", reconnect_s=60) as qm:
+            while not done.is_set():
+                try:
+                    async with await qm.take("orders", 3, timeout_s=0.2) as taken:
+                        if not taken:
+                            continue
+                        contents = {message.body for message in taken.messages}
+                        if int(taken.messages[0].body) % 2:
+                            await taken.reject("odd")
+                            rejected.update(contents)
+                        else:
+                            await taken.remove()
+                            received.update(contents)
+                except NotTaken:
+                    pass  # they are in the queue again
+
+    worker = threading.Thread(target=asyncio.run, args=(work(),), daemon=True)
+    worker.start()
+    options = ("--transactional", "--dead-letter", "--journal")
+    for round_, daemon in enumerate((source, target) * 3):
+        part = numbers[20 * round_ : 20 * round_ + 20]
+        source.send_all(destination, part[:15], *options)
+        source.send_all(destination, part[15:], *options, "--time-to-be-received", "1s")
+        daemon.restart()
+    wait_until(lambda: awaiting(source, destination) == (0, 0), 120)
+    done.set()
+    worker.join(30)
+
+    journaled, dead = source.bodies(JOURNAL), source.peek(DEADXACT)
+    unreceived = {body(message): message["class"] for message in dead}
+    assert sorted(journaled + list(unreceived), key=int) == numbers
+    assert len(dead) == len(unreceived)
+    # Given up here before the word from there came: that may be a moment ago, or lost in a kill.
+    late = {each for each, name in unreceived.items() if name != "nack_receive_rejected"}
+    assert rejected <= unreceived.keys()
+    assert set(journaled) == received - late
+    assert unreceived.keys() - late == rejected - late
     assert target.peek(DEADXACT) == []
