@@ -40,7 +40,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         # Who has not said who it is need not send more, and cannot make us keep more.
         self._buffer = PacketBuffer(ESTABLISH_CONNECTION_BYTES)
-        self._alarm = Alarm(self._loop, self._wake)
+        self._alarm = Alarm(self._loop)
         self._flush_due = False
         self._writing_paused = False
         self._reading_paused = False
@@ -252,7 +252,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         assert self.session is not None
         wake_at = self.session.next_timer()
         if wake_at is not None:
-            self._alarm.at(wake_at)
+            self._alarm.at(wake_at, self._wake)
 
     def _wake(self) -> None:
         if self._closed or self.session is None:

@@ -14,33 +14,36 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 class Alarm:
-    """One timer."""
+    """One timer.
 
-    __slots__ = ("_handle", "_loop", "_ring", "due_at")
+    It knows whom to call only while it runs: an owner that is its own callback is freed at once
+    when it goes, and not when the collector comes by.
+    """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
+    __slots__ = ("_handle", "_loop", "due_at")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._ring = ring
         self._handle: asyncio.Handle | None = None
         self.due_at = 0.0  # loop time
 
-    def at(self, when: float) -> None:
-        """Call back at `when` (loop time), unless that is to be done before it."""
+    def at(self, when: float, ring: Callable[[], None]) -> None:
+        """Call `ring` at `when` (loop time), unless it is to be called before that."""
         if self._handle is not None:
             if self.due_at <= when:
                 return
             self._handle.cancel()
         self.due_at = when
-        self._handle = self._loop.call_at(when, self._due)
+        self._handle = self._loop.call_at(when, self._due, ring)
 
     def cancel(self) -> None:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
-    def _due(self) -> None:
+    def _due(self, ring: Callable[[], None]) -> None:
         self._handle = None
-        self._ring()
+        ring()
 
 
 class Timers:
@@ -54,8 +57,8 @@ class Timers:
         """Call `callback(name)` at `when` (loop time), unless it is to be called before that."""
         alarm = self._alarms.get(name)
         if alarm is None:
-            alarm = self._alarms[name] = Alarm(self._loop, partial(self._ring, name, callback))
-        alarm.at(when)
+            alarm = self._alarms[name] = Alarm(self._loop)
+        alarm.at(when, partial(self._ring, name, callback))
 
     def cancel(self, name: Hashable) -> None:
         alarm = self._alarms.pop(name, None)

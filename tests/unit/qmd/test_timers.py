@@ -1,6 +1,8 @@
 """Timers with a name, on the loop that the daemon runs on."""
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 import uvloop
@@ -29,22 +31,51 @@ def test_the_earliest_that_was_asked_for_counts() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         rung: list[float] = []
-        alarm = Alarm(loop, lambda: rung.append(loop.time()))
+        alarm = Alarm(loop)
+
+        def ring() -> None:
+            rung.append(loop.time())
+
         began = loop.time()
-        alarm.at(began + 5.0)
-        alarm.at(began + 0.02)
-        alarm.at(began + 3.0)
+        alarm.at(began + 5.0, ring)
+        alarm.at(began + 0.02, ring)
+        alarm.at(began + 3.0, ring)
         await asyncio.sleep(0.1)
         assert len(rung) == 1
         assert rung[0] - began < 1.0
-        alarm.at(loop.time() - 1.0)
-        alarm.at(loop.time() + 5.0)
+        alarm.at(loop.time() - 1.0, ring)
+        alarm.at(loop.time() + 5.0, ring)
         await asyncio.sleep(0.05)
         assert len(rung) == 2
-        alarm.at(loop.time())
+        alarm.at(loop.time(), ring)
         alarm.cancel()
         await asyncio.sleep(0.05)
         assert len(rung) == 2
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
+
+
+def test_an_owner_that_is_its_own_callback_goes_without_the_collector() -> None:
+    class Owner:
+        def __init__(self) -> None:
+            self.alarm = Alarm(asyncio.get_running_loop())
+
+        def ring(self) -> None:
+            pass
+
+    async def main() -> None:
+        owner = Owner()
+        owner.alarm.at(asyncio.get_running_loop().time() + 5.0, owner.ring)
+        owner.alarm.cancel()
+        freed = weakref.ref(owner)
+        await asyncio.sleep(0)
+        del owner
+        assert freed() is None
+
+    gc.disable()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(main())
+    finally:
+        gc.enable()
