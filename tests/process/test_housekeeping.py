@@ -174,7 +174,7 @@ def test_what_is_exported_is_imported_as_it_was(daemon: Daemon, tmp_path: Path):
     (done,) = daemon.json("import", "plain", str(file))
 
     assert (would["messages"], done["messages"]) == (2, 2)
-    after = daemon.peek("plain")
+    after = daemon.receive("plain")
     for message in (*before, *after):
         del message["lookup_id"]
     assert after == before
@@ -233,3 +233,29 @@ def test_messages_are_imported_into_queues_of_their_kind_only(daemon: Daemon, tm
 
     assert refused.returncode == 4
     assert b"is not transactional" in refused.stderr
+    daemon.receive("plain")
+
+
+def test_an_import_that_is_killed_is_gone_on_with(daemon: Daemon, tmp_path: Path):
+    file, position = tmp_path / "orders.ndjson", tmp_path / "position"
+    texts = [b"%d" % number for number in range(4000)]
+    daemon.send_all("plain", texts)
+    daemon.json("export", "plain", str(file))
+    daemon.cli("queue", "purge", "plain", "--yes")
+
+    killed = 0
+    for _ in range(3):
+        before = daemon.count("plain")
+        importing = daemon.spawn_cli("import", "plain", str(file), "--position", str(position))
+        assert importing.stdout is not None
+        with importing.stdout:
+            while importing.poll() is None and daemon.count("plain") == before:
+                pass
+            importing.kill()
+        killed += importing.wait() < 0
+    daemon.kill()
+    daemon.start()
+    daemon.json("import", "plain", str(file), "--position", str(position))
+
+    assert killed
+    assert daemon.bodies("plain") == texts
