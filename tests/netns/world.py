@@ -251,6 +251,7 @@ class World:
                         if kind != self._half_open and self._chance.random() < 0.7:
                             phase.create_task(self._kill_within(phase_s))
                     self._network.heal()
+                    await self._start_what_stopped()
         finally:
             self._network.heal()
             self.report.harmed_packets = self._network.harmed_packets
@@ -307,6 +308,17 @@ class World:
     async def _kill_within(self, seconds: float) -> None:
         await asyncio.sleep(seconds * self._chance.random())
         await self._kill(self._chance.choice(HOSTS))
+
+    async def _start_what_stopped(self) -> None:
+        """Nothing that a network does may end a daemon: that is wrong, and the run goes on."""
+        for daemon in self._daemons.values():
+            process = daemon.process
+            if process is not None and process.returncode is not None:
+                self.report.wrong.append(
+                    f"{daemon.name} stopped by itself, with exit code {process.returncode}:"
+                    f" {daemon.last_words}"
+                )
+                await daemon.start()
 
     async def _kill(self, host: str) -> None:
         daemon = self._daemons[host]
