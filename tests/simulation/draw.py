@@ -60,7 +60,7 @@ KINDS = (
     Kind("orders", "transactional", Fate.PERHAPS, lifetime_s=2),
     Kind("news", "recoverable", Fate.PERHAPS, lifetime_s=2),
     Kind("news", "express", Fate.PERHAPS, lifetime_s=1),
-    Kind("invoices", "transactional", Fate.PERHAPS, receive_within_s=1),
+    *(Kind("invoices", "transactional", Fate.PERHAPS, receive_within_s=1),) * 2,
     Kind("news", "recoverable", Fate.PERHAPS, receive_within_s=1),
     Kind("small_orders", "transactional", Fate.PERHAPS),
     Kind("small_news", "recoverable", Fate.PERHAPS),
@@ -184,7 +184,7 @@ class DrawnWorld:
             story.oracle,
             way=source.choice(("take", "take", "receive", "each")),
             batch=source.choice((20, 100) if self.is_busy else (1, 5, 50)),
-            pause_s=source.choice((0.0, 0.0, 0.05)),
+            pause_s=source.choice((0.0, 0.05) if self.is_busy else (0.0, 0.0, 0.0, 0.05, 1.0)),
         )
         story.readers.append(reader)
         host.programs[f"reader-{queue.name}"] = reader.run

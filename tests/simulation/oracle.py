@@ -321,14 +321,18 @@ class Oracle:
             self._fail(f"nobody told the source what became of message {number}: {places}")
 
     def _misses_in_journal(self, message: Sent, copies: int) -> bool:
-        """A plain message for elsewhere is kept there in the commit that lets it go."""
+        """A message for elsewhere is kept here when it has arrived there, a transactional one when
+        it was received: in the commit that lets it go."""
         return (
             message.wants_journal
-            and message.delivery == "recoverable"
             and message.confirmed
             and message.source != message.target
             and message.fate is Fate.RECEIVED
-            and not (message.may_be_lost or self.disk_lives[message.source])
+            and (
+                message.delivery == "recoverable"
+                or (message.delivery == "transactional" and bool(message.received))
+            )
+            and not (message.may_be_lost or self.disk_lives.total())
             and not copies
         )
 
