@@ -57,6 +57,7 @@ MUTANTS = (
         "qmd/core/sequence.py",
         "return Position(self.durable_id, self.durable_number)",
         "return Position(self.accepted_id, self.accepted_number)",
+        "tests/unit/core/test_sequence.py",
     ),
     Mutant(
         "application is told before the commit",
