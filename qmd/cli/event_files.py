@@ -111,7 +111,7 @@ class _Parquet:
 @contextlib.contextmanager
 def _open_parquet(path: Path) -> Iterator[Writer]:
     try:
-        import pyarrow as arrow  # type: ignore[import-not-found,unused-ignore]
+        import pyarrow as arrow
         from pyarrow import parquet
     except ImportError as error:
         raise Failure(
