@@ -237,6 +237,7 @@ MUTANTS = (
         "qmd/outgoing_queue.py",
         "self.removing.add(key)",
         "pass",
+        "tests/unit/qmd/test_manager_sending.py",
     ),
     # Duplicates of plain messages.
     Mutant(
@@ -495,6 +496,7 @@ MUTANTS = (
         "qmd/core/session_acks.py",
         "while early and stored + 1 in early:",
         "while False:",
+        "tests/unit/core/test_session_acks.py",
     ),
     Mutant(
         "a new sequence is accepted in its middle",
