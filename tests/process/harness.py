@@ -85,7 +85,7 @@ class Daemon:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**_environment(), **environment},
+                env={**_environment(debugged=True), **environment},
             )
 
     def start(self) -> Daemon:
@@ -333,9 +333,15 @@ def _warm() -> Warm:
     return warm
 
 
-def _environment() -> dict[str, str]:
-    """Ours, without what would lead a command to another daemon."""
+def _environment(*, debugged: bool = False) -> dict[str, str]:
+    """Ours, without what would lead a command to another daemon.
+
+    Only a daemon is `debugged` where the tests are: on a busy machine a command would say of itself
+    that it is slow, among what it has to say.
+    """
     dropped = ("QMD_", "NOTIFY_SOCKET", "LISTEN_", "WATCHDOG_")
+    if not debugged:
+        dropped += ("PYTHONASYNCIODEBUG",)
     kept = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
     return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 
