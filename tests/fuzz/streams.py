@@ -71,7 +71,7 @@ def _check_framing(stream: bytes, sizes: list[int]) -> None:
             packets += broken.packets
             is_broken = True
             break
-        # It doubles when more than a half is used: four times what came, of which that much is used.
+        # It doubles when more than a half is used, so up to four times what came, less that.
         assert 0 < len(buffer.get_buffer()) <= max(BUFFER_BYTES, 3 * came)
     expected, must_break = _cut(stream[:came] if is_broken else stream)
     assert packets == expected
