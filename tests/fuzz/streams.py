@@ -18,13 +18,14 @@ from protocol.internal_packets import (
 )
 from qmd.core.session import Closed, Event, MessageReceived, Session, SessionSettings, SessionState
 from tests.fuzz import mutation
-from tests.fuzz.limits import within_limits
+from tests.fuzz.limits import PROCESSOR_S_MAX, within_limits
 from tests.fuzz.packets import OWN_ID, message_packets
 from tests.fuzz.target import Target, numbers, pieces, steered
 from tests.process import wire
 
 PACKET_BYTES_MAX = 0x400000
 STEPS_MAX = 16
+READ_S_MAX = 20e-6  # of one byte that comes by itself
 PEER_ID = bytes(range(100, 116))
 
 
@@ -55,7 +56,12 @@ def conversations() -> Iterable[bytes]:
 def check_framing(data: bytes) -> None:
     """Pieces of any size give what a plain reading of the whole stream gives."""
     sizes, stream = numbers(data, 8)
-    within_limits(_check_framing, stream, sizes)
+    within_limits(_check_framing, stream, sizes, seconds_max=_seconds_max(stream))
+
+
+def _seconds_max(stream: bytes) -> float:
+    """A stream may come byte by byte: each is a read of its own, and the fuzzer watches each."""
+    return PROCESSOR_S_MAX + READ_S_MAX * len(stream)
 
 
 def _check_framing(stream: bytes, sizes: list[int]) -> None:
@@ -101,7 +107,7 @@ def _cut(stream: bytes) -> tuple[list[bytes], bool]:
 def check_session(data: bytes) -> None:
     """A whole session against a peer that says anything."""
     steering, stream = numbers(data, STEPS_MAX)
-    within_limits(_check_session, stream, steering)
+    within_limits(_check_session, stream, steering, seconds_max=_seconds_max(stream))
 
 
 def _check_session(stream: bytes, steering: list[int]) -> None:
