@@ -68,6 +68,7 @@ class Transaction:
         self._idle_s = idle_s
         self._connection: Connection | None = None
         self._is_over = False
+        self._was_cancelled = False  # a request, whose answer nobody has seen
         self._outer: Token[Transaction | None] | None = None
         self.id = os.urandom(16)
         #: Ids of what was sent, once it is committed.
@@ -150,6 +151,13 @@ class Transaction:
         transaction's id as `token`, when nobody answers any more.
         """
         self._check()
+        if self._was_cancelled:
+            # It may have received a message that its application does not know: not to be removed.
+            reason = "one of its requests was cancelled before its answer came"
+            await self.abort(reason)
+            raise TransactionAborted(
+                f"nothing of the transaction was done: {reason}", "do its work again"
+            )
         for branch in self._branches:
             try:
                 await branch.prepare()
@@ -226,6 +234,9 @@ class Transaction:
         except TransactionAborted:
             self._is_over = True
             await self._end_branches(commit=False)
+            raise
+        except asyncio.CancelledError:
+            self._was_cancelled = True
             raise
 
     async def _end_branches(self, *, commit: bool) -> None:

@@ -70,7 +70,8 @@ class Database:
                 for xid in await _called(connection.tpc_recover)
                 if self._is_ours(xid, qm)
             }
-            for branch in await qm.list_branches():
+            branches = await qm.list_branches()
+            for branch in branches:
                 transaction = bytes.fromhex(branch["transaction"])
                 if branch["resource"] != self.name or branch["decision"] not in DECIDED:
                     continue
@@ -82,6 +83,14 @@ class Database:
                 else:
                     continue  # it has prepared meanwhile: the next time
                 await qm.forget_branch(transaction, self.name)
+            known = {each["transaction"] for each in branches if each["resource"] == self.name}
+            for transaction, xid in waiting.items():
+                # Forgotten before it had prepared, by a recovery that was faster.
+                if transaction.hex() not in known:
+                    is_done = await qm.outcome(transaction) is not None
+                    decision = DECIDED[0] if is_done else DECIDED[1]
+                    await self._finish(connection, qm, xid, decision)
+                    told[decision].append(transaction.hex())
         finally:
             await _called(connection.close)
         self._is_recovered = True

@@ -15,6 +15,7 @@ from qmd.client import (
     BadRequest,
     NoSuchQueue,
     QueueManager,
+    TransactionAborted,
     blocking,
     chosen,
     connect,
@@ -239,6 +240,24 @@ async def test_journals_and_dead_letters_are_read_like_any_queue(qm: QueueManage
         r"DIRECT=OS:.\SYSTEM$;DEADLETTER", chosen(reason="did not reach"), timeout_s=30
     )
     assert dead.body == b"never"
+
+
+@with_client
+async def test_what_a_cancelled_receive_may_have_taken_is_not_removed_by_a_commit(
+    qm: QueueManager, other: QueueManager
+) -> None:
+    await qm.purge_queue("orders")
+    transaction = qm.transaction()
+    await transaction.begin()
+    waiting = asyncio.ensure_future(transaction.receive("orders", timeout_s=None))
+    await asyncio.sleep(0.05)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    await other.send("orders", b"nobody has seen it")
+    with pytest.raises(TransactionAborted, match="cancelled"):
+        await transaction.commit()
+    (message,) = await other.receive_many("orders", 9, timeout_s=5)
+    assert message.body == b"nobody has seen it"
 
 
 def test_without_await_it_is_the_same(daemon: Daemon) -> None:
