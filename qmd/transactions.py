@@ -226,8 +226,6 @@ class Transactions:
         try:
             self._check_received(transaction)
             routes = sending.check(transaction.messages, in_transaction=True)
-            for queue, mine in reader.taken.items():
-                reading.check_can_be_told(reader, queue, list(mine))
         except Refusal as refusal:
             self._abort(transaction, f"it could not be committed: {refusal.text}")
             raise
