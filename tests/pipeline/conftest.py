@@ -1,0 +1,64 @@
+"""One Spark session for all tests of a worker; without Spark or Java they are skipped, and say so.
+
+Tests that use the fixture `spark` are marked `xdist_group("spark")`, so that with several workers
+one of them has them all, and only one session is started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+SETTINGS = {
+    # Short jobs: what compiles fast counts more than what runs fast.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.streaming.stateStore.stateSchemaCheck": "false",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A session in local mode, with its folders among the tests' own."""
+    pytest.importorskip("pyspark", reason="the extra qmd[spark] is not installed")
+    from pipeline.session import NoJava, require_java, spark_session
+
+    try:
+        require_java()
+    except NoJava as none:
+        pytest.skip(str(none))
+    folder = tmp_path_factory.mktemp("spark")
+    with quiet_python():
+        session = spark_session(
+            "tests",
+            conf={
+                **SETTINGS,
+                "spark.local.dir": str(folder / "local"),
+                "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            },
+        )
+    yield session
+    session.stop()
+
+
+@contextlib.contextmanager
+def quiet_python() -> Iterator[None]:
+    """Java, and the Python processes that it starts, inherit no debug mode from the tests."""
+    kept = os.environ.pop("PYTHONASYNCIODEBUG", None)
+    try:
+        yield
+    finally:
+        if kept is not None:
+            os.environ["PYTHONASYNCIODEBUG"] = kept
