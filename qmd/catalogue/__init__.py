@@ -19,6 +19,7 @@ from qmd.catalogue import (
     classes,
     clients,
     data,
+    directory,
     limits,
     messages,
     names,
@@ -71,6 +72,7 @@ AREAS = (
     Area("Between an application and the daemon", 4001, 4099, clients.ENTRIES),
     Area("The command line", 5001, 5099, usage.ENTRIES),
     Area("Queued services", 6001, 6099, services.ENTRIES),
+    Area("The directory", 7001, 7099, directory.ENTRIES),
 )
 ENTRIES: tuple[Entry, ...] = tuple(entry for area in AREAS for entry in area.entries)
 RETIRED: frozenset[int] = frozenset()  # numbers of errors that there were

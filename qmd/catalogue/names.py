@@ -18,9 +18,9 @@ ENTRIES = (
         1102,
         "name_needs_directory",
         "The name says where its queue is only to those who have a directory service.",
-        "It is a public name (PUBLIC=...) or a distribution list (DL=...), and qmd works without"
-        " Active Directory.",
-        "Use a direct name: DIRECT=OS:host\\private$\\orders.",
+        "It is a public name (PUBLIC=...) or a distribution list (DL=...), and this queue manager"
+        ' has no directory: kind is "none" in the section [directory] of its configuration.',
+        "Use a direct name: DIRECT=OS:host\\private$\\orders. Or give it a directory.",
         "bad_name",
         "MQ_ERROR_NO_DS",
     ),

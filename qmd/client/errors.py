@@ -5,7 +5,8 @@
     │   ├── BadRequest  BadName  NoSuchQueue  QueueExists  WrongDelivery
     │   ├── AccessDenied  OverQuota  TooLarge  DiskFull  ReadOnly
     │   ├── NoSuchMessage  MessageTaken
-    │   └── NotTaken  Stopping  TransactionAborted
+    │   ├── NotTaken  Stopping  TransactionAborted
+    │   └── DirectoryFailed
     ├── NotConnected         nobody answers; nothing of the request was done
     ├── OutcomeUnknown       the connection broke while a change was under way
     └── NotHandedOver        closed while received messages were still waiting to be read
@@ -129,6 +130,13 @@ class TransactionAborted(QueueManagerError):
     """Nothing of the transaction was done, and never will be: its work can be done again."""
 
     code = "transaction_aborted"
+
+
+class DirectoryFailed(QueueManagerError):
+    """The directory is away, or will not do it; `code` says which.  What it has not got is
+    NoSuchQueue."""
+
+    code = "directory"
 
 
 class NotConnected(ClientError):

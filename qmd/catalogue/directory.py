@@ -1,0 +1,74 @@
+"""Errors of the directory."""
+
+from qmd.catalogue.entry import Entry
+
+ENTRIES = (
+    Entry(
+        7001,
+        "directory_failed",
+        "The directory answered with an error that qmd has no more precise word for.",
+        "The error says what the server said.",
+        "See `qmd directory status` and the server's own log.",
+        "directory",
+        "MQ_ERROR_DS_ERROR",
+    ),
+    Entry(
+        7002,
+        "not_in_directory",
+        "The directory has no such queue, list, alias or computer.",
+        "The GUID or path was mistyped, or its entry was deleted or has not come to the server that"
+        " was asked. That an entry is not there is remembered for a while (negative_age in the"
+        " section [directory]).",
+        "`qmd directory lookup NAME --fresh` asks anew. A direct name needs no directory.",
+        "no_such_queue",
+        "MQ_ERROR_QUEUE_NOT_FOUND",
+    ),
+    Entry(
+        7003,
+        "directory_away",
+        "The directory does not answer, and what it said earlier is too old.",
+        "Its server is down, cannot be reached, or answers too late; or its file was never whole."
+        " Nothing was sent, not even to those destinations that need no directory.",
+        "See `qmd directory status`. Direct names work meanwhile: DIRECT=OS:host\\orders.",
+        "directory",
+        "MQ_ERROR_NO_DS",
+    ),
+    Entry(
+        7004,
+        "directory_entry_unusable",
+        "An entry of the directory is there, but is not what it has to be.",
+        "A member of a list that is no queue, alias or list, an alias without a format name, or a"
+        " queue without its computer. The error names the entry.",
+        "Mend the entry in the directory.",
+        "directory",
+        "MQ_ERROR_NOT_A_CORRECT_OBJECT_CLASS",
+    ),
+    Entry(
+        7005,
+        "directory_read_only",
+        "The directory cannot be changed from here.",
+        "The file of [directory] may not be written by the daemon's user, or there is no directory"
+        " at all.",
+        "Edit it by hand, or give the daemon's user the right to write it and its folder.",
+        "directory",
+        "MQ_ERROR_WRITE_NOT_ALLOWED",
+    ),
+    Entry(
+        7006,
+        "directory_denied",
+        "The directory does not let the daemon's account do this.",
+        "The account that the daemon uses there may read, and not change this entry.",
+        "Give the account the right, or have an administrator make the entry.",
+        "directory",
+        "MQ_ERROR_ACCESS_DENIED",
+    ),
+    Entry(
+        7007,
+        "already_in_directory",
+        "The directory has an entry of that name already.",
+        "Names are unique without case: a queue on its computer, a list in the whole directory.",
+        "Choose another name, or delete the entry that is there.",
+        "directory",
+        "MQ_ERROR_QUEUE_EXISTS",
+    ),
+)

@@ -1,0 +1,90 @@
+"""Kind "none": workgroup mode.  [MS-MQDMPR] 3.1.1.1, the attribute WorkgroupMode
+
+Direct and private names work, and public queues of our own by their GUID; whatever needs a
+directory is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from protocol.format_name import SingleName
+from protocol.identifiers import guid_text
+from qmd.directory.interface import (
+    KIND_NONE,
+    AliasEntry,
+    DirectoryStatus,
+    ListEntry,
+    MachineEntry,
+    NewQueue,
+    NoDirectory,
+    QueueEntry,
+    SiteEntry,
+)
+
+
+class Nothing:
+    """A directory that there is not."""
+
+    kind = KIND_NONE
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def status(self) -> DirectoryStatus:
+        return DirectoryStatus(kind=KIND_NONE, state="none")
+
+    async def queue(self, guid: bytes) -> QueueEntry:
+        _refuse(f"PUBLIC={guid_text(guid)}")
+
+    async def queue_by_path(self, path: str) -> QueueEntry:
+        _refuse(f"the public queue {path}")
+
+    async def alias(self, path: str) -> AliasEntry:
+        _refuse(f"the queue alias {path}")
+
+    async def distribution_list(self, guid: bytes, domain: str | None = None) -> ListEntry:
+        _refuse(f"DL={guid_text(guid)}")
+
+    async def list_by_name(self, name: str) -> ListEntry:
+        _refuse(f"the distribution list {name}")
+
+    async def machine(self, guid: bytes) -> MachineEntry:
+        _refuse(f"the queue manager {guid_text(guid)}")
+
+    async def machine_by_name(self, name: str) -> MachineEntry:
+        _refuse(f"the computer {name}")
+
+    async def sites(self) -> tuple[SiteEntry, ...]:
+        _refuse("whoever asks for sites")
+
+    async def lists(self) -> tuple[ListEntry, ...]:
+        _refuse("whoever asks for distribution lists")
+
+    async def register_queue(self, new: NewQueue) -> QueueEntry:
+        _refuse(f"the public queue {new.computer}\\{new.queue}")
+
+    async def unregister_queue(self, guid: bytes) -> None:
+        _refuse(f"PUBLIC={guid_text(guid)}")
+
+    async def create_list(self, name: str, members: Sequence[SingleName] = ()) -> ListEntry:
+        _refuse(f"the distribution list {name}")
+
+    async def delete_list(self, guid: bytes) -> None:
+        _refuse(f"DL={guid_text(guid)}")
+
+    async def add_members(self, guid: bytes, members: Sequence[SingleName]) -> ListEntry:
+        _refuse(f"DL={guid_text(guid)}")
+
+    async def remove_members(self, guid: bytes, members: Sequence[SingleName]) -> ListEntry:
+        _refuse(f"DL={guid_text(guid)}")
+
+
+def _refuse(what: str) -> NoReturn:
+    raise NoDirectory(
+        f"{what} needs a directory, and this queue manager has none",
+        "Use a direct name, for example DIRECT=OS:host\\private$\\orders; or name a directory in"
+        " the section [directory] of the configuration.",
+    )
