@@ -165,7 +165,7 @@ class ControlConnection(asyncio.Protocol):
             self._handle(request)
         self._regulate()
 
-    def _handle(self, request: frames.AnyRequest) -> None:
+    def _handle(self, request: frames.Request) -> None:
         try:
             _HANDLERS[type(request)](self, request)
         except Refusal as refusal:

@@ -576,6 +576,7 @@ class _Head(msgspec.Struct, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
+_all_requests: Any = AnyRequest  # and those of other modules, see `add_verbs`
 _requests: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(AnyRequest)
 _replies: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Reply)
 _heads = msgspec.msgpack.Decoder(_Head)
@@ -591,10 +592,17 @@ def frame(value: msgspec.Struct) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-def decode_request(data: bytes | memoryview) -> AnyRequest:
+def decode_request(data: bytes | memoryview) -> Request:
     """Raises msgspec.ValidationError or msgspec.DecodeError with the place of the fault."""
-    request: AnyRequest = _decode(_requests, data)
+    request: Request = _decode(_requests, data)
     return request
+
+
+def add_verbs(verbs: Any) -> None:
+    """Requests of another module, one or a union of them: from now on they are decoded too."""
+    global _all_requests, _requests
+    _all_requests = _all_requests | verbs
+    _requests = msgspec.msgpack.Decoder(_all_requests)
 
 
 def decode_reply(data: bytes | memoryview) -> Reply:

@@ -21,6 +21,7 @@ from qmd.client.choice import chosen
 from qmd.client.errors import NotHandedOver
 from qmd.client.message import Message
 from qmd.client.new_message import Properties, new_message
+from qmd.client.pipeline import Pipeline
 from qmd.client.queue import Access, Place, Queue, Share
 from qmd.client.receiver import Receiver, Taken
 from qmd.client.sender import WINDOW_MESSAGES, Sender
@@ -62,6 +63,8 @@ class QueueManager:
     def __init__(self, path: Path, *, reconnect_s: float) -> None:
         self._caller = Caller(path, reconnect_s=reconnect_s)
         self._receiver = Receiver(self._caller)
+        #: Fixed ranges of queues and staged sends, for data pipelines.
+        self.pipeline = Pipeline(self._caller)
 
     async def __aenter__(self) -> QueueManager:
         await self._caller.open()

@@ -21,12 +21,16 @@ LAYERS: dict[str, set[str]] = {
     "storage": {"storage", "protocol", "aiosqlite", "msgspec"},
     "qmd.core": {"qmd.core", "protocol"},
     "qmd.frames": {"msgspec"},
+    "qmd.pipeline_frames": {"qmd.frames", "msgspec"},
     "qmd.units": set(),
     "qmd.setting_kinds": {"qmd.units", "protocol"},
     "qmd.settings": {"qmd.setting_kinds", "qmd.units", "protocol"},
     "qmd.config": {"qmd.settings"},
     "qmd.catalogue": {"qmd.catalogue"},
-    "qmd.client": {"qmd.client", "qmd.catalogue", "qmd.frames", "protocol", "msgspec", "uvloop"},
+    "qmd.client": {
+        *("qmd.client", "qmd.catalogue", "qmd.frames", "qmd.pipeline_frames"),
+        *("protocol", "msgspec", "uvloop"),
+    },
     "qmd.service": {"qmd.service", "qmd.client", "msgspec", "structlog"},
     "qmd.cli": {
         *("qmd.cli", "qmd.catalogue", "qmd.client", "qmd.config", "qmd.frames", "qmd.units"),

@@ -1,0 +1,335 @@
+"""What data pipelines ask of the queue manager: fixed ranges of queues, and staged sends.
+
+    run = await qm.pipeline.open_reader("archive", ["orders"])
+    [q] = run.queues
+    reserved = await qm.pipeline.reserve(run, q.queue, q.position, messages_max=20_000)
+    async for rows in qm.pipeline.read(q.queue, q.position, reserved.end, reader="archive"):
+        ...                                   # as often as it takes: the same rows every time
+    await qm.pipeline.consume(run, {q.queue: reserved.end})
+
+    await qm.pipeline.stage("etl", 7, partition=0, attempt="a1", messages=[...])
+    await qm.pipeline.publish("etl", 7, [Attempt(0, "a1", 1000)])     # all of it, once
+
+Whatever changes something returns after the change is on disk.  Everything here can be repeated:
+done twice it is done once, and so lost answers are asked for again by themselves.
+See docs/readers.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from qmd import pipeline_frames
+from qmd.client.caller import Caller
+from qmd.frames import NewMessage, StoredMessage
+from qmd.pipeline_frames import EVERYTHING, ROWS_MAX, Attempt, Filter, Rows
+
+STAGE_BYTES = 4 * 1024 * 1024  # of bodies in one request
+READ_BYTES = 8 * 1024 * 1024  # of packets in one answer
+_ROW_BYTES = 400  # what a row takes in a frame beside its body, about
+
+Facts = dict[str, Any]
+
+
+class ReadQueue(NamedTuple):
+    """A queue of a reader, as its run begins."""
+
+    queue: str  # its id: what is to be remembered of it
+    name: str  # what it is called now
+    position: int  # consumed up to it
+    reserved: int  # reserved up to it, by earlier runs
+    shared: bool
+
+
+class Run(NamedTuple):
+    """One run of a reader; a later one shuts it out."""
+
+    reader: str
+    fence: int
+    queues: tuple[ReadQueue, ...]
+
+
+class Reserved(NamedTuple):
+    end: int
+    messages: int
+    bytes: int
+    more: bool  # something is ready behind `end`
+
+
+class Split(NamedTuple):
+    """Ranges of a queue that were fixed at one moment."""
+
+    queue: str  # its id
+    until: int
+    messages: int
+    bytes: int
+    ranges: tuple[tuple[int, int, int], ...]  # after, until, about how many messages
+
+
+class Consumed(NamedTuple):
+    messages: int
+    bytes: int
+
+
+class Staged(NamedTuple):
+    rows: int  # of this attempt
+    bytes: int
+
+
+class Published(NamedTuple):
+    published: bool  # False: it was done before, and nothing was done now
+    messages: int
+    at_ms: int  # when it was done
+
+
+class Pipeline:
+    """Made by `QueueManager.pipeline`."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    # -- reading -----------------------------------------------------------------------------
+
+    async def open_reader(
+        self, reader: str, queues: Sequence[str], *, shared: bool = False, start: str = "oldest"
+    ) -> Run:
+        """Begin a run of the reader; runs before it are refused whatever they ask from now on.
+
+        `queues` by any spelling, or id.  `shared`: see `qmd.pipeline_frames.OpenReader`.
+        """
+        told = await self._caller.ask(
+            pipeline_frames.OpenReader, reader, list(queues), shared, start
+        )
+        return Run(
+            told["reader"],
+            told["fence"],
+            tuple(
+                ReadQueue(
+                    each["queue"],
+                    each["name"],
+                    each["position"],
+                    each["reserved"],
+                    each["shared"],
+                )
+                for each in told["queues"]
+            ),
+        )
+
+    async def reserve(
+        self,
+        run: Run,
+        queue: str,
+        start: int,
+        *,
+        messages_max: int = ROWS_MAX,
+        bytes_max: int = 0,
+    ) -> Reserved:
+        """Fix what comes behind position `start`: nobody else gets it, and it does not expire."""
+        told = await self._caller.ask(
+            pipeline_frames.Reserve,
+            run.reader,
+            run.fence,
+            queue,
+            start,
+            messages_max,
+            bytes_max,
+        )
+        return Reserved(told["end"], told["messages"], told["bytes"], told["more"])
+
+    async def read_range(
+        self,
+        queue: str,
+        after: int = 0,
+        until: int = 0,
+        *,
+        limit: int = ROWS_MAX,
+        bytes_max: int = READ_BYTES,
+        reader: str = "",
+        wanted: Filter = EVERYTHING,
+        bodies: bool = True,
+    ) -> Rows:
+        """One frame of a range, in columns; go on with `after` = its `next` until that is None.
+
+        With a reader positions are its own, and reserved; without one they are arrival numbers,
+        and `until` = 0 means all that is there now.
+        """
+        told = await self._caller.ask(
+            pipeline_frames.ReadRange,
+            queue,
+            after,
+            until,
+            limit,
+            bytes_max,
+            reader,
+            wanted,
+            bodies,
+        )
+        return msgspec.convert(told, Rows)
+
+    async def read(
+        self,
+        queue: str,
+        after: int = 0,
+        until: int = 0,
+        *,
+        reader: str = "",
+        wanted: Filter = EVERYTHING,
+        bodies: bool = True,
+        limit: int = ROWS_MAX,
+        bytes_max: int = READ_BYTES,
+    ) -> AsyncIterator[Rows]:
+        """All frames of a range, the next one being asked for while one is worked on."""
+
+        def ask(after: int, until: int) -> asyncio.Task[Rows]:
+            return asyncio.ensure_future(
+                self.read_range(
+                    queue,
+                    after,
+                    until,
+                    limit=limit,
+                    bytes_max=bytes_max,
+                    reader=reader,
+                    wanted=wanted,
+                    bodies=bodies,
+                )
+            )
+
+        ahead: asyncio.Task[Rows] | None = ask(after, until)
+        try:
+            while ahead is not None:
+                rows = await ahead
+                ahead = None if rows.next is None else ask(rows.next, rows.until)
+                if rows.count:
+                    yield rows
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+
+    async def split_range(self, queue: str, parts: int, *, after: int = 0, until: int = 0) -> Split:
+        """Ranges of about as many messages, by arrival number: what is there now, or `until`."""
+        told = await self._caller.ask(pipeline_frames.SplitRange, queue, parts, after, until)
+        return Split(
+            told["queue"],
+            told["until"],
+            told["messages"],
+            told["bytes"],
+            tuple((first, last, count) for first, last, count in told["ranges"]),
+        )
+
+    async def consume(self, run: Run, ends: Mapping[str, int]) -> Consumed:
+        """The reader is done with everything up to these positions, by queue id."""
+        told = await self._caller.ask(pipeline_frames.Consume, run.reader, run.fence, dict(ends))
+        return Consumed(told["messages"], told["bytes"])
+
+    async def list_readers(self) -> list[Facts]:
+        """What each reader has to do with each of its queues."""
+        readers: list[Facts] = await self._caller.ask(pipeline_frames.ListReaders)
+        return readers
+
+    async def release_reader(
+        self, reader: str, queue: str = "", *, dry_run: bool = False
+    ) -> Consumed:
+        """Forget a reader, or what it has to do with one queue; its messages are ready again.
+
+        Returns how many those are.
+        """
+        told = await self._caller.ask(pipeline_frames.ReleaseReader, reader, queue, dry_run)
+        return Consumed(told["messages"], told["bytes"])
+
+    # -- writing -----------------------------------------------------------------------------
+
+    async def stage(
+        self,
+        query: str,
+        epoch: int,
+        *,
+        partition: int,
+        attempt: str,
+        messages: Sequence[NewMessage],
+        first_row: int = 0,
+    ) -> Staged:
+        """Keep rows of one attempt (see `new_message`), in pieces of some MB; nobody sees them.
+
+        `first_row` is the number of the first of them within the attempt: 0, and then as many as
+        were staged before.
+        """
+        staged = Staged(0, 0)
+        for start, piece in _pieces(messages):
+            told = await self._caller.ask(
+                pipeline_frames.Stage, query, epoch, partition, attempt, first_row + start, piece
+            )
+            staged = Staged(told["rows"], told["bytes"])
+        return staged
+
+    async def publish(self, query: str, epoch: int, attempts: Sequence[Attempt]) -> Published:
+        """Send all rows of exactly these attempts in one transaction, by partition, then row.
+
+        An epoch that was published before is not published again.
+        """
+        told = await self._caller.ask(pipeline_frames.Publish, query, epoch, list(attempts))
+        return Published(told["published"], told["messages"], told["at_ms"])
+
+    async def discard_stages(
+        self,
+        query: str = "",
+        epoch: int | None = None,
+        *,
+        partition: int | None = None,
+        attempt: str = "",
+        older_than_s: int = 0,
+    ) -> Facts:
+        """Remove what was staged and not published; -> {stages, rows, bytes}."""
+        facts: Facts = await self._caller.ask(
+            pipeline_frames.DiscardStages, query, epoch, partition, attempt, older_than_s
+        )
+        return facts
+
+    async def list_stages(self) -> list[Facts]:
+        """What is staged, one entry for each attempt."""
+        stages: list[Facts] = await self._caller.ask(pipeline_frames.ListStages)
+        return stages
+
+
+def each_message(rows: Rows) -> Iterator[tuple[int, StoredMessage]]:
+    """A frame's messages one by one, each with its position: `Message(stored)` makes more of it.
+
+    For few of them; for many, take the columns as they are.
+    """
+    count = rows.count
+    longs, ints = struct.Struct(f"<{count}q"), struct.Struct(f"<{count}i")
+    positions, lookup_ids = longs.unpack(rows.positions), longs.unpack(rows.lookup_ids)
+    arrived, expires = longs.unpack(rows.arrived_at_ms), longs.unpack(rows.expires_at_s)
+    aborts, moves = ints.unpack(rows.abort_counts), ints.unpack(rows.move_counts)
+    offsets = struct.unpack(f"<{count + 1}i", rows.offsets)
+    reasons = rows.reasons or [None] * count
+    for at in range(count):
+        yield (
+            positions[at],
+            StoredMessage(
+                lookup_ids[at],
+                arrived[at],
+                rows.packets[offsets[at] : offsets[at + 1]],
+                reasons[at],
+                aborts[at],
+                moves[at],
+                None,
+                None if expires[at] < 0 else expires[at],
+            ),
+        )
+
+
+def _pieces(messages: Sequence[NewMessage]) -> Iterator[tuple[int, list[NewMessage]]]:
+    start, piece, size = 0, list[NewMessage](), 0
+    for at, message in enumerate(messages):
+        size += len(message.body) + len(message.extension) + _ROW_BYTES
+        if piece and (size > STAGE_BYTES or len(piece) == ROWS_MAX):
+            yield start, piece
+            start, piece, size = at, [], len(message.body) + _ROW_BYTES
+        piece.append(message)
+    if piece:
+        yield start, piece
