@@ -237,7 +237,7 @@ class Endings:
                 is_local=is_local,
             )
             if result.acknowledgment is not None:
-                manager.outgoing.acknowledge_to_application(original, result.acknowledgment, batch)
+                manager.acknowledging.to_application(original, result.acknowledgment, batch)
             if result.final_ack is not None:
                 to_be_told.append(packet)
             if result.journal:
@@ -249,7 +249,7 @@ class Endings:
             elif result.final_ack is None and message_class != MessageClass.ACK_RECEIVE:
                 discarded.append(packet)
         if to_be_told:
-            manager.outgoing.send_final_acks(to_be_told, message_class, batch)
+            manager.acknowledging.send_final_acks(to_be_told, message_class, batch)
         if discarded:
             recorder.record(
                 Kind.DISCARDED,

@@ -301,7 +301,7 @@ class Incoming:
             if transaction is not None:
                 accepted[stream] = (transaction.sequence_id, transaction.sequence_number)
                 if flags & _JOURNALED_BITS:
-                    manager.outgoing.expect_final_ack(packet)
+                    manager.acknowledging.expect_final_ack(packet)
                 level = 7
             else:
                 level = 7 - (message.base.flags & 7)
@@ -362,9 +362,7 @@ class Incoming:
             if packet[3] & _TRACING_BIT:
                 manager.tracing.arrived(message, packet, batch)
             if message.properties.flags & POSITIVE_ARRIVAL:
-                manager.outgoing.acknowledge_to_application(
-                    message, MessageClass.ACK_REACH_QUEUE, batch
-                )
+                manager.acknowledging.to_application(message, MessageClass.ACK_REACH_QUEUE, batch)
         if final_acks:
             self._final_acks(connection, final_acks, now)
         if heard:
@@ -614,9 +612,9 @@ class Incoming:
                 target if queue is None else queue.name,
             )
         if result.acknowledgment is not None and not known:
-            manager.outgoing.acknowledge_to_application(message, result.acknowledgment, batch)
+            manager.acknowledging.to_application(message, result.acknowledgment, batch)
         if result.final_ack is not None:
-            final_ack = manager.outgoing.final_ack(
+            final_ack = manager.acknowledging.final_ack(
                 message, result.final_ack, address=connection.host
             )
             if not known:

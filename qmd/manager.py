@@ -23,6 +23,7 @@ from protocol.direct_name import DirectName, queue_key
 from protocol.format_name import parse_destination
 from protocol.identifiers import message_id_text
 from qmd import quotas
+from qmd.acknowledging import Acknowledging
 from qmd.administration import Administration
 from qmd.asking import Asking
 from qmd.branches import Branches
@@ -123,6 +124,7 @@ class QueueManager:
         self.peers = Peers(self)
         self.incoming = Incoming(self)
         self.outgoing = Outgoing(self)
+        self.acknowledging = Acknowledging(self)
         self.clock.when_set = self.outgoing.clock_was_set
         self.routes = Routes(self)
         self.sending = Sending(self)

@@ -8,41 +8,24 @@ the peer refuses it for good.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
-from protocol import (
-    ORDER_QUEUE_NUMBER,
-    DirectQueueName,
-    FinalAckBody,
-    OrderAckBody,
-    PrivateQueueName,
-    UserMessage,
-)
-from protocol.direct_name import PORT, Transport, parse_wire_name
-from protocol.errors import InvalidName
+from protocol import FinalAckBody, OrderAckBody, UserMessage
+from protocol.direct_name import PORT
 from protocol.format_name import DirectName, FormatName, PrivateName, PublicName, parse_format_name
 from protocol.identifiers import guid_bytes, guid_text, sequence_id
-from qmd.compose import PRIORITY_MAX, queue_address
-from qmd.core.acknowledgment import (
-    FinalAcks,
-    administration_queues,
-    build_acknowledgment,
-    final_ack_packet,
-    order_queue_of,
-)
+from qmd.acknowledging import ORDER_QUEUE
+from qmd.compose import queue_address
 from qmd.core.fate import reason_text
 from qmd.core.sequence import ImpossibleOrderAck, OutgoingSequence
 from qmd.core.stored_packet import (
     is_express,
     message_number,
-    names_destination_directly,
     reach_time_s,
-    source_of,
     wants_journal,
 )
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, Handed, InFlight, OutgoingQueue
@@ -70,19 +53,6 @@ REFILL_ROWS = 512
 RELEASE_DELAY_S = 0.02
 TIMESTAMP_LATEST = 0xFFFF0000  # in the year 2106; they have 32 bits
 REFILL_BYTES = 4 * 1024 * 1024
-WAYS_BACK_MAX = 10_000  # remembered, of sources that are told how their messages ended
-ORDER_QUEUE = "order_queue$"
-
-
-class _WayBack:
-    """How final acks get to one source."""
-
-    __slots__ = ("acks", "host", "queue")
-
-    def __init__(self, queue: OutgoingQueue, host: str, acks: FinalAcks) -> None:
-        self.queue = queue
-        self.host = host  # "": not known
-        self.acks = acks
 
 
 #: Key, packet, and the last second of its life.
@@ -104,8 +74,6 @@ class Outgoing:
         self._releasable_told: dict[OutgoingQueue, Handed] = {}
         self._release_timer: asyncio.TimerHandle | None = None
         self._when_released: list[Callable[[], None]] = []
-        self._ways_back: dict[tuple[bytes, bool], _WayBack] = {}
-        self._order_hosts: dict[bytes, str] = {}  # where sources were when they were last told
         self.transmitted_count = 0
 
     @property
@@ -126,11 +94,11 @@ class Outgoing:
         awaiting: Totals,
     ) -> None:
         """An outgoing queue as the disk has it; all of it counts as sent once."""
-        # "NAME via GUID": see `acknowledge_to_application`.
+        # "NAME via GUID": see `Acknowledging`.
         text, _, via = row.destination.partition(" via ")
         name = parse_format_name(text)
         if via and isinstance(name, DirectName) and name.queue == ORDER_QUEUE:
-            self._order_hosts[guid_bytes(via)] = name.host
+            self._manager.acknowledging.met(guid_bytes(via), name.host)
         sequence = OutgoingSequence(
             row.sequence_id,
             row.base,
@@ -540,162 +508,6 @@ class Outgoing:
                 queue.new_pass("nobody had acknowledged it in time", transactional_only=True)
             queue.link.wake()
         self.arm_resend(queue)
-
-    # Acknowledgments that we send.
-
-    def acknowledge_to_application(
-        self, original: UserMessage, message_class: int, batch: Batch
-    ) -> None:
-        """An administration acknowledgment, to each of the queues where the original asks for it.
-
-        [MS-MQQB] 3.1.7.15; nothing is sent when it names none.
-        """
-        manager = self._manager
-        for destination in administration_queues(original, manager.id):
-            packet = build_acknowledgment(
-                original,
-                message_class,
-                destination=destination,
-                own_id=manager.id,
-                message_number=manager.next_message_number(),
-                sent_time=int(manager.environment.time()),
-            )
-            name: FormatName
-            if isinstance(destination, DirectQueueName):
-                try:
-                    name = parse_wire_name(destination.name)
-                except InvalidName as error:
-                    # The original bears it; whoever wrote that gets no answer.
-                    manager.log_limited("no_administration_queue", "name", reason=str(error))
-                    continue
-            elif isinstance(destination, PrivateQueueName):
-                name = PrivateName(destination.queue_manager, destination.number)
-            else:
-                name = PublicName(destination)
-            manager.sending.send_packet(
-                name, packet, batch, via=self._session_to(original.user.source_queue_manager, name)
-            )
-            manager.recorder.one(
-                Kind.ACKNOWLEDGED,
-                original,
-                message_class=message_class,
-                to_queue=str(name),
-            )
-
-    def _session_to(self, guid: bytes, name: FormatName) -> bytes | None:
-        """The GUID, if there is a session with it and `name` is a queue of it.  [MS-MQQB] 1.3.5.1
-
-        The name says nothing of ports, so where several queue managers share an address, only
-        its session leads to the right one.
-        """
-        connection = self._manager.peers.connection_to(guid)
-        if (
-            connection is not None
-            and isinstance(name, DirectName)
-            and name.transport == "TCP"
-            and (name.host, name.port) == (connection.host, PORT)
-        ):
-            return guid
-        return None
-
-    def final_ack(self, original: UserMessage, message_class: int, *, address: str) -> bytes:
-        """[MS-MQQB] 3.1.7.17: the packet that tells the source that its message was refused.
-
-        `address` is where the message came from.
-        """
-        return final_ack_packet(
-            original,
-            message_class,
-            destination=order_queue_of(
-                original.user.source_queue_manager,
-                address,
-                by_direct_name=isinstance(original.user.destination_queue, DirectQueueName),
-            ),
-            own_id=self._manager.id,
-            message_number=self._manager.next_message_number(),
-            sent_time=int(self._manager.environment.time()),
-        )
-
-    def send_final_acks(self, packets: Sequence[bytes], message_class: int, batch: Batch) -> None:
-        """Tell the sources of these messages how they ended after they had been accepted.
-
-        [MS-MQQB] 3.1.7.2.2; with what ends them, because this must arrive, whatever crashes.
-        """
-        manager = self._manager
-        sent_time = int(manager.environment.time())
-        told: dict[_WayBack, tuple[list[bytes], list[Appended]]] = {}
-        for packet in packets:
-            way = self._way_back(packet)
-            if way is None:
-                continue
-            key = manager.next_lookup_id(PRIORITY_MAX)
-            ack = way.acks.packet(
-                packet,
-                message_class,
-                message_number=manager.next_message_number(),
-                sent_time=sent_time,
-            )
-            appended = self.append(way.queue, key, ack, batch)
-            manager.sending.tell(way.queue, ack, key)
-            originals, acks = told.setdefault(way, ([], []))
-            originals.append(packet)
-            acks.append(appended)
-        for way, (originals, acks) in told.items():
-            batch.when_durable(partial(self.appended, way.queue, acks))
-            manager.recorder.record(
-                Kind.FINAL_ACK_SENT,
-                originals,
-                batch=batch,
-                peer=guid_text(source_of(originals[0])),
-                message_class=message_class,
-                to_queue=way.queue.destination,
-            )
-
-    def expect_final_ack(self, packet: bytes) -> None:
-        """A message was accepted whose source will have to be told of its end.
-
-        The way there is remembered with it: after a restart there may be no session to it, and
-        its address is known nowhere else.
-        """
-        self._way_back(packet)
-
-    def met(self, guid: bytes, host: str) -> None:
-        """A session with that queue manager came about: so it is there."""
-        if len(self._order_hosts) >= WAYS_BACK_MAX:
-            self._order_hosts.clear()
-        self._order_hosts[guid] = host
-
-    def _way_back(self, packet: bytes) -> _WayBack | None:
-        """To the order queue of the message's source; None if there is none.
-
-        [MS-MQQB] 3.1.7.17.  Over whatever session with it there is, or will be; where its address
-        is known, it is dialled.
-        """
-        source = source_of(packet)
-        by_direct_name = names_destination_directly(packet)
-        connection = self._manager.peers.connection_to(source)
-        way = self._ways_back.get((source, by_direct_name))
-        host = self._order_hosts.get(source, "") if connection is None else connection.host
-        if way is not None and (not host or way.host == host):
-            return way
-        name: FormatName = PrivateName(source, ORDER_QUEUE_NUMBER)
-        via = None
-        if host:
-            with contextlib.suppress(InvalidName):  # an address with a scope has no name
-                name = DirectName(Transport.TCP, host, PORT, ORDER_QUEUE, private=True)
-                via = source
-        try:
-            queue = self._manager.routes.route_name(name, for_acknowledgments=True, via=via)
-        except Refusal as refusal:
-            self._manager.log_limited("acknowledgment_not_sent", str(name), reason=refusal.text)
-            return way
-        assert isinstance(queue, OutgoingQueue)
-        destination = order_queue_of(source, host, by_direct_name=bool(host) and by_direct_name)
-        if len(self._ways_back) >= WAYS_BACK_MAX:
-            self._ways_back.clear()
-        way = _WayBack(queue, host, FinalAcks(destination, self._manager.id))
-        self._ways_back[source, by_direct_name] = way
-        return way
 
     # What operators do.
 

@@ -122,7 +122,7 @@ class Peers:
         assert guid is not None
         self._handshakes.pop(connection, None)
         connection.handshake_done = True
-        self._manager.outgoing.met(guid, connection.host)
+        self._manager.acknowledging.met(guid, connection.host)
         self._by_guid.setdefault(guid, []).append(connection)
         self._manager.log_limited(
             "session_opened",

@@ -346,7 +346,7 @@ class Undelivered:
             by_final_ack=message_class not in _FOUND_HERE,
         )
         if result.acknowledgment is not None:
-            self._manager.outgoing.acknowledge_to_application(
+            self._manager.acknowledging.to_application(
                 original, result.acknowledgment, self._manager.storage.batch
             )
 
