@@ -6,6 +6,8 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 # More words for pytest: make test ARGS='-x tests/unit'
 ARGS ?=
+# How many tests run at once: they wait for disks and clocks half of their time.  0: in one process.
+WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 1) + 1)))
 # How long `make fuzz` works on each of its targets, and on which (all of them).
 SECONDS ?= 60
 TARGETS ?=
@@ -48,7 +50,7 @@ demo: setup ## two queue managers, 22,000 messages, four kills: nothing lost, no
 	@$(PY) -m benchmarks.demo
 
 test: setup ## every test
-	@PYTHONASYNCIODEBUG=1 $(PY) -m pytest -q $(ARGS)
+	@PYTHONASYNCIODEBUG=1 $(PY) -m pytest -q -n $(WORKERS) $(ARGS)
 
 simulate: setup ## queue managers in worlds of bad luck, SEEDS=1000 from FIRST=1 on; SEED=n replays one
 	@$(PY) -m tests.simulation \
