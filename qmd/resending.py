@@ -71,7 +71,7 @@ class Resending:
     ) -> Result:
         """Returns what the request `frames.Resend` is answered with.  Raises Refusal."""
         chosen = await self._manager.choosing.choose(queue, choice, piece)
-        news = [self._new(message, changes) for message in chosen.messages]
+        news = [self._new(queue, message, changes) for message in chosen.messages]
         if dry_run:
             for new in news:
                 self._check_destination(new.destination)
@@ -121,7 +121,7 @@ class Resending:
         if not old:
             done.set_result(_result(chosen, [], []))
             return
-        news = [self._new(message, changes) for message in old]
+        news = [self._new(queue, message, changes) for message in old]
         batch = manager.storage.batch
         ids: list[str] = []
         try:
@@ -161,7 +161,7 @@ class Resending:
         batch.when_durable(durable)
         assert batch is manager.storage.batch, "what was sent and what is removed are one commit"
 
-    def _new(self, message: StoredMessage, changes: Changes) -> NewMessage:
+    def _new(self, queue: LocalQueue, message: StoredMessage, changes: Changes) -> NewMessage:
         """The message as its application would hand it over now.  Raises Refusal."""
         packet = parse_user_message(message.packet)
         properties, user = packet.properties, packet.user
@@ -190,6 +190,11 @@ class Resending:
             else _name(packet, user.flags.response_type, user.response_queue),
             admin_queue=_name(packet, user.flags.admin_type, user.admin_queue),
             acknowledge=int(properties.flags),
+            sender_id=packet.security.sender_id if packet.security is not None else b"",
+            connector_type=user.connector_type or b"",
+            message_class=_own_class(packet, message),
+            report_queue=_report_queue(packet),
+            dead_letter_queue="" if changes.to else _own_dead_letter_queue(queue, message),
         )
 
     def original_destination(self, packet: UserMessage, reason: str) -> str:
@@ -256,6 +261,28 @@ def _name(packet: UserMessage, kind: int, value: Any) -> str:
         case 2:  # one of the source's
             return str(PrivateName(user.source_queue_manager, value))
     return ""
+
+
+def _own_class(packet: UserMessage, message: StoredMessage) -> int:
+    """A connector's; the class of a dead letter says why it is one, and was another before."""
+    if packet.user.connector_type is None or message.reason is not None:
+        return 0
+    return int(packet.properties.message_class)
+
+
+def _own_dead_letter_queue(queue: LocalQueue, message: StoredMessage) -> str:
+    """Whoever named a queue for the dead letter gets that of the new message there too."""
+    if message.reason is None or queue.is_read_only:
+        return ""
+    return queue.name if queue.transactional == is_transactional(message.packet) else ""
+
+
+def _report_queue(packet: UserMessage) -> str:
+    """Where reports of a traced message go, "" for one that is not traced."""
+    debug = packet.debug
+    if not packet.base.flags.tracing or debug is None or debug.queue is None:
+        return ""
+    return str(PublicName(debug.queue))
 
 
 def _let_go(queue: LocalQueue, messages: list[StoredMessage]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from protocol import parse_user_message
+from protocol.format_name import PublicName
 from protocol.identifiers import correlation_text
 from qmd.client.choice import chosen
 from qmd.client.message import Message
@@ -63,6 +64,60 @@ async def test_a_dead_letter_is_sent_again_to_where_it_was_sent(hosts: Hosts) ->
     assert new.id != old
     assert new.correlation_id == old
     assert new.time_to_be_received == 1, "it counts anew"
+
+
+@hosted
+async def test_what_connectors_tracers_and_auditors_need_goes_with_it(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    rare = {
+        "sender_id": bytes.fromhex("010100000000000512000000"),
+        "connector_type": bytes(range(16)),
+        "message_class": 0x2134,
+        "report_queue": str(PublicName(guid(7))),
+    }
+    await a.send("orders", b"1", **rare)
+
+    await resend(a, "orders")
+
+    (stored,) = await a.peek("orders")
+    new = Message(stored)
+    assert new.sender_id == rare["sender_id"]
+    assert new.packet.user.connector_type == rare["connector_type"]
+    assert new.packet.properties.message_class == rare["message_class"]
+    assert (new.traced, new.report_queue) == (True, rare["report_queue"])
+
+
+@hosted
+async def test_the_class_of_a_dead_letter_is_not_that_of_the_new_message(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    await dead(a, b"1", connector_type=bytes(range(16)))
+    await hosts.reap(a)
+
+    await resend(a, DEAD_LETTERS)
+
+    (stored,) = await a.peek("orders")
+    assert Message(stored).message_class == "normal"
+
+
+@hosted
+async def test_a_message_that_dies_again_comes_to_the_queue_of_its_application_again(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    await a.create("troubles")
+    await dead(a, b"1", dead_letter_queue="troubles")
+    await hosts.reap(a)
+    assert a.queue("troubles").messages == 1
+
+    await resend(a, "troubles")
+    assert (a.queue("orders").messages, a.queue("troubles").messages) == (1, 0)
+    a.world.ahead_s += 10
+    await hosts.reap(a)
+
+    assert (a.queue("orders").messages, a.queue("troubles").messages) == (0, 1)
 
 
 @hosted
