@@ -18,28 +18,37 @@ SEEDS ?= 1000
 FIRST ?= 1
 SEED ?=
 
-# Every command below runs this interpreter, which holds exactly what the lock file names.
+# Every command below runs this interpreter, which holds exactly what the lock files name: what qmd
+# needs, and, for those that need them, the tools and everything that is optional.
 PY := .venv/bin/python
 READY := .venv/ready
+TOOLS := .venv/tools
+PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test simulate mutants soak fuzz model check bench format clean install uninstall
+.PHONY: help setup tools run demo test simulate mutants soak fuzz model check bench format clean install uninstall
 
 help: ## list these targets
 	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
 
-setup: $(READY) ## create .venv from the lock file (every target below does so when it has to)
+setup: $(READY) ## create .venv with what qmd needs (every target below does so when it has to)
 
-$(READY): requirements-dev.lock pyproject.toml
+tools: $(TOOLS) ## the same with tools, Spark and whatever else is optional: more than a gigabyte
+
+$(READY): requirements.lock requirements-build.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { \
 	  echo "$(PYTHON) was not found: qmd needs Python 3.11 or later; name it with PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "$(PYTHON) is too old: qmd needs Python 3.11 or later; name one with PYTHON=..." >&2; exit 1; }
 	@echo "setting up .venv with $$($(PYTHON) --version) ..."
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
-	@$(PY) -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements-dev.lock
-	@$(PY) -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation \
-	  --config-settings editable_mode=compat --editable .
+	@$(PIP) --require-hashes -r requirements.lock -r requirements-build.lock
+	@$(PIP) --no-deps --no-build-isolation --config-settings editable_mode=compat --editable .
+	@touch $@
+
+$(TOOLS): requirements-dev.lock $(READY)
+	@echo "adding tools and optional libraries, among them Spark: some minutes ..."
+	@$(PIP) --require-hashes -r requirements-dev.lock
 	@touch $@
 
 run: setup ## start one queue manager in the foreground, with its data in ./run
@@ -49,37 +58,37 @@ run: setup ## start one queue manager in the foreground, with its data in ./run
 demo: setup ## two queue managers, 22,000 messages, four kills: nothing lost, nothing twice
 	@$(PY) -m benchmarks.demo
 
-test: setup ## every test
+test: tools ## every test
 	@PYTHONASYNCIODEBUG=1 $(PY) -m pytest -q -n $(WORKERS) $(ARGS)
 
-simulate: setup ## queue managers in worlds of bad luck, SEEDS=1000 from FIRST=1 on; SEED=n replays one
+simulate: tools ## queue managers in worlds of bad luck, SEEDS=1000 from FIRST=1 on; SEED=n replays one
 	@$(PY) -m tests.simulation \
 	  $(if $(SEED),--seed $(SEED),--first $(FIRST) --seeds $(SEEDS)) $(ARGS)
 
-mutants: setup ## faults put into the code on purpose: the simulation has to notice each
+mutants: tools ## faults put into the code on purpose: the simulation has to notice each
 	@$(PY) -m tests.simulation.mutants $(ARGS)
 
-soak: setup ## hostile networks, crashes, power losses and new seeds, for HOURS=1
+soak: tools ## hostile networks, crashes, power losses and new seeds, for HOURS=1
 	@$(PY) -m tests.soak --hours $(HOURS) $(ARGS)
 
-fuzz: setup ## every parser against inputs of its own making, SECONDS=60 for each
-	@if $(PY) -c 'import atheris' 2>/dev/null || $(PY) -m pip --disable-pip-version-check install \
-	  --quiet --require-hashes --only-binary :all: -r requirements-fuzz.lock; then \
+fuzz: tools ## every parser against inputs of its own making, SECONDS=60 for each
+	@if $(PY) -c 'import atheris' 2>/dev/null || $(PIP) \
+	  --require-hashes --only-binary :all: -r requirements-fuzz.lock; then \
 	  $(PY) -m tests.fuzz --seconds $(SECONDS) $(TARGETS); \
 	else echo "fuzzing skipped: atheris, the fuzzer, is not to be had for this Python here"; fi
 
-model: setup ## the formal model of the exactly-once core, checked exhaustively
+model: tools ## the formal model of the exactly-once core, checked exhaustively
 	@$(PY) -m model
 
-check: setup ## formatting, lint and types: what a change must pass
+check: tools ## formatting, lint and types: what a change must pass
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy --strict protocol storage qmd pipeline
 
-bench: setup ## the numbers that we promise, measured
+bench: tools ## the numbers that we promise, measured
 	@$(PY) -m benchmarks
 
-format: setup ## put the code into the one format
+format: tools ## put the code into the one format
 	@$(PY) -m ruff format .
 	@$(PY) -m ruff check --fix .
 
