@@ -10,7 +10,12 @@ import qmd
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-LOCKS = ["requirements.lock", "requirements-build.lock", "requirements-dev.lock", "requirements-fuzz.lock"]
+LOCKS = [
+    "requirements.lock",
+    "requirements-build.lock",
+    "requirements-dev.lock",
+    "requirements-fuzz.lock",
+]
 
 
 def locked(lock):
