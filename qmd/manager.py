@@ -33,6 +33,8 @@ from qmd.compose import queue_address
 from qmd.confirmations import UNCONFIRMED_AGE_S, Confirmations
 from qmd.damage import Damage
 from qmd.dead_letters import DeadLetters
+from qmd.directory.kinds import open_directory
+from qmd.directory.resolving import Own, Resolver
 from qmd.endings import Endings
 from qmd.environment import Environment
 from qmd.event_log import EventLog
@@ -127,6 +129,13 @@ class QueueManager:
         self.acknowledging = Acknowledging(self)
         self.clock.when_set = self.outgoing.clock_was_set
         self.routes = Routes(self)
+        self.directory = open_directory(settings.directory, changed=self._directory_changed)
+        self.resolver = Resolver(
+            self.directory,
+            Own(self.id, self.routes.is_local, self.routes.path_of_guid),
+            settings.directory,
+            now=self.loop.time,
+        )
         self.sending = Sending(self)
         self.reading = Reading(self)
         self.transactions = Transactions(self)
@@ -167,6 +176,7 @@ class QueueManager:
         try:
             manager = cls(settings, environment, storage, name)
             await manager._restore()
+            await manager.directory.start()
         except BaseException:
             await storage.close()
             raise
@@ -214,6 +224,7 @@ class QueueManager:
         self.stopping = True
         self.asking.stop()
         self.peers.stop()
+        await self.directory.stop()
         await asyncio.sleep(0)  # what the sessions still say is written
         self.outgoing.release()
         self.clock.save()
@@ -223,6 +234,11 @@ class QueueManager:
         self.recorder.stop()
         self.timers.cancel_all()
         await self.storage.close()
+
+    def _directory_changed(self) -> None:
+        """What was looked up may be wrong now."""
+        self.resolver.forget()
+        self.routes.forget()
 
     def next_message_number(self) -> int:
         """[MS-MQQB] 3.1.1.3 MessageIdOrdinal: 32 bits, each number once."""

@@ -78,6 +78,11 @@ class Routes:
             self._by_guid = {queue.guid: queue for queue in self._manager.queues.values()}
         return self._by_guid.get(guid)
 
+    def path_of_guid(self, guid: bytes) -> str | None:
+        """The path of our queue of that public name."""
+        queue = self.queue_by_guid(guid)
+        return None if queue is None else queue.name
+
     def describe(self, message: UserMessage) -> str:
         """The destination of a packet, for people."""
         user = message.user
@@ -249,6 +254,7 @@ class Routes:
         """What names stand for has to be found out anew."""
         self._routes.clear()
         self._by_guid.clear()
+        self._manager.resolver.own_queues_changed()
         self._manager.incoming.queues_changed()
 
 

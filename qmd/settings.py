@@ -254,6 +254,39 @@ class TransactionsSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DirectorySettings:
+    """Where public queues, distribution lists and other computers are looked up."""
+
+    kind: str = setting(
+        Choice(("none", "file")),
+        "none",
+        "None: workgroup mode, for direct and private names. File: a TOML file.",
+    )
+    file: Path = setting(
+        Location(), "directory.toml", 'The file of kind "file"; several hosts may share it.'
+    )
+    reload_s: float = setting(
+        Duration("10ms", "1h"), "1s", "How often the file is looked at, whether it has changed."
+    )
+    timeout_s: float = setting(
+        Duration("10ms", "10m"),
+        "5s",
+        "How long a send or another request waits for the directory.",
+    )
+    age_s: float = setting(
+        Duration("0s", "7d"), "5m", "How long what the directory said is used without asking anew."
+    )
+    negative_age_s: float = setting(
+        Duration("0s", "1d"), "15s", "The same of what the directory has not got."
+    )
+    pause_s: float = setting(
+        Duration("0s", "10m"),
+        "2s",
+        "How long a directory that was found away is not asked again.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSettings:
     """The database; there is seldom a reason to change these."""
 
@@ -309,6 +342,7 @@ class Settings:
     quotas: QuotasSettings = field(default_factory=QuotasSettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     transactions: TransactionsSettings = field(default_factory=TransactionsSettings)
+    directory: DirectorySettings = field(default_factory=DirectorySettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
     events: EventsSettings = field(default_factory=EventsSettings)
     log: LogSettings = field(default_factory=LogSettings)
@@ -322,6 +356,7 @@ SECTIONS: dict[str, type[Any]] = {
     "quotas": QuotasSettings,
     "delivery": DeliverySettings,
     "transactions": TransactionsSettings,
+    "directory": DirectorySettings,
     "storage": StorageSettings,
     "events": EventsSettings,
     "log": LogSettings,

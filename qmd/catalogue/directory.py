@@ -71,4 +71,31 @@ ENTRIES = (
         "directory",
         "MQ_ERROR_QUEUE_EXISTS",
     ),
+    Entry(
+        7008,
+        "too_many_targets",
+        "The name stands for more queues than one message can be sent to.",
+        "Distribution lists were expanded, and 10,000 queues are the most.",
+        "Send to parts of the list, or to lists that are shorter.",
+        "bad_name",
+        "MQ_ERROR_INSUFFICIENT_RESOURCES",
+    ),
+    Entry(
+        7009,
+        "directory_file_unreadable",
+        "The file of the directory cannot be read.",
+        "It is not there, or the daemon's user may not read it, or it is far too long.",
+        "See file in the section [directory] of the configuration, and the rights of the file.",
+        "configuration",
+    ),
+    Entry(
+        7010,
+        "directory_file_broken",
+        "The file of the directory is not as it has to be.",
+        "It is no TOML, or has an unknown key, a name twice, or names what is not in it. The error"
+        " says file and line. What the daemon had read before stays in force.",
+        "Mend the line; `qmd directory check FILE` says whether it is whole. The daemon reads it by"
+        " itself.",
+        "configuration",
+    ),
 )

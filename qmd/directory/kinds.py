@@ -1,0 +1,24 @@
+"""Which directory the configuration names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from qmd.directory.interface import KIND_FILE, Directory
+from qmd.directory.nothing import Nothing
+
+if TYPE_CHECKING:
+    from qmd.settings import DirectorySettings
+
+
+def open_directory(settings: DirectorySettings, *, changed: Callable[[], None]) -> Directory:
+    """The directory, not yet started; `changed` is called when what it said may be wrong now.
+
+    A kind is imported when it is used: the others need not know its libraries.
+    """
+    if settings.kind == KIND_FILE:
+        from qmd.directory.file import FileDirectory
+
+        return FileDirectory(settings, changed=changed)
+    return Nothing()

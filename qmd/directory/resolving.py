@@ -1,0 +1,533 @@
+r"""Names become targets: which queues a message goes to, and how each is reached.
+
+    resolver.resolve_cached(name)    without waiting; None: `resolve` has to be awaited
+    await resolver.resolve(name)     asks the directory
+
+Distribution lists are expanded, lists within lists too; a list that contains itself is entered
+once, and a queue that a top-level element has more than once is one target of it.  Elements that
+are written twice stay two: each is sent to.  [MS-MQMQ] 2.1.7, [MS-MQDMPR] 3.1.1
+
+Rules that must hold:
+- all targets or none: what cannot be resolved raises, and the error names the element;
+- what the directory said is used until its age is over, also while the directory is away; then it
+  is `DirectoryAway`.  That an entry is not there is kept as well, for a shorter time;
+- nobody waits longer than `[directory] timeout`; and not at all where the directory was found away
+  just now;
+- direct names, and private names of any queue manager, never wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from protocol.direct_name import DirectName, Transport, parse_address
+from protocol.errors import InvalidName
+from protocol.format_name import (
+    ConnectorName,
+    DistributionListName,
+    FormatName,
+    MachineName,
+    MulticastName,
+    MultipleName,
+    PublicName,
+    SingleName,
+)
+from protocol.path_name import parse_local_path
+from qmd.directory.interface import (
+    KIND_NONE,
+    Directory,
+    DirectoryAway,
+    EntryUnusable,
+    ListEntry,
+    MachineEntry,
+    NotInDirectory,
+    QueueEntry,
+)
+from qmd.directory.spelling import (
+    AliasPath,
+    ListPath,
+    QueuePath,
+    Spelled,
+    elements_of,
+    name_of,
+    parse_spelling,
+)
+from qmd.refusal import Refusal
+
+if TYPE_CHECKING:
+    from qmd.settings import DirectorySettings
+
+T = TypeVar("T")
+
+TARGETS_MAX = 10_000  # of one name; as many as a header can tell, protocol/multi_queue.py
+ENTRIES_MAX = 100_000  # kept of what the directory said
+RESOLUTIONS_MAX = 10_000  # kept of what names came to
+ASKED_AT_ONCE_MAX = 64  # of the members of lists
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One queue that a copy of the message goes to.
+
+    `name` is what the packet says, and what the outgoing queue is called; `element` is the index
+    of the top-level element that it comes from.  `direct` is a way there as it was found now, None
+    for our own queues and for private names; `machine` is the queue manager of a public queue,
+    whose addresses of later days `Resolver.machine` tells.  `transactional`: None where nobody
+    says.
+    """
+
+    name: SingleName
+    element: int
+    direct: DirectName | None
+    machine: MachineEntry | None = None
+    transactional: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """`name` is the format name that was asked for, path names and aliases as what they stand
+    for; `expires_at` is of the resolver's clock, and infinite where no directory was asked."""
+
+    name: FormatName
+    targets: tuple[Target, ...]
+    expires_at: float = math.inf
+
+
+class _Kept(NamedTuple):
+    """An answer of the directory: an entry, or that there is none."""
+
+    answer: Any
+    expires_at: float
+
+
+class Own(NamedTuple):
+    """What the queue manager itself knows."""
+
+    id: bytes
+    is_local: Callable[[DirectName], bool]
+    queue_of_guid: Callable[[bytes], str | None]
+    r"""The path of our queue that PUBLIC=guid stands for, `orders` or `private$\orders`."""
+
+
+class Resolver:
+    """Asks `directory`, and keeps what it said."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        own: Own,
+        settings: DirectorySettings,
+        *,
+        now: Callable[[], float],
+    ) -> None:
+        self.directory = directory
+        self._now = now  # seconds, of a clock that only goes on
+        self._own = own
+        self._settings = settings
+        self._entries: dict[Hashable, _Kept] = {}
+        self._asking: dict[Hashable, asyncio.Task[Any]] = {}
+        self._resolutions: dict[FormatName | str, Resolution] = {}
+        self._away: DirectoryAway | None = None
+        self._away_until = -math.inf
+        self._room = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
+        self.asked_count = 0  # of the directory
+        self.kept_count = 0  # answered from what was kept
+
+    # Format names.
+
+    def resolve_cached(self, name: FormatName) -> Resolution | None:
+        """What can be said at once; None: await `resolve`.  Raises Refusal as that does."""
+        kept = self._resolutions.get(name)
+        if kept is not None and kept.expires_at > self._now():
+            return kept
+        elements = elements_of(name)
+        targets: list[Target] = []
+        for index, element in enumerate(elements):
+            if isinstance(element, DistributionListName):
+                if self.directory.kind == KIND_NONE:
+                    break  # `resolve` refuses it, and waits for nobody
+                return None
+            with _at(name, index, element):
+                if isinstance(element, PublicName) and not self._is_own(element):
+                    return None
+                targets.append(self._target_at_once(element, index))
+        else:
+            return self._keep(name, Resolution(name, tuple(targets)))
+        return None
+
+    async def resolve(self, name: FormatName) -> Resolution:
+        """The targets of a name, after asking the directory where that is needed.
+
+        Raises Refusal, of which NotInDirectory, DirectoryAway, EntryUnusable, NoDirectory; its
+        text names the element.
+        """
+        at_once = self.resolve_cached(name)
+        if at_once is not None:
+            return at_once
+        return await self._in_time(self._resolve(name))
+
+    async def _resolve(self, name: FormatName) -> Resolution:
+        # TaskGroup would hide which element it was behind a group of errors.
+        asked = [
+            asyncio.ensure_future(self._resolve_element(name, index, element))
+            for index, element in enumerate(elements_of(name))
+        ]
+        try:
+            found = [await each for each in asked]
+        finally:
+            for each in asked:
+                each.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        targets = tuple(target for targets, _ in found for target in targets)
+        if len(targets) > TARGETS_MAX:
+            raise _too_many(name)
+        return self._keep(name, Resolution(name, targets, min(expiry for _, expiry in found)))
+
+    # Spellings.
+
+    def resolve_text_cached(self, text: str) -> Resolution | None:
+        """The same of any spelling, path names and aliases too."""
+        kept = self._resolutions.get(text)
+        if kept is not None and kept.expires_at > self._now():
+            return kept
+        spelled = self.parse(text)
+        if not all(isinstance(each, SingleName) for each in spelled):
+            return None
+        found = self.resolve_cached(name_of(spelled))  # type: ignore[arg-type]  # all are names
+        return None if found is None else self._keep(text, found)
+
+    async def resolve_text(self, text: str) -> Resolution:
+        """Raises Refusal."""
+        at_once = self.resolve_text_cached(text)
+        if at_once is not None:
+            return at_once
+        return await self._in_time(self._resolve_text(text))
+
+    async def _resolve_text(self, text: str) -> Resolution:
+        name, expires_at = await self.understand(text)
+        found = self.resolve_cached(name) or await self._resolve(name)
+        expires_at = min(expires_at, found.expires_at)
+        return self._keep(text, Resolution(name, found.targets, expires_at))
+
+    def parse(self, text: str) -> tuple[Spelled, ...]:
+        """What was written, element by element.  Raises Refusal.
+
+        In workgroup mode the path of a public queue is a direct name, as it always was.
+        """
+        try:
+            spelled = parse_spelling(text, local_host=".", is_local=self._own.is_local)
+        except InvalidName as error:
+            raise Refusal("name_not_understood", f"{text!r} is no queue's name: {error}") from error
+        if self.directory.kind != KIND_NONE:
+            return spelled
+        return tuple(each.direct if isinstance(each, QueuePath) else each for each in spelled)
+
+    async def understand(self, text: str) -> tuple[FormatName, float]:
+        """The format name that a spelling stands for, and until when.  Raises Refusal."""
+        found, expires_at = [], math.inf
+        spelled = self.parse(text)
+        for index, each in enumerate(spelled):
+            with _at_place(len(spelled), index, each):
+                element, until = await self._understand(each)
+            found.append(element)
+            expires_at = min(expires_at, until)
+        try:
+            return name_of(tuple(found)), expires_at
+        except InvalidName as error:
+            raise Refusal("name_not_understood", f"{text!r} is no queue's name: {error}") from error
+
+    async def _understand(self, spelled: Spelled) -> tuple[SingleName, float]:
+        match spelled:
+            case QueuePath():
+                remedy = f"If it is there all the same, use its direct name: {spelled.direct}."
+                entry, until = await self.queue_by_path(spelled.path, remedy)
+                return PublicName(entry.guid), until
+            case ListPath():
+                found, until = await self._ask(
+                    ("list", spelled.name.lower()),
+                    partial(self.directory.list_by_name, spelled.name),
+                )
+                return DistributionListName(found.guid), until
+            case AliasPath():
+                alias, until = await self._ask(
+                    ("alias", spelled.name.lower()), partial(self.directory.alias, spelled.name)
+                )
+                return alias.target, until
+        return spelled, math.inf
+
+    # Single entries, kept like everything.
+
+    async def queue(self, guid: bytes) -> tuple[QueueEntry, float]:
+        """A public queue, and until when that is known."""
+        return await self._ask(("queue", guid), partial(self.directory.queue, guid))
+
+    async def queue_by_path(self, path: str, remedy: str = "") -> tuple[QueueEntry, float]:
+        ask = partial(self.directory.queue_by_path, path)
+        try:
+            return await self._ask(("path", path.lower()), ask)
+        except NotInDirectory as error:
+            if remedy:
+                raise NotInDirectory(error.what, remedy) from error
+            raise
+
+    async def machine(self, guid: bytes) -> tuple[MachineEntry, float]:
+        """A queue manager, for whoever looks for its addresses and sites."""
+        return await self._ask(("machine", guid), partial(self.directory.machine, guid))
+
+    async def distribution_list(self, name: DistributionListName) -> tuple[ListEntry, float]:
+        return await self._ask(
+            ("list", name),
+            partial(self.directory.distribution_list, name.distribution_list, name.domain),
+        )
+
+    def forget(self) -> None:
+        """The directory has changed: everything is asked anew."""
+        self._entries.clear()
+        self._resolutions.clear()
+        self._away_until = -math.inf
+
+    @property
+    def kept_entries(self) -> int:
+        return len(self._entries)
+
+    def own_queues_changed(self) -> None:
+        """What stands for a queue of ours may be another one now."""
+        self._resolutions.clear()
+
+    # Within.
+
+    async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
+        """However many questions it takes."""
+        timeout_s = self._settings.timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await work
+        except TimeoutError:
+            raise self._late() from None
+
+    async def _resolve_element(
+        self, name: FormatName, index: int, element: SingleName
+    ) -> tuple[list[Target], float]:
+        with _at(name, index, element):
+            if not isinstance(element, DistributionListName):
+                target, expires_at = await self._target(element, index)
+                return [target], expires_at
+            members, expires_at = await self._expand(element)
+            found = await _all([self._member(element, member, index) for member in members])
+        return [target for target, _ in found], min([expires_at, *(until for _, until in found)])
+
+    async def _member(
+        self, of: DistributionListName, member: SingleName, index: int
+    ) -> tuple[Target, float]:
+        try:
+            return await self._target(member, index)
+        except Refusal as error:
+            raise _named(error, f"its member {member}") from error
+
+    async def _expand(self, name: DistributionListName) -> tuple[list[SingleName], float]:
+        """The queues of a list and of the lists within it: each once, as they are met, depth
+        first, the members of a list in their order."""
+        seen: set[str] = {name.key}
+        queues: dict[str, SingleName] = {}
+        entry, expires_at = await self.distribution_list(name)
+        ahead: list[SingleName] = [*reversed(entry.members)]
+        lists = {entry.guid}
+        while ahead:
+            member = ahead.pop()
+            key = member.key
+            if not isinstance(member, DistributionListName):
+                if len(queues) >= TARGETS_MAX and key not in queues:
+                    raise _too_many(name)
+                queues.setdefault(key, member)
+                continue
+            if key in seen:
+                continue
+            seen.add(key)
+            try:
+                inner, until = await self.distribution_list(member)
+            except Refusal as error:
+                raise _named(error, f"its member {member}") from error
+            expires_at = min(expires_at, until)
+            # A list is one list, with its domain and without.
+            if inner.guid not in lists:
+                lists.add(inner.guid)
+                ahead += reversed(inner.members)
+        return list(queues.values()), expires_at
+
+    async def _target(self, element: SingleName, index: int) -> tuple[Target, float]:
+        if isinstance(element, PublicName) and not self._is_own(element):
+            _check_sendable(element)
+            entry, until = await self.queue(element.queue)
+            return self._public_target(element, entry, index), until
+        return self._target_at_once(element, index), math.inf
+
+    def _target_at_once(self, element: SingleName, index: int) -> Target:
+        """Of a name that needs no directory.  Raises Refusal for one that cannot be sent to."""
+        _check_sendable(element)
+        direct = element if isinstance(element, DirectName) else None
+        return Target(element, index, direct)
+
+    def _public_target(self, name: PublicName, entry: QueueEntry, index: int) -> Target:
+        if entry.machine.guid == self._own.id:
+            # The directory knows a queue of ours by a GUID that we do not: by its path, then.
+            own = DirectName(Transport.OS, ".", 1801, entry.queue)
+            return Target(own, index, own, entry.machine, entry.transactional)
+        if entry.machine.foreign:
+            raise Refusal(
+                "name_not_reachable",
+                f"{name} is {entry.path}, a queue of a foreign computer, and there is no connector",
+            )
+        way = _way(entry.machine, entry.queue)
+        return Target(name, index, way, entry.machine, entry.transactional)
+
+    def _is_own(self, name: PublicName) -> bool:
+        return self._own.queue_of_guid(name.queue) is not None
+
+    def _keep(self, name: FormatName | str, resolution: Resolution) -> Resolution:
+        if len(self._resolutions) >= RESOLUTIONS_MAX:
+            self._resolutions.clear()
+        self._resolutions[name] = resolution
+        return resolution
+
+    async def _ask(self, key: Hashable, ask: Callable[[], Awaitable[T]]) -> tuple[T, float]:
+        """The answer and the time it is good until; asked for once, however many wait for it."""
+        kept = self._entries.get(key)
+        if kept is not None and kept.expires_at > self._now():
+            self.kept_count += 1
+            return _answer(kept)
+        if self._away is not None and self._away_until > self._now():
+            raise _named(self._away, "")
+        task = self._asking.get(key)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._fetch(key, ask))
+            self._asking[key] = task
+            task.add_done_callback(partial(self._asked, key))
+        # Whoever gives up leaves it to the others.
+        return _answer(await asyncio.shield(task))
+
+    async def _fetch(self, key: Hashable, ask: Callable[[], Awaitable[Any]]) -> _Kept:
+        try:
+            async with self._room, asyncio.timeout(self._settings.timeout_s):
+                self.asked_count += 1
+                answer = await ask()
+        except TimeoutError:
+            raise self._found_away(self._late()) from None
+        except DirectoryAway as error:
+            raise self._found_away(error) from error
+        except NotInDirectory as error:
+            kept = _Kept(error, self._now() + self._settings.negative_age_s)
+        else:
+            kept = _Kept(answer, self._now() + self._settings.age_s)
+        self._away = None
+        if len(self._entries) >= ENTRIES_MAX:
+            self._entries.clear()
+        self._entries[key] = kept
+        return kept
+
+    def _late(self) -> DirectoryAway:
+        where = self.directory.status().where
+        return DirectoryAway(f"no answer within {self._settings.timeout_s:g} s", where=where)
+
+    def _found_away(self, error: DirectoryAway) -> DirectoryAway:
+        self._away = error
+        self._away_until = self._now() + self._settings.pause_s
+        return error
+
+    def _asked(self, key: Hashable, task: asyncio.Task[Any]) -> None:
+        if self._asking.get(key) is task:
+            del self._asking[key]
+        if not task.cancelled():
+            task.exception()  # seen, also if nobody waits any more
+
+
+def _answer(kept: _Kept) -> tuple[Any, float]:
+    if isinstance(kept.answer, NotInDirectory):
+        raise _named(kept.answer, "")
+    return kept.answer, kept.expires_at
+
+
+async def _all(tasks: list[Any]) -> list[Any]:
+    """The results in order; the first error in order, and then nothing goes on."""
+    running = [asyncio.ensure_future(each) for each in tasks]
+    try:
+        return [await each for each in running]
+    finally:
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def _way(machine: MachineEntry, queue: str) -> DirectName:
+    """A direct name that leads to the machine; raises EntryUnusable where its address is none."""
+    address = machine.addresses[0] if machine.addresses else machine.name
+    try:
+        transport, host, port = parse_address(address, 0, "address", None)
+        return DirectName(transport, host, port, *parse_local_path(queue, 0, "queue"))
+    except InvalidName as error:
+        raise EntryUnusable(
+            f"the directory's entry of {machine.name} has an address that is none: {error}"
+        ) from error
+
+
+def _check_sendable(name: SingleName) -> None:
+    """Raises Refusal for what nothing can be sent to, wherever it is."""
+    if isinstance(name, MachineName) or (name.read_only and not isinstance(name, DirectName)):
+        raise Refusal(
+            "queue_read_only",
+            f"{name} is a journal or dead-letter queue",
+            "Journals and dead-letter queues can be read, and not be sent to.",
+        )
+    if isinstance(name, ConnectorName | MulticastName) or (
+        isinstance(name, DirectName) and name.transport not in (Transport.TCP, Transport.OS)
+    ):
+        raise Refusal(
+            "name_not_reachable",
+            f"{name} cannot be reached: messages go over TCP, and neither to connectors nor by"
+            " multicast or HTTP",
+            "Use DIRECT=TCP:address\\queue or DIRECT=OS:host\\queue.",
+        )
+
+
+class _at_place:  # reads as a word
+    """Errors within name the element, where there are several."""
+
+    def __init__(self, count: int, index: int, element: object) -> None:
+        self._where = f"element {index + 1} of {count}, {element}" if count > 1 else ""
+        self._element = str(element)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, Refusal):
+            return
+        if self._where:
+            raise _named(error, self._where) from error
+        if self._element not in error.text:
+            raise _named(error, self._element) from error
+
+
+def _at(name: FormatName, index: int, element: SingleName) -> _at_place:
+    count = len(name.elements) if isinstance(name, MultipleName) else 1
+    return _at_place(count, index, element)
+
+
+def _named(error: Refusal, where: str) -> Refusal:
+    """The same error, with the place before its text."""
+    named = Refusal.__new__(type(error))
+    named.__dict__.update(error.__dict__)
+    named.text = f"{where}: {error.text}" if where else error.text
+    named.args = (named.text,)
+    return named
+
+
+def _too_many(name: FormatName) -> Refusal:
+    return Refusal(
+        "too_many_targets",
+        f"{str(name)[:80]} stands for more than {TARGETS_MAX} queues",
+        "Send to parts of it.",
+    )

@@ -1,0 +1,143 @@
+r"""What people write where a directory may be needed: format names, and names of its entries.
+
+hostb\orders       a public queue, by its path name      [MS-MQMQ] 2.1.1
+list:all-orders    a distribution list, by its name
+alias:sales        a queue alias, by its name
+anything else      as `parse_destination` reads it; and lists of all of these, with commas
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from protocol.direct_name import PROTOCOLS, DirectName, Transport
+from protocol.errors import InvalidName
+from protocol.format_name import (
+    ELEMENTS_MAX,
+    FormatName,
+    MultipleName,
+    parse_destination,
+)
+from protocol.path_name import NameRule
+from protocol.single_name import PARSERS, SingleName
+
+LIST_PREFIX, ALIAS_PREFIX = "list:", "alias:"
+ENTRY_CHARACTERS_MAX = 255  # of a list's or an alias' name; that of a common name in LDAP is 64
+
+ENTRY_NAME = NameRule(
+    ENTRY_CHARACTERS_MAX,
+    frozenset(map(chr, range(0x21, 0x7F))) - frozenset('\\;+,"='),
+    'ASCII characters from "!" to "~" except \\ ; + , = and the double quote',
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePath:
+    r"""`computer\queue`: a public queue; `direct` is the name that it is without a directory."""
+
+    path: str
+    direct: DirectName
+
+    def __str__(self) -> str:
+        return self.path
+
+
+@dataclass(frozen=True, slots=True)
+class ListPath:
+    """A distribution list by its name."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"{LIST_PREFIX}{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class AliasPath:
+    """A queue alias by its name."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"{ALIAS_PREFIX}{self.name}"
+
+
+Spelled = SingleName | QueuePath | ListPath | AliasPath
+
+
+def parse_spelling(
+    text: str, *, local_host: str, is_local: Callable[[DirectName], bool]
+) -> tuple[Spelled, ...]:
+    """The elements of any spelling, one or several.  Raises InvalidName.
+
+    `is_local` says of a computer's name whether it is ours: our own queues need no directory.
+    """
+    prefix = "formatname:"
+    start = len(prefix) if text[: len(prefix)].lower() == prefix else 0
+    parts = text[start:].split(",", ELEMENTS_MAX)
+    if not any(map(_is_entry, parts)):
+        # The usual case, and the one whose errors count their offsets over the whole text.
+        name = parse_destination(text, local_host=local_host)
+        elements = elements_of(name)
+        if start:
+            return elements
+        return tuple(map(lambda p, e: _as_path(p, e, is_local), parts, elements))
+    if len(parts) > ELEMENTS_MAX:
+        rule = f"found another element; at most {ELEMENTS_MAX} are allowed"
+        raise InvalidName("format_name", len(text), rule)
+    found: list[Spelled] = []
+    offset = start
+    for index, part in enumerate(parts):
+        found.append(_parse_part(part, offset, index, local_host, is_local))
+        offset += len(part) + 1
+    return tuple(found)
+
+
+def elements_of(name: FormatName) -> tuple[SingleName, ...]:
+    """The elements of a format name; of a single one that itself."""
+    return name.elements if isinstance(name, MultipleName) else (name,)
+
+
+def name_of(elements: tuple[SingleName, ...]) -> FormatName:
+    """The other way round."""
+    return elements[0] if len(elements) == 1 else MultipleName(elements)
+
+
+def _is_entry(part: str) -> bool:
+    lowered = part.lower()
+    return lowered.startswith((LIST_PREFIX, ALIAS_PREFIX))
+
+
+def _parse_part(
+    part: str, offset: int, index: int, local_host: str, is_local: Callable[[DirectName], bool]
+) -> Spelled:
+    lowered = part.lower()
+    for prefix, kind in ((LIST_PREFIX, ListPath), (ALIAS_PREFIX, AliasPath)):
+        if lowered.startswith(prefix):
+            name = part[len(prefix) :]
+            ENTRY_NAME.check(name, f"element[{index}].{prefix[:-1]}", offset + len(prefix))
+            return kind(name)
+    try:
+        element = parse_destination(part, local_host=local_host)
+    except InvalidName as error:
+        raise InvalidName(
+            f"element[{index}].{error.field}", offset + error.offset, error.rule
+        ) from error
+    assert not isinstance(element, MultipleName)  # the commas are gone
+    return _as_path(part, element, is_local)
+
+
+def _as_path(part: str, element: SingleName, is_local: Callable[[DirectName], bool]) -> Spelled:
+    r"""`hostb\orders` as the path of a public queue; what was written as DIRECT= stays that."""
+    if (
+        not isinstance(element, DirectName)
+        or element.transport is not Transport.OS
+        or element.private
+        or element.read_only
+        or is_local(element)
+        or part.partition("=")[0].lower() in PARSERS
+        or part.partition(":")[0].lower() in PROTOCOLS
+    ):
+        return element
+    return QueuePath(f"{element.host}\\{element.queue}", element)
