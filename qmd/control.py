@@ -23,7 +23,8 @@ import structlog
 
 from qmd import frames, overview
 from qmd.administration import Purged
-from qmd.frames import Done, FrameBuffer, FrameError, Refused
+from qmd.directory.resolving import MustAsk, Resolution
+from qmd.frames import Done, FrameBuffer, FrameError, Refused, Request
 from qmd.local_queue import LocalQueue, Reader
 from qmd.refusal import Refusal
 from qmd.resending import Changes
@@ -91,6 +92,7 @@ class ControlConnection(asyncio.Protocol):
         server.connection_count += 1
         self._serial = server.connection_count  # a connection that is older has a lower one
         self._backlog: deque[memoryview] = deque()  # asked for, and not begun
+        self._asking = False  # the directory, about the next request: those behind it wait
         self._under_way = 0  # begun, and not answered
         self._output: list[bytes] = []
         self._output_bytes = 0
@@ -150,7 +152,12 @@ class ControlConnection(asyncio.Protocol):
 
     def _work(self) -> None:
         """Begin with what was asked for, as long as the answers find their way out."""
-        while self._backlog and self._under_way < REQUESTS_MAX and self._may_write.is_set():
+        while (
+            self._backlog
+            and not self._asking
+            and self._under_way < REQUESTS_MAX
+            and self._may_write.is_set()
+        ):
             self._under_way += 1
             frame = self._backlog.popleft()
             try:
@@ -168,8 +175,40 @@ class ControlConnection(asyncio.Protocol):
     def _handle(self, request: frames.Request) -> None:
         try:
             _HANDLERS[type(request)](self, request)
+        except MustAsk as ask:
+            self._asking = True
+            self._keep(self._changing, self._ask_and_go_on(request, ask))
         except Refusal as refusal:
             self._refuse(request.number, refusal)
+
+    async def _ask_and_go_on(self, request: Request, ask: MustAsk) -> None:
+        """Begin again when the directory has answered; what came behind it stays behind it."""
+        try:
+            await self._begin_again(request, ask)
+        except Exception as bug:
+            self._manager.fail(bug)
+            return
+        self._asking = False
+        self._work()
+
+    async def _begin_again(self, request: Request, ask: MustAsk) -> None:
+        manager, answers = self._manager, dict[str, Resolution | Refusal]()
+        while self._transport is not None:  # or nothing was done, and nobody waits for it
+            try:
+                answers[ask.name] = await manager.resolver.resolve_text(ask.name)
+            except Refusal as refusal:
+                answers[ask.name] = refusal
+            manager.routes.answers = answers
+            try:
+                _HANDLERS[type(request)](self, request)
+                return
+            except MustAsk as further:
+                ask = further
+            except Refusal as refusal:
+                self._refuse(request.number, refusal)
+                return
+            finally:
+                manager.routes.answers = {}
 
     def _refuse(self, number: int, refusal: Refusal) -> None:
         self._answer(_refused(number, refusal))
@@ -236,7 +275,10 @@ class ControlConnection(asyncio.Protocol):
         number: int,
         work: Coroutine[Any, Any, object],
     ) -> None:
-        task = self._loop.create_task(self._finish(number, work))
+        self._keep(tasks, self._finish(number, work))
+
+    def _keep(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
@@ -281,9 +323,13 @@ class ControlConnection(asyncio.Protocol):
                 "a message that is to be sent once has no id by which it can be known again",
                 "Choose one: up to 64 bytes of your own, another for each message.",
             )
-        return await self._manager.transactions.send_once(
-            request.messages, request.token, self._serial
-        )
+        while True:
+            try:
+                return await self._manager.transactions.send_once(
+                    request.messages, request.token, self._serial
+                )
+            except MustAsk as ask:
+                await self._manager.resolver.resolve_text(ask.name)
 
     def _take(self, request: frames.Take) -> None:
         queue = self._manager.routes.find_queue(request.queue)

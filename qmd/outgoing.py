@@ -111,7 +111,9 @@ class Outgoing:
             destination=row.destination,
             key=row.destination.casefold(),
             address=queue_address(name),
-            link=self._link(name, guid_bytes(via) if via else None),
+            link=self._link(
+                name, guid_bytes(via) if via else None, _machine_of(name, via, row.address)
+            ),
             sequence=sequence,
             paused=row.paused,
             others=messages - transactional,
@@ -141,10 +143,12 @@ class Outgoing:
         *,
         for_acknowledgments: bool = False,
         via: bytes | None = None,
+        machine: bytes | None = None,
     ) -> OutgoingQueue:
         """The outgoing queue for a destination, made when it is the first message.
 
         With `via` it leads over a session with the queue manager of that GUID, if there is one.
+        `machine`: the queue manager of a public queue, as the directory says.
         Peers can make us send acknowledgments to names of their choice, and so may use up only
         a half of all ids.
         """
@@ -169,7 +173,7 @@ class Outgoing:
             destination=destination,
             key=key,
             address=queue_address(name),
-            link=self._link(name, via),
+            link=self._link(name, via, machine),
             usage=manager.usage,
             sequence=OutgoingSequence(
                 sequence_id(timestamp, 1), resend_intervals_s=manager.settings.delivery.resend_s
@@ -538,12 +542,14 @@ class Outgoing:
         self._last_timestamp = max(self._last_timestamp, timestamp)
         self._next_id = max(self._next_id, queue.id + 1)
 
-    def _link(self, name: FormatName, via: bytes | None) -> Link:
+    def _link(self, name: FormatName, via: bytes | None, machine: bytes | None = None) -> Link:
         peers = self._manager.peers
         if via is not None and isinstance(name, DirectName):
             return peers.link_to_queue_manager(via, (name.host, name.port))
         if via is not None and isinstance(name, PublicName):
             return peers.link_to_queue_manager(via)
+        if machine is not None:
+            return peers.link_to_queue_manager(machine)
         if isinstance(name, DirectName) and name.transport in ("TCP", "OS"):
             return peers.link_to_address(name.host, name.port or PORT)
         if isinstance(name, PrivateName):
@@ -554,3 +560,8 @@ class Outgoing:
             " a queue manager that has a session with this one",
             "Use DIRECT=TCP:address\\queue or DIRECT=OS:host\\queue.",
         )
+
+
+def _machine_of(name: FormatName, via: str, address: str) -> bytes | None:
+    """The queue manager of a public queue, as its outgoing queue was kept."""
+    return guid_bytes(address) if isinstance(name, PublicName) and not via else None

@@ -72,6 +72,8 @@ class Resending:
         """Returns what the request `frames.Resend` is answered with.  Raises Refusal."""
         chosen = await self._manager.choosing.choose(queue, choice, piece)
         news = [self._new(queue, message, changes) for message in chosen.messages]
+        for destination in {new.destination for new in news}:
+            await self._manager.resolver.resolve_text(destination)
         if dry_run:
             for new in news:
                 self._check_destination(new.destination)

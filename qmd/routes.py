@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import math
 from typing import TYPE_CHECKING
 
 from protocol import DirectQueueName, UserMessage
 from protocol.direct_name import PORT, DirectName, parse_wire_name, queue_key
 from protocol.errors import InvalidName, ProtocolError
-from protocol.format_name import FormatName, PrivateName, PublicName, parse_destination
+from protocol.format_name import (
+    DistributionListName,
+    FormatName,
+    MultipleName,
+    PrivateName,
+    PublicName,
+    parse_destination,
+)
 from qmd.asking import QUEUE as HISTORY_QUEUE
 from qmd.compose import (
     NO_ADDRESS,
     QueueAddress,
     reply_address,
 )
+from qmd.directory.resolving import MustAsk, Resolution, Target
 from qmd.local_queue import LocalQueue
 from qmd.outgoing_queue import OutgoingQueue
 from qmd.refusal import Refusal
@@ -37,6 +46,8 @@ class Routes:
         self._routes: dict[str, Route] = {}
         self._by_guid: dict[bytes, LocalQueue] = {}
         self._reply_addresses: dict[str, QueueAddress] = {"": NO_ADDRESS}
+        #: What the directory has just said, while the request that had to ask begins again.
+        self.answers: dict[str, Resolution | Refusal] = {}
 
     def find_queue(self, text: str) -> LocalQueue:
         """Our queue by any spelling.  Raises Refusal."""
@@ -95,18 +106,37 @@ class Routes:
         return "of the name that it bears"
 
     def route(self, text: str) -> Route:
+        """Where a name of one queue leads.
+
+        Raises Refusal; MustAsk where the directory has to be asked first.
+        """
         route = self._routes.get(text)
         if route is not None:
             return route
-        try:
-            name = parse_destination(text, local_host=".")
-        except InvalidName as error:
-            raise Refusal("name_not_understood", f"{text!r} is no queue's name: {error}") from error
-        route = self.route_name(name)
-        if len(self._routes) >= ROUTES_MAX:
-            self._routes.clear()
-        self._routes[text] = route
+        found = self.resolved(text)
+        if isinstance(found.name, MultipleName | DistributionListName):
+            return self.route_name(found.name)
+        route = self.route_target(found.targets[0])
+        if found.expires_at == math.inf:  # what the directory said may change
+            if len(self._routes) >= ROUTES_MAX:
+                self._routes.clear()
+            self._routes[text] = route
         return route
+
+    def resolved(self, text: str) -> Resolution:
+        """What a destination stands for, said at once.  Raises Refusal, MustAsk."""
+        answer = self.answers.get(text) or self._manager.resolver.resolve_text_cached(text)
+        if isinstance(answer, Refusal):
+            raise answer
+        if answer is None:
+            raise MustAsk(text)
+        return answer
+
+    def route_target(self, target: Target) -> Route:
+        """Where one of the targets of a name leads."""
+        if isinstance(target.name, PublicName) and target.machine is not None:
+            return self._manager.outgoing.queue_for(target.name, machine=target.machine.guid)
+        return self.route_name(target.name)
 
     def route_name(
         self, name: FormatName, *, for_acknowledgments: bool = False, via: bytes | None = None
@@ -127,6 +157,9 @@ class Routes:
             queue = self.queue_by_guid(name.queue)
             if queue is not None:
                 return queue
+            known = self._manager.outgoing.find(name.key)
+            if known is not None:
+                return known
         if isinstance(name, DirectName | PrivateName) or (
             isinstance(name, PublicName) and via is not None
         ):

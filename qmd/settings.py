@@ -274,10 +274,10 @@ class DirectorySettings:
         "How long a send or another request waits for the directory.",
     )
     age_s: float = setting(
-        Duration("0s", "7d"), "5m", "How long what the directory said is used without asking anew."
+        Duration("1s", "7d"), "5m", "How long what the directory said is used without asking anew."
     )
     negative_age_s: float = setting(
-        Duration("0s", "1d"), "15s", "The same of what the directory has not got."
+        Duration("1s", "1d"), "15s", "The same of what the directory has not got."
     )
     pause_s: float = setting(
         Duration("0s", "10m"),

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
+from qmd.directory.resolving import MustAsk
 from qmd.frames import AUTOMATIC, TRANSACTIONAL, NewMessage, StoredMessage
 from qmd.local_queue import LocalQueue, Reader
 from qmd.refusal import Refusal
@@ -226,6 +227,8 @@ class Transactions:
         try:
             self._check_received(transaction)
             routes = sending.check(transaction.messages, in_transaction=True)
+        except MustAsk:
+            raise  # the commit begins again
         except Refusal as refusal:
             self._abort(transaction, f"it could not be committed: {refusal.text}")
             raise

@@ -98,4 +98,12 @@ ENTRIES = (
         " itself.",
         "configuration",
     ),
+    Entry(
+        7011,
+        "directory_not_asked",
+        "The directory has to be asked about a name first, and the request could not wait for it.",
+        "What the directory said about the name became too old in the middle of the request.",
+        "Try again: it is being asked.",
+        "directory",
+    ),
 )

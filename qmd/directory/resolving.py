@@ -45,6 +45,7 @@ from qmd.directory.interface import (
     EntryUnusable,
     ListEntry,
     MachineEntry,
+    NoDirectory,
     NotInDirectory,
     QueueEntry,
 )
@@ -98,6 +99,21 @@ class Resolution:
     expires_at: float = math.inf
 
 
+class MustAsk(Refusal):
+    """What was asked for at once cannot be said before the directory has been asked about `text`.
+
+    Whoever may wait awaits `Resolver.resolve_text(text)`, and begins again; nothing was done.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(
+            "directory_not_asked",
+            f"the directory was not asked about {text} yet",
+            "It is being asked now: try again.",
+        )
+        self.name = text
+
+
 class _Kept(NamedTuple):
     """An answer of the directory: an entry, or that there is none."""
 
@@ -148,17 +164,17 @@ class Resolver:
         elements = elements_of(name)
         targets: list[Target] = []
         for index, element in enumerate(elements):
-            if isinstance(element, DistributionListName):
-                if self.directory.kind == KIND_NONE:
-                    break  # `resolve` refuses it, and waits for nobody
-                return None
             with _at(name, index, element):
-                if isinstance(element, PublicName) and not self._is_own(element):
+                if isinstance(element, DistributionListName) or (
+                    isinstance(element, PublicName)
+                    and not element.read_only
+                    and not self._is_own(element)
+                ):
+                    if self.directory.kind == KIND_NONE:
+                        raise _no_directory(element)
                     return None
                 targets.append(self._target_at_once(element, index))
-        else:
-            return self._keep(name, Resolution(name, tuple(targets)))
-        return None
+        return self._keep(name, Resolution(name, tuple(targets)))
 
     async def resolve(self, name: FormatName) -> Resolution:
         """The targets of a name, after asking the directory where that is needed.
@@ -196,8 +212,11 @@ class Resolver:
         if kept is not None and kept.expires_at > self._now():
             return kept
         spelled = self.parse(text)
-        if not all(isinstance(each, SingleName) for each in spelled):
-            return None
+        for each in spelled:
+            if not isinstance(each, SingleName):
+                if self.directory.kind == KIND_NONE:
+                    raise _no_directory(each)
+                return None
         found = self.resolve_cached(name_of(spelled))  # type: ignore[arg-type]  # all are names
         return None if found is None else self._keep(text, found)
 
@@ -443,6 +462,13 @@ class Resolver:
             del self._asking[key]
         if not task.cancelled():
             task.exception()  # seen, also if nobody waits any more
+
+
+def _no_directory(name: object) -> NoDirectory:
+    return NoDirectory(
+        f"{name} needs a directory, and this queue manager has none",
+        "Use a direct name, for example DIRECT=OS:host\\private$\\orders.",
+    )
 
 
 def _answer(kept: _Kept) -> tuple[Any, float]:
