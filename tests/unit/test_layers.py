@@ -62,6 +62,15 @@ EXCEPTIONS: dict[str, set[str]] = {
         *("storage.check", "storage.errors", "storage.rescue", "storage.survey"),
     },
     "qmd.cli.event_files": {"pyarrow"},  # only where it is installed, and asked for
+    # An extra, imported where the configuration names an Active Directory.
+    **{
+        f"qmd.directory.{module}": {"sansldap"}
+        for module in (
+            *("ldap_messages", "ldap_connection", "ldap_client"),
+            *("active_directory_lookups", "active_directory_changes"),
+        )
+    },
+    "qmd.directory.ldap_negotiate": {"spnego", "cryptography"},
     "qmd.__main__": {"qmd.cli"},  # `python -m qmd` is the command
 }
 
