@@ -282,6 +282,17 @@ def _check_together(settings: Settings, source: _Source) -> None:
             raise source.error(
                 f"{low} is greater than {high}", section, at_fault, code="config_conflict"
             )
+    directory = settings.directory
+    if directory.kind == "active-directory":
+        missing = {
+            "servers": not directory.servers,
+            "user": directory.bind == "simple" and not directory.user,
+            "certificate": directory.bind == "external" and directory.certificate is None,
+        }
+        for key, is_missing in missing.items():
+            if is_missing:
+                problem = f"kind active-directory with bind {directory.bind} needs {key}"
+                raise source.error(problem, "directory", "kind", code="config_conflict")
     size = len(os.fsencode(settings.control.socket))
     if size > SOCKET_PATH_BYTES_MAX:
         problem = (

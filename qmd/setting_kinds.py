@@ -123,6 +123,28 @@ class Location(Kind[Path]):
         return Path(value)
 
 
+class OptionalLocation(Kind[Path | None]):
+    allowed = "a path, a relative one starting at the folder of the configuration file; or empty"
+
+    def parse(self, value: object) -> Path | None:
+        return None if value == "" else Location().parse(value)
+
+
+LDAP_PORTS = {"ldaps": 636, "ldap": 389}
+
+
+class LdapServers(Kind[tuple[str, ...]]):
+    """As `ldaps://host:port`, the port always there, an IPv6 address in brackets."""
+
+    allowed = 'a list such as ["ldaps://dc1.example.com", "ldap://10.0.0.5:389"]'
+
+    def parse(self, value: object) -> tuple[str, ...]:
+        return tuple(map(_ldap_server, _list(value)))
+
+    def from_environment(self, text: str) -> object:
+        return _split(text)
+
+
 class Mode(Kind[int]):
     allowed = 'the permissions of a file in octal, from "0600" to "0666"'
 
@@ -255,6 +277,25 @@ def _list(value: object) -> list[object]:
 
 def _split(text: str) -> list[object]:
     return [part.strip() for part in text.split(",")] if text else []
+
+
+def _ldap_server(value: object) -> str:
+    if not isinstance(value, str) or not value.isascii() or not value.isprintable():
+        raise ValueError
+    scheme, _, rest = value.partition("://")
+    scheme, rest = scheme.lower(), rest.removesuffix("/")
+    if scheme not in LDAP_PORTS:
+        raise ValueError("a server begins with ldaps:// or ldap://")
+    host, colon, port = rest.rpartition(":")
+    if not colon or "]" in port:
+        host, port = rest, str(LDAP_PORTS[scheme])
+    if not (port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536):
+        raise ValueError(f"{port!r} is no port")
+    if host.startswith("[") and host.endswith("]"):
+        ip_address(host[1:-1])
+    else:
+        host = _computer(host)
+    return f"{scheme}://{host}:{int(port)}"
 
 
 def _computer(value: object) -> str:

@@ -23,11 +23,13 @@ from qmd.setting_kinds import (
     Flag,
     Hosts,
     Kind,
+    LdapServers,
     Location,
     Mode,
     Network,
     Networks,
     OptionalDuration,
+    OptionalLocation,
     Size,
     Text,
     Whole,
@@ -258,9 +260,10 @@ class DirectorySettings:
     """Where public queues, distribution lists and other computers are looked up."""
 
     kind: str = setting(
-        Choice(("none", "file")),
+        Choice(("none", "file", "active-directory")),
         "none",
-        "None: workgroup mode, for direct and private names. File: a TOML file.",
+        "None: workgroup mode, for direct and private names. File: a TOML file. Active-directory: a"
+        " domain controller.",
     )
     file: Path = setting(
         Location(), "directory.toml", 'The file of kind "file"; several hosts may share it.'
@@ -283,6 +286,59 @@ class DirectorySettings:
         Duration("0s", "10m"),
         "2s",
         "How long a directory that was found away is not asked again.",
+    )
+    servers: tuple[str, ...] = setting(
+        LdapServers(),
+        [],
+        "The domain controllers of kind active-directory; they are tried in this order.",
+    )
+    start_tls: bool = setting(
+        Flag(), False, "Whether ldap:// servers are asked to begin TLS, and refused without it."
+    )
+    ca_file: Path | None = setting(
+        OptionalLocation(),
+        "",
+        "The CA certificates that sign for the servers. Empty: those of the system.",
+    )
+    server_name: str = setting(
+        Text(), "", "The name in the servers' certificates. Empty: the host of the server."
+    )
+    bind: str = setting(
+        Choice(("simple", "negotiate", "external")),
+        "simple",
+        "Simple: name and password, over TLS. Negotiate: Kerberos or NTLM. External: the client's"
+        " certificate.",
+    )
+    user: str = setting(
+        Text(),
+        "",
+        "Who we are there: name@domain, DOMAIN\\name or a distinguished name; a computer account is"
+        " name$@domain.",
+    )
+    password_file: Path | None = setting(
+        OptionalLocation(),
+        "",
+        "The file with the password. Empty: it is in the environment variable QMD_LDAP_PASSWORD.",
+    )
+    plain_password: bool = setting(
+        Flag(), False, "Whether a password may cross the network without TLS, readable by all."
+    )
+    certificate: Path | None = setting(
+        OptionalLocation(), "", "The client's certificate, for bind external."
+    )
+    certificate_key: Path | None = setting(
+        OptionalLocation(), "", "Its key, without a password. Empty: in the certificate's file."
+    )
+    base: str = setting(
+        Text(), "", "Below which name is searched. Empty: the whole domain of the server."
+    )
+    lists_base: str = setting(
+        Text(), "", "Where `qmd dl create` puts distribution lists. Empty: CN=Users of the domain."
+    )
+    connect_timeout_s: float = setting(
+        Duration("10ms", "10m"),
+        "3s",
+        "How long it may take to be connected, with TLS and bind, to one server.",
     )
 
 

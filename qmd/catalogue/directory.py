@@ -106,4 +106,15 @@ ENTRIES = (
         "Try again: it is being asked.",
         "directory",
     ),
+    Entry(
+        7030,
+        "directory_identity_differs",
+        "The directory knows the queue manager of this computer by another id than its own.",
+        "The directory gives the id, and this queue manager made up one when it began, without the"
+        " directory. Others would look for its public queues under an id to which it does not"
+        " answer.",
+        "Begin a new data folder with kind active-directory configured: its queue manager takes the"
+        " directory's id. Or use private queues and direct names.",
+        "directory",
+    ),
 )

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from protocol.format_name import SingleName
-from protocol.identifiers import NULL_GUID
+from protocol.identifiers import NULL_GUID, guid_text
 from qmd.refusal import Refusal
 
 KIND_NONE, KIND_FILE, KIND_ACTIVE_DIRECTORY = "none", "file", "active-directory"
@@ -259,3 +259,17 @@ class AlreadyInDirectory(DirectoryError):
     """An entry of that name is there already."""
 
     code = "already_in_directory"
+
+
+class DirectoryIdentityDiffers(DirectoryError):
+    """The directory knows the queue manager of our computer by another id than ours."""
+
+    code = "directory_identity_differs"
+
+    def __init__(self, computer: str, theirs: bytes, ours: bytes) -> None:
+        super().__init__(
+            f"the directory knows the queue manager of {computer} as {guid_text(theirs)}, and this"
+            f" one is {guid_text(ours)}",
+            "Only a queue manager that began with this directory has public queues in it: begin a"
+            " new data folder with it, or use private queues.",
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from qmd.directory.interface import KIND_FILE, Directory
+from qmd.directory.interface import KIND_ACTIVE_DIRECTORY, KIND_FILE, Directory
 from qmd.directory.nothing import Nothing
 
 if TYPE_CHECKING:
@@ -21,4 +21,8 @@ def open_directory(settings: DirectorySettings, *, changed: Callable[[], None]) 
         from qmd.directory.file import FileDirectory
 
         return FileDirectory(settings, changed=changed)
+    if settings.kind == KIND_ACTIVE_DIRECTORY:
+        from qmd.directory.active_directory import ActiveDirectory
+
+        return ActiveDirectory.of(settings)
     return Nothing()

@@ -1,0 +1,222 @@
+"""Kind "active-directory": a domain controller, asked by LDAP.  [MS-MQDSSM]
+
+    ldap_messages.py             bytes
+    ldap_connection.py           one connection: TLS, bind, many operations at once
+    ldap_client.py               several servers, reconnecting, pages and ranges
+    active_directory_lookups.py  objects as entries
+    active_directory_changes.py  registering queues, changing lists
+
+This is the face of it: every call has one time-out, and every failure becomes one of the errors of
+`interface.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+
+import structlog
+
+from protocol.format_name import SingleName
+from qmd.core.retry import Retry
+from qmd.directory.active_directory_changes import Changes
+from qmd.directory.active_directory_lookups import LookUps
+from qmd.directory.interface import (
+    KIND_ACTIVE_DIRECTORY,
+    AliasEntry,
+    DirectoryAway,
+    DirectoryDenied,
+    DirectoryError,
+    DirectoryStatus,
+    ListEntry,
+    MachineEntry,
+    NewQueue,
+    QueueEntry,
+    SiteEntry,
+)
+from qmd.directory.ldap_client import RANGE_VALUES, LdapClient
+from qmd.directory.ldap_connection import (
+    Access,
+    LdapError,
+    LdapRefused,
+    Mechanism,
+    Security,
+    Server,
+)
+from qmd.directory.ldap_messages import ResultCode
+
+if TYPE_CHECKING:
+    from qmd.settings import DirectorySettings
+
+log = structlog.get_logger()
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+RETRY_FIRST_S: Final = 1.0
+RETRY_MAX_S: Final = 30.0
+
+_NOT_NOW: Final = (ResultCode.BUSY, ResultCode.UNAVAILABLE)
+_NOT_WE: Final = (ResultCode.INSUFFICIENT_ACCESS, ResultCode.INVALID_CREDENTIALS)
+
+
+class ActiveDirectory:
+    """One domain, whichever of its servers answers."""
+
+    kind = KIND_ACTIVE_DIRECTORY
+
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        access: Access,
+        *,
+        base: str = "",
+        lists: str = "",
+        retry_first_s: float = RETRY_FIRST_S,
+        retry_max_s: float = RETRY_MAX_S,
+        range_values: int = RANGE_VALUES,
+    ) -> None:
+        retry = Retry(first_s=retry_first_s, max_s=retry_max_s)
+        self._client = LdapClient(
+            *(servers, access), retry=retry, noticed=self._noticed, range_values=range_values
+        )
+        self._look_ups = LookUps(self._client, base=base)
+        self._changes = Changes(self._client, self._look_ups, lists=lists)
+        self._keeper: asyncio.Task[None] | None = None
+
+    @classmethod
+    def of(cls, settings: DirectorySettings) -> ActiveDirectory:
+        """The one that the configuration names."""
+        plain = Security.START_TLS if settings.start_tls else Security.NONE
+        access = Access(
+            mechanism=Mechanism(settings.bind),
+            user=settings.user,
+            password_file=settings.password_file,
+            plain_allowed=settings.plain_password,
+            ca_file=settings.ca_file,
+            server_name=settings.server_name,
+            certificate_file=settings.certificate,
+            key_file=settings.certificate_key,
+            connect_timeout_s=settings.connect_timeout_s,
+            timeout_s=settings.timeout_s,
+        )
+        servers = [_server(text, plain) for text in settings.servers]
+        return cls(servers, access, base=settings.base, lists=settings.lists_base)
+
+    async def start(self) -> None:
+        """It connects by itself, and again when it was lost: so the first send need not wait."""
+        self._keeper = asyncio.create_task(self._client.keep())
+
+    async def stop(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        await self._client.stop()
+
+    def status(self) -> DirectoryStatus:
+        client = self._client
+        return DirectoryStatus(
+            kind=self.kind,
+            state="available" if client.connected else "away",
+            where=client.server,
+            problem="" if client.connected else client.problem or "it was not asked yet",
+            since_s=client.changed_at_s,
+            writable=True,
+        )
+
+    async def join(self, computer: str) -> bytes:
+        """The id of our queue manager; its object is made below `computer` where it is missing."""
+        return await self._call(self._changes.join, computer)
+
+    # Looking up.
+
+    async def queue(self, guid: bytes) -> QueueEntry:
+        return await self._call(self._look_ups.queue, guid)
+
+    async def queue_by_path(self, path: str) -> QueueEntry:
+        return await self._call(self._look_ups.queue_by_path, path)
+
+    async def alias(self, path: str) -> AliasEntry:
+        return await self._call(self._look_ups.alias, path)
+
+    async def distribution_list(self, guid: bytes, domain: str | None = None) -> ListEntry:
+        return await self._call(self._look_ups.list_by_guid, guid, domain)
+
+    async def list_by_name(self, name: str) -> ListEntry:
+        return await self._call(self._look_ups.list_by_name, name)
+
+    async def machine(self, guid: bytes) -> MachineEntry:
+        return await self._call(self._look_ups.machine, guid)
+
+    async def machine_by_name(self, name: str) -> MachineEntry:
+        return await self._call(self._look_ups.machine_by_name, name)
+
+    async def sites(self) -> tuple[SiteEntry, ...]:
+        return await self._call(self._look_ups.sites)
+
+    async def lists(self) -> tuple[ListEntry, ...]:
+        return await self._call(self._look_ups.lists)
+
+    # Changing.
+
+    async def register_queue(self, new: NewQueue) -> QueueEntry:
+        return await self._call(self._changes.register_queue, new)
+
+    async def unregister_queue(self, guid: bytes) -> None:
+        await self._call(self._changes.unregister_queue, guid)
+
+    async def create_list(self, name: str, members: Sequence[SingleName] = ()) -> ListEntry:
+        return await self._call(self._changes.create_list, name, members)
+
+    async def delete_list(self, guid: bytes) -> None:
+        await self._call(self._changes.delete_list, guid)
+
+    async def add_members(self, guid: bytes, members: Sequence[SingleName]) -> ListEntry:
+        return await self._call(self._changes.add_members, guid, members)
+
+    async def remove_members(self, guid: bytes, members: Sequence[SingleName]) -> ListEntry:
+        return await self._call(self._changes.remove_members, guid, members)
+
+    async def _call(
+        self, act: Callable[P, Awaitable[T]], *arguments: P.args, **named: P.kwargs
+    ) -> T:
+        with self._explained(), self._client.limited():
+            return await act(*arguments, **named)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """What LDAP says, in the words of the interface."""
+        try:
+            yield
+        except LdapRefused as error:
+            if error.result_code in _NOT_NOW:
+                raise self._away(error) from error
+            if error.result_code in _NOT_WE:
+                raise DirectoryDenied(
+                    f"the directory ({error.server}) does not let us: {error}",
+                    "See docs/active-directory.md for the rights that are needed.",
+                ) from error
+            raise DirectoryError(f"the directory ({error.server}) refused: {error}") from error
+        except LdapError as error:
+            raise self._away(error) from error
+
+    def _away(self, error: LdapError) -> DirectoryAway:
+        since_s = self._client.changed_at_s if self._client.problem else 0
+        return DirectoryAway(str(error), where=error.server, since_s=since_s)
+
+    def _noticed(self, problem: str) -> None:
+        """The client has a connection again, or none any more."""
+        if problem:
+            log.warning("directory_away", server=self._client.server, problem=problem)
+        else:
+            log.info("directory_connected", server=self._client.server)
+
+
+def _server(text: str, plain: Security) -> Server:
+    """`ldaps://host:port`, as the settings have it."""
+    scheme, _, rest = text.partition("://")
+    host, _, port = rest.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    return Server(host, int(port), Security.TLS if scheme == "ldaps" else plain)

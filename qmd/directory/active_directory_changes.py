@@ -1,0 +1,288 @@
+r"""Changing Active Directory: our queue manager, its public queues, distribution lists.
+
+[MS-MQDSSM] 3.1.6.1 (queue manager and queue), 3.1.6.2.  The directory gives every object its GUID;
+so a queue manager takes the one of its object as its own id (`join`), as [MS-MQDMPR] 3.1.1.1
+demands, and its public queues are below that object.
+
+A list is a distribution group.  Its members are objects, and a name that has none, such as a direct
+name, becomes a queue alias beside the list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Sequence
+from typing import Final
+
+from sansldap import FilterAnd, FilterEquality
+
+from protocol.format_name import DistributionListName, PublicName, SingleName, Suffix
+from protocol.identifiers import NULL_GUID, guid_text
+from qmd.directory import ldap_names
+from qmd.directory.active_directory_lookups import (
+    ALIAS,
+    CONFIGURATION,
+    FORMAT_NAME,
+    LISTS,
+    MEMBERS_MAX,
+    QUEUE,
+    LookUps,
+    guid_of,
+    text,
+    values,
+)
+from qmd.directory.interface import (
+    AlreadyInDirectory,
+    DirectoryIdentityDiffers,
+    EntryUnusable,
+    ListEntry,
+    NewQueue,
+    NotInDirectory,
+    QueueEntry,
+)
+from qmd.directory.ldap_client import LdapClient
+from qmd.directory.ldap_connection import LdapRefused
+from qmd.directory.ldap_messages import Change, Entry, ResultCode, Scope
+from qmd.directory.security_descriptor import queue_manager_descriptor
+
+LABEL_CHARACTERS_MAX: Final = 124  # of mSMQLabelEx, by the schema
+FORMAT_NAME_CHARACTERS_MAX: Final = 255  # of msMQ-Recipient-FormatName
+_OS_OTHER: Final = b"0"  # mSMQOSType; [MS-MQDSSM] 3.1.6.1.1.4
+_OUR_ALIAS: Final = b"made by qmd for a member of a distribution list"
+_GLOBAL_DISTRIBUTION: Final = b"2"  # groupType; [MS-ADTS] 2.2.12
+
+
+class Changes:
+    """What is found is found by `look_ups`; new lists go below `lists`, or into CN=Users."""
+
+    def __init__(self, client: LdapClient, look_ups: LookUps, *, lists: str = "") -> None:
+        self._client = client
+        self._look_ups = look_ups
+        self._lists = lists
+
+    async def join(self, computer: str) -> bytes:
+        """The id that the directory has for the queue manager of our computer.
+
+        Its object is made where it is missing; the computer's own must be there.
+        """
+        computer_dn = await self._look_ups.computer_dn(computer)
+        configuration = ldap_names.child("msmq", computer_dn)
+        found = await self._client.read(configuration, ("objectGUID",))
+        if found is None:
+            await self._make_queue_manager(configuration, computer_dn)
+            found = await self._client.read(configuration, ("objectGUID",))
+            if found is None:
+                raise NotInDirectory(f"queue manager at {configuration}, though it was just made")
+        return guid_of(found)
+
+    async def _make_queue_manager(self, configuration: str, computer_dn: str) -> None:
+        computer, site = await asyncio.gather(
+            self._client.read(computer_dn, ("objectSid",)), self._first_site()
+        )
+        sid = values(computer, "objectSid") if computer is not None else ()
+        if not sid:
+            raise EntryUnusable(f"the computer {computer_dn} has no objectSid")
+        attributes: dict[str, Sequence[bytes]] = {
+            "objectClass": (b"mSMQConfiguration",),
+            "mSMQOSType": (_OS_OTHER,),
+            "mSMQServiceType": (b"0",),
+            "mSMQForeign": (b"FALSE",),
+            "nTSecurityDescriptor": (queue_manager_descriptor(sid[0]),),
+        }
+        if site:
+            attributes["mSMQSites"] = (site,)
+        try:
+            await self._client.add(configuration, attributes)
+        except LdapRefused as error:
+            if error.result_code != ResultCode.ENTRY_ALREADY_EXISTS:  # somebody was quicker
+                raise
+
+    async def _first_site(self) -> bytes:
+        """That of the only site; with several an administrator has to say which is ours."""
+        sites = await self._look_ups.sites()
+        return sites[0].guid if len(sites) == 1 else b""
+
+    async def register_queue(self, new: NewQueue) -> QueueEntry:
+        if len(new.label) > LABEL_CHARACTERS_MAX:
+            raise EntryUnusable(
+                f"the label has {len(new.label)} characters; the directory takes"
+                f" {LABEL_CHARACTERS_MAX}"
+            )
+        name, extension = ldap_names.queue_object_name(new.queue)
+        if len(extension) > ldap_names.EXTENSION_CHARACTERS_MAX:
+            raise EntryUnusable(f"the directory takes no queue name of {len(new.queue)} characters")
+        joined = await self.join(new.computer)
+        if joined != new.machine:
+            raise DirectoryIdentityDiffers(new.computer, joined, new.machine)
+        parent = await self._look_ups.by_guid(
+            joined, ("objectClass",), CONFIGURATION, f"queue manager {guid_text(joined)}"
+        )
+        attributes: dict[str, Sequence[bytes]] = {
+            "objectClass": (b"mSMQQueue",),
+            "mSMQTransactional": (b"TRUE" if new.transactional else b"FALSE",),
+        }
+        if new.label:
+            attributes["mSMQLabelEx"] = (new.label.encode(),)
+        if extension:
+            attributes["mSMQQueueNameExt"] = (extension.encode(),)
+        if new.type != NULL_GUID:
+            attributes["mSMQQueueType"] = (new.type,)
+        dn = ldap_names.child(name, parent.dn)
+        try:
+            await self._client.add(dn, attributes)
+        except LdapRefused as error:
+            if error.result_code == ResultCode.ENTRY_ALREADY_EXISTS:
+                raise AlreadyInDirectory(
+                    f"the directory has a public queue {new.computer}\\{new.queue}"
+                ) from error
+            raise
+        found = await self._look_ups.queue_object(parent.dn, new.queue)
+        if found is None:
+            raise NotInDirectory(f"public queue {dn}, though it was just made")
+        return await self._look_ups.queue_of(found)
+
+    async def unregister_queue(self, guid: bytes) -> None:
+        what = f"PUBLIC={guid_text(guid)}"
+        entry = await self._look_ups.by_guid(guid, ("objectClass",), QUEUE, what)
+        await self._delete(entry.dn, what)
+
+    async def create_list(self, name: str, members: Sequence[SingleName]) -> ListEntry:
+        parent = self._lists or f"CN=Users,{await self._look_ups.domain()}"
+        dn = ldap_names.child(name, parent)
+        objects = await self._objects(members, dn)
+        attributes: dict[str, Sequence[bytes]] = {
+            "objectClass": (b"group",),
+            "groupType": (_GLOBAL_DISTRIBUTION,),
+            "sAMAccountName": (_account_name(name).encode(),),
+        }
+        if objects:
+            attributes["member"] = tuple(one.encode() for one in dict.fromkeys(objects))
+        try:
+            await self._client.add(dn, attributes)
+        except LdapRefused as error:
+            if error.result_code == ResultCode.ENTRY_ALREADY_EXISTS:
+                raise AlreadyInDirectory(f"the directory has an object {dn}") from error
+            raise
+        entry = await self._client.read(dn, ("objectClass", "cn", "objectGUID"))
+        if entry is None:
+            raise NotInDirectory(f"distribution list {dn}, though it was just made")
+        return await self._look_ups.list_of(entry)
+
+    async def delete_list(self, guid: bytes) -> None:
+        entry = await self._list(guid)
+        members = await self._client.values(entry.dn, "member", values_max=MEMBERS_MAX)
+        await self._delete(entry.dn, f"DL={guid_text(guid)}")
+        for dn in members or ():
+            await self._sweep(dn.decode())
+
+    async def add_members(self, guid: bytes, members: Sequence[SingleName]) -> ListEntry:
+        entry = await self._list(guid)
+        there = {dn.casefold() for dn, _ in await self._members(entry)}
+        wanted = await self._objects(members, entry.dn)
+        new = [dn for dn in dict.fromkeys(wanted) if dn.casefold() not in there]
+        if new:
+            await self._client.modify(
+                entry.dn, [(Change.ADD, "member", [one.encode() for one in new])]
+            )
+        return await self._look_ups.list_of(entry)
+
+    async def remove_members(self, guid: bytes, members: Sequence[SingleName]) -> ListEntry:
+        entry = await self._list(guid)
+        there = await self._members(entry)
+        gone: dict[str, None] = {}
+        for name in members:
+            found = [dn for dn, member in there if member.key == name.key]
+            if not found:
+                raise NotInDirectory(f"member {name} of the distribution list {text(entry, 'cn')}")
+            gone.update(dict.fromkeys(found))
+        if gone:
+            await self._client.modify(
+                entry.dn, [(Change.DELETE, "member", [one.encode() for one in gone])]
+            )
+        for dn in gone:
+            await self._sweep(dn)
+        return await self._look_ups.list_of(entry)
+
+    async def _list(self, guid: bytes) -> Entry:
+        return await self._look_ups.by_guid(
+            guid, ("objectClass", "cn", "objectGUID"), LISTS, f"DL={guid_text(guid)}"
+        )
+
+    async def _members(self, entry: Entry) -> list[tuple[str, SingleName]]:
+        return await self._look_ups.members(entry.dn, text(entry, "cn"))
+
+    async def _objects(self, names: Sequence[SingleName], beside: str) -> list[str]:
+        """The distinguished names of the objects for these names; aliases are made for some."""
+        objects = []
+        for name in names:
+            if isinstance(name, PublicName) and name.suffix is None:
+                entry = await self._look_ups.by_guid(name.queue, ("objectClass",), QUEUE, str(name))
+                objects.append(entry.dn)
+            elif isinstance(name, DistributionListName):
+                entry = await self._look_ups.by_guid(
+                    name.distribution_list, ("objectClass",), LISTS, str(name)
+                )
+                objects.append(entry.dn)
+            else:
+                objects.append(await self._alias(name, beside))
+        return objects
+
+    async def _alias(self, name: SingleName, beside: str) -> str:
+        """An alias that stands for `name`; made beside the list where there is none."""
+        if getattr(name, "suffix", None) in (Suffix.JOURNAL, Suffix.DEADLETTER, Suffix.DEADXACT):
+            raise EntryUnusable(f"{name} can only be read: it is no member of a list")
+        spelled = str(name)
+        if len(spelled) > FORMAT_NAME_CHARACTERS_MAX:
+            raise EntryUnusable(
+                f"the directory takes format names of at most {FORMAT_NAME_CHARACTERS_MAX}"
+                f" characters, and {spelled[:60]}... has {len(spelled)}"
+            )
+        wanted = FilterAnd(
+            filters=[
+                FilterEquality(attribute="objectClass", value=ALIAS.encode()),
+                FilterEquality(attribute=FORMAT_NAME, value=spelled.encode()),
+            ]
+        )
+        domain = await self._look_ups.domain()
+        found = await self._client.search(domain, Scope.SUBTREE, wanted, ("cn",), entries_max=1)
+        if found:
+            return found[0].dn
+        parent = ldap_names.split(beside)[1]
+        alias = f"{ldap_names.first_value(beside)[:48]} {zlib.crc32(spelled.encode()):08x}"
+        dn = ldap_names.child(alias, parent)
+        attributes: dict[str, Sequence[bytes]] = {
+            "objectClass": (b"msMQ-Custom-Recipient",),
+            FORMAT_NAME: (spelled.encode(),),
+            "description": (_OUR_ALIAS,),
+        }
+        try:
+            await self._client.add(dn, attributes)
+        except LdapRefused as error:
+            if error.result_code != ResultCode.ENTRY_ALREADY_EXISTS:
+                raise
+            there = await self._client.read(dn, (FORMAT_NAME,))
+            if there is None or text(there, FORMAT_NAME) != spelled:
+                raise AlreadyInDirectory(f"the directory has another object {dn}") from error
+        return dn
+
+    async def _sweep(self, dn: str) -> None:
+        """Delete an alias that we made and that is no longer a member of anything."""
+        entry = await self._client.read(dn, ("objectClass", "description", "memberOf"))
+        if entry is None or values(entry, "description") != (_OUR_ALIAS,):
+            return
+        if not values(entry, "memberOf"):
+            await self._delete(dn, dn)
+
+    async def _delete(self, dn: str, what: str) -> None:
+        try:
+            await self._client.delete(dn)
+        except LdapRefused as error:
+            if error.result_code == ResultCode.NO_SUCH_OBJECT:
+                raise NotInDirectory(what) from error
+            raise
+
+
+def _account_name(name: str) -> str:
+    """sAMAccountName may not have these, and is at most 256 long.  [MS-ADTS] 3.1.1.6"""
+    return "".join("_" if c in '"/\\[]:;|=,+*?<>' or ord(c) < 0x20 else c for c in name)[:256]

@@ -1,0 +1,476 @@
+r"""Reading Active Directory: objects of Message Queuing as entries of ours.  [MS-MQDSSM] 3.1.6.11
+
+Objects are found by GUID (`<GUID=...>` is a name of each, wherever it stands) or by searching the
+computer first: names are never put together from parts, because computers stand in any folder.
+What stands where: a queue (mSMQQueue) below the queue manager (mSMQConfiguration, always CN=msmq)
+below the computer.
+
+Everything here raises what `ldap_client` raises, and NotInDirectory and EntryUnusable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from sansldap import FilterAnd, FilterEquality, FilterExtensibleMatch, FilterNot, FilterOr
+
+from protocol.errors import InvalidName
+from protocol.format_name import (
+    DistributionListName,
+    MultipleName,
+    PublicName,
+    SingleName,
+    parse_format_name,
+)
+from protocol.identifiers import NULL_GUID, guid_text
+from qmd.directory import ldap_names
+from qmd.directory.interface import (
+    AliasEntry,
+    EntryUnusable,
+    ListEntry,
+    MachineEntry,
+    NotInDirectory,
+    QueueEntry,
+    SiteEntry,
+    SiteLink,
+)
+from qmd.directory.ldap_client import LdapClient, TooManyValues
+from qmd.directory.ldap_messages import Entry, Scope
+
+QUEUE, CONFIGURATION, COMPUTER = "msmqqueue", "msmqconfiguration", "computer"
+GROUP, QUEUE_GROUP, ALIAS = "group", "msmq-group", "msmq-custom-recipient"
+SITE, SITE_LINK, SETTINGS = "site", "msmqsitelink", "msmqsettings"
+
+FORMAT_NAME: Final = "msMQ-Recipient-FormatName"
+QUEUE_ATTRIBUTES: Final = (
+    *("objectClass", "objectGUID", "mSMQLabelEx", "mSMQTransactional", "mSMQQueueType"),
+    "mSMQQueueNameExt",
+)
+MEMBER_ATTRIBUTES: Final = ("objectClass", "objectGUID", FORMAT_NAME)
+MEMBERS_MAX: Final = 20_000
+MEMBERS_AT_ONCE: Final = 200
+SITES_MAX: Final = 10_000
+LISTS_MAX: Final = 10_000
+ALIKE_MAX: Final = 8  # objects of one name that are looked at
+
+_SECURITY_GROUP = b"2147483648"  # the bit of groupType; [MS-ADTS] 2.2.12
+_BIT_AND = "1.2.840.113556.1.4.803"
+
+
+class LookUps:
+    """Below `base`, or below the server's own domain where that is ""."""
+
+    def __init__(self, client: LdapClient, *, base: str = "") -> None:
+        self._client = client
+        self._base = base
+
+    async def queue(self, guid: bytes) -> QueueEntry:
+        entry = await self.by_guid(guid, QUEUE_ATTRIBUTES, QUEUE, f"PUBLIC={guid_text(guid)}")
+        return await self.queue_of(entry)
+
+    async def queue_by_path(self, path: str) -> QueueEntry:
+        computer, _, queue = path.partition("\\")
+        configuration = await self.configuration_dn(computer)
+        found = await self.queue_object(configuration, queue)
+        if found is None:
+            raise NotInDirectory(f"public queue {path}")
+        return await self.queue_of(found)
+
+    async def queue_object(self, configuration: str, queue: str) -> Entry | None:
+        """The object of the queue of that name below CN=msmq."""
+        name, extension = ldap_names.queue_object_name(queue)
+        wanted = FilterAnd(filters=[_equals("objectClass", QUEUE), _equals("cn", name)])
+        entries = await self._client.search(
+            *(configuration, Scope.ONE_LEVEL, wanted, QUEUE_ATTRIBUTES), entries_max=ALIKE_MAX
+        )
+        for entry in entries:
+            given = text(entry, "mSMQQueueNameExt")
+            if given.casefold() == extension.casefold():
+                return entry
+        return None
+
+    async def queue_of(self, entry: Entry) -> QueueEntry:
+        """With the computer that it is on, which takes two more questions."""
+        name = ldap_names.queue_name(
+            ldap_names.first_value(entry.dn), text(entry, "mSMQQueueNameExt")
+        )
+        machine = await self.machine_at(ldap_names.split(entry.dn)[1])
+        transactional = text(entry, "mSMQTransactional")
+        return QueueEntry(
+            guid=guid_of(entry),
+            path=f"{machine.name}\\{name}".lower(),  # [MS-MQDSSM] 3.1.6.11.2.1
+            machine=machine,
+            label=text(entry, "mSMQLabelEx"),
+            transactional=transactional.upper() == "TRUE",  # absent: FALSE
+            type=_sixteen(entry, "mSMQQueueType"),
+        )
+
+    async def machine(self, guid: bytes) -> MachineEntry:
+        what = f"queue manager {guid_text(guid)}"
+        entry = await self.by_guid(guid, ("objectClass",), CONFIGURATION, what)
+        return await self.machine_at(entry.dn)
+
+    async def machine_by_name(self, name: str) -> MachineEntry:
+        return await self.machine_at(await self.configuration_dn(name))
+
+    async def machine_at(self, configuration: str) -> MachineEntry:
+        """The queue manager whose object (CN=msmq) has that name."""
+        entry, computer = await asyncio.gather(
+            self._client.read(configuration, _CONFIGURATION_ATTRIBUTES),
+            self._client.read(ldap_names.split(configuration)[1], ("cn", "dNSHostName")),
+        )
+        if entry is None:
+            raise NotInDirectory(f"queue manager at {configuration}")
+        if CONFIGURATION not in classes(entry) or computer is None:
+            raise EntryUnusable(f"{configuration} is no queue manager's object")
+        inwards, outwards = await asyncio.gather(
+            self._guids(values(entry, "mSMQInRoutingServers")),
+            self._guids(values(entry, "mSMQOutRoutingServers")),
+        )
+        host = text(computer, "dNSHostName")
+        return MachineEntry(
+            guid=guid_of(entry),
+            name=text(computer, "cn") or ldap_names.first_value(computer.dn),
+            addresses=(host,) if host else (),
+            sites=tuple(site for site in values(entry, "mSMQSites") if len(site) == 16),
+            in_routers=inwards,
+            out_routers=outwards,
+            routes=_routes(entry),
+            foreign=text(entry, "mSMQForeign").upper() == "TRUE",
+        )
+
+    async def computer_dn(self, name: str) -> str:
+        """Of the computer of that name, with its domain or without."""
+        if "." in name:
+            wanted = FilterOr(filters=[_equals("dNSHostName", name), _equals("cn", name)])
+        else:
+            account = _equals("sAMAccountName", f"{name}$")
+            wanted = FilterOr(filters=[account, _equals("cn", name)])
+        entries = await self._client.search(
+            *(await self._domain(), Scope.SUBTREE),
+            FilterAnd(filters=[_equals("objectClass", COMPUTER), wanted]),
+            ("cn",),
+            entries_max=ALIKE_MAX,
+        )
+        if not entries:
+            raise NotInDirectory(f"computer {name}")
+        if len(entries) > 1:
+            entries = [one for one in entries if text(one, "cn").casefold() == name.casefold()]
+        if len(entries) != 1:
+            raise EntryUnusable(f"the directory has more than one computer {name}")
+        return entries[0].dn
+
+    async def configuration_dn(self, computer: str) -> str:
+        """Of the queue manager of that computer, whether there is one or not."""
+        return ldap_names.child("msmq", await self.computer_dn(computer))
+
+    async def alias(self, path: str) -> AliasEntry:
+        """`path` is its name, its distinguished name, or that behind LDAP://."""
+        dn = _distinguished(path)
+        attributes = ("cn", *MEMBER_ATTRIBUTES)
+        if dn:
+            entry = await self._client.read(dn, attributes)
+        else:
+            wanted = FilterAnd(filters=[_equals("objectClass", ALIAS), _equals("cn", path)])
+            entries = await self._client.search(
+                *(await self._domain(), Scope.SUBTREE, wanted, attributes), entries_max=2
+            )
+            if len(entries) > 1:
+                raise EntryUnusable(
+                    f"the directory has more than one queue alias {path}; use the distinguished"
+                    " name of one"
+                )
+            entry = entries[0] if entries else None
+        if entry is None or ALIAS not in classes(entry):
+            raise NotInDirectory(f"queue alias {path}")
+        target = _alias_target(entry)
+        return AliasEntry(guid=guid_of(entry), name=text(entry, "cn"), target=target)
+
+    async def list_by_guid(self, guid: bytes, domain: str | None = None) -> ListEntry:
+        what = f"DL={guid_text(guid)}{f'@{domain}' if domain else ''}"
+        entry = await self.by_guid(guid, ("objectClass", "cn", "objectGUID"), LISTS, what)
+        return await self.list_of(entry)
+
+    async def list_by_name(self, name: str) -> ListEntry:
+        wanted = FilterAnd(
+            filters=[
+                FilterOr(filters=[_equals("objectClass", one) for one in LISTS]),
+                FilterOr(filters=[_equals("cn", name), _equals("sAMAccountName", name)]),
+            ]
+        )
+        entries = await self._client.search(
+            *(await self._domain(), Scope.SUBTREE, wanted),
+            ("objectClass", "cn", "objectGUID"),
+            entries_max=2,
+        )
+        if not entries:
+            raise NotInDirectory(f"distribution list {name}")
+        if len(entries) > 1:
+            raise EntryUnusable(f"the directory has more than one distribution list {name}")
+        return await self.list_of(entries[0])
+
+    async def list_of(self, entry: Entry) -> ListEntry:
+        name = text(entry, "cn")
+        members = [member for _, member in await self.members(entry.dn, name)]
+        return ListEntry(guid=guid_of(entry), name=name, members=tuple(members))
+
+    async def members(self, dn: str, name: str) -> list[tuple[str, SingleName]]:
+        """The distinguished names of a list's members, and what each stands for.
+
+        [MS-MQDSSM] 3.1.6.9: any that is neither queue nor alias nor list spoils the whole.
+        """
+        try:
+            given = await self._client.values(dn, "member", values_max=MEMBERS_MAX)
+        except TooManyValues as error:
+            text_ = f"the distribution list {name} has more than {MEMBERS_MAX} members"
+            raise EntryUnusable(text_) from error
+        if given is None:
+            raise NotInDirectory(f"distribution list {name}")
+        names = [_name(one, dn) for one in given]
+        members: list[tuple[str, SingleName]] = []
+        for start in range(0, len(names), MEMBERS_AT_ONCE):
+            part = names[start : start + MEMBERS_AT_ONCE]
+            entries = await asyncio.gather(
+                *(self._client.read(one, MEMBER_ATTRIBUTES) for one in part)
+            )
+            for one, entry in zip(part, entries, strict=True):
+                if entry is None:
+                    raise EntryUnusable(
+                        f"{one}, a member of the distribution list {name}, is not to be found"
+                    )
+                members.append((one, _member(entry, name)))
+        return members
+
+    async def lists(self) -> tuple[ListEntry, ...]:
+        """Groups that are for distribution, not for security, and those of Message Queuing."""
+        security = FilterExtensibleMatch(
+            rule=_BIT_AND, attribute="groupType", value=_SECURITY_GROUP, dn_attributes=False
+        )
+        groups = FilterAnd(filters=[_equals("objectClass", GROUP), FilterNot(filter=security)])
+        wanted = FilterOr(filters=[groups, _equals("objectClass", QUEUE_GROUP)])
+        entries = await self._client.search(
+            *(await self._domain(), Scope.SUBTREE, wanted, ("cn", "objectGUID")),
+            entries_max=LISTS_MAX,
+        )
+        found = [ListEntry(guid=guid_of(one), name=text(one, "cn")) for one in entries]
+        return tuple(sorted(found, key=lambda one: one.name.casefold()))
+
+    async def sites(self) -> tuple[SiteEntry, ...]:
+        """All sites, with their links in both directions.  [MS-MQDSSM] 3.1.6.4.4 and .5"""
+        root = await self._client.root()
+        configuration = text(root, "configurationNamingContext")
+        sites, links = await asyncio.gather(
+            self._client.search(
+                *(f"CN=Sites,{configuration}", Scope.ONE_LEVEL, _equals("objectClass", SITE)),
+                ("cn", "objectGUID"),
+                entries_max=SITES_MAX,
+            ),
+            self._client.search(
+                *(f"CN=MsmqServices,CN=Services,{configuration}", Scope.ONE_LEVEL),
+                _equals("objectClass", SITE_LINK),
+                ("mSMQSite1", "mSMQSite2", "mSMQCost", "mSMQSiteGates"),
+                entries_max=SITES_MAX,
+            ),
+        )
+        gates = await self._gates(links)
+        by_dn = {site.dn.casefold(): guid_of(site) for site in sites}
+        ways: dict[bytes, list[SiteLink]] = {guid: [] for guid in by_dn.values()}
+        own_gates: dict[bytes, dict[bytes, None]] = {guid: {} for guid in by_dn.values()}
+        for link in links:
+            ends = []
+            for end in ("mSMQSite1", "mSMQSite2"):
+                site = by_dn.get(text(link, end).casefold())
+                if site is None:
+                    raise EntryUnusable(f"the routing link {link.dn} leads to no site ({end})")
+                ends.append(site)
+            over = [gates[one.decode().casefold()] for one in values(link, "mSMQSiteGates")]
+            cost = number(link, "mSMQCost")
+            identifiers = tuple(guid for guid, _ in over)
+            for here, there in (ends, ends[::-1]):
+                ways[here].append(SiteLink(there, cost, identifiers))
+                own_gates[here].update({guid: None for guid, at in over if here in at})
+        return tuple(
+            SiteEntry(
+                guid=guid_of(site),
+                name=text(site, "cn"),
+                gates=tuple(own_gates[guid_of(site)]),
+                links=tuple(ways[guid_of(site)]),
+            )
+            for site in sites
+        )
+
+    async def _gates(self, links: Sequence[Entry]) -> dict[str, tuple[bytes, tuple[bytes, ...]]]:
+        """The GUIDs of the links' site gates, and the sites that each is in, by their names."""
+        names = {
+            _name(one, link.dn): None for link in links for one in values(link, "mSMQSiteGates")
+        }
+        found = await asyncio.gather(
+            *(self._client.read(name, ("objectGUID", "mSMQSites")) for name in names)
+        )
+        gates = {}
+        for name, entry in zip(names, found, strict=True):
+            if entry is None:
+                raise EntryUnusable(f"{name}, a gate of a routing link, is not to be found")
+            gates[name.casefold()] = (guid_of(entry), values(entry, "mSMQSites"))
+        return gates
+
+    async def by_guid(
+        self,
+        guid: bytes,
+        attributes: Sequence[str],
+        wanted: str | Sequence[str],
+        what: str,
+    ) -> Entry:
+        """The object of that GUID, which has to be of one of the `wanted` classes."""
+        wanted = (wanted,) if isinstance(wanted, str) else wanted
+        entry = await self._client.read(f"<GUID={guid_text(guid)}>", attributes)
+        if entry is None:
+            raise NotInDirectory(what)
+        found = classes(entry)
+        if not found.intersection(wanted):
+            kind = next((name for one, name in _KINDS.items() if one in found), "something else")
+            raise NotInDirectory(what, f"That GUID is of {kind}: {entry.dn}.")
+        return entry
+
+    async def _guids(self, names: Sequence[bytes]) -> tuple[bytes, ...]:
+        """Those of the objects that have these names; one that is gone is skipped, as it must be.
+
+        [MS-MQDSSM] 3.1.6.11.1.3
+        """
+        found = await asyncio.gather(
+            *(self._client.read(_name(one, ""), ("objectGUID",)) for one in names)
+        )
+        return tuple(guid_of(entry) for entry in found if entry is not None)
+
+    async def domain(self) -> str:
+        """Below what names are searched."""
+        return await self._domain()
+
+    async def _domain(self) -> str:
+        if self._base:
+            return self._base
+        base = text(await self._client.root(), "defaultNamingContext")
+        if not base:
+            raise EntryUnusable("the server names no domain of its own: give [directory] base")
+        return base
+
+
+LISTS: Final = (GROUP, QUEUE_GROUP)
+_KINDS: Final[Mapping[str, str]] = {
+    QUEUE: "a public queue",
+    CONFIGURATION: "a queue manager",
+    ALIAS: "a queue alias",
+    QUEUE_GROUP: "a distribution list",
+    GROUP: "a distribution list",
+    COMPUTER: "a computer",
+}
+_CONFIGURATION_ATTRIBUTES: Final = (
+    *("objectClass", "objectGUID", "mSMQSites", "mSMQInRoutingServers", "mSMQOutRoutingServers"),
+    *("mSMQRoutingServices", "mSMQServiceType", "mSMQForeign"),
+)
+_SERVICE_ROUTING = 0x01  # of mSMQServiceType; [MS-MQDSSM] 3.1.6.1.1.5
+
+
+def values(entry: Entry, attribute: str) -> tuple[bytes, ...]:
+    return entry.attributes.get(attribute.lower(), ())
+
+
+def text(entry: Entry, attribute: str) -> str:
+    """The value, "" without one.  Raises EntryUnusable for what is no text."""
+    given = values(entry, attribute)
+    if not given:
+        return ""
+    try:
+        return given[0].decode()
+    except UnicodeDecodeError as error:
+        raise EntryUnusable(f"{attribute} of {entry.dn} is not UTF-8") from error
+
+
+def number(entry: Entry, attribute: str) -> int:
+    """The value, 0 without one.  Raises EntryUnusable."""
+    given = text(entry, attribute)
+    digits = given.removeprefix("-")
+    if given and not (digits.isascii() and digits.isdigit() and len(digits) < 20):
+        raise EntryUnusable(f"{attribute} of {entry.dn} is {given[:40]!r}, no number")
+    return int(given or 0)
+
+
+def guid_of(entry: Entry) -> bytes:
+    guid = _sixteen(entry, "objectGUID")
+    if guid == NULL_GUID:
+        raise EntryUnusable(f"{entry.dn} has no objectGUID")
+    return guid
+
+
+def classes(entry: Entry) -> set[str]:
+    """All that the object is, in lower case: the documents and the schema spell them apart."""
+    return {one.decode(errors="replace").lower() for one in values(entry, "objectClass")}
+
+
+def _sixteen(entry: Entry, attribute: str) -> bytes:
+    given = values(entry, attribute)
+    if not given:
+        return NULL_GUID
+    if len(given[0]) != 16:
+        raise EntryUnusable(f"{attribute} of {entry.dn} has {len(given[0])} bytes, no GUID")
+    return given[0]
+
+
+def _routes(entry: Entry) -> bool:
+    if values(entry, "mSMQRoutingServices"):
+        return text(entry, "mSMQRoutingServices").upper() == "TRUE"
+    return bool(number(entry, "mSMQServiceType") & _SERVICE_ROUTING)
+
+
+def _member(entry: Entry, name: str) -> SingleName:
+    found = classes(entry)
+    if QUEUE in found:
+        return PublicName(guid_of(entry))
+    if ALIAS in found:
+        return _alias_target(entry)
+    if found.intersection(LISTS):
+        return DistributionListName(guid_of(entry))
+    raise EntryUnusable(
+        f"{entry.dn}, a member of the distribution list {name}, is neither a public queue nor a"
+        " queue alias nor a distribution list"
+    )
+
+
+def _alias_target(entry: Entry) -> SingleName:
+    spelled = text(entry, FORMAT_NAME)
+    if not spelled:
+        raise EntryUnusable(f"the queue alias {entry.dn} stands for no queue")
+    try:
+        name = parse_format_name(spelled)
+    except InvalidName as error:
+        raise EntryUnusable(
+            f"the queue alias {entry.dn} stands for {spelled!r}, which is no format name: {error}"
+        ) from error
+    if isinstance(name, MultipleName):
+        raise EntryUnusable(f"the queue alias {entry.dn} stands for several queues: {spelled}")
+    return name
+
+
+def _name(raw: bytes, where: str) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise EntryUnusable(f"a name in {where or 'the directory'} is not UTF-8") from error
+
+
+def _distinguished(path: str) -> str:
+    """The distinguished name that `path` is, also as an ADsPath; "" for another name."""
+    rest = path
+    if path[:7].upper() == "LDAP://":
+        rest = path[7:]
+        server, slash, behind = rest.partition("/")
+        if slash and "=" not in server:
+            rest = behind
+    first, _ = ldap_names.split(rest)
+    return rest if "=" in first else ""
+
+
+def _equals(attribute: str, value: str) -> FilterEquality:
+    return FilterEquality(attribute=attribute, value=value.encode())

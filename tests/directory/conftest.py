@@ -1,0 +1,39 @@
+"""A real Active Directory for the tests: one template, a copy of it for each module."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.directory.domain_controller import DomainController, why_not
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A provisioned domain that nobody starts; several workers make it once."""
+    if problem := why_not():
+        pytest.skip(f"no Active Directory: {problem}")
+    shared = tmp_path_factory.getbasetemp()
+    if worker_id != "master":
+        shared = shared.parent
+    folder = shared / "domain-template"
+    with (shared / "domain-template.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "address").exists():
+            DomainController(folder).provision()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def controller(
+    template: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DomainController]:
+    """A domain controller that runs, with nothing in it yet."""
+    controller = DomainController(tmp_path_factory.mktemp("domain") / "dc")
+    controller.copy(template)
+    controller.start()
+    yield controller
+    controller.close()
