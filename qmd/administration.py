@@ -11,6 +11,7 @@ import structlog
 from protocol.message_class import MessageClass
 from qmd.choosing import PIECE_BYTES, PIECE_MESSAGES
 from qmd.compose import LABEL_CHARACTERS_MAX
+from qmd.directory import publishing
 from qmd.frames import EVERY_MESSAGE, UNLIMITED, Choice, Piece
 from qmd.local_queue import LocalQueue
 from qmd.refusal import Refusal
@@ -49,15 +50,25 @@ class Administration:
         journal: bool,
         quota_bytes: int | None,
         journal_quota_bytes: int | None = None,
+        public: bool = False,
     ) -> LocalQueue:
-        """A new queue of ours; quotas that are None are the configuration's.  Raises Refusal."""
-        path = self._manager.routes.own_path(name)
+        """A new queue of ours; quotas that are None are the configuration's.  Raises Refusal.
+
+        A `public` one is registered in the directory first, and gets its GUID from there.
+        """
+        path = self._manager.routes.own_path(name, public=public)
         quotas = self._manager.settings.quotas
         quota = _quota(quota_bytes, quotas.queue_bytes)
         journal_quota = _quota(journal_quota_bytes, quotas.journal_bytes)
         _check_label(label)
         while (deletion := self._deletions.get(path.lower())) is not None:
             await deletion.wait()  # of a queue of that name
+        guid = None
+        if public:
+            new = publishing.new_queue(
+                self._manager, path, label=label, transactional=transactional
+            )
+            guid = await publishing.register(self._manager, new)
         now_s = int(self._manager.environment.time())
 
         def create(db: sqlite3.Connection) -> list[queue_rows.QueueRow]:
@@ -70,6 +81,7 @@ class Administration:
                 journal=journal,
                 quota_bytes=quota,
                 journal_quota_bytes=journal_quota,
+                directory_guid=guid,
             )
             return [row, queue_rows.create_journal(db, row, now_s)] if journal else [row]
 
@@ -80,6 +92,8 @@ class Administration:
                 "queue_exists", str(error), "Choose another name, or delete it first."
             ) from error
         except TooManyQueues as error:
+            if guid is not None:
+                await publishing.unregister(self._manager, guid)
             raise Refusal(
                 "too_many_queues", str(error), "Delete queues that nobody needs."
             ) from error
@@ -191,6 +205,10 @@ class Administration:
             return Purged(
                 sum(each.messages for each in family), sum(each.own_bytes for each in family), 0
             )
+        if queue.is_public:
+            await publishing.unregister(self._manager, queue.guid)
+            if queue.deleted:
+                raise Refusal("no_such_queue", f"{queue.name} is being deleted by another request")
         done = self._deletions[queue.key] = asyncio.Event()
         try:
             purged = await self._delete(queue, family)

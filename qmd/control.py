@@ -512,6 +512,7 @@ class ControlConnection(asyncio.Protocol):
             journal=request.journal,
             quota_bytes=request.quota_bytes,
             journal_quota_bytes=request.journal_quota_bytes,
+            public=request.public,
         )
         return overview.queue(queue)
 

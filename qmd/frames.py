@@ -369,6 +369,7 @@ class CreateQueue(Request, tag="create_queue", frozen=True):
     journal: bool = False
     quota_bytes: int | None = None  # None: the configuration's; UNLIMITED: none
     journal_quota_bytes: int | None = None  # likewise
+    public: bool = False  # registered in the directory
 
 
 class SetQueue(Request, tag="set_queue", frozen=True):

@@ -29,6 +29,7 @@ from qmd.usage import Gauge, Measured, Usage
 WINDOW_ENTRIES_MAX = 4096
 WINDOW_BYTES_MAX = 8 * 1024 * 1024
 EXPIRED_MAX = 100  # ended in one turn of the loop
+OWN_PREFIX = ".\\"  # of the names of our public queues: "orders" alone means a private one
 TAKE_BYTES_MAX = 8 * 1024 * 1024  # of bodies in one answer; one message always fits
 
 
@@ -161,7 +162,12 @@ class LocalQueue(Measured):
 
     @property
     def format_name(self) -> str:
-        return f"DIRECT=OS:.\\{self.name}"
+        return f"DIRECT=OS:.\\{self.name.removeprefix(OWN_PREFIX)}"
+
+    @property
+    def is_public(self) -> bool:
+        """Whether it has its entry in the directory."""
+        return self.name.startswith(OWN_PREFIX) and self.parent is None
 
     def arrived(self, messages: Iterable[StoredMessage]) -> None:
         """Messages are durable: readers may have them."""

@@ -281,7 +281,7 @@ class QueueManager:
             is_system=row.system,
             created_at_s=row.created_at_s,
             address=queue_address(path),
-            guid=public_guid(self.id, row.id, row.created_at_s),
+            guid=row.directory_guid or public_guid(self.id, row.id, row.created_at_s),
             usage=self.usage,
             messages=messages,
             size=size,

@@ -68,6 +68,7 @@ def status(manager: QueueManager) -> Value:
         "quota_warnings": quotas.warnings(manager),
         "disk_full": not storage.room(manager.loop.time()),
         "disk_free_bytes": storage.free_bytes,
+        "directory": directory(manager),
         "sessions": len(manager.peers.connections),
         "sent": manager.sent_count,
         "transmitted": manager.outgoing.transmitted_count,
@@ -76,6 +77,13 @@ def status(manager: QueueManager) -> Value:
         "duplicates_refused": manager.incoming.duplicate_count + manager.incoming.rejected_count,
         "refused": manager.incoming.refused_count,
     }
+
+
+def directory(manager: QueueManager) -> Value:
+    """How the directory is, in few words; `directory_status` has all of it."""
+    status = manager.directory.status()
+    facts = {"kind": status.kind, "state": status.state}
+    return facts | ({"problem": status.problem} if status.problem else {})
 
 
 def transactions(manager: QueueManager) -> list[Value]:
@@ -124,6 +132,7 @@ def queue(queue: LocalQueue) -> Value:
         "created_at": _time(queue.created_at_s),
         "number": queue.id,
         "public_name": str(PublicName(queue.guid)),
+        "public": queue.is_public,
     }
 
 

@@ -25,7 +25,7 @@ from qmd.compose import (
     reply_address,
 )
 from qmd.directory.resolving import MustAsk, Resolution, Target
-from qmd.local_queue import LocalQueue
+from qmd.local_queue import OWN_PREFIX, LocalQueue
 from qmd.outgoing_queue import OutgoingQueue
 from qmd.refusal import Refusal
 
@@ -256,8 +256,11 @@ class Routes:
     def _listens_at_port(self, port: int) -> bool:
         return any(port == own for _, own in self._manager.listening)
 
-    def own_path(self, name: str) -> str:
-        """The path of a queue of ours, as it is to be created.  Raises Refusal."""
+    def own_path(self, name: str, *, public: bool = False) -> str:
+        r"""The path of a queue of ours, as it is to be created; `.\orders` for a public one.
+
+        Raises Refusal.
+        """
         try:
             parsed = parse_destination(name, local_host=".")
         except InvalidName as error:
@@ -269,10 +272,17 @@ class Routes:
                 "Create a queue where it shall be, for example private$\\orders.",
             )
         path = parsed.local_path
-        if path.suffix or path.system or path.subqueue or not path.private:
+        if public and "\\" not in name:  # `orders` alone would be private
+            path = path._replace(private=False)
+        if path.suffix or path.system or path.subqueue or path.private == public:
+            which = (
+                "a public queue has no private$ in its name"
+                if public
+                else ("only private queues can, and public ones with --public")
+            )
             raise Refusal(
                 "name_not_creatable",
-                f"{path} cannot be created: only private queues can",
+                f"{path} cannot be created: {which}",
                 "Use a name such as private$\\orders; the first move to a subqueue creates it.",
             )
         if path.key == HISTORY_QUEUE:
@@ -281,7 +291,7 @@ class Routes:
                 f"{path} is where queue managers ask each other about messages",
                 "Choose another name.",
             )
-        return str(path)
+        return f"{OWN_PREFIX}{path}" if public else str(path)
 
     def forget(self) -> None:
         """What names stand for has to be found out anew."""

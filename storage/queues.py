@@ -41,6 +41,7 @@ class QueueRow(NamedTuple):
     created_at_s: int
     modified_at_s: int
     parent_id: int | None = None  # of a subqueue or journal: the queue that it belongs to
+    directory_guid: bytes | None = None  # of a public queue: its object in the directory
 
 
 COLUMNS = ", ".join(QueueRow._fields)
@@ -57,6 +58,7 @@ def create(
     quota_bytes: int | None = None,
     journal_quota_bytes: int | None = None,
     parent_id: int | None = None,
+    directory_guid: bytes | None = None,
 ) -> QueueRow:
     """A new queue with a path such as `private$\\orders`, or one that belongs to another.
 
@@ -78,6 +80,7 @@ def create(
         created_at_s=now_s,
         modified_at_s=now_s,
         parent_id=parent_id,
+        directory_guid=directory_guid,
     )
     _insert(db, row)
     return row
@@ -182,15 +185,17 @@ def _is_in_use(db: sqlite3.Connection, queue_id: int) -> bool:
 
 def _insert(db: sqlite3.Connection, row: QueueRow) -> None:
     db.execute(
-        f"INSERT INTO queue ({COLUMNS}, key) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO queue ({COLUMNS}, key) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (*row, row.name.casefold()),
     )
 
 
 def _queue(
-    row: tuple[int, str, str, int, int, int | None, int | None, int, int, int, int | None],
+    row: tuple[
+        int, str, str, int, int, int | None, int | None, int, int, int, int | None, bytes | None
+    ],
 ) -> QueueRow:
-    id_, name, label, transactional, journal, *quotas, system, created, modified, parent_id = row
+    id_, name, label, transactional, journal, *quotas, system, created, modified, parent, guid = row
     quota, journal_quota = quotas
     return QueueRow(
         id_,
@@ -203,5 +208,6 @@ def _queue(
         bool(system),
         created,
         modified,
-        parent_id,
+        parent,
+        guid,
     )

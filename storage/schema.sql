@@ -32,7 +32,8 @@ CREATE TABLE queue (
     system              INTEGER NOT NULL,
     created_at_s        INTEGER NOT NULL,
     modified_at_s       INTEGER NOT NULL,
-    parent_id           INTEGER                  -- of a subqueue or journal: orders;retry
+    parent_id           INTEGER,                 -- of a subqueue or journal: orders;retry
+    directory_guid      BLOB                     -- of a public queue: its object in the directory
 );
 
 -- [MS-MQDMPR] 3.1.1.2: whether a queue is transactional is settled when it is created.

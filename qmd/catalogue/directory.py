@@ -107,6 +107,14 @@ ENTRIES = (
         "directory",
     ),
     Entry(
+        7012,
+        "directory_entry_left",
+        "A public queue was deleted, and its entry is still in the directory. In the log.",
+        "The queue was created while the configuration named a directory, and it names none now.",
+        "Delete the entry there by hand, or others go on sending to it.",
+        "directory",
+    ),
+    Entry(
         7030,
         "directory_identity_differs",
         "The directory knows the queue manager of this computer by another id than its own.",

@@ -28,6 +28,7 @@ def queue() -> None:
 @click.option("--journal", is_flag=True, help="Keep a copy of what is received.")
 @click.option("--quota", type=quota, help="The most that its messages may take up, as 500MB, none.")
 @click.option("--journal-quota", type=quota, help="The same for its journal.")
+@click.option("--public", is_flag=True, help="A public queue: it is registered in the directory.")
 @json_option
 @pass_configuration
 def create(
@@ -38,9 +39,10 @@ def create(
     journal: bool,
     quota: int | None,
     journal_quota: int | None,
+    public: bool,
     as_json: bool,
 ) -> None:
-    """Create the private queue NAME."""
+    """Create the private queue NAME; or, with --public, a public one."""
     from qmd.cli.output import print_json
 
     made = configuration.ask(
@@ -51,12 +53,13 @@ def create(
             journal=journal,
             quota_bytes=quota,
             journal_quota_bytes=journal_quota,
+            public=public,
         )
     )
     if as_json:
         print_json(made)
     else:
-        click.echo(made["format_name"])
+        click.echo(made["public_name"] if public else made["format_name"])
 
 
 @queue.command("set")

@@ -399,10 +399,12 @@ class QueueManager:
         journal: bool = False,
         quota_bytes: int | None = None,
         journal_quota_bytes: int | None = None,
+        public: bool = False,
     ) -> Facts:
         r"""Create a private queue (`private$\orders` or `orders`); `transactional` is for life.
 
         Quotas that are None are those of the daemon's configuration, `UNLIMITED` is none.
+        `public`: a public queue instead (`.\orders` or `orders`), registered in the directory.
         """
         return await self._change(
             frames.CreateQueue,
@@ -412,6 +414,7 @@ class QueueManager:
             journal,
             quota_bytes,
             journal_quota_bytes,
+            public,
         )
 
     async def set_queue(
