@@ -82,6 +82,7 @@ _PHRASES = {
     "lost": "lost with the memory of the daemon",
     "exported": "exported from {queue}",
     "imported": "imported into {queue}",
+    "stored": "reserved for a pipeline in {queue}, and written to disk for it",
     "requeued": "sent again as another message",
 }
 

@@ -201,6 +201,7 @@ class Administration:
         if queue.deleted:
             raise Refusal("no_such_queue", f"{queue.name} is being deleted by another request")
         family = queue.relatives
+        self._manager.reserving.check_deletable(family)
         if dry_run:
             return Purged(
                 sum(each.messages for each in family), sum(each.own_bytes for each in family), 0

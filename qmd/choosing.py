@@ -77,7 +77,7 @@ class Choosing:
             await self._manager.storage.batch.run(lambda db: None)
         until = piece.until or self._manager.next_lookup_id(TRANSACTIONAL_LEVEL) & ARRIVAL_MAX
         limit = min(piece.limit, PIECE_MESSAGES)
-        matches, now_s = _filter(choice), self._manager.clock.now_s
+        matches, now_s = filter_of(choice), self._manager.clock.now_s
         named = sorted(each for each in set(choice.lookup_ids) if each >= piece.start)
         found: list[StoredMessage] = []
         taken = size = 0
@@ -189,6 +189,12 @@ def destination_of(message: UserMessage) -> str:
 
 
 def _is_taken(queue: LocalQueue, lookup_id: int) -> Refusal:
+    if lookup_id in queue.reserved:
+        return Refusal(
+            "message_reserved",
+            f"message {lookup_id} of {queue.name} is reserved for a pipeline",
+            "Let its pipeline finish, or release it: see `qmd reader list`.",
+        )
     return Refusal(
         "message_taken",
         f"message {lookup_id} of {queue.name} has been taken by an application",
@@ -200,7 +206,7 @@ def _has_filter(choice: Choice) -> bool:
     return choice != Choice(lookup_ids=choice.lookup_ids)
 
 
-def _filter(choice: Choice) -> Matches:
+def filter_of(choice: Choice) -> Matches:
     """Raises Refusal for a class that there is not, and ids that are none."""
     if any(len(each) != 20 for each in choice.message_ids):
         raise Refusal("bad_message_id", "a message id has 20 bytes")

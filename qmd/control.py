@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import structlog
 
-from qmd import frames, overview
+from qmd import frames, overview, pipeline_control
 from qmd.administration import Purged
 from qmd.directory.resolving import MustAsk, Resolution
 from qmd.frames import Done, FrameBuffer, FrameError, Refused, Request
@@ -631,6 +631,23 @@ class ControlConnection(asyncio.Protocol):
         )
         self._look(request.number, work)
 
+    # The verbs of other modules.
+
+    def _pipeline(self, request: frames.Request) -> None:
+        verb = pipeline_control.VERBS[type(request)]
+        work = verb.work(self._manager, request)
+        if verb.is_page:
+            work = self._page_of(work)
+        start = self._change if verb.changes else self._look
+        start(request.number, work)
+
+    async def _page_of(self, work: Coroutine[Any, Any, object]) -> object:
+        try:
+            async with self._turn():
+                return await work
+        finally:
+            work.close()  # its turn may never have come
+
 
 _HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
     frames.Hello: ControlConnection._hello,
@@ -676,6 +693,7 @@ _HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
     frames.Status: ControlConnection._status,
     frames.Why: ControlConnection._why,
     frames.Events: ControlConnection._events,
+    **dict.fromkeys(pipeline_control.VERBS, ControlConnection._pipeline),
 }
 
 

@@ -33,6 +33,10 @@ OWN_PREFIX = ".\\"  # of the names of our public queues: "orders" alone means a 
 TAKE_BYTES_MAX = 8 * 1024 * 1024  # of bodies in one answer; one message always fits
 
 
+#: What stands in `taken` for a message that is reserved: its packet is on disk.
+RESERVED_PACKET = b"reserved"
+
+
 @dataclass(slots=True, eq=False)
 class Reader:
     """One connection that takes messages."""
@@ -108,6 +112,7 @@ class LocalQueue(Measured):
         self.express: dict[int, StoredMessage] = {}  # all of them: they are nowhere else
         self._express_deadlines = Deadlines()
         self.taken: dict[int, StoredMessage] = {}
+        self.reserved: dict[int, int] = {}  # of those: by pipelines, and by how many of them
         self.takers: set[Reader] = set()  # those that have something taken
         self.leaving: set[int] = set()  # of those, whose removal is being committed
         self.expired: list[StoredMessage] = []  # found by `take`, not yet dealt with
@@ -245,6 +250,61 @@ class LocalQueue(Measured):
         self.taken[lookup_id] = message
         reader.taken.setdefault(self, set()).add(lookup_id)
         return True
+
+    def reserve(self, lookup_id: int, *, shared: bool) -> bool:
+        """A pipeline's reader gets the message, wherever it is; False when somebody has it.
+
+        Shared readers may have it together.
+        """
+        holders = self.reserved.get(lookup_id, 0)
+        if holders and shared:
+            self.reserved[lookup_id] = holders + 1
+            return True
+        if lookup_id in self.taken:
+            return False
+        if lookup_id in self.express:
+            self.window.take(lookup_id)
+        else:
+            self.window.hold(lookup_id)
+        self.taken[lookup_id] = StoredMessage(lookup_id, 0, RESERVED_PACKET)
+        self.reserved[lookup_id] = 1
+        return True
+
+    def now_stored(self, lookup_id: int) -> None:
+        """An express message that is reserved is on the disk from now on."""
+        message = self.express.pop(lookup_id)
+        self._express_deadlines.discard(lookup_id)
+        self.usage.express_bytes -= len(message.packet)
+        self.window.remove(lookup_id)
+        self.window.hold(lookup_id)
+
+    def unreserve(self, lookup_ids: Iterable[int], *, are_there: bool) -> None:
+        """Readers are done with these; those that nobody has any more are ready again, or were
+        gone before."""
+        free: list[int] = []
+        for lookup_id in lookup_ids:
+            holders = self.reserved[lookup_id] - 1
+            if holders:
+                self.reserved[lookup_id] = holders
+            else:
+                del self.reserved[lookup_id]
+                del self.taken[lookup_id]
+                free.append(lookup_id)
+        if not are_there:
+            for lookup_id in free:
+                self.window.remove(lookup_id)
+        elif free:
+            self.window.clear_to_disk(min(free), keep_taken=self.taken.keys())
+
+    def leave_reserved(self, messages: Iterable[StoredMessage]) -> list[int]:
+        """Reserved messages, read from the disk, are about to be removed; their lookup ids."""
+        lookup_ids = []
+        for message in messages:
+            del self.reserved[message.lookup_id]
+            self.taken[message.lookup_id] = message
+            lookup_ids.append(message.lookup_id)
+        self.leaving.update(lookup_ids)
+        return lookup_ids
 
     @property
     def is_settling(self) -> bool:

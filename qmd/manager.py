@@ -50,12 +50,17 @@ from qmd.own_dead_letters import OwnDeadLetters
 from qmd.peers import Peers
 from qmd.picking import Picking
 from qmd.public_name import public_guid
+from qmd.ranges import Ranges
 from qmd.reading import Reading
 from qmd.recorder import Recorder
 from qmd.resending import Resending
+from qmd.reserving import Reserving
+from qmd.reserving import State as Reservations
+from qmd.reserving import read_state as read_reservations
 from qmd.routes import Routes
 from qmd.sending import Sending
 from qmd.settings import Settings
+from qmd.staging import Staging
 from qmd.timers import Timers
 from qmd.tracing import Tracing
 from qmd.transactions import Transactions
@@ -70,6 +75,7 @@ from storage import outcomes as outcome_rows
 from storage import outgoing as outgoing_rows
 from storage import queues as queue_rows
 from storage import sequences as sequence_rows
+from storage import stages as stage_rows
 from storage.errors import StorageError
 from storage.keys import ARRIVAL_BITS
 from storage.pages import EMPTY, Totals
@@ -151,6 +157,9 @@ class QueueManager:
         self.resending = Resending(self)
         self.dead_letters = DeadLetters(self)
         self.importing = Importing(self)
+        self.ranges = Ranges(self)
+        self.reserving = Reserving(self)
+        self.staging = Staging(self)
         self._at_work: dict[bytes, asyncio.Event] = {}
         self.tracing = Tracing(self)
         self.own_dead_letters = OwnDeadLetters(self)
@@ -204,6 +213,8 @@ class QueueManager:
                 state.awaiting.get(outgoing.id, EMPTY),
             )
         self.branches.restore(state.branches)
+        self.reserving.restore(state.reservations)
+        self.staging.restore(state.stages)
         for stream in state.streams:
             queue = self.queues_by_id.get(stream.queue_id)
             if queue is not None:
@@ -254,6 +265,12 @@ class QueueManager:
     def has_numbers(self, messages: int, *, spare: int = NUMBERS_SPARE) -> bool:
         """Whether so many messages can be given their numbers without waiting for the disk."""
         return min(self._arrivals.left, self.message_numbers.left) >= messages + spare
+
+    async def numbers_for(self, messages: int) -> None:
+        """Wait until so many messages can be given their numbers at once.  Raises StorageError."""
+        wanted = messages + NUMBERS_SPARE
+        await self._arrivals.ensure(wanted)
+        await self.message_numbers.ensure(wanted)
 
     def quota_of(self, row: queue_rows.QueueRow) -> int | None:
         """That of the row; the machine journal has the configuration's until it gets its own."""
@@ -360,6 +377,9 @@ class QueueManager:
         age_s = int(self.settings.delivery.message_id_history_age_s)
         self.incoming.forget_old(self.loop.time())
         await self.own_dead_letters.forget_gone()
+        await self.reserving.forget_gone()
+        self.reserving.warn()
+        await self.staging.forget_old()
         await self.storage.batch.run(partial(history_rows.forget, before_s=now_s - age_s))
         await self.storage.batch.run(
             partial(awaiting_rows.forget_old, before_s=now_s - UNCONFIRMED_AGE_S)
@@ -395,6 +415,8 @@ class _State(NamedTuple):
     history: list[history_rows.HistoryRow]
     own_dead_letters: dict[int, int]
     branches: list[branch_rows.BranchRow]
+    reservations: Reservations
+    stages: list[stage_rows.StageRow]
 
 
 def _read_state(db: sqlite3.Connection) -> _State:
@@ -409,4 +431,6 @@ def _read_state(db: sqlite3.Connection) -> _State:
         history_rows.entries(db),
         own_dead_letters.queues_by_number(db),
         branch_rows.list_all(db),
+        read_reservations(db),
+        stage_rows.list_all(db),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,8 @@ class Numbers:
         self._block = block
         self._next = 0
         self._end = 0
-        self._following: int | None = None
+        self._following: deque[tuple[int, int]] = deque()  # blocks, ascending
+        self._spare = 0  # numbers in them
         self._reserving = False
 
     async def start(self) -> None:
@@ -29,24 +31,30 @@ class Numbers:
         self._next = await self._storage.batch.run(self._reserve)
         self._end = self._next + self._block
 
+    async def ensure(self, count: int) -> None:
+        """Wait until so many can be given at once; others may take them.  Raises StorageError."""
+        while self.left < count:
+            block = max(count - self.left, self._block)
+            reserve = partial(counters.reserve, name=self._name, count=block)
+            self._add(await self._storage.batch.run(reserve), block)
+
     @property
     def left(self) -> int:
         """How many can be given before the disk has reserved more."""
-        return self._end - self._next + (0 if self._following is None else self._block)
+        return self._end - self._next + self._spare
 
     def next(self) -> int:
         """There must be one left."""
         number = self._next
         self._next = number + 1
-        if self._end - number <= self._block // 2 and not self._reserving:
+        if self._end - number + self._spare <= self._block // 2 and not self._reserving:
             self._reserving = True
             self._storage.batch.run(self._reserve).add_done_callback(self._reserved)
         if self._next >= self._end:
             # Nothing is taken in while few are left (`QueueManager.is_full`).
-            assert self._following is not None, f"the reserved {self._name} numbers ran out"
-            self._next, self._following = self._following, None
-            self._end = self._next + self._block
-            self._reserving = False
+            assert self._following, f"the reserved {self._name} numbers ran out"
+            self._next, self._end = self._following.popleft()
+            self._spare -= self._end - self._next
         return number
 
     @property
@@ -54,5 +62,13 @@ class Numbers:
         return partial(counters.reserve, name=self._name, count=self._block)
 
     def _reserved(self, done: asyncio.Future[int]) -> None:
+        self._reserving = False
         if not done.cancelled() and done.exception() is None:
-            self._following = done.result()
+            self._add(done.result(), self._block)
+
+    def _add(self, first: int, count: int) -> None:
+        """Blocks are reserved in ascending order, and may be heard of in another."""
+        self._following.append((first, first + count))
+        if len(self._following) > 1 and first < self._following[-2][0]:
+            self._following = deque(sorted(self._following))
+        self._spare += count

@@ -149,12 +149,15 @@ class ListReaders(Request, tag="list_readers", frozen=True):
 class ReleaseReader(Request, tag="release_reader", frozen=True):
     """Forget a reader, or what it has to do with one queue: what it reserved is ready again.
 
-    For operators.  A run of it that is still alive is refused from now on.  -> {messages, bytes}
+    For operators.  A run of it that is still alive is refused from now on.  The positions that were
+    reserved are used up: a checkpoint that has to read them again is told so.  `forget`: nothing is
+    known of the reader afterwards, and one of that name begins anew.  -> {messages, bytes}
     """
 
     reader: Name
     queue: QueueName = ""
     dry_run: bool = False
+    forget: bool = False
 
 
 class Stage(Request, tag="stage", frozen=True):

@@ -58,6 +58,7 @@ class Kind(enum.StrEnum):
     STARTED = "started"  # the daemon: express messages from before are gone
     SENT = "sent"  # taken over from an application, into a queue here or an outgoing queue
     IMPORTED = "imported"
+    STORED = "stored"  # an express message is on the disk now, because it is reserved
     TRANSMITTED = "transmitted"
     RETRANSMITTED = "retransmitted"
     OUT_OF_ORDER = "out_of_order"  # came too early, and will be sent again

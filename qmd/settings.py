@@ -343,6 +343,31 @@ class DirectorySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSettings:
+    """Data pipelines: ranges that are reserved for readers, rows that wait to be sent as one."""
+
+    quiet_warning_s: float = setting(
+        Duration("1s", "3650d"),
+        "1d",
+        "A reader that has reserved messages and was not heard of for so long is warned about.",
+    )
+    stage_age_s: float = setting(
+        Duration("1m", "3650d"), "1d", "What was staged and not published for so long is removed."
+    )
+    staged_bytes_max: int = setting(
+        Size("1MB", "1TB"), "1GB", "What may be staged; it counts in the computer quota too."
+    )
+    published_rows_max: int = setting(
+        Whole(1, 1_000_000), 200_000, "Messages of one publication, which is one commit."
+    )
+    publication_age_s: float = setting(
+        Duration("1d", "3650d"),
+        "365d",
+        "How long it is known what a query has published, after the last time it did.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSettings:
     """The database; there is seldom a reason to change these."""
 
@@ -399,6 +424,7 @@ class Settings:
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     transactions: TransactionsSettings = field(default_factory=TransactionsSettings)
     directory: DirectorySettings = field(default_factory=DirectorySettings)
+    pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
     events: EventsSettings = field(default_factory=EventsSettings)
     log: LogSettings = field(default_factory=LogSettings)
@@ -413,6 +439,7 @@ SECTIONS: dict[str, type[Any]] = {
     "delivery": DeliverySettings,
     "transactions": TransactionsSettings,
     "directory": DirectorySettings,
+    "pipeline": PipelineSettings,
     "storage": StorageSettings,
     "events": EventsSettings,
     "log": LogSettings,

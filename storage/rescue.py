@@ -35,6 +35,8 @@ _SMALL_TABLES = (
     *("queue", "outgoing_queue", "incoming_sequence", "message_id_history", "outcome"),
     "own_dead_letter",
     "unconfirmed",
+    # A reservation whose message is lost stands for nothing, and does no harm.
+    *("reader", "reader_queue", "reservation", "stage", "publication"),
 )
 
 

@@ -37,6 +37,11 @@ _COLUMNS: dict[str, tuple[type | tuple[type, ...], ...]] = {
     "outcome": (bytes, bytes, int),
     "own_dead_letter": (int, str, int),
     "branch": (bytes, str, int),
+    "reader": (str, int, int),
+    "reader_queue": (int, int, bytes, int, int, int, int, int, int, int),
+    "reservation": (int,),
+    "stage": (str, int, int, str, int, int, int, bytes),
+    "publication": (str, int, int, int),
 }
 
 

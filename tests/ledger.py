@@ -85,6 +85,8 @@ class Ledger:
                     self._wrong(event, message, "has no place in its queue")
                 else:
                     self._add(event, message, (event.to_queue, place))
+            elif event.kind == "stored":
+                self.express.discard((event.queue, place or 0))
             elif event.kind == "moved":
                 self._move(event, message, place)
             elif event.kind == "awaiting":

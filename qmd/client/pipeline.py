@@ -232,13 +232,13 @@ class Pipeline:
         return readers
 
     async def release_reader(
-        self, reader: str, queue: str = "", *, dry_run: bool = False
+        self, reader: str, queue: str = "", *, dry_run: bool = False, forget: bool = False
     ) -> Consumed:
-        """Forget a reader, or what it has to do with one queue; its messages are ready again.
+        """What a reader has reserved, of one queue or all, is ready again; how much that is.
 
-        Returns how many those are.
+        Its runs are refused from now on.  `forget`: nothing is known of the reader afterwards.
         """
-        told = await self._caller.ask(pipeline_frames.ReleaseReader, reader, queue, dry_run)
+        told = await self._caller.ask(pipeline_frames.ReleaseReader, reader, queue, dry_run, forget)
         return Consumed(told["messages"], told["bytes"])
 
     # -- writing -----------------------------------------------------------------------------

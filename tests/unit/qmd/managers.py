@@ -62,7 +62,7 @@ from qmd.reaper import Reaper
 from qmd.recorder import identity_of
 from qmd.settings import Settings
 from storage import awaiting
-from storage.keys import queue_id_of
+from storage.keys import lookup_id_of, queue_id_of
 from tests.ledger import Message, disagreements
 
 PATIENCE_S = 10.0
@@ -259,7 +259,13 @@ class Host(QueueManager):
             waiting = state.awaiting.get(sender.id, (0, 0))
             assert (sender.awaiting.messages, sender.awaiting.bytes) == waiting, sender.destination
             total += sender.awaiting.bytes
+        total += state.staged
+        assert self.staging.bytes == state.staged
         assert (self.usage.bytes, self.usage.express_bytes) == (total, express_bytes)
+        for queue in self.queues.values():
+            reserved = state.reserved.get(queue.id, Counter())
+            assert Counter(queue.reserved) == reserved, queue.name
+            assert all(each in queue.taken for each in queue.reserved), queue.name
         in_memory: set[tuple[str, int | Message]] = {
             (queue.name, lookup_id) for queue in self.queues.values() for lookup_id in queue.express
         }
@@ -277,6 +283,8 @@ class _Stored:
         self.messages: dict[int, tuple[int, int]] = {}
         self.outgoing: dict[int, tuple[int, int]] = {}
         self.awaiting: dict[int, tuple[int, int]] = {}
+        self.reserved: dict[int, Counter[int]] = {}  # by how many readers, by lookup id
+        self.staged = 0
 
 
 def _stored(db: sqlite3.Connection) -> _Stored:
@@ -286,6 +294,10 @@ def _stored(db: sqlite3.Connection) -> _Stored:
             count, before = totals.get(queue_id_of(key), (0, 0))
             totals[queue_id_of(key)] = count + 1, before + size
     stored.awaiting.update(awaiting.totals_by_queue(db))
+    for (key,) in db.execute("SELECT key FROM reservation"):
+        of_queue = stored.reserved.setdefault(queue_id_of(key), Counter())
+        of_queue[lookup_id_of(key)] += 1
+    (stored.staged,) = db.execute("SELECT coalesce(sum(length(data)), 0) FROM stage").fetchone()
     return stored
 
 

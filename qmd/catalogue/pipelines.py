@@ -1,0 +1,165 @@
+"""Errors of data pipelines: reserved ranges, stages."""
+
+from qmd.catalogue.entry import Entry
+
+ENTRIES = (
+    Entry(
+        1801,
+        "no_such_reader",
+        "There is no reader of that name.",
+        "It was never opened here, or was forgotten by an operator.",
+        "Open it; see `qmd reader list`.",
+        "bad_request",
+    ),
+    Entry(
+        1802,
+        "reader_fenced",
+        "Another run of the reader has begun since, or it was released: this one may do nothing"
+        " more.",
+        "Two pipelines use one reader's name, a pipeline was started again while its older run was"
+        " still alive, or an operator has released the reader.",
+        "End the older run. Give each pipeline a reader of its own.",
+        "access_denied",
+    ),
+    Entry(
+        1803,
+        "reader_of_other_kind",
+        "The reader has read that queue in another way before.",
+        "A reader consumes what it reads, or shares it with others; it cannot do both in turn.",
+        "Open it as before, or choose another name for the reader.",
+        "bad_request",
+    ),
+    Entry(
+        1804,
+        "bad_reader_start",
+        "A reader cannot start there.",
+        "It starts with the oldest message, or with what arrives from now on.",
+        'Give "oldest" or "newest".',
+        "bad_request",
+    ),
+    Entry(
+        1805,
+        "queue_not_open",
+        "The reader has not opened that queue.",
+        "A run names all of its queues when it is opened.",
+        "Open the reader with this queue as well.",
+        "bad_request",
+    ),
+    Entry(
+        1806,
+        "position_unknown",
+        "That position was never given to the reader.",
+        "The checkpoint belongs to another reader, the reader was forgotten, or the data of the"
+        " queue manager are older than the checkpoint.",
+        "Begin with a new checkpoint, and another reader's name.",
+        "bad_request",
+    ),
+    Entry(
+        1807,
+        "range_consumed",
+        "The reader is done with that range: it cannot be read again.",
+        "The checkpoint is older than what was consumed, or the reader was released by an operator"
+        " meanwhile.",
+        "Begin with a new checkpoint. What was received is in the queue's journal, if it has one.",
+        "no_such_message",
+    ),
+    Entry(
+        1808,
+        "messages_reserved",
+        "The queue holds messages that are reserved for a pipeline, and cannot be deleted.",
+        "A pipeline has fixed which messages are in its next batch, and has not finished it.",
+        "Let the pipeline finish, or give the messages back: `qmd reader list`, `qmd reader"
+        " release`.",
+        "message_taken",
+    ),
+    Entry(
+        1809,
+        "message_reserved",
+        "A message that was named is reserved for a pipeline.",
+        "A pipeline has fixed which messages are in its next batch, and has not finished it.",
+        "Let the pipeline finish, or give the messages back: `qmd reader list`, `qmd reader"
+        " release`.",
+        "message_taken",
+    ),
+    Entry(
+        1810,
+        "bad_range",
+        "That is no range.",
+        "Its end is before its beginning.",
+        "Give the position behind which it begins, and the last one.",
+        "bad_request",
+    ),
+    Entry(
+        1811,
+        "express_not_staged",
+        "An express message cannot be staged.",
+        "It lives in memory, and nobody could say after a crash whether it was published.",
+        "Make it recoverable or transactional.",
+        "wrong_delivery",
+    ),
+    Entry(
+        1812,
+        "stages_full",
+        "There is no room for more stages.",
+        "Batches are too large, or many were staged and never published.",
+        "Write smaller batches, remove stages (`qmd stage list`, `qmd stage discard`), or allow"
+        " more (staged_bytes_max in the section [pipeline]).",
+        "over_quota",
+    ),
+    Entry(
+        1813,
+        "stage_incomplete",
+        "An attempt that is to be published does not have all of its rows.",
+        "Its stage was removed by age or by hand, or was never written.",
+        "Nothing was published. Write the batch again.",
+        "bad_request",
+    ),
+    Entry(
+        1814,
+        "attempt_twice",
+        "Two attempts of one partition are to be published.",
+        "The caller names an attempt that was given up.",
+        "Name one attempt of each partition.",
+        "bad_request",
+    ),
+    Entry(
+        1815,
+        "epoch_out_of_order",
+        "A later epoch of the query was published before.",
+        "Epochs are published in ascending order; two writers share a query's name, or a checkpoint"
+        " was set back.",
+        "Give each writer a name of its own, and each new beginning another one.",
+        "bad_request",
+    ),
+    Entry(
+        1816,
+        "publication_too_large",
+        "More messages are to be published at once than are allowed.",
+        "All messages of a batch are in memory and in one commit.",
+        "Write smaller batches, or allow more (published_rows_max in the section [pipeline]).",
+        "too_large",
+    ),
+    Entry(
+        1817,
+        "reader_quiet",
+        "A reader holds messages, and was not heard of for long (in the log).",
+        "Its pipeline has ended, or hangs. Nobody else can receive what it holds.",
+        "Start the pipeline, finish it (`qmd pipeline finish`), or give the messages back: `qmd"
+        " reader release`.",
+    ),
+    Entry(
+        1818,
+        "stages_removed",
+        "What was staged and not published for too long was removed (in the log).",
+        "The driver of a pipeline died between the two, and was not started again.",
+        "Start the pipeline again; or allow more time (stage_age in the section [pipeline]).",
+    ),
+    Entry(
+        1819,
+        "no_stage_named",
+        "It is not said which stages are to be removed.",
+        "Neither a query nor an age is given.",
+        "Give one of them.",
+        "bad_request",
+    ),
+)

@@ -1,0 +1,124 @@
+"""The verbs of `qmd/pipeline_frames.py`, answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from qmd import pipeline_frames as frames
+from qmd.reserving import id_text
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+
+Work = Coroutine[Any, Any, object]
+
+
+class Verb(NamedTuple):
+    work: Callable[[QueueManager, Any], Work]
+    changes: bool = True  # something: it goes on when its connection ends
+    is_page: bool = False  # of messages: one at a time for a client that reads them
+
+
+async def _open(manager: QueueManager, request: frames.OpenReader) -> object:
+    return await manager.reserving.open(
+        request.reader, request.queues, shared=request.shared, start=request.start
+    )
+
+
+async def _reserve(manager: QueueManager, request: frames.Reserve) -> object:
+    return await manager.reserving.reserve(
+        request.reader,
+        request.fence,
+        request.queue,
+        request.start,
+        request.messages_max,
+        request.bytes_max,
+    )
+
+
+async def _read(manager: QueueManager, request: frames.ReadRange) -> object:
+    if request.reader:
+        return await manager.reserving.read(
+            request.reader,
+            request.queue,
+            request.after,
+            request.until,
+            limit=request.limit,
+            bytes_max=request.bytes_max,
+            wanted=request.filter,
+            bodies=request.bodies,
+        )
+    return await manager.ranges.read(
+        manager.reserving.find(request.queue),
+        request.after,
+        request.until,
+        limit=request.limit,
+        bytes_max=request.bytes_max,
+        wanted=request.filter,
+        bodies=request.bodies,
+    )
+
+
+async def _split(manager: QueueManager, request: frames.SplitRange) -> object:
+    queue = manager.reserving.find(request.queue)
+    split = await manager.ranges.split(queue, request.parts, request.after, request.until)
+    return {"queue": id_text(queue), "name": queue.name, **split}
+
+
+async def _consume(manager: QueueManager, request: frames.Consume) -> object:
+    return await manager.reserving.consume(request.reader, request.fence, request.ends)
+
+
+async def _list_readers(manager: QueueManager, request: frames.ListReaders) -> object:
+    return manager.reserving.overview()
+
+
+async def _release(manager: QueueManager, request: frames.ReleaseReader) -> object:
+    return await manager.reserving.release(
+        request.reader, request.queue, dry_run=request.dry_run, forget=request.forget
+    )
+
+
+async def _stage(manager: QueueManager, request: frames.Stage) -> object:
+    return await manager.staging.stage(
+        request.query,
+        request.epoch,
+        request.partition,
+        request.attempt,
+        request.first_row,
+        request.rows,
+    )
+
+
+async def _publish(manager: QueueManager, request: frames.Publish) -> object:
+    return await manager.staging.publish(request.query, request.epoch, request.attempts)
+
+
+async def _discard(manager: QueueManager, request: frames.DiscardStages) -> object:
+    return await manager.staging.discard(
+        request.query,
+        request.epoch,
+        request.partition,
+        request.attempt,
+        request.older_than_s,
+    )
+
+
+async def _list_stages(manager: QueueManager, request: frames.ListStages) -> object:
+    return manager.staging.overview()
+
+
+VERBS: dict[type, Verb] = {
+    frames.OpenReader: Verb(_open),
+    frames.Reserve: Verb(_reserve),
+    frames.ReadRange: Verb(_read, changes=False, is_page=True),
+    frames.SplitRange: Verb(_split, changes=False),
+    frames.Consume: Verb(_consume),
+    frames.ListReaders: Verb(_list_readers, changes=False),
+    frames.ReleaseReader: Verb(_release),
+    frames.Stage: Verb(_stage),
+    frames.Publish: Verb(_publish),
+    frames.DiscardStages: Verb(_discard),
+    frames.ListStages: Verb(_list_stages, changes=False),
+}

@@ -1,0 +1,730 @@
+"""Readers of data pipelines: what is reserved for them, and what becomes of it.
+
+    open_reader ──► a fence; older runs are refused
+    reserve ──► choose by arrival ──► hold ──► (commit: positions, and who has them) ──► answer
+    consume ──► read ──► (commit: off the queue, as if received; the position) ──► answer
+    release ──► (commit) ──► ready again
+
+A reserved message is *taken* in memory and bears its position on disk, and both are there before
+anybody else can get it: docs/decisions/0019.  All that one reader asks is done one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import structlog
+
+from protocol.errors import InvalidName
+from protocol.identifiers import guid_bytes, guid_text
+from qmd.frames import StoredMessage
+from qmd.local_queue import LocalQueue
+from qmd.recorder import Kind
+from qmd.refusal import Refusal
+from storage import reservations
+from storage.keys import ARRIVAL_MAX, LOOKUP_BITS, LOOKUP_MASK
+from storage.messages import MessageRow
+from storage.reservations import HeldRow, ReaderQueueRow, ReaderRow
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from qmd.manager import QueueManager
+    from qmd.pipeline_frames import Filter, Rows
+
+log = structlog.get_logger()
+
+PIECE_MESSAGES = 4096  # in one commit, for which everybody waits
+PIECE_BYTES = 16 * 1024 * 1024
+MESSAGES_MAX = 1_000_000  # reserved for one reader of one queue: memory holds a note of each
+NO_LIMIT_BYTES = 1 << 62
+STARTS = ("oldest", "newest")
+
+Value = dict[str, Any]
+
+
+@dataclass(slots=True, eq=False)
+class _Queue:
+    """What a reader has to do with one queue."""
+
+    id: int
+    reader: _Reader
+    queue: LocalQueue
+    shared: bool
+    position: int  # consumed up to it
+    next: int  # the position that is given next
+    arrival: int  # what arrived up to it is not chosen
+    reserved_at_s: int
+    consumed_messages: int
+    consumed_bytes: int
+
+    @property
+    def reserved(self) -> int:
+        """How many positions are."""
+        return self.next - 1 - self.position
+
+
+@dataclass(slots=True, eq=False)
+class _Reader:
+    id: int
+    name: str
+    fence: int
+    opened_at_s: int
+    heard_at: float  # by the loop's clock
+    queues: dict[str, _Queue] = field(default_factory=dict)  # by the id of the queue
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    was_warned_about: bool = False
+
+
+class _Chosen(NamedTuple):
+    """Lookup ids in the order of arrival, their sizes, and where the looking ended."""
+
+    lookup_ids: list[int]
+    sizes: dict[int, int]
+    stopped: bool  # at a message that somebody else has
+
+
+class State(NamedTuple):
+    """What a start reads from the disk."""
+
+    readers: list[ReaderRow]
+    queues: list[ReaderQueueRow]
+    keys: list[tuple[int, int]]
+
+
+def read_state(db: sqlite3.Connection) -> State:
+    return State(reservations.list_readers(db), reservations.list_queues(db), reservations.keys(db))
+
+
+class Reserving:
+    """All readers of this queue manager."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+        self._readers: dict[str, _Reader] = {}
+        self._opening = asyncio.Lock()
+
+    def restore(self, state: State) -> None:
+        """Before anybody can receive: what was reserved is."""
+        manager = self._manager
+        by_id: dict[int, _Reader] = {}
+        for row in state.readers:
+            reader = _Reader(row.id, row.name, row.fence, row.opened_at_s, manager.loop.time())
+            self._readers[row.name] = by_id[row.id] = reader
+        queues: dict[int, _Queue] = {}
+        for each in state.queues:
+            queue = manager.queues_by_id.get(each.queue_id)
+            if queue is None or queue.guid != each.queue or each.reader_id not in by_id:
+                continue  # it was deleted; `forget_gone` tidies up
+            adopted = self._adopt(by_id[each.reader_id], queue, each)
+            queues[each.id] = adopted
+        for queue_id, key in state.keys:
+            held = queues.get(queue_id)
+            if held is not None:
+                held.queue.reserve(key & LOOKUP_MASK, shared=held.shared)
+
+    def _adopt(self, reader: _Reader, queue: LocalQueue, row: ReaderQueueRow) -> _Queue:
+        adopted = reader.queues[id_text(queue)] = _Queue(
+            row.id,
+            reader,
+            queue,
+            row.shared,
+            row.position,
+            row.next_number,
+            row.arrival,
+            row.reserved_at_s,
+            row.consumed_messages,
+            row.consumed_bytes,
+        )
+        return adopted
+
+    # Opening.
+
+    async def open(self, name: str, texts: Sequence[str], *, shared: bool, start: str) -> Value:
+        """Begin a run of a reader; what the request `OpenReader` is answered with."""
+        manager = self._manager
+        if start not in STARTS:
+            raise Refusal(
+                "bad_reader_start",
+                f"a reader cannot start with {start!r}",
+                f"Give one of {', '.join(STARTS)}.",
+            )
+        queues = [self._find(text) for text in texts]
+        now_s = int(manager.environment.time())
+        frontier = await manager.ranges.frontier() if start == "newest" else 0
+        async with self._opening:
+            reader = self._readers.get(name)
+            if reader is None:
+                row = await manager.storage.batch.run(
+                    partial(reservations.open_reader, name=name, now_s=now_s)
+                )
+                reader = _Reader(row.id, name, row.fence, now_s, manager.loop.time())
+                self._readers[name] = reader
+                is_new = True
+            else:
+                is_new = False
+            async with reader.lock:
+                for queue in queues:
+                    known = reader.queues.get(id_text(queue))
+                    if known is not None and known.shared != shared:
+                        raise Refusal(
+                            "reader_of_other_kind",
+                            f"reader {name} reads {queue.name} "
+                            + ("with others" if known.shared else "alone"),
+                            "Open it as before, or choose another name for the reader.",
+                        )
+                if not is_new:
+                    row = await manager.storage.batch.run(
+                        partial(reservations.open_reader, name=name, now_s=now_s)
+                    )
+                    reader.fence, reader.opened_at_s = row.fence, row.opened_at_s
+                for queue in queues:
+                    if id_text(queue) not in reader.queues:
+                        added = await manager.storage.batch.run(
+                            partial(
+                                reservations.add_queue,
+                                reader_id=reader.id,
+                                queue_id=queue.id,
+                                queue=queue.guid,
+                                shared=shared,
+                                arrival=frontier,
+                            )
+                        )
+                        self._adopt(reader, queue, added)
+                self._heard(reader)
+                log.info("reader_opened", reader=name, fence=reader.fence)
+                return {
+                    "reader": name,
+                    "fence": reader.fence,
+                    "queues": [
+                        {
+                            "queue": id_text(queue),
+                            "name": queue.name,
+                            "position": (held := reader.queues[id_text(queue)]).position,
+                            "reserved": held.next - 1,
+                            "shared": held.shared,
+                        }
+                        for queue in queues
+                    ],
+                }
+
+    # Reserving.
+
+    async def reserve(
+        self, name: str, fence: int, text: str, start: int, messages_max: int, bytes_max: int
+    ) -> Value:
+        """What the request `Reserve` is answered with."""
+        reader = self._reader(name, fence)
+        async with reader.lock:
+            self._reader(name, fence)
+            held = self._held(reader, text)
+            if start >= held.next:
+                raise Refusal(
+                    "position_unknown",
+                    f"reader {name} has never been given position {start} of {held.queue.name}: the"
+                    f" last one was {held.next - 1}",
+                    "The reader was forgotten, or the queue manager's data are older than this"
+                    " checkpoint: begin with a new checkpoint, and another reader.",
+                )
+            self._check_not_consumed(held, start)
+            limit = min(max(messages_max, 1), MESSAGES_MAX)
+            end, messages, size, is_cut = start, 0, 0, False
+            if held.next - 1 > start:
+                end, messages, size, is_cut = await self._manager.storage.read(
+                    partial(
+                        reservations.measure,
+                        reader_queue_id=held.id,
+                        after=start,
+                        rows_max=limit,
+                        bytes_max=bytes_max,
+                    )
+                )
+                if not is_cut:
+                    end = held.next - 1  # also where the last ones turned out to be damaged
+            while not is_cut and messages < limit and (not bytes_max or size < bytes_max):
+                left_bytes = bytes_max - size if bytes_max else NO_LIMIT_BYTES
+                count, added = await self._reserve_piece(
+                    held, limit - messages, left_bytes, is_first=messages == 0
+                )
+                if not count:
+                    break
+                self._reader(name, fence)
+                messages, size, end = messages + count, size + added, held.next - 1
+            queue = held.queue
+            return {
+                "end": end,
+                "messages": messages,
+                "bytes": size,
+                "more": end < held.next - 1 or queue.messages > len(queue.taken),
+            }
+
+    async def _reserve_piece(
+        self, held: _Queue, messages_max: int, bytes_max: int, *, is_first: bool
+    ) -> tuple[int, int]:
+        """Reserve the next messages, in one commit; how many, and their bytes."""
+        manager, queue = self._manager, held.queue
+        chosen = await self._choose(held, messages_max, min(bytes_max, PIECE_BYTES))
+        sizes = chosen.sizes
+        if not is_first and chosen.lookup_ids and sizes[chosen.lookup_ids[0]] > bytes_max:
+            return 0, 0  # one message is always given, but it was
+        if queue.deleted:
+            raise _gone(held.reader.name, queue.name)
+        mine: list[int] = []
+        for lookup_id in chosen.lookup_ids:
+            if queue.reserve(lookup_id, shared=held.shared):
+                mine.append(lookup_id)
+            elif held.shared:
+                break  # somebody takes it just now: what is behind it has to wait
+        if not mine:
+            return 0, 0
+        base = queue.id << LOOKUP_BITS
+        batch = manager.storage.batch
+        express = [queue.express[each] for each in mine if each in queue.express]
+        for message in express:
+            # It may be asked for again after a crash.
+            batch.insert_message(
+                base | message.lookup_id,
+                message.packet,
+                message.arrived_at_ms,
+                message.expires_at_s,
+                message.reason,
+            )
+        manager.recorder.record(
+            Kind.STORED,
+            [message.packet for message in express],
+            queue=queue.name,
+            places=[message.lookup_id for message in express],
+        )
+        now_s = int(manager.environment.time())
+        arrival = mine[-1] & ARRIVAL_MAX if held.shared else None
+        first, found = await batch.run(
+            partial(
+                reservations.reserve,
+                reader_queue_id=held.id,
+                candidates=[base | each for each in mine],
+                at_s=now_s,
+                arrival=arrival,
+            )
+        )
+        for message in express:
+            queue.now_stored(message.lookup_id)
+        there = {key & LOOKUP_MASK for key in found}
+        gone = [each for each in mine if each not in there]
+        queue.unreserve(gone, are_there=False)
+        held.next, held.reserved_at_s = first + len(found), now_s
+        if arrival is not None:
+            held.arrival = arrival
+        if not found:  # all were received since we looked: look again
+            return await self._reserve_piece(held, messages_max, bytes_max, is_first=is_first)
+        return len(found), sum(sizes[each] for each in there)
+
+    async def _choose(self, held: _Queue, messages_max: int, bytes_max: int) -> _Chosen:
+        """Messages that nobody has, by arrival: from the disk, and express ones from memory."""
+        manager, queue = self._manager, held.queue
+        until = await manager.ranges.frontier()
+        now_s = manager.clock.now_s
+        rows_max = min(messages_max, PIECE_MESSAGES)
+        base = queue.id << LOOKUP_BITS
+        if held.shared:  # what other shared readers have reserved it may have as well
+            busy = {base | each for each in queue.taken if each not in queue.reserved}
+        else:
+            busy = {base | each for each in queue.taken}
+        found, stop = await manager.storage.read(
+            partial(
+                reservations.choose,
+                queue_id=queue.id,
+                after=held.arrival,
+                until=until,
+                busy=busy,
+                stop_at_busy=held.shared,
+                now_s=now_s,
+                rows_max=rows_max,
+                bytes_max=bytes_max,
+            )
+        )
+        sizes = {each.key & LOOKUP_MASK: each.size for each in found}
+        within = ARRIVAL_MAX
+        if len(found) == rows_max or sum(sizes.values()) >= bytes_max:
+            within = found[-1].key & ARRIVAL_MAX
+        if stop is not None:
+            within = min(within, stop & ARRIVAL_MAX)
+        for lookup_id, message in queue.express.items():
+            if (
+                held.arrival < lookup_id & ARRIVAL_MAX <= min(within, until)
+                and lookup_id not in queue.taken
+                and (message.expires_at_s is None or message.expires_at_s >= now_s)
+            ):
+                sizes[lookup_id] = len(message.packet)
+        in_order = sorted(sizes, key=lambda each: each & ARRIVAL_MAX)
+        chosen, size = list[int](), 0
+        for lookup_id in in_order[:rows_max]:
+            if chosen and size + sizes[lookup_id] > bytes_max:
+                break
+            chosen.append(lookup_id)
+            size += sizes[lookup_id]
+        return _Chosen(chosen, sizes, stop is not None)
+
+    async def read(
+        self,
+        name: str,
+        text: str,
+        after: int,
+        until: int,
+        *,
+        limit: int,
+        bytes_max: int,
+        wanted: Filter,
+        bodies: bool,
+    ) -> Rows:
+        """Reserved messages, as often as anybody asks."""
+        reader = self._reader(name)
+        held = self._held(reader, text)
+        self._check_not_consumed(held, after)
+        until = until or held.next - 1
+        if until >= held.next:
+            raise Refusal(
+                "position_unknown",
+                f"position {until} of {held.queue.name} is not reserved for reader {name}: the last"
+                f" one is {held.next - 1}",
+                "Reserve it first.",
+            )
+        rows = await self._manager.ranges.read_reserved(
+            held.queue,
+            held.id,
+            after,
+            until,
+            limit=limit,
+            bytes_max=bytes_max,
+            wanted=wanted,
+            bodies=bodies,
+        )
+        self._check_not_consumed(held, after)  # meanwhile: some of it may be missing
+        return rows
+
+    # Consuming.
+
+    async def consume(self, name: str, fence: int, ends: dict[str, int]) -> Value:
+        """What the request `Consume` is answered with."""
+        reader = self._reader(name, fence)
+        messages = size = 0
+        async with reader.lock:
+            self._reader(name, fence)
+            queues = [(self._held(reader, text), end) for text, end in ends.items()]
+            for held, end in queues:
+                if end >= held.next:
+                    raise Refusal(
+                        "position_unknown",
+                        f"position {end} of {held.queue.name} is not reserved for reader {name}:"
+                        f" the last one is {held.next - 1}",
+                        "Nothing was consumed. Reserve it first; or the checkpoint is another"
+                        " reader's.",
+                    )
+            for held, end in queues:
+                while held.position < end:
+                    count, added = await self._consume_piece(held, end)
+                    messages, size = messages + count, size + added
+        return {"messages": messages, "bytes": size}
+
+    async def _consume_piece(self, held: _Queue, end: int) -> tuple[int, int]:
+        """In one commit; how many messages, and their bytes."""
+        manager, queue = self._manager, held.queue
+        rows = await manager.storage.read(
+            partial(
+                reservations.held_page,
+                reader_queue_id=held.id,
+                after=held.position,
+                until=end,
+                rows_max=PIECE_MESSAGES,
+                bytes_max=PIECE_BYTES,
+                with_packets=not held.shared,
+            )
+        )
+        is_last = not rows or rows[-1].position == end
+        position = end if is_last else rows[-1].position
+        if held.shared:
+            return await self._let_go(held, position, rows)
+        whole, broken, gone = _sorted(rows)
+        # An acknowledgment of each, and a final ack, and a copy.
+        while not manager.has_numbers(3 * len(whole)):
+            await manager.storage.batch.run(lambda db: None)
+        messages = [StoredMessage(key & LOOKUP_MASK, 0, packet) for key, packet in whole]
+        size = sum(len(message.packet) for message in messages)
+        batch = manager.storage.batch
+        lookup_ids = queue.leave_reserved(messages)
+        manager.recorder.record(
+            Kind.RECEIVED,
+            [message.packet for message in messages],
+            queue=queue.name,
+            places=lookup_ids,
+            lazily=True,
+        )
+        manager.endings.received(queue, messages)
+        batch.delete_messages([key for key, _ in whole])
+        done = batch.run(
+            partial(
+                reservations.consumed,
+                reader_queue_id=held.id,
+                position=position,
+                messages=len(messages),
+                size=size,
+            )
+        )
+        if broken:
+            manager.damage.whole_messages(queue, broken)
+        await asyncio.shield(done)
+        queue.leaving.difference_update(lookup_ids)
+        queue.forget(lookup_ids)
+        queue.unreserve([*(row.key & LOOKUP_MASK for row in broken), *gone], are_there=False)
+        self._has_consumed(held, position, len(messages), size)
+        return len(messages), size
+
+    async def _let_go(
+        self, held: _Queue, position: int, rows: Sequence[HeldRow]
+    ) -> tuple[int, int]:
+        """A shared reader is done with messages, which stay."""
+        await self._manager.storage.batch.run(
+            partial(
+                reservations.consumed,
+                reader_queue_id=held.id,
+                position=position,
+                messages=len(rows),
+                size=0,
+            )
+        )
+        held.queue.unreserve((row.key & LOOKUP_MASK for row in rows), are_there=True)
+        self._has_consumed(held, position, len(rows), 0)
+        self._manager.reading.serve(held.queue)
+        return len(rows), 0
+
+    def _has_consumed(self, held: _Queue, position: int, messages: int, size: int) -> None:
+        held.position = position
+        held.consumed_messages += messages
+        held.consumed_bytes += size
+
+    # Releasing.
+
+    async def release(self, name: str, text: str, *, dry_run: bool, forget: bool) -> Value:
+        """What the request `ReleaseReader` is answered with."""
+        reader = self._reader(name)
+        async with reader.lock:
+            chosen = [self._held(reader, text)] if text else list(reader.queues.values())
+            answer = {"messages": sum(held.reserved for held in chosen), "bytes": 0}
+            if dry_run:
+                return answer
+            manager = self._manager
+
+            def unit(db: sqlite3.Connection) -> int:
+                for held in chosen:
+                    if forget:
+                        reservations.forget_queue(db, held.id)
+                    else:
+                        reservations.release(db, held.id)
+                if forget and len(chosen) == len(reader.queues):
+                    reservations.forget_reader(db, reader.id)
+                return reservations.raise_fence(db, reader.id)
+
+            rows = [
+                (
+                    held,
+                    await manager.storage.read(
+                        partial(
+                            reservations.held_page,
+                            reader_queue_id=held.id,
+                            after=held.position,
+                            until=held.next,
+                            rows_max=MESSAGES_MAX + PIECE_MESSAGES,
+                            bytes_max=PIECE_BYTES,
+                            with_packets=False,
+                        )
+                    ),
+                )
+                for held in chosen
+            ]
+            fence = await manager.storage.batch.run(unit)
+            reader.fence = fence
+            for held, reserved in rows:
+                held.queue.unreserve((row.key & LOOKUP_MASK for row in reserved), are_there=True)
+                held.position = held.next - 1
+                if forget:
+                    del reader.queues[id_text(held.queue)]
+                manager.reading.serve(held.queue)
+            if forget and not reader.queues:
+                self._readers.pop(name, None)
+            log.info("reader_released", reader=name, messages=answer["messages"])
+            return answer
+
+    # What others ask.
+
+    def overview(self) -> list[Value]:
+        """What the request `ListReaders` is answered with."""
+        now = self._manager.loop.time()
+        return [
+            {
+                "reader": reader.name,
+                "fence": reader.fence,
+                "queue": queue_id,
+                "name": held.queue.name,
+                "shared": held.shared,
+                "position": held.position,
+                "reserved": held.next - 1,
+                "messages": held.reserved,
+                "ready": max(held.queue.messages - len(held.queue.taken), 0),
+                "opened_at_s": reader.opened_at_s,
+                "quiet_s": round(now - reader.heard_at, 1),
+                "reserved_at_s": held.reserved_at_s or None,
+                "consumed_messages": held.consumed_messages,
+                "consumed_bytes": held.consumed_bytes,
+            }
+            for reader in self._readers.values()
+            for queue_id, held in reader.queues.items()
+        ]
+
+    def check_deletable(self, family: Iterable[LocalQueue]) -> None:
+        """Raises Refusal when something of these queues is reserved."""
+        for queue in family:
+            if queue.reserved:
+                raise Refusal(
+                    "messages_reserved",
+                    f"{len(queue.reserved)} messages of {queue.name} are reserved for"
+                    f" {self.holders(queue)}",
+                    "Let its pipeline finish (`qmd pipeline finish`), or release them:"
+                    " qmd reader release",
+                )
+
+    def holders(self, queue: LocalQueue) -> str:
+        """The readers that have reserved something of a queue, for people."""
+        names = sorted(
+            reader.name
+            for reader in self._readers.values()
+            for held in reader.queues.values()
+            if held.queue is queue and held.reserved
+        )
+        return f"the reader {names[0]}" if len(names) == 1 else f"the readers {', '.join(names)}"
+
+    async def forget_gone(self) -> None:
+        """Drop what readers had to do with queues that are deleted."""
+        for reader in list(self._readers.values()):
+            for queue_id, held in list(reader.queues.items()):
+                if held.queue.deleted and not reader.lock.locked():
+                    del reader.queues[queue_id]
+                    await self._manager.storage.batch.run(
+                        partial(reservations.forget_queue, reader_queue_id=held.id)
+                    )
+
+    def warn(self) -> None:
+        """Of readers that hold messages and have not been heard of for long, once."""
+        limit_s = self._manager.settings.pipeline.quiet_warning_s
+        now = self._manager.loop.time()
+        for reader in self._readers.values():
+            reserved = sum(held.reserved for held in reader.queues.values())
+            if reserved and now - reader.heard_at > limit_s and not reader.was_warned_about:
+                reader.was_warned_about = True
+                log.warning(
+                    "reader_quiet",
+                    reader=reader.name,
+                    messages=reserved,
+                    quiet_s=int(now - reader.heard_at),
+                    remedy="Start its pipeline, or give the messages back:"
+                    f" qmd reader release '{reader.name}'",
+                )
+
+    # Within.
+
+    def _find(self, text: str) -> LocalQueue:
+        """A queue of ours by id, or by any spelling."""
+        try:
+            guid = guid_bytes(text)
+        except InvalidName:
+            return self._manager.routes.find_queue(text)
+        queue = self._manager.routes.queue_by_guid(guid)
+        if queue is None:
+            raise Refusal(
+                "no_such_queue",
+                f"this queue manager has no queue with the id {text}",
+                "It was deleted; one that was made anew under its name has another id.",
+            )
+        return queue
+
+    find = _find
+
+    def _reader(self, name: str, fence: int | None = None) -> _Reader:
+        reader = self._readers.get(name)
+        if reader is None:
+            raise Refusal(
+                "no_such_reader",
+                f"there is no reader {name!r}",
+                "Open it first; `qmd reader list`.",
+            )
+        if fence is not None and fence != reader.fence:
+            raise Refusal(
+                "reader_fenced",
+                f"another run of reader {name} has begun since, or it was released: this one"
+                f" has fence {fence}, and {reader.fence} is the present one",
+                "End this run. Two pipelines need readers of different names.",
+            )
+        if fence is not None:
+            self._heard(reader)
+        return reader
+
+    def _heard(self, reader: _Reader) -> None:
+        reader.heard_at = self._manager.loop.time()
+        reader.was_warned_about = False
+
+    def _held(self, reader: _Reader, text: str) -> _Queue:
+        held = reader.queues.get(text)
+        if held is None:
+            queue = self._find(text)
+            held = reader.queues.get(id_text(queue))
+            if held is None:
+                raise Refusal(
+                    "queue_not_open",
+                    f"reader {reader.name} has not opened {queue.name}",
+                    "Name all of its queues when it is opened.",
+                )
+        if held.queue.deleted:
+            raise _gone(reader.name, held.queue.name)
+        return held
+
+    def _check_not_consumed(self, held: _Queue, after: int) -> None:
+        if after < held.position:
+            raise Refusal(
+                "range_consumed",
+                f"reader {held.reader.name} is done with {held.queue.name} up to position"
+                f" {held.position}, and what is behind {after} is asked for",
+                "The checkpoint is older than what was consumed or released; what was received is"
+                " in the queue's journal, if it has one.",
+            )
+
+
+def id_text(queue: LocalQueue) -> str:
+    """By which a pipeline remembers a queue."""
+    return guid_text(queue.guid)
+
+
+def _sorted(rows: Sequence[HeldRow]) -> tuple[list[tuple[int, bytes]], list[MessageRow], list[int]]:
+    """Those that are whole, those that are not, and the lookup ids of those that are not there."""
+    whole: list[tuple[int, bytes]] = []
+    broken: list[MessageRow] = []
+    gone: list[int] = []
+    for row in rows:
+        if row.packet is None:
+            gone.append(row.key & LOOKUP_MASK)
+            continue
+        message = MessageRow(row.key, 0, None, None, 0, 0, None, row.checksum, row.packet)
+        if message.is_whole:
+            whole.append((row.key, row.packet))
+        else:
+            broken.append(message)
+    return whole, broken, gone
+
+
+def _gone(reader: str, queue: str) -> Refusal:
+    return Refusal(
+        "no_such_queue",
+        f"{queue}, which reader {reader} reads, was deleted",
+        "One that was made anew is another queue: begin with a new checkpoint.",
+    )

@@ -1,0 +1,389 @@
+"""Rows that are staged, and published as one: all of them once, or none.
+
+    stage ──► (commit: a piece) ──► answer                     executors, any number of attempts
+    publish ──► check all ──► (commit: messages, the epoch, no stages) ──► answer         the driver
+
+docs/decisions/0019 says why it takes two steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import structlog
+
+from qmd.compose import check
+from qmd.directory.resolving import MustAsk, Resolution
+from qmd.frames import EXPRESS, NewMessage
+from qmd.refusal import Refusal
+from qmd.units import format_size
+from storage import stages
+from storage.stages import StageRow
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from qmd.manager import QueueManager
+    from qmd.pipeline_frames import Attempt
+    from qmd.sending import Route
+
+log = structlog.get_logger()
+
+Value = dict[str, Any]
+
+_decoder = msgspec.msgpack.Decoder(list[NewMessage])
+_encoder = msgspec.msgpack.Encoder()
+
+
+class _Place(NamedTuple):
+    """Which attempt rows belong to."""
+
+    query: str
+    epoch: int
+    part: int
+    attempt: str
+
+
+class Staging:
+    """All stages of this queue manager."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+        self._pieces: dict[_Place, dict[int, StageRow]] = {}  # by the number of their first row
+        self._publishing: dict[str, asyncio.Lock] = {}
+        self.bytes = 0
+
+    def restore(self, rows: Iterable[StageRow]) -> None:
+        for row in rows:
+            self._add(row)
+
+    # Staging.
+
+    async def stage(
+        self,
+        query: str,
+        epoch: int,
+        part: int,
+        attempt: str,
+        first_row: int,
+        rows: list[NewMessage],
+    ) -> Value:
+        """What the request `Stage` is answered with."""
+        manager = self._manager
+        if manager.stopping:
+            raise Refusal("stopping", "this queue manager is stopping", "Try again in a moment.")
+        for at, row in enumerate(rows, first_row):
+            try:
+                self._check(row)
+            except Refusal as refusal:
+                raise Refusal(
+                    refusal.code, f"row {at}: {refusal.text}", refusal.remedy
+                ) from refusal
+        data = _encoder.encode(rows)
+        limit = manager.settings.pipeline.staged_bytes_max
+        if self.bytes + len(data) > limit:
+            raise Refusal(
+                "stages_full",
+                f"{self.bytes} of {limit} bytes are staged, and {len(data)} more are needed",
+                "Write smaller batches, remove old stages (qmd stage discard), or set"
+                " staged_bytes_max in the section [pipeline] of the configuration higher.",
+            )
+        full = manager.is_full(len(data), messages=0)
+        if full is not None:
+            raise full
+        place = _Place(query, epoch, part, attempt)
+        if rows:
+            at_s = int(manager.environment.time())
+            # As with messages, the books are right before the disk has it.
+            self.bytes += len(data)
+            manager.usage.grow(len(data))
+            try:
+                id_ = await asyncio.shield(
+                    manager.storage.batch.run(
+                        partial(
+                            stages.add,
+                            query=query,
+                            epoch=epoch,
+                            part=part,
+                            attempt=attempt,
+                            first_row=first_row,
+                            row_count=len(rows),
+                            at_s=at_s,
+                            data=data,
+                        )
+                    )
+                )
+            finally:
+                self.bytes -= len(data)
+                manager.usage.shrink(len(data))
+            self._forget_piece(place, first_row)
+            self._add(StageRow(id_, *place, first_row, len(rows), at_s, len(data)))
+        pieces = self._pieces.get(place, {}).values()
+        return {
+            "rows": sum(piece.row_count for piece in pieces),
+            "bytes": sum(piece.bytes for piece in pieces),
+        }
+
+    def _check(self, row: NewMessage) -> None:
+        """Raises Refusal for what can never be published."""
+        if row.delivery == EXPRESS:
+            raise Refusal(
+                "express_not_staged",
+                "an express message lives in memory, and cannot be published exactly once",
+                "Make it recoverable or transactional.",
+            )
+        check(row)
+        if not row.destination:
+            raise Refusal(
+                "name_not_understood", "a row names no destination", "Give each row a queue."
+            )
+
+    # Publishing.
+
+    async def publish(self, query: str, epoch: int, attempts: list[Attempt]) -> Value:
+        """What the request `Publish` is answered with."""
+        lock = self._publishing.setdefault(query, asyncio.Lock())
+        try:
+            async with lock:
+                return await self._publish(query, epoch, attempts)
+        finally:
+            if not lock.locked() and self._publishing.get(query) is lock:
+                del self._publishing[query]
+
+    async def _publish(self, query: str, epoch: int, attempts: list[Attempt]) -> Value:
+        manager = self._manager
+        known = await manager.storage.read(partial(stages.published, query=query))
+        before = next((each for each in known if each.epoch == epoch), None)
+        is_long_ago = len(known) >= stages.EPOCHS_KEPT and epoch < known[-1].epoch
+        if before is not None or is_long_ago:
+            await self._remove(self._of_epochs(query, epoch))
+            return {
+                "published": False,
+                "messages": 0 if before is None else before.messages,
+                "at_ms": 0 if before is None else before.at_ms,
+            }
+        if known and epoch < known[0].epoch:
+            raise Refusal(
+                "epoch_out_of_order",
+                f"epoch {known[0].epoch} of {query} is published, and {epoch} comes after it",
+                "Publish the epochs of a query in ascending order, or give each its own name.",
+            )
+        pieces = self._chosen(query, epoch, attempts)
+        row_count = sum(piece.row_count for piece in pieces)
+        limit = manager.settings.pipeline.published_rows_max
+        if row_count > limit:
+            raise Refusal(
+                "publication_too_large",
+                f"{row_count} messages are to be published at once; {limit} are allowed",
+                "Write smaller batches, or set published_rows_max in the section [pipeline] of the"
+                " configuration higher: all of them are in memory and in one commit.",
+            )
+        messages: list[NewMessage] = []
+        for piece in pieces:  # one after the other, because others want to be served meanwhile
+            [data] = await manager.storage.read(partial(stages.data, ids=[piece.id]))
+            messages += _decoder.decode(data)
+        await manager.numbers_for(row_count)
+        routes = await self._routes(messages)
+        # From here to the end of this turn everything goes into one batch.
+        staged = self._of_epochs(query, epoch)
+        at_ms = int(manager.environment.time() * 1000)
+        sent: asyncio.Future[list[str]] = manager.loop.create_future()
+        batch = manager.storage.batch
+        manager.sending.take_over(messages, routes, b"", partial(_settle, sent))
+        assert batch is manager.storage.batch
+        done = batch.run(
+            partial(
+                stages.publish,
+                query=query,
+                epoch=epoch,
+                messages=row_count,
+                at_ms=at_ms,
+                ids=[piece.id for piece in staged],
+            )
+        )
+        await asyncio.shield(done)
+        self._forget(staged)
+        log.info("published", query=query, epoch=epoch, messages=row_count)
+        return {"published": True, "messages": row_count, "at_ms": at_ms}
+
+    async def _routes(self, messages: list[NewMessage]) -> list[tuple[Route, int]]:
+        """Where they go; the directory is asked as often as it takes.  Raises Refusal.
+
+        Nothing else happens between the answer and the next act of the caller.
+        """
+        manager, answers = self._manager, dict[str, Resolution | Refusal]()
+        while True:
+            manager.routes.answers = answers
+            try:
+                return manager.sending.check(messages)
+            except MustAsk as ask:
+                name = ask.name
+            finally:
+                manager.routes.answers = {}
+            try:
+                answers[name] = await manager.resolver.resolve_text(name)
+            except Refusal as refusal:
+                answers[name] = refusal
+
+    def _chosen(self, query: str, epoch: int, attempts: list[Attempt]) -> list[StageRow]:
+        """The pieces of these attempts in the order of their rows.  Raises Refusal when any is
+        missing."""
+        chosen: list[StageRow] = []
+        seen: set[int] = set()
+        for each in sorted(attempts, key=lambda each: each.partition):
+            if each.partition in seen:
+                raise Refusal(
+                    "attempt_twice",
+                    f"two attempts of partition {each.partition} of {query}, epoch {epoch}, are to"
+                    " be published",
+                    "Name one attempt of each partition.",
+                )
+            seen.add(each.partition)
+            place = _Place(query, epoch, each.partition, each.attempt)
+            following = 0
+            for first_row, piece in sorted(self._pieces.get(place, {}).items()):
+                if first_row != following:
+                    break
+                chosen.append(piece)
+                following += piece.row_count
+            total = sum(piece.row_count for piece in self._pieces.get(place, {}).values())
+            if not following == total == each.rows:
+                raise Refusal(
+                    "stage_incomplete",
+                    f"attempt {each.attempt} of partition {each.partition} of {query}, epoch"
+                    f" {epoch}, has {following} of {each.rows} rows",
+                    "Nothing was published. Its stage was removed (stage_age in the section"
+                    " [pipeline] of the configuration), or never written: write the batch again.",
+                )
+        return chosen
+
+    # Removing.
+
+    async def discard(
+        self,
+        query: str,
+        epoch: int | None,
+        part: int | None,
+        attempt: str,
+        older_than_s: int,
+    ) -> Value:
+        """What the request `DiscardStages` is answered with."""
+        if not query and not older_than_s:
+            raise Refusal(
+                "no_stage_named",
+                "neither a query nor an age of stages is given",
+                "Give one of them, or all stages would go.",
+            )
+        now_s = int(self._manager.environment.time())
+        chosen = [
+            piece
+            for place, pieces in self._pieces.items()
+            for piece in pieces.values()
+            if (not query or place.query == query)
+            and (epoch is None or place.epoch == epoch)
+            and (part is None or place.part == part)
+            and (not attempt or place.attempt == attempt)
+            and now_s - piece.at_s >= older_than_s
+        ]
+        await self._remove(chosen)
+        return {
+            "stages": len({(each.query, each.epoch, each.part, each.attempt) for each in chosen}),
+            "rows": sum(piece.row_count for piece in chosen),
+            "bytes": sum(piece.bytes for piece in chosen),
+        }
+
+    async def forget_old(self) -> None:
+        """What was staged and never published, and what is known of queries that are no more."""
+        settings = self._manager.settings.pipeline
+        age_s = int(settings.stage_age_s)
+        now_s = int(self._manager.environment.time())
+        youngest: dict[tuple[str, int], int] = {}  # a long batch is not torn
+        for place, pieces in self._pieces.items():
+            for piece in pieces.values():
+                of = place.query, place.epoch
+                youngest[of] = max(youngest.get(of, 0), piece.at_s)
+        over = {of for of, at_s in youngest.items() if now_s - at_s > age_s}
+        if over:
+            chosen = [
+                piece
+                for place, pieces in self._pieces.items()
+                for piece in pieces.values()
+                if (place.query, place.epoch) in over
+            ]
+            await self._remove(chosen)
+            log.warning(
+                "stages_removed",
+                queries=sorted({query for query, _ in over})[:10],
+                rows=sum(piece.row_count for piece in chosen),
+                size=format_size(sum(piece.bytes for piece in chosen)),
+                remedy="They were staged and not published for longer than stage_age in the section"
+                " [pipeline] of the configuration.",
+            )
+        before_ms = (now_s - int(settings.publication_age_s)) * 1000
+        await self._manager.storage.batch.run(partial(stages.forget_queries, before_ms=before_ms))
+
+    def overview(self) -> list[Value]:
+        """What the request `ListStages` is answered with."""
+        return [
+            {
+                "query": place.query,
+                "epoch": place.epoch,
+                "partition": place.part,
+                "attempt": place.attempt,
+                "rows": sum(piece.row_count for piece in pieces.values()),
+                "bytes": sum(piece.bytes for piece in pieces.values()),
+                "at_s": max(piece.at_s for piece in pieces.values()),
+            }
+            for place, pieces in self._pieces.items()
+        ]
+
+    async def _remove(self, pieces: list[StageRow]) -> None:
+        if pieces:
+            ids = [piece.id for piece in pieces]
+
+            def unit(db: sqlite3.Connection) -> None:
+                stages.delete(db, ids)
+
+            await asyncio.shield(self._manager.storage.batch.run(unit))
+            self._forget(pieces)
+
+    # Within.
+
+    def _of_epochs(self, query: str, epoch: int) -> list[StageRow]:
+        """What is staged of a query for this epoch, or an earlier one."""
+        return [
+            piece
+            for place, pieces in self._pieces.items()
+            if place.query == query and place.epoch <= epoch
+            for piece in pieces.values()
+        ]
+
+    def _add(self, row: StageRow) -> None:
+        place = _Place(row.query, row.epoch, row.part, row.attempt)
+        self._pieces.setdefault(place, {})[row.first_row] = row
+        self.bytes += row.bytes
+        self._manager.usage.grow(row.bytes)
+
+    def _forget(self, pieces: Iterable[StageRow]) -> None:
+        for piece in pieces:
+            place = _Place(piece.query, piece.epoch, piece.part, piece.attempt)
+            if self._pieces.get(place, {}).get(piece.first_row) == piece:
+                self._forget_piece(place, piece.first_row)
+
+    def _forget_piece(self, place: _Place, first_row: int) -> None:
+        pieces = self._pieces.get(place, {})
+        piece = pieces.pop(first_row, None)
+        if piece is not None:
+            self.bytes -= piece.bytes
+            self._manager.usage.shrink(piece.bytes)
+        if not pieces:
+            self._pieces.pop(place, None)
+
+
+def _settle(sent: asyncio.Future[list[str]], ids: list[str]) -> None:
+    if not sent.done():
+        sent.set_result(ids)

@@ -1,0 +1,116 @@
+"""Tables `stage` and `publication`: rows that wait to be sent as one, and which were.
+
+Rows are kept in the pieces in which they came, encoded as they came.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from typing import NamedTuple
+
+#: Of one query: so many epochs are known one by one, and older ones as done.
+EPOCHS_KEPT = 1000
+
+
+class StageRow(NamedTuple):
+    """A piece, without its rows."""
+
+    id: int
+    query: str
+    epoch: int
+    part: int
+    attempt: str
+    first_row: int
+    row_count: int
+    at_s: int
+    bytes: int
+
+
+class Publication(NamedTuple):
+    epoch: int
+    messages: int
+    at_ms: int
+
+
+def add(
+    db: sqlite3.Connection,
+    *,
+    query: str,
+    epoch: int,
+    part: int,
+    attempt: str,
+    first_row: int,
+    row_count: int,
+    at_s: int,
+    data: bytes,
+) -> int:
+    """Its id.  A piece of the same place is gone."""
+    db.execute(
+        "DELETE FROM stage WHERE query = ? AND epoch = ? AND part = ? AND attempt = ?"
+        " AND first_row = ?",
+        (query, epoch, part, attempt, first_row),
+    )
+    added = db.execute(
+        "INSERT INTO stage (query, epoch, part, attempt, first_row, row_count, at_s, data)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (query, epoch, part, attempt, first_row, row_count, at_s, data),
+    )
+    assert added.lastrowid is not None
+    return added.lastrowid
+
+
+def list_all(db: sqlite3.Connection) -> list[StageRow]:
+    """In the order of staging."""
+    rows = db.execute(
+        "SELECT id, query, epoch, part, attempt, first_row, row_count, at_s, length(data)"
+        " FROM stage ORDER BY id"
+    )
+    return list(map(StageRow._make, rows))
+
+
+def data(db: sqlite3.Connection, ids: Sequence[int]) -> list[bytes]:
+    """The rows of these pieces, in this order; all must be there."""
+    return [db.execute("SELECT data FROM stage WHERE id = ?", (id_,)).fetchone()[0] for id_ in ids]
+
+
+def delete(db: sqlite3.Connection, ids: Sequence[int]) -> None:
+    db.executemany("DELETE FROM stage WHERE id = ?", [(id_,) for id_ in ids])
+
+
+def published(db: sqlite3.Connection, query: str) -> list[Publication]:
+    """The epochs of a query that are known, the newest first."""
+    rows = db.execute(
+        "SELECT epoch, messages, at_ms FROM publication WHERE query = ? ORDER BY epoch DESC",
+        (query,),
+    )
+    return list(map(Publication._make, rows))
+
+
+def publish(
+    db: sqlite3.Connection,
+    *,
+    query: str,
+    epoch: int,
+    messages: int,
+    at_ms: int,
+    ids: Sequence[int],
+) -> None:
+    """Remember that an epoch is published, and forget the pieces with these ids."""
+    db.execute(
+        "INSERT OR IGNORE INTO publication (query, epoch, messages, at_ms) VALUES (?, ?, ?, ?)",
+        (query, epoch, messages, at_ms),
+    )
+    db.execute(
+        "DELETE FROM publication WHERE query = ?1 AND epoch < (SELECT epoch FROM publication"
+        " WHERE query = ?1 ORDER BY epoch DESC LIMIT 1 OFFSET ?2)",
+        (query, EPOCHS_KEPT - 1),
+    )
+    delete(db, ids)
+
+
+def forget_queries(db: sqlite3.Connection, before_ms: int) -> int:
+    """Of queries that have published nothing since, nothing is known any more; how many epochs."""
+    return db.execute(
+        "DELETE FROM publication WHERE query IN"
+        " (SELECT query FROM publication GROUP BY query HAVING max(at_ms) < ?)",
+        (before_ms,),
+    ).rowcount
