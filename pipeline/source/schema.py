@@ -1,0 +1,152 @@
+"""The columns of messages and of events: names, Spark's types and Arrow's, in one place.
+
+Both kinds of types have to say the very same thing: Spark checks the first Arrow batch of a read
+against its own schema, names, order and all.  Names are those of `qmd peek --json` where it has
+the thing.  docs/pipeline.md, "Columns".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+
+POSITION = pa.struct(
+    [
+        # 64 bits without a sign: Spark has no such type, and 20 digits always fit.
+        pa.field("id", pa.decimal128(20, 0)),
+        pa.field("number", pa.int64()),
+        pa.field("previous", pa.int64()),
+    ]
+)
+TEXTS = pa.list_(pa.field("element", pa.string()))
+MOMENT = pa.timestamp("us", tz="UTC")
+SEQUENCE_ID = pa.decimal128(20, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    ddl: str
+    arrow: Any
+
+
+def _columns(*rows: tuple[str, str]) -> tuple[Column, ...]:
+    return tuple(Column(name, ddl, _ARROW[ddl]) for name, ddl in rows)
+
+
+_ARROW: dict[str, Any] = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "timestamp": MOMENT,
+    "array<string>": TEXTS,
+    "decimal(20,0)": SEQUENCE_ID,
+    "struct<id: decimal(20,0), number: bigint, previous: bigint>": POSITION,
+}
+
+MESSAGE = _columns(
+    ("host", "string"),  # the name of the queue manager that has it
+    ("queue_manager", "string"),  # its GUID
+    ("queue", "string"),  # as it was asked for, or by its own name where a pattern was
+    ("position", "bigint"),  # the order of arrival; in a stream, of its reader
+    ("lookup_id", "bigint"),
+    ("id", "string"),
+    ("label", "string"),
+    ("body", "binary"),
+    ("body_bytes", "bigint"),
+    ("body_type", "bigint"),
+    ("class", "string"),
+    ("class_number", "int"),
+    ("priority", "int"),
+    ("delivery", "string"),
+    ("sent_at", "timestamp"),
+    ("arrived_at", "timestamp"),
+    ("source", "string"),
+    ("destination", "string"),
+    ("correlation_id", "string"),
+    ("sequence", "struct<id: decimal(20,0), number: bigint, previous: bigint>"),
+    ("reason", "string"),
+    ("application_tag", "bigint"),
+    ("extension", "binary"),
+    ("response_queue", "string"),
+    ("admin_queue", "string"),
+    ("acknowledge", "array<string>"),
+    ("time_to_reach_queue", "bigint"),
+    ("time_to_be_received", "bigint"),
+    ("journal", "boolean"),
+    ("dead_letter", "boolean"),
+    ("abort_count", "int"),
+    ("move_count", "int"),
+    ("hops", "int"),
+    ("sender_id", "string"),
+    ("connector_type", "string"),
+    ("traced", "boolean"),
+    ("report_queue", "string"),
+    ("destinations", "array<string>"),
+    ("admin_queues", "array<string>"),
+    ("response_queues", "array<string>"),
+    ("packet", "binary"),  # all of it, as it lies on the wire; only when it is asked for
+)
+
+# docs/events.md; as `qmd events export` has them.
+EVENT = _columns(
+    ("schema", "int"),
+    ("host", "string"),
+    ("queue_manager", "string"),
+    ("cursor", "string"),
+    ("block", "bigint"),
+    ("index", "bigint"),
+    ("time", "timestamp"),
+    ("at_ms", "bigint"),
+    ("kind", "string"),
+    ("message_id", "string"),
+    ("queue", "string"),
+    ("peer", "string"),
+    ("lookup_id", "bigint"),
+    ("sequence_id", "decimal(20,0)"),
+    ("sequence_number", "bigint"),
+    ("class", "string"),
+    ("delivery", "string"),
+    ("bytes", "bigint"),
+    ("reason", "string"),
+    ("to_queue", "string"),
+    ("transaction", "string"),
+)
+
+_KINDS = {"messages": MESSAGE, "events": EVENT}
+ONLY_WHEN_ASKED_FOR = {"packet"}
+BODIES = {"body", "packet"}  # what needs more of a packet than its headers
+# Headers behind the body: without bodies they are not there either.
+BEHIND_THE_BODY = {"report_queue", "destinations", "admin_queues", "response_queues"}
+
+
+@cache
+def column_names(kind: str) -> tuple[str, ...]:
+    """All of a kind, "messages" or "events"."""
+    return tuple(column.name for column in _KINDS[kind])
+
+
+def default_columns(kind: str, *, bodies: bool = True) -> tuple[str, ...]:
+    """What is read when no columns are named."""
+    left_out = ONLY_WHEN_ASKED_FOR if bodies else BODIES | BEHIND_THE_BODY
+    return tuple(name for name in column_names(kind) if name not in left_out)
+
+
+def ddl(kind: str, columns: Sequence[str]) -> str:
+    """The schema as Spark reads it."""
+    return ", ".join(f"`{column.name}` {column.ddl}" for column in _of(kind, columns))
+
+
+def arrow_schema(kind: str, columns: Sequence[str]) -> Any:
+    return pa.schema([pa.field(column.name, column.arrow) for column in _of(kind, columns)])
+
+
+def _of(kind: str, columns: Sequence[str]) -> list[Column]:
+    known = {column.name: column for column in _KINDS[kind]}
+    return [known[name] for name in columns]

@@ -1,0 +1,223 @@
+"""Columns of packets say what `Message`, and the parser below it, say of each packet."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("pyarrow", reason="the extra qmd[spark] is not installed")
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.source import decoding, schema
+from pipeline.source.decoding import Place, Rows, batch_of
+from protocol import MalformedPacket, build_user_message
+from qmd.client import Message
+from qmd.frames import StoredMessage
+from tests.properties.packet_strategies import spoilt, user_messages
+
+ALL = schema.column_names("messages")
+HEADERS = schema.default_columns("messages", bodies=False)
+PLACE = Place("hosta", "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0", "orders")
+
+
+def rows_of(packets, *, reasons=None, headers_only=False):
+    """Such rows as a queue manager gives; the numbers beside the packets are their places."""
+    count = len(packets)
+    numbers = np.arange(count, dtype=np.int64)
+    return Rows(
+        positions=numbers + 1,
+        lookup_ids=numbers + 1000,
+        arrived_at_ms=numbers + 1_700_000_000_123,
+        abort_counts=np.full(count, 2, np.int32),
+        move_counts=np.full(count, 3, np.int32),
+        offsets=np.cumsum([0, *map(len, packets)], dtype=np.int64),
+        packets=b"".join(packets),
+        reasons=reasons,
+        headers_only=headers_only,
+    )
+
+
+def stored_packet(message):
+    """As it is kept: without a session header."""
+    base = message.base._replace(flags=message.base.flags.replace(session_header=0))
+    return build_user_message(message._replace(base=base, session=None))
+
+
+packets = user_messages().map(stored_packet)
+
+
+def cut_at_body(packet):
+    message = Message(StoredMessage(0, 0, packet))
+    properties = message.packet.properties
+    from protocol.packets import properties_offset
+
+    return packet[
+        : properties_offset(packet) + 56 + len(properties.label) + len(properties.extension)
+    ]
+
+
+@given(st.lists(packets, min_size=1, max_size=8))
+def test_columns_are_what_a_message_says(packets):
+    batch = batch_of(rows_of(packets), PLACE, ALL)
+
+    for index, packet in enumerate(packets):
+        message = Message(StoredMessage(index + 1000, 1_700_000_000_123 + index, packet))
+        row = {name: batch.column(name)[index].as_py() for name in ALL}
+        expected = {
+            **{name: value(message) for name, value in decoding.VALUES.items()},
+            **{"host": "hosta", "queue_manager": PLACE.queue_manager, "queue": "orders"},
+            **{"position": index + 1, "lookup_id": index + 1000, "arrived_at": message.arrived_at},
+            **{"reason": None, "abort_count": 2, "move_count": 3, "traced": message.traced},
+        }
+        assert row == expected
+
+
+@given(st.lists(packets, min_size=1, max_size=8))
+def test_headers_alone_say_the_same_without_bodies(packets):
+    whole = batch_of(rows_of(packets), PLACE, HEADERS)
+    short = [cut_at_body(packet) for packet in packets]
+
+    batch = batch_of(rows_of(short, headers_only=True), PLACE, HEADERS)
+
+    assert batch.equals(whole)
+
+
+@given(packets, st.data())
+def test_a_spoilt_packet_is_refused_or_read_and_its_neighbours_are_not_touched(packet, data):
+    bad = data.draw(spoilt(packet))
+
+    try:
+        batch = batch_of(rows_of([packet, bad, packet]), PLACE, ALL)
+    except MalformedPacket:
+        return
+
+    alone = batch_of(rows_of([packet]), PLACE, ALL)
+    for row in (0, 2):
+        for name in set(ALL) - {"position", "lookup_id", "arrived_at"}:
+            assert batch.column(name)[row].equals(alone.column(name)[0]), name
+
+
+def test_ordinary_packets_are_all_read_at_once(monkeypatch):
+    def parse(*arguments):
+        raise AssertionError("the parser was asked")
+
+    monkeypatch.setattr(decoding, "_one_by_one", parse)
+
+    batch = batch_of(rows_of(ordinary(100)), PLACE, ALL)
+
+    assert batch.column("label")[7].as_py() == "order 7"
+    assert batch.column("body")[99].as_py() == b"body 99"
+
+
+def test_reasons_are_told_of_the_messages_that_have_one():
+    batch = batch_of(rows_of(ordinary(3), reasons=[None, "full", None]), PLACE, ["reason"])
+
+    assert batch.column(0).to_pylist() == [None, "full", None]
+
+
+def test_no_messages_are_no_rows():
+    assert batch_of(rows_of([]), PLACE, ALL).num_rows == 0
+
+
+def test_the_types_are_those_that_spark_makes_of_the_schema(spark):
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    for kind in ("messages", "events"):
+        names = schema.column_names(kind)
+        spark = StructType.fromDDL(schema.ddl(kind, names))
+        assert to_arrow_schema(spark, timezone="UTC").equals(schema.arrow_schema(kind, names))
+
+
+def ordinary(count, body_bytes=0):
+    """Packets as applications send them: half transactional, to few destinations."""
+    from protocol import (
+        SIGNATURE,
+        VERSION,
+        BaseFlags,
+        BaseHeader,
+        DirectQueueName,
+        MessagePropertiesHeader,
+        PropertyFlags,
+        TransactionFlags,
+        TransactionHeader,
+        UserFlags,
+        UserHeader,
+        UserMessage,
+        wide_text,
+    )
+
+    def name(text):
+        wide = wide_text(text)
+        return DirectQueueName(len(wide), wide)
+
+    chance = random.Random(7)
+    made = []
+    for number in range(count):
+        transactional = number % 2
+        flags = UserFlags.of(
+            delivery=1,
+            properties_header=1,
+            transaction_header=transactional,
+            destination_type=7,
+            admin_type=7 if number % 3 == 0 else 0,
+        )
+        body = f"body {number}".encode().ljust(body_bytes, b".")
+        made.append(
+            build_user_message(
+                UserMessage(
+                    BaseHeader(VERSION, 0, BaseFlags.of(priority=3), SIGNATURE, 0, 345600),
+                    UserHeader(
+                        bytes([number % 5]) * 16,
+                        bytes(16),
+                        0xFFFFFFFF,
+                        1_700_000_000,
+                        number,
+                        flags,
+                        name(f"OS:hosta\\private$\\orders{number % 4}"),
+                        name("OS:hosta\\private$\\admin") if number % 3 == 0 else None,
+                        None,
+                        None,
+                    ),
+                    TransactionHeader(TransactionFlags(0), 1 << 40, number, number - 1, None)
+                    if transactional
+                    else None,
+                    None,
+                    MessagePropertiesHeader(
+                        PropertyFlags(chance.randrange(16)),
+                        0,
+                        0,
+                        bytes(20),
+                        8,
+                        number,
+                        0,
+                        0,
+                        0,
+                        0,
+                        0,
+                        0,
+                        wide_text(f"order {number}"),
+                        b"",
+                        body,
+                    ),
+                    None,
+                    None,
+                    None,
+                    None,
+                )
+            )
+        )
+    return made
+
+
+def test_all_of_a_large_batch_is_one_arrow_batch():
+    batch = batch_of(rows_of(ordinary(5000, 200)), PLACE, ALL)
+
+    assert batch.num_rows == 5000
+    assert batch.schema.field("sequence").type == schema.POSITION
+    assert pa.compute.sum(batch.column("body_bytes")).as_py() == 5000 * 200
