@@ -83,7 +83,7 @@ model: tools ## the formal model of the exactly-once core, checked exhaustively
 check: tools ## formatting, lint and types: what a change must pass
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
-	@$(PY) -m mypy --strict protocol storage qmd pipeline
+	@$(PY) -m mypy --strict protocol storage qmd pipeline pyspark_qmd.py
 
 bench: tools ## the numbers that we promise, measured
 	@$(PY) -m benchmarks

@@ -33,7 +33,7 @@ from protocol.security_id import security_id_text
 from qmd.client import Message
 from qmd.frames import StoredMessage
 
-Words = npt.NDArray[np.uint32]
+Words = npt.NDArray[Any]  # of 32 bits without a sign
 Whole = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
@@ -190,7 +190,8 @@ def _one_by_one(rows: Rows, columns: Sequence[str]) -> dict[str, Any]:
 def _whole(headers: bytes) -> bytes:
     """A packet that was cut where its body begins, with a body of zeros and nothing behind it."""
     none, end = np.zeros(1, np.int64), np.array([0, len(headers)])
-    read = _Headers(Rows(none, none, none, none, none, end, headers).aligned())
+    counts = np.zeros(1, np.int32)
+    read = _Headers(Rows(none, none, none, counts, counts, end, headers).aligned())
     body_bytes = min(int(read.body_bytes[0]), LARGE_PACKET_BYTES_MAX)
     packet = bytearray(headers + bytes(body_bytes + 3))
     del packet[len(packet) & -4 :]
@@ -343,7 +344,8 @@ class _Headers:
             + (certificate + 3 >> 2)
             + (provider + 3 >> 2)
         )
-        return self.security + self.bit(19) * words
+        at: Whole = self.security + self.bit(19) * words
+        return at
 
     def properties_word(self, number: int) -> Words:
         return self.word(self.properties + number)

@@ -1,0 +1,197 @@
+"""Reading what is there: queues of live queue managers, once, without taking anything.
+
+The driver asks each queue manager what it has and fixes the end of each queue; executors then read
+their ranges.  Nothing is reserved: what others receive in between is missing, and what arrives
+after the plan is not read.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from pipeline.source import schema
+from pipeline.source.connecting import Connected
+from pipeline.source.decoding import Place, Rows, batch_of
+from pipeline.source.events import event_batch
+from pipeline.source.filters import Pushed, pushed
+from pipeline.source.options import Endpoint, Options
+from qmd import pipeline_frames
+
+EVENTS_A_PAGE = 5_000
+PATTERN = "*?["
+FAR_MS = 1 << 60  # of the end of time
+
+
+@dataclass(frozen=True)
+class Stretch(InputPartition):
+    """A range of one queue, by arrival; or of a reader's positions."""
+
+    endpoint: Endpoint
+    place: Place
+    queue: str  # its id
+    after: int
+    until: int
+
+
+@dataclass(frozen=True)
+class Log(InputPartition):
+    """The event log of one queue manager, as long as it was when the query was planned."""
+
+    endpoint: Endpoint
+    queue: str
+    last: tuple[int, int]  # block and index of its last event
+
+
+class LiveReader(DataSourceReader):
+    """Queues, or logs of events."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.kind = options.kind
+        self.columns = options.columns(self.kind)
+        self.pushed = Pushed()
+
+    def partitions(self) -> list[InputPartition]:
+        if self.pushed.nothing:
+            return []
+        found: list[InputPartition] = []
+        for wanted in self.options.sources():
+            with Connected(wanted.endpoint) as at:
+                if not self._wants(at):
+                    continue
+                if self.kind == "events":
+                    found += self._logs(at, wanted.queues)
+                else:
+                    found += self._stretches(at, wanted.queues)
+        return found
+
+    def _wants(self, at: Connected) -> bool:
+        return self.pushed.has("host", at.qm.name) and self.pushed.has("queue_manager", at.qm.id)
+
+    def _logs(self, at: Connected, queues: Iterable[str]) -> list[InputPartition]:
+        newest = at.run(at.qm.events(last=1))["events"]
+        if not newest:
+            return []
+        last = newest[-1]["block"], newest[-1]["index"]
+        return [Log(at.endpoint, queue, last) for queue in queues or [""]]
+
+    def _stretches(self, at: Connected, queues: Iterable[str]) -> list[InputPartition]:
+        found: list[InputPartition] = []
+        for queue in expand(at, queues):
+            if not self.pushed.has("queue", queue):
+                continue
+            split = at.run(
+                at.qm.pipeline.split_range(
+                    queue,
+                    self.options.partitions,
+                    after=self.pushed.after,
+                    until=0 if self.pushed.until >= (1 << 44) - 1 else self.pushed.until,
+                )
+            )
+            place = Place(at.qm.name, at.qm.id, queue)
+            found += [
+                Stretch(at.endpoint, place, split.queue, after, until)
+                for after, until, _ in split.ranges
+            ]
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if isinstance(partition, Log):
+            return self._read_log(partition)
+        assert isinstance(partition, Stretch)
+        return read_stretch(
+            partition, self.columns, wanted=self.pushed.wanted, bodies=self.options.bodies
+        )
+
+    def _read_log(self, log: Log) -> Iterator[Any]:
+        first_ms, last_ms = self.pushed.moments
+        kinds = [] if self.pushed.kinds is None else sorted(self.pushed.kinds)
+        with Connected(log.endpoint) as at:
+            cursor, ended = "", False
+            while not ended:
+                page = at.run(
+                    at.qm.events(
+                        cursor,
+                        limit=EVENTS_A_PAGE,
+                        queue=log.queue,
+                        kinds=kinds,
+                        since=first_ms / 1000 if first_ms else None,
+                        until=(last_ms + 1) / 1000 if last_ms < FAR_MS else None,
+                    )
+                )
+                events = [
+                    each for each in page["events"] if (each["block"], each["index"]) <= log.last
+                ]
+                ended = page["end"] or len(events) < len(page["events"])
+                cursor = page["cursor"]
+                if events:
+                    yield event_batch(events, self.columns)
+
+
+class PushingReader(LiveReader):
+    """The same where Spark hands its filters on (spark.sql.python.filterPushdown.enabled)."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        self.pushed = pushed(filters)
+        return filters  # all of them are looked at again
+
+
+def expand(at: Connected, queues: Iterable[str]) -> list[str]:
+    """The queues that are meant, each once: patterns by the names that there are now."""
+    names: list[str] = []
+    for queue in queues:
+        if not any(sign in queue for sign in PATTERN):
+            names.append(queue)
+            continue
+        known = [str(one["name"]) for one in at.run(at.qm.list_queues())]
+        names += [
+            name
+            for name in known
+            if fnmatch.fnmatchcase(name.casefold(), queue.casefold())
+            or fnmatch.fnmatchcase(name.casefold(), f"private$\\{queue}".casefold())
+        ]
+    return list(dict.fromkeys(names))
+
+
+def read_stretch(
+    stretch: Stretch,
+    columns: tuple[str, ...],
+    *,
+    wanted: pipeline_frames.Filter = pipeline_frames.EVERYTHING,
+    bodies: bool = True,
+    reader: str = "",
+) -> Iterator[Any]:
+    """Arrow record batches of a range, while the next frame is on its way."""
+    bodies = bodies and bool(set(columns) & (schema.BODIES | schema.BEHIND_THE_BODY))
+    with Connected(stretch.endpoint) as at:
+        frames = at.qm.pipeline.read(
+            stretch.queue,
+            stretch.after,
+            stretch.until,
+            reader=reader,
+            wanted=wanted,
+            bodies=bodies,
+        )
+        for frame in at.each(frames):
+            yield batch_of(rows_of(frame, headers_only=not bodies), stretch.place, columns)
+
+
+def rows_of(frame: pipeline_frames.Rows, *, headers_only: bool) -> Rows:
+    """A frame's columns as numpy reads them; nothing is copied."""
+    return Rows(
+        np.frombuffer(frame.positions, "<i8"),
+        np.frombuffer(frame.lookup_ids, "<i8"),
+        np.frombuffer(frame.arrived_at_ms, "<i8"),
+        np.frombuffer(frame.abort_counts, "<i4"),
+        np.frombuffer(frame.move_counts, "<i4"),
+        np.frombuffer(frame.offsets, "<i4").astype(np.int64),
+        frame.packets,
+        frame.reasons,
+        headers_only,
+    )

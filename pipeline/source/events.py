@@ -1,0 +1,43 @@
+"""Events in columns, as `qmd events export` writes them.  docs/events.md"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.source import schema
+
+
+def event_batch(events: Sequence[dict[str, Any]], columns: Sequence[str]) -> Any:
+    """Events as the client and NDJSON have them.  A field that is not there is null."""
+    types = schema.arrow_schema("events", columns)
+    arrays = []
+    for name in columns:
+        if name == "time":
+            # The text says the same, for people.
+            moments = pa.array([event.get("at_ms") for event in events], pa.int64())
+            arrays.append(moments.cast(pa.timestamp("ms", "UTC")).cast(schema.MOMENT))
+            continue
+        values = [event.get(name) for event in events]
+        if name == "sequence_id":
+            values = [None if value is None else Decimal(value) for value in values]
+        arrays.append(pa.array(values, types.field(name).type))
+    return pa.record_batch(arrays, schema=types)
+
+
+def event_rows(table: Any, columns: Sequence[str]) -> Any:
+    """A record batch of a Parquet file of events in these columns.
+
+    The schema of such files grows: a column that is missing is null, and more of them are left out.
+    """
+    types = schema.arrow_schema("events", columns)
+    arrays = [
+        table.column(name).cast(types.field(name).type)
+        if name in table.schema.names
+        else pa.nulls(table.num_rows, types.field(name).type)
+        for name in columns
+    ]
+    return pa.record_batch(arrays, schema=types)

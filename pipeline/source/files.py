@@ -1,0 +1,187 @@
+"""Reading what was written to files: logs of `qmd events export`, queues of `qmd export`.
+
+Events are Parquet or NDJSON, messages NDJSON.  What a file has is seen from its beginning, so that
+a folder may be named and the kind left out.  Files that begin with `.` or `_` are passed over: they
+are half written, or belong to some tool.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from pipeline.source.decoding import Place, Rows, batch_of
+from pipeline.source.errors import SourceError, option_error
+from pipeline.source.events import event_batch, event_rows
+from pipeline.source.options import Options
+from qmd.client.archive import BrokenLine, read_line
+
+LINES_A_BATCH = 5_000
+ROWS_A_BATCH = 65_536
+
+
+@dataclass(frozen=True)
+class File(InputPartition):
+    path: str
+    row_groups: tuple[int, ...] | None = None  # of Parquet
+
+
+class FileReader(DataSourceReader):
+    """One partition for each file, or for each row group of a Parquet file."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.kind = kind_of(options)
+        self.columns = options.columns(self.kind)
+
+    def partitions(self) -> list[InputPartition]:
+        found: list[InputPartition] = []
+        for path in files_of(self.options.path):
+            if path.endswith(".parquet"):
+                if self.kind == "messages":
+                    raise SourceError(
+                        f"qmd: {path} is Parquet, and messages are read from lines of JSON (qmd"
+                        " export); a table of your own is read with spark.read.parquet"
+                    )
+                groups = _parquet(path).num_row_groups
+                found += [File(path, (group,)) for group in range(groups)]
+            else:
+                found.append(File(path))
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, File)
+        if partition.row_groups is not None:
+            return self._read_parquet(partition.path, partition.row_groups)
+        if self.kind == "events":
+            return self._read_events(partition.path)
+        return self._read_messages(partition.path)
+
+    def _read_parquet(self, path: str, groups: tuple[int, ...]) -> Iterator[Any]:
+        file = _parquet(path)
+        there = [name for name in self.columns if name in file.schema_arrow.names]
+        for batch in file.iter_batches(ROWS_A_BATCH, row_groups=groups, columns=there or ["host"]):
+            yield event_rows(batch, self.columns)
+
+    def _read_events(self, path: str) -> Iterator[Any]:
+        for first, lines in _lines(path):
+            events = []
+            for number, line in enumerate(lines, first):
+                try:
+                    event = json.loads(line)
+                    if event["schema"] != 1:
+                        raise SourceError(
+                            f"qmd: line {number} of {path} is of version {event['schema']}, and"
+                            " this qmd reads 1; install the newer release"
+                        )
+                except (ValueError, TypeError, KeyError) as error:
+                    raise SourceError(
+                        f"qmd: line {number} of {path} is no event ({error}); such files come from"
+                        " qmd events export"
+                    ) from error
+                events.append(event)
+            yield event_batch(events, self.columns)
+
+    def _read_messages(self, path: str) -> Iterator[Any]:
+        for first, lines in _lines(path):
+            messages, beside = [], []
+            for number, line in enumerate(lines, first):
+                try:
+                    messages.append(read_line(line))
+                except BrokenLine as error:
+                    raise SourceError(
+                        f"qmd: line {number} of {path} is no message: {error}; such files come from"
+                        " qmd export"
+                    ) from error
+                beside.append(json.loads(line))
+            count = len(messages)
+            rows = Rows(
+                np.arange(first, first + count, dtype=np.int64),
+                np.array([each.get("lookup_id", 0) for each in beside], np.int64),
+                np.array([each.arrived_at_ms for each in messages], np.int64),
+                np.array([each.abort_count for each in messages], np.int32),
+                np.array([each.move_count for each in messages], np.int32),
+                np.cumsum([0, *(len(each.packet) for each in messages)], dtype=np.int64),
+                b"".join(each.packet for each in messages),
+                [each.reason for each in messages],
+            )
+            batch = batch_of(rows, Place("", "", ""), self.columns)
+            if "queue" in self.columns:
+                queues = pa.array([each.get("queue", "") for each in beside], pa.string())
+                batch = batch.set_column(
+                    self.columns.index("queue"), batch.schema.field("queue"), queues
+                )
+            yield batch
+
+
+def kind_of(options: Options) -> str:
+    """ "messages" or "events": as the options say, or as the first file shows."""
+    if options.kind:
+        return options.kind
+    first = next(iter(files_of(options.path)))
+    if first.endswith(".parquet"):
+        return "events"
+    with _open(first) as file:
+        line = file.readline()
+    try:
+        fields = json.loads(line or b"{}")
+    except ValueError:
+        fields = {}
+    if isinstance(fields, dict):
+        if "qmd_message" in fields:
+            return "messages"
+        if "cursor" in fields and "kind" in fields:
+            return "events"
+    raise SourceError(
+        f"qmd: {first} has neither events nor messages in its first line; such files come from"
+        ' qmd events export and qmd export.  An empty one needs .option("kind", ...)'
+    )
+
+
+def files_of(path: str) -> list[str]:
+    """The files that a path, a folder or a pattern means, in order.  Raises SourceError."""
+    import fsspec
+
+    system, root = fsspec.core.url_to_fs(path)
+    if any(sign in root for sign in "*?["):
+        found = [one for one in system.glob(root) if not system.isdir(one)]
+    elif system.isdir(root):
+        found = list(system.find(root))
+    else:
+        found = [root] if system.exists(root) else []
+    shown = sorted(one for one in found if not one.rpartition("/")[2].startswith((".", "_")))
+    if not shown:
+        raise option_error("path", f"is {path!r}, and there is no file")
+    return [system.unstrip_protocol(one) if "://" in path else one for one in shown]
+
+
+def _open(path: str) -> IO[bytes]:
+    import fsspec
+
+    opened: IO[bytes] = fsspec.open(path, "rb").open()
+    return opened
+
+
+def _parquet(path: str) -> Any:
+    from pyarrow import parquet
+
+    try:
+        return parquet.ParquetFile(_open(path))
+    except (OSError, pa.ArrowInvalid) as error:
+        raise SourceError(f"qmd: {path} cannot be read as Parquet: {error}") from error
+
+
+def _lines(path: str) -> Iterator[tuple[int, Sequence[bytes]]]:
+    """Stretches of lines that are not empty, each with the number of its first line."""
+    with _open(path) as file:
+        first = 1
+        while lines := list(islice(file, LINES_A_BATCH)):
+            yield first, [line for line in lines if line.strip()]
+            first += len(lines)

@@ -1,0 +1,303 @@
+"""Writing rows as messages, each once, whatever is tried twice.
+
+Executors *stage* the rows of their partition in the queue manager, where nobody sees them; when all
+tasks of a batch are done, the driver has them *published*: exactly the attempts that Spark names,
+in one transaction of the queue manager that also remembers the batch.  A batch that comes again is
+not published again.  That must not be decided for each partition: a batch that is repeated may be
+cut into others.
+
+A batch of a stream is known by the id in the query's checkpoint and its number there.  A name that
+the user gives would not do: a new checkpoint counts from 0 again.  A batch write is known by its
+`jobId`, or by an id of its own.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from pipeline.source import schema
+from pipeline.source.connecting import Connected
+from pipeline.source.errors import SourceError
+from pipeline.source.options import Options
+from protocol.errors import InvalidName
+from qmd.client import new_message
+from qmd.frames import NewMessage
+from qmd.pipeline_frames import Attempt
+
+# What Spark tells a task of its batch; not documented, and a test looks after it.
+EPOCH = "streaming.sql.batchId"
+QUERY = "sql.streaming.queryId"
+
+ROWS_AT_ONCE = 8_192
+
+# Column -> what `new_message` calls it.
+PROPERTIES = {
+    "body": "body",
+    "label": "label",
+    "delivery": "delivery",
+    "priority": "priority",
+    "time_to_reach_queue": "time_to_reach_queue_s",
+    "time_to_be_received": "time_to_be_received_s",
+    "dead_letter": "dead_letter",
+    "journal": "journal",
+    "body_type": "body_type",
+    "correlation_id": "correlation_id",
+    "application_tag": "application_tag",
+    "extension": "extension",
+    "response_queue": "response_queue",
+    "admin_queue": "admin_queue",
+    "acknowledge": "acknowledge",
+    "sender_id": "sender_id",
+    "connector_type": "connector_type",
+    "report_queue": "report_queue",
+    "dead_letter_queue": "dead_letter_queue",
+    "class_number": "message_class",
+}
+_DESTINATION = "destination"
+# Spark's types by the first word of their names.
+_TYPES = {
+    "destination": ("string",),
+    "body": ("binary", "string"),
+    "label": ("string",),
+    "delivery": ("string",),
+    "priority": ("int", "bigint", "smallint", "tinyint"),
+    "time_to_reach_queue": ("int", "bigint"),
+    "time_to_be_received": ("int", "bigint"),
+    "dead_letter": ("boolean",),
+    "journal": ("boolean",),
+    "body_type": ("int", "bigint", "string"),
+    "correlation_id": ("string", "binary"),
+    "application_tag": ("int", "bigint"),
+    "extension": ("binary",),
+    "response_queue": ("string",),
+    "admin_queue": ("string",),
+    "acknowledge": ("array<string>", "int", "bigint"),
+    "sender_id": ("string", "binary"),
+    "connector_type": ("string", "binary"),
+    "report_queue": ("string",),
+    "dead_letter_queue": ("string",),
+    "class_number": ("int", "bigint"),
+}
+# Columns of what was read that a new message gets anew.
+_NOT_WRITTEN = set(schema.column_names("messages")) - set(PROPERTIES) - {_DESTINATION}
+_ACKNOWLEDGE = {
+    name: 1 << bit
+    for bit, name in enumerate(
+        ("positive_arrival", "positive_receive", "negative_arrival", "negative_receive")
+    )
+}
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task has staged."""
+
+    query: str
+    epoch: int
+    partition: int
+    attempt: str
+    rows: int
+
+
+class _Writer:
+    """What both kinds of writing share."""
+
+    def __init__(self, options: Options, fields: Sequence[tuple[str, str]]) -> None:
+        self.endpoint = options.endpoint()
+        self.destination = options.destination
+        self.delivery = options.delivery
+        self.columns = check_columns(fields, has_destination=bool(self.destination))
+
+    def stage(self, batches: Iterator[Any], query: str, epoch: int) -> Staged:
+        """All rows of one task, as one attempt."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        partition = context.partitionId()
+        # Tasks that are repeated, or run twice at once, must not mix their rows.
+        attempt = f"{context.attemptNumber()}-{uuid.uuid4().hex}"
+        rows = 0
+        at: Connected | None = None
+        try:
+            for messages in self._messages(batches):
+                at = at or Connected(self.endpoint)
+                at.run(
+                    at.qm.pipeline.stage(
+                        query,
+                        epoch,
+                        partition=partition,
+                        attempt=attempt,
+                        messages=messages,
+                        first_row=rows,
+                    )
+                )
+                rows += len(messages)
+        finally:
+            if at is not None:
+                at.close()
+        return Staged(query, epoch, partition, attempt, rows)
+
+    def _messages(self, batches: Iterator[Any]) -> Iterator[list[NewMessage]]:
+        for batch in batches:
+            for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+                piece = batch.slice(start, ROWS_AT_ONCE)
+                yield messages_of(piece, self.columns, self.destination, self.delivery)
+
+    def publish(self, query: str, epoch: int, tasks: Iterable[Staged]) -> None:
+        attempts = [Attempt(one.partition, one.attempt, one.rows) for one in tasks if one.rows]
+        if attempts:
+            with Connected(self.endpoint) as at:
+                at.run(at.qm.pipeline.publish(query, epoch, attempts))
+
+    def discard(self, tasks: Iterable[WriterCommitMessage | None]) -> None:
+        """Of a batch that failed; what a dead task has staged goes by its age."""
+        staged = [one for one in tasks if isinstance(one, Staged) and one.rows]
+        if not staged:
+            return
+        with Connected(self.endpoint) as at:
+            for one in staged:
+                at.run(
+                    at.qm.pipeline.discard_stages(
+                        one.query, one.epoch, partition=one.partition, attempt=one.attempt
+                    )
+                )
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Each batch of the query once, under the id in its checkpoint."""
+
+    def __init__(self, options: Options, fields: Sequence[tuple[str, str]]) -> None:
+        self._writer = _Writer(options, fields)
+
+    def write(self, iterator: Iterator[Any]) -> Staged:
+        query, epoch = batch_of_task()
+        return self._writer.stage(iterator, query, epoch)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        tasks = [one for one in messages if isinstance(one, Staged)]
+        if len(tasks) != len(messages):
+            raise SourceError("qmd: Spark commits a batch without having all of its tasks")
+        queries = {one.query for one in tasks}
+        if any(one.epoch != batchId for one in tasks) or len(queries) > 1:
+            raise SourceError(
+                f"qmd: Spark commits batch {batchId} with tasks of"
+                f" {sorted((one.query, one.epoch) for one in tasks)}; nothing of it was sent"
+            )
+        for query in queries:
+            self._writer.publish(query, batchId, tasks)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._writer.discard(messages)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """All rows once: in a job that is repeated with the same `jobId` too."""
+
+    def __init__(self, options: Options, fields: Sequence[tuple[str, str]]) -> None:
+        self._writer = _Writer(options, fields)
+        self._query = f"job/{options.job_id or uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[Any]) -> Staged:
+        return self._writer.stage(iterator, self._query, 0)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        tasks = [one for one in messages if isinstance(one, Staged)]
+        if len(tasks) != len(messages):
+            raise SourceError("qmd: Spark commits a job without having all of its tasks")
+        self._writer.publish(self._query, 0, tasks)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._writer.discard(messages)
+
+
+def batch_of_task() -> tuple[str, int]:
+    """The query and the batch that this task is part of, as Spark tells it."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    query, epoch = context.getLocalProperty(QUERY), context.getLocalProperty(EPOCH)
+    if not query or epoch is None:
+        raise SourceError(
+            f"qmd: this Spark does not tell a task its batch ({QUERY}, {EPOCH}), so a batch that is"
+            " repeated could not be told from a new one; use Spark 4.3"
+        )
+    return f"spark/{query}", int(epoch)
+
+
+def check_columns(fields: Sequence[tuple[str, str]], *, has_destination: bool) -> tuple[str, ...]:
+    """Those of the rows that are written.  `fields`: names and Spark's types."""
+    columns = []
+    for name, kind in fields:
+        if name in _TYPES:
+            if kind not in _TYPES[name]:
+                raise SourceError(
+                    f'qmd: column "{name}" is {kind}, and has to be {" or ".join(_TYPES[name])}'
+                )
+            columns.append(name)
+        elif name not in _NOT_WRITTEN:
+            raise SourceError(
+                f'qmd: column "{name}" is nothing that a message has; drop it, or rename it to one'
+                f" of {', '.join((_DESTINATION, *PROPERTIES))}"
+            )
+    if _DESTINATION not in columns and not has_destination:
+        raise SourceError(
+            'qmd: where to? Name it with .option("destination", "orders@hostb"), or for each row in'
+            ' a column "destination"'
+        )
+    return tuple(columns)
+
+
+def messages_of(
+    batch: Any, columns: Sequence[str], destination: str, delivery: str
+) -> list[NewMessage]:
+    """The rows of a record batch as messages.  What is null is left out."""
+    names = [name for name in columns if name in PROPERTIES]
+    if delivery:
+        names = [name for name in names if name != "delivery"]
+    values = [_values(name, batch) for name in names]
+    keys = [PROPERTIES[name] for name in names]
+    count = batch.num_rows
+    where = [destination] * count if destination else batch.column(_DESTINATION).to_pylist()
+    messages = []
+    rows: Iterable[tuple[Any, ...]] = zip(*values, strict=True) if values else [()] * count
+    for place, row in zip(where, rows, strict=True):
+        given = {key: value for key, value in zip(keys, row, strict=True) if value is not None}
+        if delivery:
+            given["delivery"] = delivery
+        if not place:
+            raise SourceError('qmd: a row has no destination; fill its column "destination"')
+        try:
+            messages.append(new_message(place, **given))
+        except (ValueError, InvalidName) as error:
+            raise SourceError(f"qmd: a row for {place} cannot be a message: {error}") from error
+    return messages
+
+
+def _values(name: str, batch: Any) -> list[Any]:
+    values: list[Any] = batch.column(name).to_pylist()
+    make = _MAKE.get(name)
+    return values if make is None else [None if one is None else make(one) for one in values]
+
+
+def _acknowledge(given: Any) -> int:
+    if isinstance(given, int):
+        return given
+    unknown = set(given) - _ACKNOWLEDGE.keys()
+    if unknown:
+        raise SourceError(
+            f'qmd: column "acknowledge" has {sorted(unknown)[0]!r}; there are'
+            f" {', '.join(_ACKNOWLEDGE)}"
+        )
+    return sum(_ACKNOWLEDGE[name] for name in set(given))
+
+
+_MAKE: dict[str, Callable[[Any], Any]] = {"acknowledge": _acknowledge}

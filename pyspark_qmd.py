@@ -1,0 +1,8 @@
+"""Where Spark finds the data source `qmd`: it looks into every top-level module named pyspark_...
+
+So `spark.read.format("qmd")` works wherever qmd is installed, without a word of registration.
+"""
+
+from pipeline.source import DefaultSource
+
+__all__ = ["DefaultSource"]

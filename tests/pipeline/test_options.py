@@ -1,0 +1,144 @@
+"""What can be said to the data source, and what is said of mistakes."""
+
+import json
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra qmd[spark] is not installed")
+
+from pipeline.source.connecting import token_of
+from pipeline.source.errors import SourceError
+from pipeline.source.options import Endpoint, Options
+
+
+def read(**options):
+    return Options({"endpoint": "/run/qmd.sock", "queue": "orders", **options}, "read")
+
+
+def stream(**options):
+    return Options(
+        {"endpoint": "/run/qmd.sock", "queue": "orders", "readerId": "lake", **options},
+        "readStream",
+    )
+
+
+def test_names_of_options_have_no_case():
+    assert read(PARTITIONS="3").partitions == 3
+
+
+def test_a_misspelt_option_is_refused_and_the_right_one_named():
+    with pytest.raises(SourceError, match='"partition" is none of read; did you mean partitions'):
+        read(partition="3")
+
+
+def test_an_option_of_another_use_is_refused():
+    with pytest.raises(SourceError, match='"readerId" is none of read'):
+        read(readerId="lake")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"partitions": "many"}, "\"partitions\" is 'many'; it is a whole number"),
+        ({"partitions": "0"}, '"partitions" is 0; it is 1 to 10000'),
+        ({"body": "no"}, "\"body\" is 'no'; it is true or false"),
+        ({"kind": "letters"}, "\"kind\" is 'letters'; it is one of messages, events"),
+        ({"columns": "id,lable"}, "has 'lable', which messages have not; did you mean label?"),
+        ({"columns": "id,id"}, "names a column twice"),
+        ({"columns": "id,body", "body": "false"}, "'body', which cannot be read without bodies"),
+        ({"endpoint": "http://hosta"}, "it is a path, or tls://host:port"),
+        ({"endpoint": ""}, '"endpoint" is missing'),
+        ({"queue": ""}, '"queue" is missing'),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_with_its_option(options, said):
+    with pytest.raises(SourceError) as refused:
+        all_of(read(**options))
+
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def all_of(options):
+    """Whatever a read asks for."""
+    return options.partitions, options.sources(), options.columns(options.kind)
+
+
+def test_several_queues_of_several_queue_managers():
+    found = read(endpoint="/run/a.sock, tls://hostb:1802", queue="orders,invoices").sources()
+
+    assert [(str(one.endpoint), one.queues) for one in found] == [
+        ("/run/a.sock", ("orders", "invoices")),
+        ("tls://hostb:1802", ("orders", "invoices")),
+    ]
+
+
+def test_a_list_may_be_json_where_a_name_has_commas():
+    (found,) = read(queue='["a,b", "c"]').sources()
+
+    assert found.queues == ("a,b", "c")
+
+
+def test_other_queues_of_each_queue_manager():
+    sources = [
+        {"endpoint": "/run/a.sock", "queue": "orders"},
+        {"endpoint": "tls://hostb:1802", "queue": ["x", "y"], "tokenFile": "/etc/qmd/b.token"},
+    ]
+
+    found = Options({"sources": json.dumps(sources), "tokenFile": "/etc/qmd/token"}, "read")
+
+    assert [(one.endpoint.token_file, one.queues) for one in found.sources()] == [
+        ("/etc/qmd/token", ("orders",)),
+        ("/etc/qmd/b.token", ("x", "y")),
+    ]
+
+
+def test_a_stream_needs_a_name_of_its_own():
+    with pytest.raises(SourceError, match='"readerId" is missing'):
+        assert stream(readerId="").reader_id
+
+
+@pytest.mark.parametrize(
+    ("queue", "shared"),
+    [("orders", False), ("orders;journal", True), ("orders;journal,orders", False)],
+)
+def test_messages_of_journals_stay_where_they_are(queue, shared):
+    assert stream(queue=queue).shared is shared
+
+
+def test_without_bodies_their_columns_are_not_read():
+    columns = read(body="false").columns("messages")
+
+    assert "body_bytes" in columns
+    assert not {"body", "packet", "destinations"} & set(columns)
+
+
+def test_a_token_comes_from_its_file(tmp_path):
+    (tmp_path / "token").write_text("secret\n")
+
+    assert token_of(Endpoint("tls://h:1", token_file=str(tmp_path / "token"))) == "secret"
+
+
+def test_a_token_comes_from_the_environment(monkeypatch):
+    monkeypatch.setenv("QMD_TOKEN", "secret")
+
+    assert token_of(Endpoint("tls://h:1", token_env="QMD_TOKEN")) == "secret"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "said"),
+    [
+        (
+            Endpoint("tls://h:1", token_file="/nowhere/token"),
+            "the token file /nowhere/token cannot",
+        ),
+        (Endpoint("tls://h:1", token_env="QMD_NO"), "spark.executorEnv.QMD_NO"),
+        (Endpoint("tls://h:1"), "no token is given"),
+    ],
+)
+def test_a_token_that_is_not_there_is_told_with_what_to_do(endpoint, said):
+    with pytest.raises(SourceError) as refused:
+        token_of(endpoint)
+
+    assert said in str(refused.value)
+    assert "tls://h:1" in str(refused.value)
