@@ -31,6 +31,8 @@ _ALWAYS = {
     # Off by default, and without it filters reach no Python source.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
+    # Its own 15 s are short for a Python process on a machine that is busy.
+    "spark.python.authenticate.socketTimeout": "120s",
 }
 _LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",

@@ -11,7 +11,6 @@ docs/pipeline.md is the manual, docs/decisions/0021 says why.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from pyspark.sql.datasource import DataSource
@@ -19,11 +18,6 @@ from pyspark.sql.datasource import DataSource
 from pipeline.source import schema
 from pipeline.source.errors import SourceError
 from pipeline.source.options import Options
-
-# The module that Spark runs to hand filters on, and only where that is switched on; a reader that
-# takes filters is refused elsewhere.  Not documented: a test looks after it, and without it filters
-# are just not handed on.
-_HANDS_ON = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class DefaultSource(DataSource):
@@ -50,7 +44,7 @@ class DefaultSource(DataSource):
             return FileReader(options)
         from pipeline.source.batch import LiveReader, PushingReader
 
-        return PushingReader(options) if _HANDS_ON in sys.modules else LiveReader(options)
+        return PushingReader(options) if options.pushdown else LiveReader(options)
 
     def streamReader(self, schema: Any) -> Any:
         from pipeline.source.stream import StreamReader

@@ -104,10 +104,11 @@ class LiveReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition, Log):
             return self._read_log(partition)
-        assert isinstance(partition, Stretch)
-        return read_stretch(
-            partition, self.columns, wanted=self.pushed.wanted, bodies=self.options.bodies
-        )
+        if isinstance(partition, Stretch):
+            return read_stretch(
+                partition, self.columns, wanted=self.pushed.wanted, bodies=self.options.bodies
+            )
+        return iter(())  # Spark makes a partition of its own where there is none
 
     def _read_log(self, log: Log) -> Iterator[Any]:
         first_ms, last_ms = self.pushed.moments

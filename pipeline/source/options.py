@@ -21,7 +21,7 @@ RECONNECT_S = 60.0
 
 _COMMON = {"endpoint", "tokenfile", "tokenenv", "cafile", "reconnectseconds"}
 _WHAT = {"kind", "columns", "body", "queue", "sources", "partitions"}
-_READ = _COMMON | _WHAT | {"path"}
+_READ = _COMMON | _WHAT | {"path", "pushdown"}
 _STREAM = (
     _COMMON
     | _WHAT
@@ -34,7 +34,17 @@ _WRITE = _COMMON | {"queue", "destination", "delivery", "jobid"}
 _STREAM_WRITE = _COMMON | {"queue", "destination", "delivery", "checkpointlocation", "path"}
 _SPELLING = (
     *("endpoint", "tokenFile", "tokenEnv", "caFile", "reconnectSeconds", "kind", "columns"),
-    *("body", "queue", "sources", "partitions", "path", "readerId", "shared", "startingFrom"),
+    *(
+        "body",
+        "queue",
+        "sources",
+        "partitions",
+        "path",
+        "pushdown",
+        "readerId",
+        "shared",
+        "startingFrom",
+    ),
     *("onGap", "maxMessagesPerTrigger", "maxBytesPerTrigger", "destination", "delivery"),
     *("jobId", "checkpointLocation"),
 )
@@ -126,6 +136,15 @@ class Options:
     def partitions(self) -> int:
         """How many parts one queue is read in."""
         return self._number("partitions", 1, at_least=1, at_most=10_000)
+
+    @property
+    def pushdown(self) -> bool:
+        """Whether filters go to the queue manager.
+
+        Off unless it is asked for: Spark 4.3 keeps the reader of a DataFrame with the filters of
+        its first query, and reads a later query without filters with it too.
+        """
+        return self._truth("pushdown", default=False)
 
     def sources(self) -> list[Wanted]:
         """Which queues of which queue managers."""
