@@ -23,7 +23,10 @@ import structlog
 
 from qmd import frames, overview, pipeline_control
 from qmd.administration import Purged
+from qmd.directory import serving
+from qmd.directory.explaining import explain
 from qmd.directory.resolving import MustAsk, Resolution
+from qmd.directory_frames import ExplainName
 from qmd.frames import Done, FrameBuffer, FrameError, Refused, Request
 from qmd.local_queue import LocalQueue, Reader
 from qmd.refusal import Refusal
@@ -695,6 +698,23 @@ _HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
     frames.Events: ControlConnection._events,
     **dict.fromkeys(pipeline_control.VERBS, ControlConnection._pipeline),
 }
+
+
+def _asked(
+    work: Callable[[QueueManager, Any], Coroutine[Any, Any, object]], *, changes: bool
+) -> Callable[[ControlConnection, Any], None]:
+    """The handler of a verb whose work is done in another module."""
+
+    def handle(connection: ControlConnection, request: Request) -> None:
+        tasks = connection._changing if changes else connection._looking
+        connection._start(tasks, request.number, work(connection._manager, request))
+
+    return handle
+
+
+_HANDLERS |= {verb: _asked(work, changes=False) for verb, work in serving.LOOKS.items()}
+_HANDLERS |= {verb: _asked(work, changes=True) for verb, work in serving.CHANGES.items()}
+_HANDLERS[ExplainName] = _asked(explain, changes=False)
 
 
 def _refused(number: int, refusal: Refusal) -> Refused:

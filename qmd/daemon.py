@@ -56,6 +56,7 @@ _LISTENING = {
     errno.EADDRNOTAVAIL: "address_not_here",
     errno.EACCES: "port_forbidden",
 }
+_reloading: set[asyncio.Task[None]] = set()  # or they would be forgotten half-way
 # What starting again does not mend.
 _LASTING = (NewerSchema, ForeignDatabase)
 
@@ -118,6 +119,7 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
     name = settings.queue_manager.name or socket.gethostname().partition(".")[0]
     manager = await QueueManager.open(settings, environment, name)
     loop.set_exception_handler(partial(_unhandled, manager))
+    loop.add_signal_handler(signal.SIGHUP, partial(_reload, manager))
     control = ControlServer(manager)
     servers: list[asyncio.Server] = []
     ping: asyncio.DatagramTransport | None = None
@@ -173,6 +175,13 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
             log.warning("storage_not_closed", waited_s=STOP_TIMEOUT_S)
     log.info("stopped", name=name)
     return EXIT_OK
+
+
+def _reload(manager: QueueManager) -> None:
+    """SIGHUP: what the directory says is asked, or read, anew."""
+    log.info("reloading", what="directory")
+    _reloading.add(task := manager.loop.create_task(manager.reload_directory()))
+    task.add_done_callback(_reloading.discard)
 
 
 async def _until_stopped(

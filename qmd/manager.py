@@ -33,6 +33,7 @@ from qmd.compose import queue_address
 from qmd.confirmations import UNCONFIRMED_AGE_S, Confirmations
 from qmd.damage import Damage
 from qmd.dead_letters import DeadLetters
+from qmd.directory.interface import Reloadable
 from qmd.directory.kinds import open_directory
 from qmd.directory.resolving import Own, Resolver
 from qmd.endings import Endings
@@ -245,6 +246,12 @@ class QueueManager:
         self.recorder.stop()
         self.timers.cancel_all()
         await self.storage.close()
+
+    async def reload_directory(self) -> None:
+        """Everything of it is asked anew; of a file, it is read anew."""
+        self._directory_changed()
+        if isinstance(self.directory, Reloadable):
+            await self.directory.reload()
 
     def _directory_changed(self) -> None:
         """What was looked up may be wrong now."""

@@ -115,6 +115,14 @@ ENTRIES = (
         "directory",
     ),
     Entry(
+        7013,
+        "name_needs_no_directory",
+        "The name is of no entry that a directory has.",
+        "It is a private or direct name, or a queue of the queue manager itself.",
+        "`qmd name explain NAME` says what it stands for.",
+        "bad_name",
+    ),
+    Entry(
         7030,
         "directory_identity_differs",
         "The directory knows the queue manager of this computer by another id than its own.",

@@ -36,6 +36,8 @@ COMMANDS = {
     "why": "qmd.cli.why:why",
     "trace": "qmd.cli.why:trace",
     "events": "qmd.cli.events:events",
+    "directory": "qmd.cli.directory:directory",
+    "dl": "qmd.cli.dl:dl",
     "name": "qmd.cli.name:name",
     "check": "qmd.cli.check:check",
     "explain": "qmd.cli.explain:explain",

@@ -10,7 +10,7 @@ from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import json_option
 
 if TYPE_CHECKING:
-    from protocol.format_name import FormatName
+    from qmd.directory.spelling import Spelled
 
 
 @click.group()
@@ -20,20 +20,72 @@ def name() -> None:
 
 @name.command()
 @click.argument("text")
+@click.option("--offline", is_flag=True, help="Say what the name says by itself, and no more.")
 @json_option
 @pass_configuration
-def explain(configuration: Configuration, text: str, as_json: bool) -> None:
-    """Say what TEXT means as the name of a queue.  The daemon is not asked."""
-    from protocol.format_name import MultipleName, parse_destination
-    from qmd.cli.output import print_facts
+def explain(configuration: Configuration, text: str, offline: bool, as_json: bool) -> None:
+    """Say what TEXT means as the name of a queue, and where a message to it would go.
 
-    meant = parse_destination(text, local_host=_local_host(configuration))
-    facts: dict[str, Any] = {"format_name": str(meant), **_facts(meant)}
-    if isinstance(meant, MultipleName):
-        facts["elements"] = [
-            {"format_name": str(element), **_facts(element)} for element in meant.elements
-        ]
-    print_facts(facts, as_json=as_json)
+    What the daemon knows (its own queues, the directory, the way) is told where it runs; without
+    one, what the name says by itself.  Nothing is sent.
+    """
+    from qmd.cli.output import print_json
+
+    facts = _by_itself(configuration, text)
+    told, unasked = (None, "--offline") if offline else _by_the_daemon(configuration, text)
+    facts["daemon"] = "not asked: " + unasked if told is None else "asked"
+    if told is not None:
+        facts["sendable"], facts["refusal"] = told["sendable"], told["refusal"]
+        facts["resolved"] = told["elements"]
+    if as_json:
+        print_json(facts)
+    else:
+        _print(facts)
+
+
+def _by_itself(configuration: Configuration, text: str) -> dict[str, Any]:
+    from qmd.directory.name_parts import parts_of
+    from qmd.directory.spelling import parse_spelling
+
+    elements = parse_spelling(
+        text, local_host=_local_host(configuration), is_local=lambda direct: True
+    )
+    written = ",".join(map(str, elements))
+    if len(elements) == 1:
+        return {"format_name": written, **parts_of(elements[0])}
+    return {
+        "format_name": written,
+        "kind": "several",
+        "elements": [_facts(element) for element in elements],
+    }
+
+
+def _facts(element: Spelled) -> dict[str, Any]:
+    from qmd.directory.name_parts import parts_of
+
+    return {"format_name": str(element), **parts_of(element)}
+
+
+def _by_the_daemon(configuration: Configuration, text: str) -> tuple[dict[str, Any] | None, str]:
+    """What it says; or None, and why it says nothing."""
+    from qmd.client import ClientError, NotConnected, connect
+    from qmd.config import ConfigError
+
+    if not configuration.path.exists():
+        return None, f"there is no {configuration.path}"
+
+    async def ask() -> dict[str, Any]:
+        async with connect(configuration.settings().control.socket, reconnect_s=0) as qm:
+            return await qm.directory.explain(text)
+
+    import asyncio
+
+    try:
+        return asyncio.run(ask()), ""
+    except NotConnected:
+        return None, "it does not run"
+    except (ClientError, ConfigError, OSError) as error:
+        return None, str(error)
 
 
 def _local_host(configuration: Configuration) -> str:
@@ -45,44 +97,31 @@ def _local_host(configuration: Configuration) -> str:
     return os.uname().nodename or "localhost"
 
 
-def _facts(meant: FormatName) -> dict[str, Any]:
-    from protocol.format_name import (
-        ConnectorName,
-        DirectName,
-        DistributionListName,
-        MachineName,
-        MulticastName,
-        PrivateName,
-        PublicName,
-    )
-    from protocol.identifiers import guid_text
+def _print(facts: dict[str, Any]) -> None:
+    from qmd.cli.output import print_facts, shown
 
-    match meant:
-        case DirectName():
-            return {
-                "kind": "direct",
-                "transport": meant.transport.lower(),
-                "host": meant.host,
-                "port": meant.port,
-                "queue": meant.queue or None,
-                "private": meant.private,
-                "system": meant.system,
-                "subqueue": meant.subqueue,
-                "part": None if meant.suffix is None else meant.suffix.lower(),
-                "in_packets": meant.wire_text(),
-            }
-        case PrivateName():
-            owner = guid_text(meant.queue_manager)
-            return {"kind": "private", "queue_manager": owner, "number": meant.number}
-        case PublicName():
-            return {"kind": "public", "queue": guid_text(meant.queue)}
-        case MachineName():
-            return {"kind": "machine", "queue_manager": guid_text(meant.queue_manager)}
-        case ConnectorName():
-            return {"kind": "connector", "connector": guid_text(meant.connector)}
-        case DistributionListName():
-            group = guid_text(meant.distribution_list)
-            return {"kind": "distribution list", "list": group, "domain": meant.domain}
-        case MulticastName():
-            return {"kind": "multicast", "address": meant.address, "port": meant.port}
-    return {"kind": "several"}
+    resolved = facts.pop("resolved", None)
+    refusal = facts.pop("refusal", None)
+    print_facts(facts, as_json=False)
+    for element in resolved or []:
+        targets, refused = element["targets"], element["refusal"]
+        click.secho(f"{shown(element['format_name'] or element['text'])}", bold=True)
+        if refused:
+            click.echo(f"  refused     {_refused(refused)}")
+        for target in targets:
+            click.echo(f"  target      {shown(target['name'])}")
+            for key, value in target.items():
+                if key not in ("name", "refusal") and value not in (None, []):
+                    click.echo(f"    {key.replace('_', ' ').ljust(14)}{shown(value)}")
+            if target["refusal"]:
+                click.echo(f"    {'refused'.ljust(14)}{_refused(target['refusal'])}")
+    if refusal:
+        click.echo(f"A message to it would be refused: {_refused(refusal)}")
+
+
+def _refused(refusal: dict[str, Any]) -> str:
+    from qmd.cli.output import printable
+
+    remedy = f" {refusal['remedy']}" if refusal["remedy"] else ""
+    text = f"{refusal['id']} {refusal['text']}.{remedy}"
+    return printable(" ".join(text.split()))

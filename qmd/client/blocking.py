@@ -21,6 +21,7 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
 
+from qmd.client.directory import Directory
 from qmd.client.pipeline import Pipeline
 from qmd.client.queue import Cursor, Queue
 from qmd.client.queue_manager import RECONNECT_S
@@ -84,7 +85,7 @@ class Blocking:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._target, name)
-        if isinstance(attribute, Pipeline):
+        if isinstance(attribute, Pipeline | Directory):
             return Blocking(attribute, self._loop)
         if not callable(attribute):
             return attribute

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Unpack
 from qmd import frames
 from qmd.client.caller import Caller
 from qmd.client.choice import chosen
+from qmd.client.directory import Directory
 from qmd.client.errors import NotHandedOver
 from qmd.client.message import Message
 from qmd.client.new_message import Properties, new_message
@@ -65,6 +66,8 @@ class QueueManager:
         self._receiver = Receiver(self._caller)
         #: Fixed ranges of queues and staged sends, for data pipelines.
         self.pipeline = Pipeline(self._caller)
+        #: Public queues, distribution lists and computers, and what names mean.
+        self.directory = Directory(self._caller)
 
     async def __aenter__(self) -> QueueManager:
         await self._caller.open()

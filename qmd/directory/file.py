@@ -170,7 +170,7 @@ class FileDirectory:
         def edit(contents: Contents, text: str) -> str:
             if contents.list_by_name(name) is not None:
                 raise AlreadyInDirectory(f"the directory has a distribution list {name} already")
-            return editing.add_list(text, name, list(map(str, members)))
+            return editing.add_list(text, name, [contents.spelling(each) for each in members])
 
         entry = (await self._change(edit)).list_by_name(name)
         assert entry is not None
@@ -195,7 +195,7 @@ class FileDirectory:
         def edit(contents: Contents, text: str) -> str:
             entry = contents.lists.get(guid) or _missing(f"distribution list DL={guid_text(guid)}")
             there = {member.key for member in entry.members}
-            new = {each.key: str(each) for each in members if each.key not in there}
+            new = {each.key: contents.spelling(each) for each in members if each.key not in there}
             if not new:
                 return text
             return editing.add_members(text, contents.list_places[guid], list(new.values()))

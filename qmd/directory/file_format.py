@@ -41,7 +41,14 @@ from qmd.directory.interface import (
     SiteEntry,
     SiteLink,
 )
-from qmd.directory.spelling import ENTRY_NAME, AliasPath, ListPath, QueuePath, parse_spelling
+from qmd.directory.spelling import (
+    ENTRY_NAME,
+    LIST_PREFIX,
+    AliasPath,
+    ListPath,
+    QueuePath,
+    parse_spelling,
+)
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
 LABEL_CHARACTERS_MAX = 124  # of a queue in Active Directory
@@ -117,6 +124,14 @@ class Contents:
 
     def is_one_of(self, keys: Collection[str], member: str) -> bool:
         return self.member(member).key in keys
+
+    def spelling(self, member: SingleName) -> str:
+        """How a member is written into the file: as people would."""
+        if isinstance(member, PublicName) and member.queue in self.queues:
+            return self.queues[member.queue].path
+        if isinstance(member, DistributionListName) and member.distribution_list in self.lists:
+            return f"{LIST_PREFIX}{self.lists[member.distribution_list].name}"
+        return str(member)
 
     def member(self, text: str) -> SingleName:
         """The queue or list that a text in this file names.  Raises ValueError, InvalidName."""

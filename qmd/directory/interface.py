@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from protocol.format_name import SingleName
 from protocol.identifiers import NULL_GUID, guid_text
@@ -193,6 +193,13 @@ class Directory(Protocol):
     async def remove_members(self, guid: bytes, members: Sequence[SingleName]) -> ListEntry:
         """One that is not there is NotInDirectory, and then none is removed."""
         ...
+
+
+@runtime_checkable
+class Reloadable(Protocol):
+    """A kind that reads, and can be told to read anew."""
+
+    async def reload(self) -> None: ...
 
 
 class DirectoryError(Refusal):

@@ -260,6 +260,10 @@ class Resolver:
         except InvalidName as error:
             raise Refusal("name_not_understood", f"{text!r} is no queue's name: {error}") from error
 
+    async def understand_one(self, spelled: Spelled) -> tuple[SingleName, float]:
+        """The same of one element, in time."""
+        return await self._in_time(self._understand(spelled))
+
     async def _understand(self, spelled: Spelled) -> tuple[SingleName, float]:
         match spelled:
             case QueuePath():

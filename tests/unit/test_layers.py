@@ -23,6 +23,7 @@ LAYERS: dict[str, set[str]] = {
     "qmd.core": {"qmd.core", "protocol"},
     "qmd.frames": {"msgspec"},
     "qmd.pipeline_frames": {"qmd.frames", "msgspec"},
+    "qmd.directory_frames": {"qmd.frames", "msgspec"},
     "qmd.units": set(),
     "qmd.setting_kinds": {"qmd.units", "protocol"},
     "qmd.settings": {"qmd.setting_kinds", "qmd.units", "protocol"},
@@ -30,6 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "qmd.catalogue": {"qmd.catalogue"},
     "qmd.client": {
         *("qmd.client", "qmd.catalogue", "qmd.frames", "qmd.pipeline_frames"),
+        "qmd.directory_frames",
         *("protocol", "msgspec", "uvloop"),
     },
     "qmd.service": {"qmd.service", "qmd.client", "msgspec", "structlog"},
@@ -64,6 +66,9 @@ EXCEPTIONS: dict[str, set[str]] = {
     "qmd.cli.check": {
         *("storage.check", "storage.errors", "storage.rescue", "storage.survey"),
     },
+    # They understand names and files without a daemon.
+    "qmd.cli.name": {"qmd.directory.name_parts", "qmd.directory.spelling"},
+    "qmd.cli.directory": {"qmd.directory.file_format"},
     "qmd.cli.event_files": {"pyarrow"},  # only where it is installed, and asked for
     # An extra, imported where the configuration names an Active Directory.
     **{

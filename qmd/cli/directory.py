@@ -1,0 +1,84 @@
+"""`qmd directory`: public queues, aliases and computers, and the file that they may stand in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.parameters import json_option
+
+
+@click.group()
+def directory() -> None:
+    """Look into the directory: public queues, distribution lists, computers."""
+
+
+@directory.command()
+@json_option
+@pass_configuration
+def status(configuration: Configuration, as_json: bool) -> None:
+    """Say which directory there is, whether it answers, and how much it holds.
+
+    Exit code 1 when it is away, or its file is broken.
+    """
+    from qmd.cli.output import print_facts
+    from qmd.cli.program import ExitCode
+
+    facts = configuration.ask(lambda qm: qm.directory.status())
+    print_facts(facts, as_json=as_json)
+    if facts["state"] not in ("available", "none"):
+        raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+@directory.command()
+@click.argument("name")
+@click.option("--fresh", is_flag=True, help="Ask anew, whatever is kept of earlier answers.")
+@json_option
+@pass_configuration
+def lookup(configuration: Configuration, name: str, fresh: bool, as_json: bool) -> None:
+    """Show one entry of the directory.
+
+    NAME is host\\queue, PUBLIC=guid, list:NAME, DL=guid, alias:NAME, MACHINE=guid, or the name of a
+    computer.
+    """
+    from qmd.cli.output import print_facts
+
+    facts = configuration.ask(lambda qm: qm.directory.lookup(name, fresh=fresh))
+    print_facts(facts, as_json=as_json)
+
+
+@directory.command()
+@json_option
+@pass_configuration
+def reload(configuration: Configuration, as_json: bool) -> None:
+    """Forget what the directory said, and read its file anew."""
+    from qmd.cli.output import print_facts
+    from qmd.cli.program import ExitCode
+
+    facts = configuration.ask(lambda qm: qm.directory.reload())
+    print_facts(facts, as_json=as_json)
+    if facts["state"] not in ("available", "none"):
+        raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+@directory.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
+@json_option
+@pass_configuration
+def check(configuration: Configuration, file: Path | None, as_json: bool) -> None:
+    """Say whether FILE can be used as a directory.  The daemon is not asked.
+
+    Without FILE: that of the configuration.
+    """
+    from qmd.cli.output import print_json
+    from qmd.directory.file_format import parse, read_text
+
+    path = configuration.settings().directory.file if file is None else file
+    counts = dict(parse(read_text(path), path).counts)
+    if as_json:
+        print_json({"file": str(path), **counts})
+    else:
+        found = ", ".join(f"{count} {what}" for what, count in counts.items())
+        click.echo(f"{path} is whole: {found}")
