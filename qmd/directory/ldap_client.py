@@ -171,13 +171,13 @@ class LdapClient:
             if connection is not None and connection is not current:
                 # A cookie is of one connection only: what came so far is worth nothing here.
                 raise _Restart
-            connection = current
             page = await current.search(
                 *(base, scope, wanted, attributes),
                 page_size=min(PAGE_ENTRIES, entries_max),
                 cookie=cookie,
                 time_limit_s=self._time_limit_s,
             )
+            connection = current
             entries.extend(page.entries)
             return page.cookie
 

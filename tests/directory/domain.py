@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+from sansldap import FilterEquality
+
 from qmd.directory import ldap_names
 from qmd.directory.active_directory import ActiveDirectory
 from qmd.directory.ldap_client import ANYTHING
@@ -125,6 +127,13 @@ class Domain:
             "msMQ-Custom-Recipient",
             msMQ__Recipient__FormatName=target,
         )
+
+    async def only(self, kind: str) -> str:
+        """The distinguished name of the one object of that class."""
+        wanted = FilterEquality(attribute="objectClass", value=kind.encode())
+        page = await self._connection.search(self.base, Scope.SUBTREE, wanted, ("cn",))
+        (entry,) = page.entries
+        return entry.dn
 
     async def change(self, dn: str, changes: Sequence[tuple[Change, str, Sequence[bytes]]]) -> None:
         await self._connection.modify(dn, changes)

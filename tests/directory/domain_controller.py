@@ -119,16 +119,7 @@ class DomainController:
     def provision(self) -> None:
         """A new domain: 3 s."""
         self.folder.mkdir(parents=True)
-        made = subprocess.run(
-            (
-                *(SYSTEM_PYTHON, "-I", str(HERE / "provision.py")),
-                *(str(self.folder), self.address, self.password, REALM),
-            ),
-            env=ENVIRONMENT,
-            capture_output=True,
-            check=False,
-        )
-        assert made.returncode == 0, made.stderr.decode()[-4000:]
+        self._run("provision.py", str(self.folder), self.address, self.password, REALM)
         (self.folder / "address").write_text(self.address)
         self._certify()
 
@@ -147,6 +138,20 @@ class DomainController:
         configuration.write_text(text.replace(f"{old}/8", f"{self.address}/8"))
         (self.folder / "address").write_text(self.address)
         self._certify()
+
+    def fill(self, count: int) -> None:
+        """PC1 with that many queues (q0000 ...) and the list `all` of them; while it is stopped."""
+        self._run("fill.py", str(self.folder), str(count))
+
+    def _run(self, program: str, *arguments: str) -> None:
+        """One of our programs for the system's interpreter, which has Samba's modules."""
+        done = subprocess.run(
+            (SYSTEM_PYTHON, "-I", str(HERE / program), *arguments),
+            env=ENVIRONMENT,
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr.decode()[-4000:]
 
     def _certify(self) -> None:
         folder = self.ca_file.parent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz import control, names, packets, questions, streams
+from tests.fuzz import control, directory, names, packets, questions, streams
 from tests.fuzz.target import Target
 
 TARGETS: dict[str, Target] = {
@@ -10,5 +10,6 @@ TARGETS: dict[str, Target] = {
     for target in (
         *(*packets.TARGETS, *streams.TARGETS, *names.TARGETS, *control.TARGETS),
         *questions.TARGETS,
+        *directory.TARGETS,
     )
 }

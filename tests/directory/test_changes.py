@@ -1,0 +1,270 @@
+"""What the directory is told: our queue manager, its public queues, distribution lists."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from protocol.format_name import DistributionListName, PublicName, parse_format_name
+from qmd.directory.active_directory import ActiveDirectory
+from qmd.directory.interface import (
+    AlreadyInDirectory,
+    DirectoryDenied,
+    DirectoryIdentityDiffers,
+    EntryUnusable,
+    NewQueue,
+    NotInDirectory,
+)
+from tests.directory.domain import administrator, directory, quoted_password
+from tests.directory.domain_controller import DomainController
+
+COMPUTER_PASSWORD = "Comp-P@ss1"
+USER_PASSWORD = "Joe-P@ssw0rd"
+DIRECT = parse_format_name("DIRECT=OS:pc9\\private$\\till")
+OTHER = parse_format_name("DIRECT=TCP:10.0.0.5\\private$\\till")
+
+
+@pytest.fixture(scope="module")
+def accounts(
+    controller: DomainController, tmp_path_factory: pytest.TempPathFactory
+) -> SimpleNamespace:
+    """A computer that may speak for itself, and a user who may not."""
+    folder = tmp_path_factory.mktemp("passwords")
+    accounts = SimpleNamespace()
+    for name, password in (("computer", COMPUTER_PASSWORD), ("user", USER_PASSWORD)):
+        file = folder / name
+        file.touch(mode=0o600)
+        file.write_text(password)
+        user = "PC1$@msmq.test" if name == "computer" else "joe@msmq.test"
+        setattr(accounts, name, {"user": user, "password_file": file})
+
+    async def fill() -> None:
+        async with administrator(controller) as domain:
+            await domain.computer(
+                "PC1", host="pc1.msmq.test", unicodePwd=quoted_password(COMPUTER_PASSWORD)
+            )
+            await domain.computer("PC2")
+            await domain.add(
+                f"CN=joe,{domain.users}",
+                "user",
+                sAMAccountName="joe",
+                userAccountControl=512,
+                unicodePwd=quoted_password(USER_PASSWORD),
+            )
+
+    asyncio.run(fill())
+    return accounts
+
+
+def act(
+    controller: DomainController,
+    what: Callable[[ActiveDirectory], Awaitable[Any]],
+    **changes: object,
+) -> Any:
+    async def run() -> Any:
+        async with directory(controller, **changes) as found:
+            return await what(found)
+
+    return asyncio.run(run())
+
+
+def new(machine: bytes, queue: str, **more: Any) -> NewQueue:
+    return NewQueue(machine=machine, computer="pc1", queue=queue, **more)
+
+
+@pytest.fixture
+def machine(controller: DomainController, accounts: SimpleNamespace) -> bytes:
+    return act(controller, lambda directory: directory.join("pc1"), **accounts.computer)
+
+
+def test_a_computer_gets_its_id_from_the_directory_and_gets_the_same_again(
+    controller, accounts, machine
+):
+    again = act(controller, lambda directory: directory.join("PC1.msmq.test"), **accounts.computer)
+    entry = act(controller, lambda directory: directory.machine(machine))
+
+    assert again == machine
+    assert entry.name == "PC1"
+    assert len(entry.sites) == 1  # there is only one, so it is in it
+
+
+def test_a_computer_adds_finds_and_deletes_its_own_queues(controller, accounts, machine):
+    async def run(directory: ActiveDirectory) -> None:
+        given = {"label": "Waren «neu»", "transactional": True, "type": bytes(range(16))}
+        made = await directory.register_queue(new(machine, "own", **given))
+        assert made.path == "pc1\\own"
+        assert (made.label, made.transactional, made.type) == tuple(given.values())
+        assert made.machine.guid == machine
+
+        assert await directory.queue(made.guid) == made
+        assert await directory.queue_by_path("pc1\\own") == made
+
+        with pytest.raises(AlreadyInDirectory, match="pc1"):
+            await directory.register_queue(new(machine, "OWN"))
+
+        await directory.unregister_queue(made.guid)
+        with pytest.raises(NotInDirectory):
+            await directory.queue(made.guid)
+        with pytest.raises(NotInDirectory):
+            await directory.unregister_queue(made.guid)
+
+    act(controller, run, **accounts.computer)
+
+
+@pytest.mark.parametrize("name", ["a,b+c", "#=<>;", 'quote"', "grün €", "n" * 63, "m" * 64])
+def test_any_name_of_a_queue_can_be_registered(controller, accounts, machine, name):
+    async def run(directory: ActiveDirectory) -> tuple[object, object]:
+        made = await directory.register_queue(new(machine, name))
+        return made, await directory.queue_by_path(f"pc1\\{name}")
+
+    made, found = act(controller, run, **accounts.computer)
+
+    assert made == found
+    assert made.queue == name.lower()
+
+
+@pytest.mark.parametrize("label", ["x" * 125, "ü" * 125])
+def test_a_label_that_the_directory_does_not_take_is_refused_beforehand(
+    controller, accounts, machine, label
+):
+    with pytest.raises(EntryUnusable, match="125 characters"):
+        act(
+            controller,
+            lambda directory: directory.register_queue(new(machine, "labelled", label=label)),
+            **accounts.computer,
+        )
+
+
+def test_a_user_without_rights_is_told_so(controller, accounts, machine):
+    with pytest.raises(DirectoryDenied, match="insufficient access"):
+        act(
+            controller,
+            lambda directory: directory.register_queue(new(machine, "not-mine")),
+            **accounts.user,
+        )
+    with pytest.raises(DirectoryDenied):
+        act(controller, lambda directory: directory.join("pc2"), **accounts.user)
+
+
+def test_a_queue_manager_that_has_another_id_than_the_directory_says_registers_nothing(
+    controller, accounts, machine
+):
+    with pytest.raises(DirectoryIdentityDiffers):
+        act(controller, lambda directory: directory.register_queue(new(bytes(15) + b"1", "q")))
+
+
+def test_a_computer_that_the_directory_does_not_know_cannot_join(controller, accounts):
+    with pytest.raises(NotInDirectory, match="computer pc77"):
+        act(controller, lambda directory: directory.join("pc77"))
+
+
+# Lists.
+
+
+def test_a_list_is_made_changed_and_deleted(controller, accounts, machine):
+    async def run(directory: ActiveDirectory) -> None:
+        queue = await directory.register_queue(new(machine, "listed"))
+        inner = await directory.create_list("inner", [PublicName(queue.guid)])
+        members = [PublicName(queue.guid), DistributionListName(inner.guid), DIRECT]
+
+        made = await directory.create_list("tills", members)
+        assert set(made.members) == set(members)
+        with pytest.raises(AlreadyInDirectory, match="tills"):
+            await directory.create_list("tills")
+
+        more = await directory.add_members(made.guid, [OTHER, DIRECT])
+        assert set(more.members) == {*members, OTHER}
+        assert len(more.members) == 4
+
+        with pytest.raises(NotInDirectory, match="private"):
+            await directory.remove_members(inner.guid, [PublicName(queue.guid), DIRECT])
+        assert (await directory.distribution_list(inner.guid)).members == (PublicName(queue.guid),)
+
+        fewer = await directory.remove_members(made.guid, [OTHER, PublicName(queue.guid)])
+        assert set(fewer.members) == {DistributionListName(inner.guid), DIRECT}
+
+        await directory.delete_list(made.guid)
+        await directory.delete_list(inner.guid)
+        with pytest.raises(NotInDirectory):
+            await directory.distribution_list(made.guid)
+
+    act(controller, run)
+
+
+def test_an_alias_that_was_made_for_a_list_goes_with_the_last_list_that_has_it(
+    controller, accounts
+):
+    async def run(directory: ActiveDirectory) -> None:
+        first = await directory.create_list("first", [DIRECT])
+        second = await directory.create_list("second", [DIRECT])
+        assert first.members == second.members == (DIRECT,)
+
+        await directory.delete_list(first.guid)
+        assert (await directory.distribution_list(second.guid)).members == (DIRECT,)
+        await directory.remove_members(second.guid, [DIRECT])
+
+        again = await directory.create_list("third", [DIRECT])
+        alias = await own_alias(controller)
+        assert alias.startswith("CN=third ")
+        await directory.delete_list(again.guid)
+        await directory.delete_list(second.guid)
+
+    act(controller, run)
+
+
+async def own_alias(controller: DomainController) -> str:
+    """The distinguished name of the only alias there is."""
+    async with administrator(controller) as domain:
+        return await domain.only("msMQ-Custom-Recipient")
+
+
+def test_a_list_may_contain_itself(controller, accounts):
+    async def run(directory: ActiveDirectory) -> None:
+        made = await directory.create_list("cycle")
+        more = await directory.add_members(made.guid, [DistributionListName(made.guid)])
+        assert more.members == (DistributionListName(made.guid),)
+        await directory.delete_list(made.guid)
+
+    act(controller, run)
+
+
+def test_a_queue_that_is_deleted_is_no_longer_a_member(controller, accounts, machine):
+    async def run(directory: ActiveDirectory) -> None:
+        queue = await directory.register_queue(new(machine, "short-lived"))
+        made = await directory.create_list("mortals", [PublicName(queue.guid)])
+        await directory.unregister_queue(queue.guid)
+        assert (await directory.distribution_list(made.guid)).members == ()
+        await directory.delete_list(made.guid)
+
+    act(controller, run)
+
+
+def test_what_can_only_be_read_is_no_member(controller, accounts):
+    journal = parse_format_name("DIRECT=OS:pc9\\private$\\till;JOURNAL")
+
+    with pytest.raises(EntryUnusable, match="only be read"):
+        act(controller, lambda directory: directory.create_list("journals", [journal]))
+    with pytest.raises(NotInDirectory):
+        act(controller, lambda directory: directory.list_by_name("journals"))
+
+
+def test_lists_go_where_the_configuration_says(controller, accounts, tmp_path: Path):
+    unit = f"OU=Lists,{controller.base}"
+
+    async def run(found: ActiveDirectory) -> None:
+        async with administrator(controller) as domain:
+            await domain.add(unit, "organizationalUnit")
+            made = await found.create_list("placed")
+            assert await domain.guid(f"CN=placed,{unit}") == made.guid
+
+    act(controller, run, lists=unit)
+
+
+def test_a_user_without_rights_changes_no_list(controller, accounts):
+    with pytest.raises(DirectoryDenied):
+        act(controller, lambda directory: directory.create_list("mine"), **accounts.user)
