@@ -11,6 +11,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from protocol.errors import InvalidName
 from protocol.path_name import COMPUTER
+from qmd.route_rules import RULE, Pattern, Rule, parse_pattern, parse_rule
 from qmd.units import (
     DURATION_RULE,
     SIZE_RULE,
@@ -97,6 +98,29 @@ class Hosts(Kind[tuple[Network | str, ...]]):
 
     def parse(self, value: object) -> tuple[Network | str, ...]:
         return tuple(map(_host, _list(value)))
+
+    def from_environment(self, text: str) -> object:
+        return _split(text)
+
+
+class Routes(Kind[tuple[Rule, ...]]):
+    allowed = f"a list of routes, each {RULE}"
+
+    def parse(self, value: object) -> tuple[Rule, ...]:
+        return tuple(parse_rule(_text(each)) for each in _list(value))
+
+    def from_environment(self, text: str) -> object:
+        return _split(text)
+
+
+class Patterns(Kind[tuple[Pattern, ...]]):
+    allowed = (
+        'a list of networks such as "10.0.0.0/8", addresses, computer names, ends of names such as'
+        ' "*.example.com", GUIDs of queue managers, and "*" for all'
+    )
+
+    def parse(self, value: object) -> tuple[Pattern, ...]:
+        return tuple(parse_pattern(_text(each)) for each in _list(value))
 
     def from_environment(self, text: str) -> object:
         return _split(text)
@@ -271,6 +295,12 @@ def _in_range(number: int, least: int, most: int) -> int:
 
 def _list(value: object) -> list[object]:
     if not isinstance(value, list):
+        raise ValueError
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
         raise ValueError
     return value
 

@@ -25,8 +25,9 @@ LAYERS: dict[str, set[str]] = {
     "qmd.pipeline_frames": {"qmd.frames", "msgspec"},
     "qmd.directory_frames": {"qmd.frames", "msgspec"},
     "qmd.units": set(),
-    "qmd.setting_kinds": {"qmd.units", "protocol"},
-    "qmd.settings": {"qmd.setting_kinds", "qmd.units", "protocol"},
+    "qmd.route_rules": {"protocol"},
+    "qmd.setting_kinds": {"qmd.units", "qmd.route_rules", "protocol"},
+    "qmd.settings": {"qmd.setting_kinds", "qmd.route_rules", "qmd.units", "protocol"},
     "qmd.config": {"qmd.settings"},
     "qmd.catalogue": {"qmd.catalogue"},
     "qmd.client": {

@@ -1,0 +1,133 @@
+"""Routes as the configuration writes them: `DESTINATION via HOP then HOP`.
+
+    10.2.0.0/16 via gate-a then gate-b:1802        the network of an address in a direct name
+    *.berlin.example via gate-berlin               the end of a name; without "*.", one name
+    3f2504e0-4f89-11d3-9a0c-0305e82c3301 via [fd00::7]:1801
+    10.3.0.5 via direct then gate-a                first itself, then over another computer
+    * via gate-c                                   whatever no other route is for
+
+The first rule that fits is taken.  Hops are tried in turn.
+"""
+
+from __future__ import annotations
+
+import re
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import NamedTuple
+
+from protocol.direct_name import PORT
+from protocol.errors import InvalidName
+from protocol.identifiers import guid_bytes
+from protocol.path_name import COMPUTER
+
+RULE = '"DESTINATION via HOP then HOP", for example "10.2.0.0/16 via gate-a then gate-b:1802"'
+DIRECT = "direct"
+HOPS_PER_RULE_MAX = 16
+
+_GUID = re.compile(r"\{?[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\}?")
+
+Network = IPv4Network | IPv6Network
+
+
+class Pattern(NamedTuple):
+    """Some destinations; exactly one field is set, or none: all of them."""
+
+    network: Network | None = None
+    name: str = ""  # casefolded; beginning with "." for all that end so
+    guid: bytes = b""
+
+    @property
+    def is_all(self) -> bool:
+        return self == Pattern()
+
+    def has_host(self, host: str) -> bool:
+        """Whether a name or an address in a direct name is one of them."""
+        if self.is_all:
+            return True
+        if self.network is not None:
+            address = _address(host)
+            return address is not None and address in self.network
+        host = host.casefold()
+        return bool(self.name) and (
+            host.endswith(self.name) if self.name.startswith(".") else host == self.name
+        )
+
+    def has_guid(self, guid: bytes) -> bool:
+        """Whether a queue manager is one of them, as far as its GUID tells."""
+        return self.is_all or (bool(self.guid) and guid == self.guid)
+
+
+class Hop(NamedTuple):
+    """Another queue manager on the way; `host` empty: none, it is tried directly."""
+
+    host: str = ""
+    port: int = PORT
+
+
+class Rule(NamedTuple):
+    destinations: Pattern
+    hops: tuple[Hop, ...]
+
+
+def parse_pattern(text: str) -> Pattern:
+    """Raises ValueError, with what is wrong."""
+    text = text.strip()
+    if text == "*":
+        return Pattern()
+    if _GUID.fullmatch(text):
+        return Pattern(guid=guid_bytes(text.strip("{}")))
+    if "/" in text or ":" in text or text[:1].isdigit():
+        return Pattern(network=ip_network(text))
+    wildcard = text.startswith("*.")
+    name = _computer(text[2:] if wildcard else text)
+    return Pattern(name=f".{name}" if wildcard else name)
+
+
+def parse_hop(text: str) -> Hop:
+    """Raises ValueError, with what is wrong."""
+    text = text.strip()
+    if text == DIRECT:
+        return Hop()
+    host, port = text, str(PORT)
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        IPv6Address(host)
+        if rest:
+            if not rest.startswith(":"):
+                raise ValueError(f"{text!r} has no port behind its address")
+            port = rest[1:]
+    elif text.count(":") == 1:
+        host, _, port = text.partition(":")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) <= 65535):
+        raise ValueError(f"{text!r} has no port from 1 to 65535")
+    if _address(host) is None:
+        host = _computer(host)
+    return Hop(host, int(port))
+
+
+def parse_rule(text: str) -> Rule:
+    """Raises ValueError, with what is wrong."""
+    destinations, via, hops = text.partition(" via ")
+    if not via:
+        raise ValueError(f"{text!r} has no ' via ': write {RULE}")
+    found = tuple(map(parse_hop, hops.split(" then ")))
+    if len(found) > HOPS_PER_RULE_MAX:
+        raise ValueError(f"{len(found)} hops; {HOPS_PER_RULE_MAX} are allowed")
+    return Rule(parse_pattern(destinations), found)
+
+
+def _computer(text: str) -> str:
+    try:
+        return COMPUTER.check(text, "name", 0).casefold()
+    except InvalidName as error:
+        raise ValueError(f"{text!r}: {error}") from error
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
