@@ -26,7 +26,7 @@ _HOPS_MASK = 0x1F
 
 _U16 = Struct("<H")
 _U32 = Struct("<I")
-_SEQUENCE = Struct("<QII")
+SEQUENCE_STRUCT = Struct("<QII")
 _SECURITY_SIZES = Struct("<xxHHHII")
 
 _NAME_BYTES = (0, 0, 4, 4, 4, 16, 20)  # by queue name type; 7 states its own size
@@ -75,7 +75,7 @@ def patch_sequence(
 ) -> None:
     """Write a message's place in its sequence; the offset is that of `transaction_offset`."""
     at = transaction_offset + SEQUENCE_ID_IN_TRANSACTION
-    _SEQUENCE.pack_into(packet, at, sequence_id, number, previous)
+    SEQUENCE_STRUCT.pack_into(packet, at, sequence_id, number, previous)
 
 
 def patch_class(packet: bytes, message_class: int) -> bytes:

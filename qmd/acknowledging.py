@@ -117,10 +117,12 @@ class Acknowledging:
             return guid
         return None
 
-    def final_ack(self, original: UserMessage, message_class: int, *, address: str) -> bytes:
+    def final_ack(
+        self, original: UserMessage, message_class: int, *, address: str, is_beside: bool = True
+    ) -> bytes:
         """[MS-MQQB] 3.1.7.17: the packet that tells the source that its message was refused.
 
-        `address` is where the message came from.
+        `address` is where the message came from; unless `is_beside`, from somebody in between.
         """
         return final_ack_packet(
             original,
@@ -128,7 +130,8 @@ class Acknowledging:
             destination=order_queue_of(
                 original.user.source_queue_manager,
                 address,
-                by_direct_name=isinstance(original.user.destination_queue, DirectQueueName),
+                by_direct_name=isinstance(original.user.destination_queue, DirectQueueName)
+                and is_beside,
             ),
             own_id=self._manager.id,
             message_number=self._manager.next_message_number(),

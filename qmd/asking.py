@@ -229,7 +229,7 @@ class Asking:
             [link] if link is not None else [each for each in peers.links if each.remote_id == guid]
         )
         while (connection := there_is()) is None:
-            if not any(each.address is not None and each.may_dial for each in ways):
+            if not any(each.may_dial for each in ways):
                 return None
             watcher: asyncio.Future[None] = loop.create_future()
             self._session_watchers.add(watcher)

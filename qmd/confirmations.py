@@ -173,6 +173,10 @@ class Confirmations:
         outgoing = self._manager.outgoing
         message_class = message.properties.message_class
         queue = outgoing.queue_of_sequence(body.sequence_id)
+        if body.source_queue_manager != self._manager.id and self._manager.relaying.pass_back(
+            connection, message, body
+        ):
+            return None
         if (
             queue is None
             or body.source_queue_manager != self._manager.id

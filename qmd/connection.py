@@ -35,7 +35,12 @@ UNREAD_BYTES_MAX = 32 * 1024 * 1024  # more than a full pump of the largest mess
 class PeerConnection(asyncio.BufferedProtocol):
     """A session over a socket; `link` is ours when we dialled, None when the peer did."""
 
-    def __init__(self, manager: QueueManager, link: Link | None) -> None:
+    def __init__(
+        self,
+        manager: QueueManager,
+        link: Link | None,
+        dialled_address: tuple[str, int] | None = None,
+    ) -> None:
         self._manager = manager
         self._loop = asyncio.get_running_loop()
         # Who has not said who it is need not send more, and cannot make us keep more.
@@ -48,9 +53,12 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._closed = False
         self.session: Session | None = None
         self.link = link
+        self.dialled_address = dialled_address
         self.links: dict[Link, None] = {}  # whose queues send over this session
         self.host = ""
         self.port = 0
+        self.is_qmd = False  # as its handshake says
+        self.own_host = ""  # by which address the other side reaches us
         self.peer = ""  # the other queue manager's GUID, or where it is while that is not known
         self.packet_bytes_max = PACKET_BYTES_MAX  # that may come, or be sent
         self.handshake_done = False
@@ -77,6 +85,8 @@ class PeerConnection(asyncio.BufferedProtocol):
             return
         # A socket for both families shows IPv4 addresses in IPv6 clothes.
         self.host, self.port = str(peer[0]).removeprefix("::ffff:"), int(peer[1])
+        own = transport.get_extra_info("sockname")
+        self.own_host = str(own[0]).removeprefix("::ffff:") if own else ""
         self.peer = self.host
         dialled = () if self.link is None else self.link.hosts
         self.packet_bytes_max = self._manager.peers.packet_bytes_max(self.host, *dialled)

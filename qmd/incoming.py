@@ -38,6 +38,7 @@ from qmd.core.session import MessageReceived
 from qmd.core.stored_packet import reach_time_s, receive_time_s, time_left_s
 from qmd.frames import StoredMessage
 from qmd.recorder import Kind
+from qmd.relaying import Taken
 from storage.keys import LOOKUP_BITS
 
 if TYPE_CHECKING:
@@ -160,6 +161,9 @@ class Incoming:
         told: Event | None = None
         told_queue: LocalQueue | None = None
         told_source, told_sequence, told_stored = b"", 0, 0
+        relaying = manager.relaying if manager.relaying.enabled else None
+        assert connection.session is not None
+        remote_id = connection.session.remote_id
 
         for message, packet, recoverable_number in messages:
             if recoverable_number:
@@ -198,11 +202,23 @@ class Incoming:
             left_s = time_left_s(packet, reach_time_s(packet), wall_s)
             too_late = left_s is not None and left_s < 0
             if too_late and transaction is None:
-                self._refuse(
+                self.refuse(
                     connection, message, packet, MessageClass.NACK_REACH_QUEUE_TIMEOUT, wall_ms
                 )
                 continue
 
+            if relaying is not None:
+                taken = relaying.take(connection, message, packet, wall_ms, now)
+                if taken is Taken.DONE:
+                    continue
+                if taken is Taken.NO_ROOM:
+                    if recoverable_number:
+                        decided.pop()
+                    self._finish(connection, decided, arrivals, accepted, wall_s)
+                    connection.drop("no room for messages to others")
+                    return
+            if source != remote_id:
+                manager.routing.came(source, connection)
             destination = user.destination_queue
             if user.queue_manager_address not in ours:
                 queue = None  # we are no routing server
@@ -221,11 +237,11 @@ class Incoming:
                 if user.queue_manager_address not in ours and flags & _HOPS == HOPS_MAX:
                     # [MS-MQQB] 3.1.5.8.2: whoever would pass it on must not.
                     refusal = MessageClass.NACK_HOP_COUNT_EXCEEDED
-                self._refuse(connection, message, packet, refusal, wall_ms)
+                self.refuse(connection, message, packet, refusal, wall_ms)
                 continue
             if message.security is not None and message.security.flags.body_encrypted:
                 # [MS-MQQB] 3.1.5.8.3: we have no key that anybody could have encrypted it with.
-                self._refuse(
+                self.refuse(
                     connection,
                     message,
                     packet,
@@ -236,7 +252,7 @@ class Incoming:
                 continue
             if transaction is not None:
                 if not queue.transactional:
-                    self._refuse(
+                    self.refuse(
                         connection,
                         message,
                         packet,
@@ -246,7 +262,7 @@ class Incoming:
                     )
                     continue
             elif queue.transactional:
-                self._refuse(
+                self.refuse(
                     connection,
                     message,
                     packet,
@@ -284,12 +300,12 @@ class Incoming:
                     self.arm_order_ack(stream)
                     continue
                 if too_late:
-                    self._refuse(
+                    self.refuse(
                         connection, message, packet, MessageClass.NACK_REACH_QUEUE_TIMEOUT, wall_ms
                     )
                     continue
             if not has_room:
-                self._refuse(
+                self.refuse(
                     connection,
                     message,
                     packet,
@@ -426,7 +442,7 @@ class Incoming:
     # Order acks.
 
     def _owe_order_ack(self, stream: IncomingStream) -> None:
-        connection = stream.return_path or self._manager.peers.connection_to(stream.source)
+        connection = stream.return_path or self._manager.routing.session_towards(stream.source)
         if connection is None:
             return  # the sender sends again, and is answered then
         connection.owed_order_acks[stream] = None
@@ -444,7 +460,8 @@ class Incoming:
             packet = order_ack_packet(
                 stream.sequence.durable,
                 destination=order_queue_name(connection.host)
-                if stream.by_direct_name
+                if stream.by_direct_name and stream.source == session.remote_id
+                # Over others it finds back by the GUID of the source.
                 else PrivateQueueName(stream.source, ORDER_QUEUE_NUMBER),
                 own_id=manager.id,
                 message_number=manager.next_message_number(),
@@ -496,6 +513,15 @@ class Incoming:
         self._manager.log_limited(
             "acknowledgment_not_understood", connection.host, reason=str(error)
         )
+
+    def is_known(self, source: bytes, number: int) -> bool:
+        """Whether a plain message is in the history."""
+        return (source, number) in self._history
+
+    def remember(self, source: bytes, number: int, now: float) -> None:
+        """A plain message was taken, with the open batch."""
+        self._remember(source, number, now)
+        self._manager.storage.batch.remember_message_id(source, number, self._manager.clock.now_s)
 
     def _is_duplicate(self, source: bytes, number: int, now: float) -> bool:
         """[MS-MQQB] 3.1.5.8.1; a duplicate keeps its entry young."""
@@ -562,7 +588,7 @@ class Incoming:
             peer=peer,
         )
 
-    def _refuse(
+    def refuse(
         self,
         connection: PeerConnection,
         message: UserMessage,
@@ -570,8 +596,14 @@ class Incoming:
         message_class: MessageClass,
         wall_ms: int,
         queue: LocalQueue | None = None,
+        *,
+        detail: str = "",
+        for_others: bool = False,
     ) -> None:
-        """The message ends here; its sender and our dead-letter queue are told why."""
+        """The message ends here; its sender and our dead-letter queue are told why.
+
+        `for_others`: it was to be passed on; the source of a transactional one keeps it then.
+        """
         manager = self._manager
         source, number = message.user.source_queue_manager, message.user.message_number
         self.refused_count += 1
@@ -581,8 +613,9 @@ class Incoming:
             at_source=False,
             insecure_nacks=manager.settings.delivery.insecure_nacks,
         )
+        if for_others and message.transaction is not None:
+            result = result._replace(dead_letter=None)
         target = queue.format_name if queue is not None else manager.routes.describe(message)
-        detail = ""
         if queue is not None and message_class == MessageClass.NACK_QUEUE_EXCEED_QUOTA:
             detail = f"{queue.bytes} of {queue.quota_bytes} bytes are used, it needs {len(packet)}"
         reason = reason_text(message_class, queue=target, detail=detail)
@@ -615,7 +648,10 @@ class Incoming:
             manager.acknowledging.to_application(message, result.acknowledgment, batch)
         if result.final_ack is not None:
             final_ack = manager.acknowledging.final_ack(
-                message, result.final_ack, address=connection.host
+                message,
+                result.final_ack,
+                address=connection.host,
+                is_beside=connection.session is not None and connection.session.remote_id == source,
             )
             if not known:
                 manager.recorder.record(

@@ -4,12 +4,25 @@ A link is named by an address that we dial (`host:port`), or by a queue
 manager's GUID: then any session with it will do, and we dial only where its
 address is known as well.
 All outgoing queues of one address share its one session.
+
+Where routes lead over other queue managers (qmd/routing.py) a link does not dial itself: it *rides*
+on the session of one of its *carriers*, the links to these, tried in turn:
+
+    link to hostd ──rides on──► link to gate-a ──dials──► gate-a
+                 └─ or, when that fails, on ──► link to gate-b
+
+When a session ends or another way is taken, everything unacknowledged goes again in order:
+sequences are end to end, and their receiver rejects what it has, whichever way that came.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from collections import deque
+from collections.abc import Collection
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from protocol.identifiers import guid_text
@@ -23,6 +36,9 @@ if TYPE_CHECKING:
 
 PUMP_BYTES_MAX = 1024 * 1024  # handed to a session before they are written
 PUMP_MESSAGES_MAX = 64  # of one queue before the next one of the same address has its turn
+AVOIDED_S = 600.0  # no way leads over a queue manager that has sent us its messages for there
+SPEAKERS_MAX = 64  # queue managers that have acknowledged what went over a link
+ADDRESSES_MAX = 16  # of one name that are tried
 
 
 class Link:
@@ -37,8 +53,14 @@ class Link:
         self._dialling: asyncio.Task[None] | None = None
         self._retry_timer: asyncio.TimerHandle | None = None
         self.address = address
+        self.alternatives: tuple[tuple[str, int], ...] = ()  # other addresses of the same host
         self.guid = guid
-        self.remote_id = guid
+        self.remote_id = guid  # of whom its own sessions are with
+        self.riders: dict[Link, None] = {}  # who wait for a session that this one dials
+        self.carrier: Link | None = None  # on whose session it rides; None: its own
+        self.speakers: dict[bytes, None] = {}  # who has acknowledged, or may
+        self._avoided: dict[bytes, float] = {}  # until when
+        self._failed_at: tuple[str, int] | None = None  # the address that was tried last, in vain
         self.queues: dict[OutgoingQueue, None] = {}  # whoever had its turn goes to the end
         self.connection: PeerConnection | None = None  # with an open session
         self.attempt: PeerConnection | None = None  # dialled, the handshake is under way
@@ -64,6 +86,36 @@ class Link:
         """The queue manager at the other end, or where it is while that is not known."""
         return self.connection.peer if self.connection is not None else self.name
 
+    @property
+    def via(self) -> str:
+        """Over whom its messages go; empty: they go there themselves."""
+        return "" if self.carrier is None or self.connection is None else self.carrier.name
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether we can do something for a session; else the other side has to begin."""
+        return self.address is not None or bool(self._manager.routing.carriers(self))
+
+    def avoid(self, guid: bytes) -> bool:
+        """What that queue manager sends for there is not sent back to it; False if nothing else
+        is left."""
+        if len(self._avoided) >= SPEAKERS_MAX:
+            self._avoided.clear()
+        self._avoided[guid] = self._manager.loop.time() + AVOIDED_S
+        return any(not self._is_avoided(each) for each in self._manager.routing.carriers(self))
+
+    def may_speak(self, guids: Collection[bytes]) -> bool:
+        """Whether one of these queue managers can know what became of messages of this link."""
+        known = set(self.speakers)
+        for each in (self, *self._manager.routing.carriers(self)):
+            if each.remote_id is not None:
+                known.add(each.remote_id)
+        return not known or any(guid in known for guid in guids)
+
+    def spoke(self, guid: bytes) -> None:
+        if len(self.speakers) < SPEAKERS_MAX:
+            self.speakers[guid] = None
+
     def state(self, queue: OutgoingQueue) -> QueueState:
         if queue.paused:
             return QueueState.PAUSED
@@ -79,6 +131,33 @@ class Link:
             self.connect()
 
     def connect(self) -> None:
+        """See that a session comes about, over whichever way is open or can be tried first."""
+        if self.connection is not None or self._manager.stopping:
+            return
+        ways = [way for way in self._manager.routing.carriers(self) if not self._is_avoided(way)]
+        if ways == [self]:
+            self._connect()
+            return
+        if not ways and self._avoided:
+            self._manager.relaying.ways_lead_back(self)
+            return
+        for way in ways:
+            if way.connection is not None and way is not self:
+                self._ride(way)
+                return
+        now = self._manager.loop.time()
+        dialled = [way for way in ways if way.address is not None]
+        if not dialled:
+            return  # somebody has to come to us
+        # The first one that need not wait; or whose wait is over first.
+        chosen = next((way for way in dialled if way._is_due), None) or min(
+            dialled, key=lambda way: max(way.retry.next_attempt, now)
+        )
+        if chosen is not self:
+            chosen.riders[self] = None
+        chosen._connect()
+
+    def _connect(self) -> None:
         """Dial, unless that is under way or it is too early."""
         if (
             self.address is None
@@ -96,10 +175,29 @@ class Link:
             return
         self._dialling = loop.create_task(self._dial())
 
+    def _ride(self, carrier: Link) -> None:
+        """Its session leads there as well."""
+        assert carrier.connection is not None
+        self.carrier = carrier
+        self.opened(carrier.connection)
+
+    def _is_avoided(self, way: Link) -> bool:
+        if not self._avoided:
+            return False
+        until_s = self._avoided.get(way.remote_id or b"", 0.0)
+        return way is not self and until_s > self._manager.loop.time()
+
     @property
     def may_dial(self) -> bool:
         """Whether a session may come of `connect` now."""
-        return self.address is not None and (
+        return any(
+            way.address is not None and way._is_due for way in self._manager.routing.carriers(self)
+        )
+
+    @property
+    def _is_due(self) -> bool:
+        """It dials, or may."""
+        return (
             self._dialling is not None
             or self.attempt is not None
             or self.retry.next_attempt <= self._manager.loop.time()
@@ -107,10 +205,11 @@ class Link:
 
     def kick(self) -> None:
         """Try at once, whatever the back-off says."""
-        self.retry.kick(self._manager.loop.time())
-        if self._retry_timer is not None:
-            self._retry_timer.cancel()
-            self._retry_timer = None
+        for each in {self: None, **dict.fromkeys(self._manager.routing.carriers(self))}:
+            each.retry.kick(self._manager.loop.time())
+            if each._retry_timer is not None:
+                each._retry_timer.cancel()
+                each._retry_timer = None
         self.connect()
 
     def opened(self, connection: PeerConnection) -> None:
@@ -120,11 +219,20 @@ class Link:
         self.connection = connection
         connection.links[self] = None
         assert connection.session is not None
-        self.remote_id = connection.session.remote_id
+        if self.carrier is None:
+            self.remote_id = connection.session.remote_id
+        elif connection.session.remote_id is not None:
+            self.spoke(connection.session.remote_id)
+        self._failed_at = None
         self.retry.succeeded(self._manager.loop.time(), f"{connection.host}:{connection.port}")
         for queue in self.queues:
             queue.new_pass("a new session began", transactional_only=False)
         self.wake()
+        riders, self.riders = self.riders, {}
+        for rider in riders:
+            if rider.connection is None:
+                # Not at once over this session: it may lead back to where its messages come from.
+                rider.connect()
 
     def closed(self, connection: PeerConnection, reason: str, *, whole: bool) -> None:
         """The session, or the attempt at one, is over; `whole`: because it was not needed."""
@@ -134,10 +242,22 @@ class Link:
             self.connection = None
             for queue in self.queues:
                 queue.new_pass("the session ended", transactional_only=False)
-        if not whole:
-            where = f"{connection.host}:{connection.port}" if connection.host else self.name
+        where = f"{connection.host}:{connection.port}" if connection.host else self.name
+        if self.carrier is not None:
+            self.retry.noted(self._manager.loop.time(), reason, where)
+            self.carrier = None
+        elif not whole:
+            self._failed_at = connection.dialled_address
             self.retry.failed(self._manager.loop.time(), reason, where)
         self._manager.asking.sessions_changed()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """No session came of it: what waits looks for another way, or waits for another attempt."""
+        riders, self.riders = self.riders, {}
+        for rider in riders:
+            if rider.connection is None and rider.has_work:
+                rider.connect()
         if self.has_work:
             self.connect()
 
@@ -154,7 +274,7 @@ class Link:
         return any(
             (queue.messages or queue.awaiting.messages) and not queue.paused
             for queue in self.queues
-        )
+        ) or any(rider.connection is None and rider.has_work for rider in self.riders)
 
     def pump(self) -> None:
         """Give the session as much as its window takes, each queue in its turn."""
@@ -205,29 +325,94 @@ class Link:
 
     def _retry_now(self) -> None:
         self._retry_timer = None
+        riders, self.riders = self.riders, {}
+        for rider in riders:  # they may have another way by now
+            if rider.connection is None and rider.has_work:
+                rider.connect()
         if self.has_work:
             self.connect()
 
     async def _dial(self) -> None:
-        from qmd.connection import PeerConnection
-
-        assert self.address is not None
-        host, port = self.address
         manager = self._manager
+        failure: OSError | UnicodeError | None = None
         try:
-            async with asyncio.timeout(manager.settings.delivery.connect_timeout_s):
-                await manager.loop.create_connection(
-                    lambda: PeerConnection(manager, self), host, port
-                )
-        except (OSError, TimeoutError, UnicodeError) as error:
-            waited_s = manager.settings.delivery.connect_timeout_s
-            why = explain(error, waited_s=waited_s)
-            self.retry.failed(manager.loop.time(), why.text, self.name)
-            manager.log_limited(
-                "peer_unreachable", self.name, address=self.name, error=why.text, code=why.code
-            )
+            for address in await self._addresses():
+                failure = await self._dialled(*address)
+                if failure is None:
+                    break
+                self._failed_at = address
+        except (OSError, UnicodeError) as error:
+            failure = error
         finally:
             self._dialling = None
+            if failure is not None:
+                why = explain(failure, waited_s=manager.settings.delivery.connect_timeout_s)
+                self.retry.failed(manager.loop.time(), why.text, self.name)
+                manager.log_limited(
+                    "peer_unreachable",
+                    self.name,
+                    address=self.name,
+                    error=why.text,
+                    code=why.code,
+                )
             manager.asking.sessions_changed()
-        if self.attempt is None and self.connection is None and self.has_work:
-            self.connect()  # no handshake is under way: plan the next attempt
+        if self.attempt is None and self.connection is None:
+            self._go_on()  # no handshake is under way: plan the next attempt
+
+    async def _addresses(self) -> list[tuple[str, int]]:
+        """All that its names stand for now, the one behind that which failed last coming first."""
+        assert self.address is not None
+        found: dict[tuple[str, int], None] = {}
+        failure: OSError | None = None
+        for host, port in (self.address, *self.alternatives):
+            if _is_address(host):
+                found[host, port] = None
+                continue
+            try:
+                async with asyncio.timeout(self._manager.settings.delivery.connect_timeout_s):
+                    infos = await self._manager.loop.getaddrinfo(
+                        host, port, type=socket.SOCK_STREAM
+                    )
+            except (OSError, TimeoutError) as error:
+                failure = error if isinstance(error, OSError) else OSError(str(error))
+                continue
+            for info in infos:
+                found[str(info[4][0]) + _scope(info[4]), port] = None
+        addresses = list(found)[:ADDRESSES_MAX]
+        if not addresses:
+            raise failure or OSError("its name stands for no address")
+        if self._failed_at in found:
+            at = (addresses.index(self._failed_at) + 1) % len(addresses)
+            addresses = addresses[at:] + addresses[:at]
+        return addresses
+
+    async def _dialled(self, host: str, port: int) -> OSError | UnicodeError | None:
+        """Why there is no connection to that address, or None."""
+        from qmd.connection import PeerConnection
+
+        try:
+            async with asyncio.timeout(self._manager.settings.delivery.connect_timeout_s):
+                await self._manager.loop.create_connection(
+                    lambda: PeerConnection(self._manager, self, (host, port)), host, port
+                )
+        except (OSError, TimeoutError, UnicodeError) as error:
+            return error
+        return None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _scope(address: tuple[object, ...]) -> str:
+    """A link-local address of IPv6 needs the interface that it is meant at."""
+    is_scoped = len(address) == 4 and address[3] and "%" not in str(address[0])
+    if not is_scoped:
+        return ""
+    with contextlib.suppress(OSError, OverflowError):
+        return f"%{socket.if_indextoname(int(str(address[3])))}"
+    return f"%{address[3]}"

@@ -54,11 +54,13 @@ from qmd.public_name import public_guid
 from qmd.ranges import Ranges
 from qmd.reading import Reading
 from qmd.recorder import Recorder
+from qmd.relaying import Relaying
 from qmd.resending import Resending
 from qmd.reserving import Reserving
 from qmd.reserving import State as Reservations
 from qmd.reserving import read_state as read_reservations
 from qmd.routes import Routes
+from qmd.routing import Routing
 from qmd.sending import Sending
 from qmd.settings import Settings
 from qmd.staging import Staging
@@ -77,6 +79,7 @@ from storage import outgoing as outgoing_rows
 from storage import queues as queue_rows
 from storage import sequences as sequence_rows
 from storage import stages as stage_rows
+from storage import ways_back as way_rows
 from storage.errors import StorageError
 from storage.keys import ARRIVAL_BITS
 from storage.pages import EMPTY, Totals
@@ -131,6 +134,8 @@ class QueueManager:
         self.inquiry = Inquiry(self)
         self.asking = Asking(self)
         self.peers = Peers(self)
+        self.routing = Routing(self)
+        self.relaying = Relaying(self)
         self.incoming = Incoming(self)
         self.outgoing = Outgoing(self)
         self.acknowledging = Acknowledging(self)
@@ -229,12 +234,16 @@ class QueueManager:
         for entry in state.history:
             age_s = max(0.0, self.clock.now - entry.at_s)
             self.incoming.restore_history(entry.source, entry.number, now - age_s)
+        self.routing.restore(state.ways_back)
+        await self.relaying.restore()
         self.recorder.started()
 
     async def stop(self) -> None:
         """End the sessions and let the disk finish; what was not acknowledged stays to be sent."""
         self.stopping = True
         self.asking.stop()
+        self.routing.stop()
+        self.relaying.stop()
         self.peers.stop()
         await self.directory.stop()
         await asyncio.sleep(0)  # what the sessions still say is written
@@ -424,6 +433,7 @@ class _State(NamedTuple):
     branches: list[branch_rows.BranchRow]
     reservations: Reservations
     stages: list[stage_rows.StageRow]
+    ways_back: list[way_rows.WayBack]
 
 
 def _read_state(db: sqlite3.Connection) -> _State:
@@ -440,4 +450,5 @@ def _read_state(db: sqlite3.Connection) -> _State:
         branch_rows.list_all(db),
         read_reservations(db),
         stage_rows.list_all(db),
+        way_rows.list_all(db),
     )

@@ -26,6 +26,7 @@ from qmd.core.stored_packet import (
     is_express,
     message_number,
     reach_time_s,
+    source_of,
     wants_journal,
 )
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, Handed, InFlight, OutgoingQueue
@@ -51,6 +52,7 @@ log = structlog.get_logger()
 
 REFILL_ROWS = 512
 RELEASE_DELAY_S = 0.02
+FOR_OTHERS = " for others"  # behind the name of a queue for messages that we pass on
 TIMESTAMP_LATEST = 0xFFFF0000  # in the year 2106; they have 32 bits
 REFILL_BYTES = 4 * 1024 * 1024
 
@@ -71,7 +73,7 @@ class Outgoing:
         # Acknowledged, and still on disk.
         self._releasable: dict[OutgoingQueue, list[InFlight]] = {}
         self._releasable_keys: list[tuple[OutgoingQueue, int]] = []
-        self._releasable_told: dict[OutgoingQueue, Handed] = {}
+        self._releasable_told: dict[tuple[OutgoingQueue, bytes], Handed] = {}  # by source
         self._release_timer: asyncio.TimerHandle | None = None
         self._when_released: list[Callable[[], None]] = []
         self.transmitted_count = 0
@@ -95,7 +97,8 @@ class Outgoing:
     ) -> None:
         """An outgoing queue as the disk has it; all of it counts as sent once."""
         # "NAME via GUID": see `Acknowledging`.
-        text, _, via = row.destination.partition(" via ")
+        named, for_others, _ = row.destination.partition(FOR_OTHERS)
+        text, _, via = named.partition(" via ")
         name = parse_format_name(text)
         if via and isinstance(name, DirectName) and name.queue == ORDER_QUEUE:
             self._manager.acknowledging.met(guid_bytes(via), name.host)
@@ -120,7 +123,9 @@ class Outgoing:
             usage=self._manager.usage,
             size=size,
             awaiting=awaiting,
+            others_usage=self._manager.relaying.usage if for_others else None,
         )
+        queue.redirect, queue.known_peer = row.redirect, row.peer
         queue.may_be_misdated = messages > 0
         self._adopt(queue)
 
@@ -134,6 +139,7 @@ class Outgoing:
         for queue in self._queues.values():
             if queue.messages or queue.awaiting.messages:
                 queue.link.wake()
+        self._manager.relaying.start()
 
     # Sending.
 
@@ -144,15 +150,18 @@ class Outgoing:
         for_acknowledgments: bool = False,
         via: bytes | None = None,
         machine: bytes | None = None,
+        for_others: bool = False,
     ) -> OutgoingQueue:
         """The outgoing queue for a destination, made when it is the first message.
 
         With `via` it leads over a session with the queue manager of that GUID, if there is one.
         `machine`: the queue manager of a public queue, as the directory says.
         Peers can make us send acknowledgments to names of their choice, and so may use up only
-        a half of all ids.
+        a half of all ids.  `for_others`: what other queue managers have sent, apart from ours.
         """
         destination = str(name) if via is None else f"{name} via {guid_text(via)}"
+        if for_others:
+            destination += FOR_OTHERS
         key = destination.casefold()
         queue = self._queues.get(key)
         if queue is not None:
@@ -175,6 +184,7 @@ class Outgoing:
             address=queue_address(name),
             link=self._link(name, via, machine),
             usage=manager.usage,
+            others_usage=manager.relaying.usage if for_others else None,
             sequence=OutgoingSequence(
                 sequence_id(timestamp, 1), resend_intervals_s=manager.settings.delivery.resend_s
             ),
@@ -205,16 +215,21 @@ class Outgoing:
         *,
         confirm_by_s: int | None = None,
         discard: bool = False,
+        deadline_s: int | None = None,
     ) -> Appended:
         """Rows for a message that is to be sent; `appended` follows when they are durable.
 
-        `confirm_by_s`, `discard`: see `Confirmations`.
+        `confirm_by_s`, `discard`: see `Confirmations`; `deadline_s`: of one of others', which has
+        been under way for a time.
         """
         self.release()  # a commit is due anyway
         if not queue.bytes:
             queue.may_be_misdated = False
         queue.grow(len(packet))
-        expires_at_s = self._manager.clock.deadline_s(reach_time_s(packet))
+        if queue.for_others:
+            expires_at_s = deadline_s
+        else:
+            expires_at_s = self._manager.clock.deadline_s(reach_time_s(packet))
         if key < TRANSACTIONAL_FIRST:
             queue.others += 1
             if is_express(packet):
@@ -269,22 +284,29 @@ class Outgoing:
     def session_acknowledged(self, tokens: list[tuple[OutgoingQueue, int]]) -> None:
         """[MS-MQQB] 3.1.5.5.2 - .4: what is not transactional is finished."""
         has_copies = False
+        own_id = self._manager.id
         for queue, key in tokens:
             packet = queue.take_acknowledged(key)
             if packet is not None:
                 queue.others -= 1
                 queue.shrink(len(packet))
                 self._releasable_keys.append((queue, key))
-                told = self._releasable_told.get(queue)
+                source = own_id
+                if queue.for_others:
+                    source = source_of(packet)
+                    self._manager.relaying.gone(queue, packet)
+                told = self._releasable_told.get((queue, source))
                 if told is None:
-                    told = self._releasable_told[queue] = Handed()
+                    told = self._releasable_told[queue, source] = Handed()
                 told.add(message_number(packet), 0, len(packet))
             else:
                 packet = queue.forget_express(key)
                 if packet is None:
                     continue  # it expired, and went its way, while it was in flight
-                self._tell_acknowledged(queue, [message_number(packet)], [len(packet)])
-            if wants_journal(packet):
+                self._tell_acknowledged(
+                    queue, source_of(packet), [message_number(packet)], [len(packet)]
+                )
+            if wants_journal(packet) and not queue.for_others:
                 self._manager.endings.journal(packet)
                 has_copies = True
         self._release_soon()
@@ -292,14 +314,14 @@ class Outgoing:
             self.release()  # in one commit with the copies, or a crash would make a second one
 
     def _tell_acknowledged(
-        self, queue: OutgoingQueue, numbers: list[int], sizes: list[int]
+        self, queue: OutgoingQueue, source: bytes, numbers: list[int], sizes: list[int]
     ) -> None:
         """Plain messages are the peer's now, and have left or leave with the open batch."""
         recorder = self._manager.recorder
         if recorder.enabled:
             event = recorder.group(
                 Kind.SESSION_ACKNOWLEDGED,
-                self._manager.id,
+                source,
                 queue=queue.destination,
                 peer=queue.link.peer,
             )
@@ -315,11 +337,14 @@ class Outgoing:
     ) -> None:
         """[MS-MQQB] 3.1.5.6: the destination holds everything up to this number."""
         queue = self.queue_of_sequence(body.sequence_id)
+        if self._manager.relaying.pass_back(connection, message, body, queue):
+            return
         if queue is None or not self.speaks_for(connection, message, queue):
             self._manager.log_limited(
                 "order_ack_for_nothing", connection.host, address=connection.host
             )
             return
+        queue.link.spoke(message.user.source_queue_manager)
         self.acknowledged(connection, queue, body.sequence_id, body.sequence_number, now)
 
     def acknowledged(
@@ -419,8 +444,8 @@ class Outgoing:
         keys, self._releasable_keys = self._releasable_keys, []
         if keys:
             batch.delete_outgoing([queue.id << LOOKUP_BITS | key for queue, key in keys])
-            for queue, told in self._releasable_told.items():
-                self._tell_acknowledged(queue, told.numbers, told.sizes)
+            for (queue, source), told in self._releasable_told.items():
+                self._tell_acknowledged(queue, source, told.numbers, told.sizes)
             self._releasable_told.clear()
             batch.when_durable(partial(self._gone, keys))
 
@@ -486,12 +511,9 @@ class Outgoing:
         self, connection: PeerConnection, message: UserMessage, queue: OutgoingQueue
     ) -> bool:
         """Only the queue manager that a queue leads to may release its messages."""
-        expected = queue.link.remote_id
         assert connection.session is not None
-        return expected is None or expected in (
-            connection.session.remote_id,
-            message.user.source_queue_manager,
-        )
+        speakers = (message.user.source_queue_manager, connection.session.remote_id)
+        return queue.link.may_speak([each for each in speakers if each is not None])
 
     # Resending.
 
@@ -538,7 +560,8 @@ class Outgoing:
         self._queues[queue.key] = queue
         queue.link.queues[queue] = None
         timestamp = queue.sequence.sequence_id >> 32
-        self._by_sequence_timestamp[timestamp] = queue
+        if not queue.for_others:
+            self._by_sequence_timestamp[timestamp] = queue
         self._last_timestamp = max(self._last_timestamp, timestamp)
         self._next_id = max(self._next_id, queue.id + 1)
 

@@ -27,6 +27,7 @@ from qmd.core.stored_packet import (
     message_number,
     reach_time_s,
     sent_time_s,
+    source_of,
     with_sent_time,
 )
 from qmd.usage import Measured, Usage
@@ -76,9 +77,10 @@ class Awaiting(Measured):
 class Handed:
     """Messages that were just handed to a session, for the recorder to tell of."""
 
-    __slots__ = ("numbers", "positions", "sizes")
+    __slots__ = ("numbers", "positions", "sizes", "sources")
 
     def __init__(self) -> None:
+        self.sources: list[bytes] = []  # of messages for others; ours need no saying so
         self.numbers: list[int] = []
         self.positions: list[int] = []  # in the sequence; 0 for what is not transactional
         self.sizes: list[int] = []
@@ -89,6 +91,7 @@ class Handed:
         self.sizes.append(size)
 
     def clear(self) -> None:
+        self.sources.clear()
         self.numbers.clear()
         self.positions.clear()
         self.sizes.clear()
@@ -111,8 +114,13 @@ class OutgoingQueue(Measured):
         others: int = 0,
         size: int = 0,
         awaiting: Totals = EMPTY,
+        others_usage: Usage | None = None,
     ) -> None:
+        self.others_usage = others_usage
+        self.for_others = others_usage is not None  # holds what others have sent: relaying.py
         super().__init__(usage, size)
+        self.redirect: str | None = None  # where its messages go instead of to its name's address
+        self.known_peer: bytes | None = None  # whom transactional messages were last handed to
         self.awaiting = Awaiting(usage, *awaiting)
         self.id = id
         self.destination = destination
@@ -121,7 +129,7 @@ class OutgoingQueue(Measured):
         self.link = link
         self.sequence = sequence
         self.paused = paused
-        self.others = others  # express and recoverable messages that are here
+        self.others = others  # what is not of our sequence: express, recoverable, others' own
         self.removing: set[int] = set()  # keys; what follows them in the sequence waits
         self.window: ReadyWindow[Waiting] = ReadyWindow(
             entries_max=WINDOW_ENTRIES_MAX, bytes_max=WINDOW_BYTES_MAX
@@ -141,6 +149,16 @@ class OutgoingQueue(Measured):
         self.expired: list[int] = []  # keys found expired on the way out
         self.too_large: list[int] = []  # keys of what the peer does not take
         self.traced: list[bytes] = []  # handed to the session, and to be reported
+
+    def grow(self, size: int) -> None:
+        super().grow(size)
+        if self.others_usage is not None:
+            self.others_usage.bytes += size
+
+    def shrink(self, size: int) -> None:
+        super().shrink(size)
+        if self.others_usage is not None:
+            self.others_usage.bytes -= size
 
     @property
     def messages(self) -> int:
@@ -191,7 +209,7 @@ class OutgoingQueue(Measured):
                     if key >= TRANSACTIONAL_FIRST:
                         break  # what follows is linked around it, once it is gone from the disk
                     continue
-                if self.may_be_misdated:
+                if self.may_be_misdated and not self.for_others:
                     packet = _sent_by_this_clock(packet, expires_at_s, now_s, wall_s)
             if key >= TRANSACTIONAL_FIRST:
                 if self.removing or len(self.transmitted) >= IN_FLIGHT_ENTRIES_MAX:
@@ -215,6 +233,8 @@ class OutgoingQueue(Measured):
                 window.pop()
                 handed = again if key in self._again else first
                 handed.add(message_number(packet), 0, len(packet))
+                if self.for_others:
+                    handed.sources.append(source_of(packet))
                 if is_express(packet):
                     session.send(packet, recoverable=False, token=(self, key), now=now)
                 else:

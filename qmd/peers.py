@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
+from collections.abc import Collection
 from typing import TYPE_CHECKING, cast
 
 from protocol.headers import PACKET_BYTES_MAX
@@ -70,9 +71,14 @@ class Peers:
             connection = self.connection_to(guid)
             if connection is not None:
                 link.opened(connection)
-        elif link.address is None:
+        elif link.address is None and address is not None:
             link.address = address
+            self._manager.routing.know(link)
         return link
+
+    def find_link(self, guid: bytes) -> Link | None:
+        """That of a queue manager, if something was ever sent to it by its GUID."""
+        return self._links_by_guid.get(guid)
 
     def connection_to(self, guid: bytes) -> PeerConnection | None:
         """A live session with that queue manager, if there is one."""
@@ -136,6 +142,7 @@ class Peers:
         waiting = self._links_by_guid.get(guid)
         if waiting is not None and waiting.connection is None:
             waiting.opened(connection)
+        self._manager.routing.opened(guid)
         self._manager.asking.sessions_changed()
         if connection.link is None:
             # Who can reach us is probably reachable again as well.
@@ -206,7 +213,12 @@ class Peers:
         return body_bytes_max + LARGE_HEADERS_BYTES_MAX
 
     def _takes_large(self, host: str) -> bool:
-        listed = self._manager.settings.peers.large_messages
+        return self.is_listed(host, self._manager.settings.peers.large_messages)
+
+    def is_listed(
+        self, host: str, listed: Collection[ipaddress.IPv4Network | ipaddress.IPv6Network | str]
+    ) -> bool:
+        """Whether a name or an address is one of these."""
         address = _address(host)
         if address is None:
             names = (each.casefold() for each in listed if isinstance(each, str))

@@ -62,6 +62,7 @@ class Kind(enum.StrEnum):
     TRANSMITTED = "transmitted"
     RETRANSMITTED = "retransmitted"
     OUT_OF_ORDER = "out_of_order"  # came too early, and will be sent again
+    RELAYED = "relayed"  # from another computer, for a third one, into an outgoing queue here
     ACCEPTED = "accepted"  # from another computer, into a queue here
     DUPLICATE = "duplicate"  # came again, and was not kept again
     REFUSED = "refused"  # came, and is not kept in its queue; the class and the reason say why
@@ -77,6 +78,7 @@ class Kind(enum.StrEnum):
     EXPORTED = "exported"
     RECEIVED = "received"  # by an application: it has left its queue
     EXPIRED = "expired"  # its time was over
+    UNROUTABLE = "unroutable"  # was to be passed on, and no way leads on
     PURGED = "purged"
     QUEUE_DELETED = "queue_deleted"
     REJECTED = "rejected"  # by its receiving application
@@ -298,7 +300,20 @@ class Recorder:
         ):
             if not handed.numbers:
                 continue
-            if self.enabled:
+            if handed.sources and self.enabled:
+                for source, number, size in zip(
+                    handed.sources, handed.numbers, handed.sizes, strict=True
+                ):
+                    event = self.group(
+                        kind,
+                        source,
+                        queue=queue.destination,
+                        peer=queue.link.peer,
+                        reason=reason,
+                    )
+                    event.numbers.append(number)
+                    event.sizes.append(size)
+            elif self.enabled:
                 is_transactional = any(handed.positions)
                 event = self.group(
                     kind,

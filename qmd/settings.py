@@ -13,6 +13,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from qmd.route_rules import Pattern, Rule
 from qmd.setting_kinds import (
     Address,
     Choice,
@@ -30,6 +31,8 @@ from qmd.setting_kinds import (
     Networks,
     OptionalDuration,
     OptionalLocation,
+    Patterns,
+    Routes,
     Size,
     Text,
     Whole,
@@ -118,6 +121,33 @@ class PeersSettings:
     )
     handshake_timeout_s: float = setting(
         Duration("10ms", "10m"), "60s", "How long the handshake may take, [MS-MQQB] 3.1.2.1."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingSettings:
+    """Which way messages go, and whether others' go over this computer: docs/routing.md."""
+
+    routes: tuple[Rule, ...] = setting(
+        Routes(),
+        [],
+        "Over which queue managers a destination is reached. The first that fits is taken, its "
+        "hops are tried in turn. Without a route a destination is reached directly.",
+    )
+    relay_for: tuple[Network | str, ...] = setting(
+        Hosts(),
+        [],
+        "For whom messages to other computers are passed on: where they connect from. Empty: for "
+        "nobody.",
+    )
+    relay_to: tuple[Pattern, ...] = setting(
+        Patterns(),
+        [],
+        "Which direct names in messages that arrive stand for other computers. All others stand "
+        "for this one, whatever their host part says. Names with a GUID need no entry.",
+    )
+    relay_bytes: int = setting(
+        Size("1MB", "1000TB"), "1GB", "How much may wait here that others have sent to others."
     )
 
 
@@ -419,6 +449,7 @@ class Settings:
     queue_manager: QueueManagerSettings = field(default_factory=QueueManagerSettings)
     listen: ListenSettings = field(default_factory=ListenSettings)
     peers: PeersSettings = field(default_factory=PeersSettings)
+    routing: RoutingSettings = field(default_factory=RoutingSettings)
     control: ControlSettings = field(default_factory=ControlSettings)
     quotas: QuotasSettings = field(default_factory=QuotasSettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
@@ -434,6 +465,7 @@ SECTIONS: dict[str, type[Any]] = {
     "queue_manager": QueueManagerSettings,
     "listen": ListenSettings,
     "peers": PeersSettings,
+    "routing": RoutingSettings,
     "control": ControlSettings,
     "quotas": QuotasSettings,
     "delivery": DeliverySettings,

@@ -17,7 +17,12 @@ import structlog
 from protocol import parse_user_message, patch_class
 from protocol.message_class import MessageClass
 from qmd.core.fate import consequences, reason_text
-from qmd.core.stored_packet import is_kept_as_dead, wants_dead_letter, wants_final_ack
+from qmd.core.stored_packet import (
+    is_kept_as_dead,
+    is_transactional,
+    wants_dead_letter,
+    wants_final_ack,
+)
 from qmd.core.stored_packet import message_number as number_of
 from qmd.endings import UNWANTED
 from qmd.frames import StoredMessage
@@ -100,13 +105,19 @@ class Undelivered:
 
         They become dead letters, of the class that says who ended them.
         """
-        storage, purged = self._manager.storage, 0
         reason = reason_text(MessageClass.NACK_DELETED, queue=queue.destination)
+        return await self.end_all(queue, MessageClass.NACK_DELETED, reason, Kind.PURGED)
+
+    async def end_all(
+        self, queue: OutgoingQueue, message_class: int, reason: str, kind: Kind
+    ) -> int:
+        """The same, for any reason."""
+        storage, purged = self._manager.storage, 0
         last = self._manager.next_lookup_id(OUTGOING_TRANSACTIONAL_LEVEL) & ARRIVAL_MAX
         newest = TRANSACTIONAL_FIRST | (queue.sequence.base + queue.sequence.next_number - 1)
         keys, start = list(queue.express), 0
         while True:
-            purged += self.kill(queue, keys, MessageClass.NACK_DELETED, reason, kind=Kind.PURGED)
+            purged += self.kill(queue, keys, message_class, reason, kind=kind)
             found = await storage.read(
                 partial(
                     outgoing_rows.keys, outgoing_id=queue.id, from_lookup=start, rows_max=PURGE_ROWS
@@ -198,7 +209,11 @@ class Undelivered:
                     found.append(_Found(each, row.packet, True, is_whole=False))
                 else:
                     is_meant = message_number in (None, number_of(row.packet))
-                    is_kept = is_kept_as_dead(row.packet, discard=row.discard)
+                    if queue.for_others:
+                        # The source of a transactional one has it, and does what is to be done.
+                        is_kept = wants_dead_letter(row.packet) and not is_transactional(row.packet)
+                    else:
+                        is_kept = is_kept_as_dead(row.packet, discard=row.discard)
                     found.append(_Found(each, row.packet, is_meant, is_kept=is_kept))
             buried = [
                 (each.dying, each.packet, each.is_kept)
@@ -214,7 +229,11 @@ class Undelivered:
             outgoing_rows.delete(db, [queue.id << LOOKUP_BITS | each.key for each, *_ in buried])
             awaiting_rows.remember_unconfirmed(
                 db,
-                [number_of(packet) for _, packet, _ in buried if wants_final_ack(packet)],
+                [
+                    number_of(packet)
+                    for _, packet, _ in buried
+                    if wants_final_ack(packet) and not queue.for_others
+                ],
                 queue.id,
                 now_s,
             )
@@ -300,6 +319,8 @@ class Undelivered:
                 manager.damage.name(queue.destination, [each.key])
                 continue
             count += 1
+            if queue.for_others:
+                manager.relaying.gone(queue, packet)
             self._end(queue, packet, message_class)
             if is_kept:
                 copy = patch_class(packet, message_class)
@@ -338,6 +359,13 @@ class Undelivered:
     def _end(self, queue: OutgoingQueue, packet: bytes, message_class: int) -> None:
         """Tell the application, if it asked to hear of this end and nobody else does."""
         original = parse_user_message(packet)
+        if queue.for_others and original.transaction is not None:
+            # One that expires does so at its source as well, which needs nobody for that.
+            if message_class != MessageClass.NACK_REACH_QUEUE_TIMEOUT:
+                self._manager.acknowledging.send_final_acks(
+                    [packet], message_class, self._manager.storage.batch
+                )
+            return
         result = consequences(
             original,
             message_class,

@@ -26,6 +26,8 @@ class OutgoingQueueRow(NamedTuple):
     base: int
     next_number: int
     created_at_s: int
+    redirect: str | None = None
+    peer: bytes | None = None
 
 
 class OutgoingRow(NamedTuple):
@@ -45,6 +47,8 @@ class OutgoingRow(NamedTuple):
 NewOutgoing = tuple[int, int | None, bytes, int | None, bool]
 #: Sequence id (8 bytes), base, next number, outgoing queue id.
 SequenceState = tuple[bytes, int, int, int]
+
+HEAD_BYTES = 2048  # with three names as long as they may be
 
 QUEUE_COLUMNS = ", ".join(OutgoingQueueRow._fields)
 COLUMNS = ", ".join(OutgoingRow._fields)
@@ -91,7 +95,8 @@ def set_sequences(db: sqlite3.Connection, states: Sequence[SequenceState]) -> No
 def add_queues(db: sqlite3.Connection, rows: Iterable[OutgoingQueueRow]) -> None:
     """New destinations with ids of the caller's choice."""
     db.executemany(
-        f"INSERT INTO outgoing_queue ({QUEUE_COLUMNS}, key) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO outgoing_queue ({QUEUE_COLUMNS}, key)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             (*row[:4], encode_sequence_id(row.sequence_id), *row[5:], row.destination.casefold())
             for row in rows
@@ -175,15 +180,34 @@ def transactional_by_queue(db: sqlite3.Connection) -> dict[int, int]:
     }
 
 
-def _queue(row: tuple[int, str, str, int, bytes, int, int, int]) -> OutgoingQueueRow:
-    id_, destination, address, paused, sequence_id, base, next_number, created_at_s = row
+def redirect(db: sqlite3.Connection, outgoing_ids: Sequence[int], address: str | None) -> None:
+    """From now on these go there; None: to the addresses of their names."""
+    db.executemany(
+        "UPDATE outgoing_queue SET redirect = ? WHERE id = ?",
+        [(address, outgoing_id) for outgoing_id in outgoing_ids],
+    )
+
+
+def set_peers(db: sqlite3.Connection, outgoing_ids: Sequence[int], peer: bytes) -> None:
+    """Whom their transactional messages are handed to."""
+    db.executemany(
+        "UPDATE outgoing_queue SET peer = ? WHERE id = ?",
+        [(peer, outgoing_id) for outgoing_id in outgoing_ids],
+    )
+
+
+def heads(db: sqlite3.Connection, outgoing_id: int) -> Iterable[bytes]:
+    """What stands before the body in each packet of a queue, in the order of sending."""
+    cursor = db.execute(
+        "SELECT substr(packet, 1, ?) FROM outgoing WHERE key BETWEEN ? AND ? ORDER BY key",
+        (HEAD_BYTES, *queue_range(outgoing_id)),
+    )
+    return (packet for (packet,) in cursor)
+
+
+def _queue(
+    row: tuple[int, str, str, int, bytes, int, int, int, str | None, bytes | None],
+) -> OutgoingQueueRow:
     return OutgoingQueueRow(
-        id_,
-        destination,
-        address,
-        bool(paused),
-        decode_sequence_id(sequence_id),
-        base,
-        next_number,
-        created_at_s,
+        *row[:3], bool(row[3]), decode_sequence_id(row[4]), row[5], row[6], row[7], row[8], row[9]
     )

@@ -70,7 +70,9 @@ CREATE TABLE outgoing_queue (
     sequence_id  BLOB NOT NULL,                  -- unsigned 64 bits, big-endian: SQLite's are signed
     base         INTEGER NOT NULL DEFAULT 0,     -- sequence number = arrival - base
     next_number  INTEGER NOT NULL DEFAULT 1,
-    created_at_s INTEGER NOT NULL
+    created_at_s INTEGER NOT NULL,
+    redirect     TEXT,                           -- host:port where they go now; NULL: as named
+    peer         BLOB                            -- whom transactional ones were last handed to
 );
 
 -- Messages for elsewhere.  key: storage/keys.py, with the id of the outgoing queue.
@@ -235,3 +237,20 @@ CREATE TABLE publication (
     at_ms    INTEGER NOT NULL,
     UNIQUE (query, epoch)
 );
+
+-- Over whom the messages of a queue manager came that is not beside us; storage/ways_back.py.
+CREATE TABLE way_back (
+    source BLOB PRIMARY KEY CHECK (length(source) = 16),
+    via    BLOB NOT NULL CHECK (length(via) = 16),
+    host   TEXT NOT NULL,                        -- where that one was
+    seen_s INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- Which start of a queue manager was met last, against two of one identity; peer_instances.py.
+CREATE TABLE peer_instance (
+    queue_manager BLOB PRIMARY KEY CHECK (length(queue_manager) = 16),
+    starts        INTEGER NOT NULL,              -- how often it had been started
+    nonce         BLOB NOT NULL,                 -- of that start
+    host          TEXT NOT NULL,                 -- where it was
+    seen_s        INTEGER NOT NULL
+) WITHOUT ROWID;

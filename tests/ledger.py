@@ -22,7 +22,7 @@ from storage.keys import LOOKUP_MASK, queue_id_of
 
 BLOCKS = 256  # read at once
 
-BEGINNINGS = frozenset({"sent", "accepted", "imported"})
+BEGINNINGS = frozenset({"sent", "relayed", "accepted", "imported"})
 COPIES = frozenset({"journaled", "dead_lettered"})
 # Whatever leaves its place does so by one of these.
 ENDS = frozenset(
@@ -35,6 +35,7 @@ ENDS = frozenset(
         "received",
         "expired",
         "purged",
+        "unroutable",
         "queue_deleted",
         "rejected",
         "requeued",

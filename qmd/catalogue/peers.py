@@ -203,4 +203,37 @@ ENTRIES = (
         "Do not send the dead letter again. If it happens often, see [delivery]"
         " xact_delay_receive_nack, or give messages a longer time-to-be-received.",
     ),
+    Entry(
+        1624,
+        "no_route",
+        "The directory knows no way to another computer.",
+        "Its site and ours have no links between them, or no routing server or site gate is there.",
+        "Give the sites a link and gates, or write a route into the section [routing]. Messages"
+        " wait meanwhile, and the directory is asked again.",
+        "",
+        "",
+    ),
+    Entry(
+        1625,
+        "route_not_known",
+        "The directory was asked for the way to another computer, and did not say it.",
+        "It is away, or has no such computer; the reason says which.",
+        "See `qmd directory status`. Messages wait meanwhile, and it is asked again.",
+    ),
+    Entry(
+        1626,
+        "no_room_for_others",
+        "A message for another computer was not taken: too much waits here for others.",
+        "What was passed on to a computer that is away stays here until it comes back.",
+        "Raise relay_bytes in the section [routing]. The sender keeps the message and tries again.",
+    ),
+    Entry(
+        1627,
+        "order_ack_of_two_sources",
+        "An order acknowledgment cannot be passed back: it may be for either of two sources.",
+        "Two computers have sequences of one number, and their destination, which runs no qmd and"
+        " was addressed by a direct name over this relay, does not say whose it acknowledges.",
+        "Let one of the two be sent to directly, or by a name with a GUID. Nothing is lost or"
+        " doubled; the sources send again and are not released.",
+    ),
 )

@@ -58,6 +58,10 @@ class Retry:
         self.next_attempt = now
         self._wait_s = self._first_s
 
+    def noted(self, now: float, result: str, address: str = "") -> None:
+        """Something to be told that changes nothing about the next attempt."""
+        self._note(now, result, address)
+
     def kick(self, now: float) -> None:
         """Somebody wants it now; the next failure is waited for as after the first."""
         self.next_attempt = now

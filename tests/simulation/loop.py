@@ -360,6 +360,9 @@ class ProcessLoop(asyncio.BaseEventLoop):
     ) -> Any:
         return await self._network.connect(self, protocol_factory, host, port)
 
+    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
+        return [(2, 1, 6, "", (host, port))]  # its network knows names
+
     async def create_unix_connection(
         self, protocol_factory: Any, path: Any = None, **options: Any
     ) -> Any:

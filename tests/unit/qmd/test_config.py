@@ -198,7 +198,7 @@ def test_a_wrong_override_is_refused_by_its_name(variable: str, value: str, prob
     [
         ("\n[lisen]\nport = 1", ":2: [lisen]: unknown section; did you mean [listen]?"),
         ("port = 1801", ":1: [port]: port is a key of [listen], and stands outside of it"),
-        ("prot = 1801", ":1: [prot]: unknown section; did you mean [peers]?"),
+        ("pear = 1801", ":1: [pear]: unknown section; did you mean [peers]?"),
         ("[listen]\n\nprot = 1", ":3: [listen] prot: unknown key; did you mean port?"),
         (
             "[listen]\nwindow_size = 1",

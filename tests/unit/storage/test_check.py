@@ -119,7 +119,8 @@ def test_what_is_saved_goes_on_where_it_was(folder: Path) -> None:
 
     for table in ("identity", "outgoing_queue", "incoming_sequence", "counter", "outcome"):
         sql = f"SELECT * FROM {table}"
-        assert row(found.fresh, sql) == row(folder, sql)
+        before = row(folder, sql)
+        assert row(found.fresh, sql)[: len(before)] == before  # and columns that came later
     for table in ("message", "outgoing", "queue", "message_id_history"):
         sql = f"SELECT count(*), sum({'key' if table == 'message' else 1}) FROM {table}"
         assert row(found.fresh, sql) == row(folder, sql)
