@@ -43,6 +43,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with quiet_python():
         session = spark_session(
             "tests",
+            "local[2,4]",  # a task is tried up to four times
             conf={
                 **SETTINGS,
                 "spark.local.dir": str(folder / "local"),

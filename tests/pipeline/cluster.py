@@ -1,0 +1,116 @@
+"""A standalone Spark cluster on loopback: a master and two workers, each a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+from tests.process.harness import ROOT, free_port
+
+START_S = 90.0
+WORKERS = 2
+
+
+class Cluster:
+    """`with Cluster(folder) as cluster:` a master at `cluster.master`, with its workers."""
+
+    def __init__(self, folder: Path) -> None:
+        import pyspark
+
+        from pipeline.java import java_home
+
+        self.folder = folder
+        self.port = free_port()
+        self.master = f"spark://127.0.0.1:{self.port}"
+        self._processes: list[subprocess.Popen[bytes]] = []
+        home = Path(pyspark.__file__).parent
+        self._command = str(home / "bin" / "spark-class")
+        self.environment = {
+            "JAVA_HOME": str(java_home()),
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_DIRS": str(folder / "local"),
+            "SPARK_WORKER_DIR": str(folder / "work"),
+            "SPARK_LOG_DIR": str(folder / "log"),
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "PYSPARK_PYTHON": sys.executable,
+            # Executors begin in folders of their own, and import what the driver does.
+            "PYTHONPATH": str(ROOT),
+        }
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes]
+
+    def __enter__(self) -> Cluster:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._start("master.Master", "--host", "127.0.0.1", "--port", str(self.port))
+            self._wait(self._master_listens, "the master does not listen")
+            for number in range(WORKERS):
+                folder = str(self.folder / f"worker{number}")
+                resources = ("--cores", "1", "--memory", "1g", "--work-dir", folder)
+                self._start("worker.Worker", "--host", "127.0.0.1", *resources, self.master)
+            self._wait(self._workers_are_there, "the workers do not register")
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        self._processes.clear()
+
+    def _start(self, what: str, *arguments: str) -> None:
+        ports = ("--webui-port", "0")
+        with (self.folder / "cluster.log").open("ab") as log:
+            self._processes.append(
+                subprocess.Popen(
+                    [self._command, f"org.apache.spark.deploy.{what}", *ports, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    env={**os.environ, **self.environment},
+                )
+            )
+
+    def _log(self) -> str:
+        return (self.folder / "cluster.log").read_text(errors="replace")
+
+    def _master_listens(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            return True
+        return False
+
+    def _workers_are_there(self) -> bool:
+        return self._log().count("Registering worker") >= WORKERS
+
+    def _wait(self, condition: object, failure: str) -> None:
+        assert callable(condition)
+        deadline = time.monotonic() + START_S
+        while not condition():
+            if time.monotonic() > deadline or any(
+                one.poll() is not None for one in self._processes
+            ):
+                raise AssertionError(f"{failure}:\n{self._log()[-3000:]}")
+            time.sleep(0.2)

@@ -1,0 +1,86 @@
+"""A driver that is killed and started again: one queue into Parquet, another into a third queue.
+
+    python -m tests.pipeline.kill_driver SOCKET FOLDER [--once] [--master M] [--seed N]
+
+What Spark does not write down differs at every start, by the seed: partitions, and how much a batch
+may have.  With --once it reads what is there, closes its last batches and ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from pathlib import Path
+
+from pipeline.session import spark_session
+from pipeline.source.checkpoint import finish
+
+COLUMNS = "position, queue, label, body"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("socket")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--once", action="store_true")
+    parser.add_argument("--master", default="local[2,4]")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    chance = random.Random(arguments.seed)
+    spark = spark_session(
+        "kills",
+        arguments.master,
+        {
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.streaming.pollingDelay": "100ms",
+            "spark.task.maxFailures": "20",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.ui.enabled": "false",
+            "spark.executor.memory": "600m",
+            "spark.cores.max": "2",
+        },
+    )
+
+    def read(queue: str, reader: str) -> object:
+        return (
+            spark.readStream.format("qmd")
+            .option("endpoint", arguments.socket)
+            .option("queue", queue)
+            .option("readerId", reader)
+            .option("columns", COLUMNS)
+            .option("partitions", chance.randint(1, 4))
+            .option("maxMessagesPerTrigger", chance.choice([50, 200, 1000, 5000]))
+            .load()
+        )
+
+    def start(writer: object, checkpoint: str) -> object:
+        writer = writer.option("checkpointLocation", f"{arguments.folder}/{checkpoint}")
+        if arguments.once:
+            writer = writer.trigger(availableNow=True)
+        return writer.start()
+
+    lake = read("to_lake", "lake").writeStream.format("parquet")
+    copy = read("to_copy", "copy").select("label", "body").writeStream.format("qmd")
+    queries = [
+        start(lake.option("path", f"{arguments.folder}/lake"), "lake_checkpoint"),
+        start(
+            copy.option("endpoint", arguments.socket).option("destination", "out"),
+            "copy_checkpoint",
+        ),
+    ]
+    print("started", flush=True)
+    if not arguments.once:
+        # The first that fails ends the driver: whoever started it starts another one.
+        spark.streams.awaitAnyTermination()
+    for query in queries:
+        query.awaitTermination()
+    if arguments.once:
+        for checkpoint in ("lake_checkpoint", "copy_checkpoint"):
+            finish(f"{arguments.folder}/{checkpoint}")
+
+
+if __name__ == "__main__":
+    main()

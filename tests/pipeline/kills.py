@@ -1,0 +1,336 @@
+"""Drivers, workers and the queue manager are killed at random: is every message there, once?
+
+    python -m tests.pipeline.kills [--kills 200] [--seed N] [--cluster]
+
+Two streams run all the time: from one queue to Parquet files, from another one to a third queue;
+and somebody sends to both.  A kill is a SIGKILL of
+
+    driver      the whole of it, Java and Python; another one begins with its checkpoint
+    daemon      the queue manager; it is started again at once
+    worker      a Python process of Spark that reads or writes
+    executor    with --cluster: the Java process of one, and what it has begun; a standalone
+                master with two workers starts another
+
+In the end everything is read to the last message, and every message of every stream has to be in
+the files and in the third queue exactly once, and in order; nothing may be left in the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from qmd.client import ClientError, connect, new_message
+from tests.pipeline.cluster import Cluster
+from tests.process.harness import ROOT, Daemon
+
+STREAMS = 5
+BATCH_S = 90.0  # a busy machine needs long for the first batch of a driver
+DRAIN_S = 240.0
+
+
+class Producer(threading.Thread):
+    """Sends numbered messages of several streams to both queues, until it is told to end."""
+
+    def __init__(self, socket: Path, *, pause_s: float = 0.02) -> None:
+        super().__init__(daemon=True)
+        self.socket = socket
+        self.pause_s = pause_s
+        self.stopping = threading.Event()
+        self.sent = 0  # messages of each stream in each queue
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            asyncio.run(self._send())
+        except BaseException as failure:
+            self.failure = failure
+
+    async def _send(self) -> None:
+        # The queue manager is killed meanwhile: the client finds out what became of each request.
+        async with connect(self.socket, reconnect_s=60) as qm:
+            while not self.stopping.is_set():
+                numbers = range(self.sent, self.sent + 5)
+                await qm.send_many(
+                    [
+                        new_message(queue, str(number), label=f"stream {stream}")
+                        for number in numbers
+                        for stream in range(STREAMS)
+                        for queue in ("to_lake", "to_copy")
+                    ]
+                )
+                self.sent = numbers.stop
+                await asyncio.sleep(self.pause_s)
+
+    def end(self) -> int:
+        """How many messages each stream has."""
+        self.stopping.set()
+        self.join(120)
+        if self.failure is not None:
+            raise self.failure
+        assert not self.is_alive(), "the producer does not end"
+        return self.sent
+
+
+class Kills:
+    """One run in a folder of its own."""
+
+    def __init__(self, folder: Path, seed: int, *, cluster: bool = False) -> None:
+        self.folder = folder
+        self.chance = random.Random(seed)
+        self.daemon = Daemon(folder / "a")
+        self.socket = self.daemon.folder / "qmd.sock"
+        self.cluster = Cluster(folder / "cluster") if cluster else None
+        self.driver: subprocess.Popen[bytes] | None = None
+        self.starts = 0
+        self.done: Counter[str] = Counter()
+
+    # -- the driver --
+
+    def start_driver(self, *, once: bool = False) -> None:
+        self.starts += 1
+        master = self.cluster.master if self.cluster else "local[2,20]"
+        environment = {
+            name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"
+        }
+        with (self.folder / "driver.log").open("ab") as log:
+            self.driver = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "tests.pipeline.kill_driver"),
+                    *(str(self.socket), str(self.folder), "--master", master),
+                    *("--seed", str(self.starts), *(["--once"] if once else [])),
+                ],
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**environment, **(self.cluster.environment if self.cluster else {})},
+            )
+
+    def kill_driver(self) -> None:
+        assert self.driver is not None
+        doomed = [self.driver.pid, *descendants(self.driver.pid)]
+        for pid in doomed:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.driver.wait()
+        self.driver = None
+
+    def committed(self) -> int:
+        """Batches that are in a sink, of both streams."""
+        found = 0
+        for checkpoint in ("lake_checkpoint", "copy_checkpoint"):
+            with contextlib.suppress(FileNotFoundError):
+                names = os.listdir(self.folder / checkpoint / "commits")
+                found += sum(name.isdigit() for name in names)
+        return found
+
+    def wait_for_batches(self, more: int) -> None:
+        """Until so many batches more are done; a driver that has given up is started again."""
+        wanted, deadline = self.committed() + more, time.monotonic() + BATCH_S
+        while self.committed() < wanted:
+            if self.driver is not None and self.driver.poll() is not None:
+                # A query fails when its queue manager is away for long, or a worker dies too often.
+                self.done["driver ended by itself"] += 1
+                self.kill_driver()
+                self.start_driver()
+            if time.monotonic() > deadline:
+                raise AssertionError(f"no batch for {BATCH_S:.0f} s:\n{self.log()}")
+            time.sleep(0.05)
+
+    def log(self) -> str:
+        return (self.folder / "driver.log").read_text(errors="replace")[-4000:]
+
+    # -- killing --
+
+    def kill(self, what: str) -> None:
+        self.done[what] += 1
+        if what == "driver":
+            self.kill_driver()
+            self.start_driver()
+        elif what == "daemon":
+            self.daemon.restart()
+        elif what == "worker":
+            self._kill_one("pyspark")
+        elif what == "executor":
+            self._kill_one("CoarseGrainedExecutorBackend")
+
+    def _kill_one(self, words: str) -> None:
+        """A process of ours with these words in its command line."""
+        assert self.driver is not None
+        ours = descendants(self.driver.pid)
+        if self.cluster is not None:
+            ours += [pid for each in self.cluster.pids for pid in descendants(each)]
+        found = [pid for pid in ours if words in command_line(pid) and pid != self.driver.pid]
+        if "CoarseGrained" not in words:
+            found = [pid for pid in found if "java" not in command_line(pid).split("\0")[0]]
+        if found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.chance.choice(found), signal.SIGKILL)
+
+    def run(self, kills: int, kinds: list[str], *, tell: Any = lambda text: None) -> None:
+        """Raises AssertionError, with all that is wrong."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._end)
+            if self.cluster is not None:
+                stack.enter_context(self.cluster)
+            self.daemon.start()
+            for queue in ("to_lake", "to_copy", "out"):
+                self.daemon.create(queue, transactional=True)
+            producer = Producer(self.socket)
+            producer.start()
+            stack.callback(producer.stopping.set)
+            self.start_driver()
+            self.wait_for_batches(2)
+            for number in range(kills):
+                # One kind after the other, so that a short run has them all.
+                what = kinds[number % len(kinds)] if number < len(kinds) else self._any(kinds)
+                time.sleep(self.chance.random() * 1.5)
+                self.kill(what)
+                if self.chance.random() < 0.7:  # else the next comes on its heels
+                    self.wait_for_batches(1)
+                tell(f"{number + 1} of {kills}: {what}, {self.committed()} batches")
+            self.wait_for_batches(1)
+            sent = producer.end()
+            self._drain()
+            self.verify(sent)
+            tell(f"{2 * STREAMS * sent} messages, each once and in order; {dict(self.done)}")
+
+    def _any(self, kinds: list[str]) -> str:
+        return self.chance.choice(kinds)
+
+    def _drain(self) -> None:
+        self.kill_driver()
+        deadline = time.monotonic() + DRAIN_S
+        while True:
+            self.start_driver(once=True)
+            assert self.driver is not None
+            code = self.driver.wait(max(1.0, deadline - time.monotonic()))
+            self.driver = None
+            if code != 0:
+                raise AssertionError(f"the last run ended with {code}:\n{self.log()}")
+            if self.daemon.count("to_lake") == 0 and self.daemon.count("to_copy") == 0:
+                return
+            if time.monotonic() > deadline:
+                raise AssertionError("messages are left in the queues that are read")
+
+    def _end(self) -> None:
+        if self.driver is not None:
+            self.kill_driver()
+        self.daemon.kill()
+
+    # -- what became of them --
+
+    def verify(self, sent: int) -> None:
+        wrong = [
+            *(f"files: {text}" for text in differences(self.filed(), sent)),
+            *(f"third queue: {text}" for text in differences(self.copied(), sent)),
+        ]
+        assert not wrong, "\n".join(wrong[:50])
+
+    def filed(self) -> Iterator[tuple[str, int]]:
+        """What readers of the Parquet folder see, in the order in which it was read."""
+        from pyarrow import parquet
+
+        rows = []
+        for path in committed_files(self.folder / "lake"):
+            columns = parquet.read_table(path, columns=["position", "label", "body"]).to_pydict()
+            rows += zip(columns["position"], columns["label"], columns["body"], strict=True)
+        for _, label, body in sorted(rows):
+            yield label, int(body)
+
+    def copied(self) -> Iterator[tuple[str, int]]:
+        return iter(asyncio.run(self._copied()))
+
+    async def _copied(self) -> list[tuple[str, int]]:
+        async with connect(self.socket) as qm:
+            return [(each.label, int(each.body)) async for each in qm.peek_each("out")]
+
+
+def differences(found: Iterator[tuple[str, int]], sent: int) -> Iterator[str]:
+    """What is lost, doubled or out of order."""
+    streams: dict[str, list[int]] = {f"stream {number}": [] for number in range(STREAMS)}
+    for label, number in found:
+        streams.setdefault(label, []).append(number)
+    for label, numbers in streams.items():
+        if numbers == list(range(sent)):
+            continue
+        counts = Counter(numbers)
+        lost = sorted(set(range(sent)) - counts.keys())
+        doubled = sorted(number for number, count in counts.items() if count > 1)
+        yield f"{label}: lost {lost[:9]}, doubled {doubled[:9]}, {len(numbers)} of {sent}"
+        if not lost and not doubled:
+            at = next(at for at, number in enumerate(numbers) if number != at)
+            yield f"{label}: out of order from {numbers[max(0, at - 2) : at + 3]} on"
+
+
+def committed_files(folder: Path) -> list[Path]:
+    """The files of Spark's own list, which is what its readers see; others are left by kills."""
+    log = folder / "_spark_metadata"
+    compact = [name for name in os.listdir(log) if name.endswith(".compact")]
+    newest = max((int(name.removesuffix(".compact")) for name in compact), default=-1)
+    names = [f"{newest}.compact"] if newest >= 0 else []
+    names += [name for name in os.listdir(log) if name.isdigit() and int(name) > newest]
+    found = []
+    for name in names:
+        for line in (log / name).read_text().splitlines()[1:]:
+            found.append(Path(json.loads(line)["path"].removeprefix("file://")))
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that it has started, and they."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                parent = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(name))
+    found, waiting = [], [pid]
+    while waiting:
+        mine = children.get(waiting.pop(), [])
+        found += mine
+        waiting += mine
+    return found
+
+
+def command_line(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--cluster", action="store_true")
+    arguments = parser.parse_args()
+    kinds = ["driver", "daemon", "worker", *(["executor"] if arguments.cluster else [])]
+    print(f"seed {arguments.seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="qmd-kills-") as folder:
+        run = Kills(Path(folder), arguments.seed, cluster=arguments.cluster)
+        try:
+            run.run(arguments.kills, kinds, tell=lambda text: print(text, flush=True))
+        except (AssertionError, ClientError, subprocess.TimeoutExpired) as failure:
+            print(f"FAILED: {failure}\nkills: {dict(run.done)}", flush=True)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

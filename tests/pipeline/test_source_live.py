@@ -1,0 +1,451 @@
+"""The data source against real queue managers: what is read, what is written, and what is said."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra qmd[spark] is not installed")
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from pipeline.source.checkpoint import finish
+from pipeline.source.connecting import Connected
+from pipeline.source.options import Endpoint
+from pipeline.streams import run_stream
+from qmd.client import blocking, new_message
+from tests.process.harness import Daemon, Hosts
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+# A busy machine: a session and its first query alone may take half a minute.
+TIMEOUT = pytest.mark.timeout(300)
+
+
+class Place:
+    """A queue manager, its socket, and its client."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        self.socket = str(daemon.folder / "qmd.sock")
+        self.qm: Any = blocking.connect(self.socket)
+
+    def queue(self, name: str, *, transactional: bool = False, journal: bool = False) -> str:
+        self.qm.create_queue(name, transactional=transactional, journal=journal)
+        return name
+
+    def send(self, queue: str, count: int, first: int = 0, **properties: Any) -> None:
+        self.qm.send_many(
+            [
+                new_message(queue, f"body {number}", label=f"order {number}", **properties)
+                for number in range(first, first + count)
+            ]
+        )
+
+    def stages(self) -> list[dict[str, Any]]:
+        with Connected(Endpoint(self.socket)) as at:
+            return at.run(at.qm.pipeline.list_stages())
+
+    def labels(self, queue: str) -> list[str]:
+        return [message.label for message in self.qm.peek_each(queue)]
+
+
+@pytest.fixture(scope="module")
+def places() -> Iterator[list[Place]]:
+    """Two queue managers for all tests; each test has queues of its own."""
+    hosts = Hosts()
+    found = [Place(hosts.daemon()) for _ in range(2)]
+    with found[0].qm, found[1].qm:
+        yield found
+    hosts.close()
+
+
+@pytest.fixture
+def place(places: list[Place]) -> Place:
+    return places[0]
+
+
+def read(spark: Any, place: Place, **options: Any) -> Any:
+    return spark.read.format("qmd").options(endpoint=place.socket, **options).load()
+
+
+def stream(spark: Any, place: Place, **options: Any) -> Any:
+    return spark.readStream.format("qmd").options(endpoint=place.socket, **options).load()
+
+
+def orders(count: int, first: int = 0) -> list[str]:
+    return [f"order {number}" for number in range(first, first + count)]
+
+
+@TIMEOUT
+def test_a_queue_is_a_table_with_real_types_and_stays_as_it_is(spark, place):
+    queue = place.queue("typed", transactional=True)
+    sent_before = datetime.now(UTC).replace(tzinfo=None)
+    asked = {"acknowledge": 5, "admin_queue": place.queue("admin")}
+    place.send(queue, 10, body_type="VT_LPWSTR", application_tag=7, journal=True, **asked)
+
+    rows = read(spark, place, queue=queue, partitions=3).orderBy("position").collect()
+
+    assert [row.label for row in rows] == orders(10)
+    row = rows[4]
+    assert (row.host, row.queue_manager) == (place.qm.name, place.qm.id)
+    assert (row.body, row.body_bytes, row.body_type) == (b"body 4", 6, 31)
+    assert (row.delivery, row["class"], row.priority) == ("transactional", "normal", 0)
+    assert abs(row.arrived_at - sent_before) < timedelta(minutes=5)
+    assert row.acknowledge == ["positive_arrival", "negative_arrival"]
+    assert row.application_tag == 7
+    assert row.journal is True
+    assert row.sequence.number > 0 or row.sequence.id >= 0
+    assert place.labels(queue) == orders(10)
+
+
+@TIMEOUT
+def test_queues_of_several_queue_managers_are_one_table(spark, places):
+    one, other = places
+    for place in places:
+        place.queue("shop.orders")
+        place.queue("shop.returns")
+    one.send("shop.orders", 3)
+    other.send("shop.returns", 2, first=100)
+
+    table = spark.read.format("qmd").options(
+        endpoint=f"{one.socket},{other.socket}", queue="shop.*", columns="queue_manager,queue,label"
+    )
+
+    found = sorted(map(tuple, table.load().collect()))
+    assert found == sorted(
+        [
+            *((one.qm.id, "private$\\shop.orders", label) for label in orders(3)),
+            *((other.qm.id, "private$\\shop.returns", label) for label in orders(2, 100)),
+        ]
+    )
+
+
+@TIMEOUT
+def test_an_empty_queue_has_no_rows(spark, place):
+    assert read(spark, place, queue=place.queue("empty")).collect() == []
+
+
+@TIMEOUT
+def test_journals_dead_letters_and_subqueues_are_read_like_queues(spark, place):
+    queue = place.queue("kept", journal=True)
+    place.send(queue, 3)
+    place.qm.receive(queue)
+    place.qm.move(queue, f"{queue};later", limit=1)
+    place.qm.send(queue, label="too late", time_to_be_received_s=1, dead_letter=True)
+    assert place.qm.peek("system$;deadletter", timeout_s=60)
+
+    def labels(name: str) -> list[str]:
+        return [row.label for row in read(spark, place, queue=name, columns="label").collect()]
+
+    assert labels(f"{queue};journal") == ["order 0"]
+    assert labels(f"{queue};later") == ["order 1"]
+    assert labels(queue) == ["order 2"]
+    assert labels("system$;deadletter") == ["too late"]
+
+
+@TIMEOUT
+def test_filters_are_handed_to_the_queue_manager_where_that_is_asked_for(spark, place):
+    queue = place.queue("filtered")
+    place.send(queue, 30)
+    # It would be an error to ask for this one: only a filter that was handed on keeps it away.
+    table = read(spark, place, queue=f"{queue},missing", pushdown="true")
+
+    found = table.filter((F.col("queue") == queue) & (F.col("label") == "order 2")).collect()
+
+    assert [row.label for row in found] == ["order 2"]
+
+
+@TIMEOUT
+def test_filters_of_all_kinds_find_what_they_find_without_being_handed_on(spark, place):
+    queue = place.queue("sifted")
+    place.send(queue, 30)
+    plain = read(spark, place, queue=queue)
+    middle = sorted(plain.collect(), key=lambda row: row.position)[14]
+    conditions = [
+        f"position > {middle.position - 5} AND position <= {middle.position + 5}",
+        f"arrived_at >= TIMESTAMP'{middle.arrived_at}'",
+        f"id = '{middle.id}'".replace("\\", "\\\\"),
+        "label LIKE '%der 1%'",
+        "class = 'normal' AND priority = 3",
+        "reason = 'none'",
+        "sequence.number > 3",
+    ]
+
+    for condition in conditions:
+        table = read(spark, place, queue=queue, pushdown="true").filter(condition)
+        expected = [row.id for row in plain.filter(condition).collect()]
+        assert [row.id for row in table.collect()] == expected, condition
+
+
+@TIMEOUT
+def test_events_of_a_queue_manager_and_of_its_files_are_the_same_table(spark, place, tmp_path):
+    queue = place.queue("told")
+    place.send(queue, 3)
+    place.qm.receive(queue)
+    for form in ("parquet", "ndjson"):
+        file = tmp_path / form / f"events.{form}"
+        file.parent.mkdir()
+        place.daemon.cli("events", "export", str(file), "--format", form)
+
+    def told(table: Any) -> list[Any]:
+        return table.filter(F.col("queue").contains("told")).orderBy("block", "index").collect()
+
+    live = told(read(spark, place, kind="events"))
+    assert [row.kind for row in live] == ["sent", "sent", "sent", "received"]
+    for form in ("parquet", "ndjson"):
+        assert told(spark.read.format("qmd").load(str(tmp_path / form))) == live
+
+
+@TIMEOUT
+def test_an_exported_queue_is_the_same_table(spark, place, tmp_path):
+    queue = place.queue("exported")
+    place.send(queue, 5)
+    place.daemon.cli("export", queue, str(tmp_path / "orders.ndjson"))
+    columns = "id,lookup_id,label,body,sent_at,arrived_at,delivery,destination"
+
+    from_file = spark.read.format("qmd").option("columns", columns).load(str(tmp_path))
+
+    live = read(spark, place, queue=queue, columns=columns)
+    assert from_file.collect() == live.collect()
+
+
+@TIMEOUT
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"queue": "nosuch"}, r"nosuch.*QM-\d+"),
+        ({"queue": "x", "endpoint": "/nowhere/qmd.sock"}, r"qmd at /nowhere/qmd.sock: there is no"),
+        ({"queue": "x", "partitons": "2"}, r"did you mean partitions\?"),
+        ({}, r'option "queue" is missing'),
+    ],
+)
+def test_what_cannot_be_read_is_said_with_its_place_and_what_to_do(spark, place, options, said):
+    given = {"endpoint": place.socket, **options}
+
+    with pytest.raises(PySparkException) as refused:
+        spark.read.format("qmd").options(**given).load().collect()
+
+    assert re.search(said, str(refused.value), re.DOTALL)
+
+
+@TIMEOUT
+def test_rows_become_messages_with_all_that_their_columns_say(spark, place):
+    place.queue("written")
+    place.queue("other")
+    rows = [
+        ("written", b"\x00\xff", "first", 5, 60, 7, ["positive_arrival"], "other", "VT_UI1", None),
+        ("other", b"", "second", None, None, None, None, None, None, "written"),
+    ]
+    table = spark.createDataFrame(
+        rows,
+        "destination string, body binary, label string, priority int, time_to_be_received int,"
+        " application_tag bigint, acknowledge array<string>, admin_queue string, body_type string,"
+        " response_queue string",
+    )
+
+    table.write.format("qmd").mode("append").option("endpoint", place.socket).save()
+
+    (first,) = place.qm.peek("written")
+    second = next(each for each in place.qm.peek_each("other") if each.label == "second")
+    assert (first.body, first.label, first.priority) == (b"\x00\xff", "first", 5)
+    assert (first.time_to_be_received, first.application_tag) == (60, 7)
+    assert (first.acknowledge, first.body_type) == (["positive_arrival"], 17)
+    assert second.label == "second"
+    assert second.response_queue.endswith("written")
+
+
+@TIMEOUT
+def test_a_job_that_is_repeated_writes_nothing_and_its_order_is_that_of_its_rows(spark, place):
+    queue = place.queue("jobs", transactional=True)
+    table = spark.range(1000, numPartitions=4).select(
+        F.col("id").cast("string").alias("body"), F.lit("job").alias("label")
+    )
+
+    for _ in range(2):
+        table.write.format("qmd").mode("append").options(
+            endpoint=place.socket, destination=queue, jobId="nightly"
+        ).save()
+
+    bodies = [int(message.body) for message in place.qm.peek_each(queue)]
+    assert bodies == list(range(1000))
+
+
+@TIMEOUT
+@pytest.mark.parametrize(
+    ("ddl", "mode", "said"),
+    [
+        ("body string, colour string", "append", '"colour" is nothing that a message has'),
+        ("body int", "append", '"body" is int, and has to be binary or string'),
+        ("body string", "overwrite", "a queue cannot be overwritten"),
+    ],
+)
+def test_rows_that_cannot_be_messages_are_refused_before_any_is_written(
+    spark, place, ddl, mode, said
+):
+    table = spark.createDataFrame([], ddl)
+
+    with pytest.raises(PySparkException) as refused:
+        table.write.format("qmd").mode(mode).options(
+            endpoint=place.socket, destination="written"
+        ).save()
+
+    assert said in str(refused.value)
+
+
+@TIMEOUT
+def test_a_stream_moves_every_message_once_and_in_order_and_closes_its_last_batch(
+    spark, place, tmp_path
+):
+    source = place.queue("streamed", transactional=True)
+    target = place.queue("arrived", transactional=True)
+    place.send(source, 250)
+
+    def move() -> list[Any]:
+        rows = stream(
+            spark, place, queue=source, readerId="mover", maxMessagesPerTrigger=100, partitions=2
+        ).select("label", "body")
+        writer = rows.writeStream.format("qmd").options(endpoint=place.socket, destination=target)
+        return run_stream(writer, str(tmp_path / "checkpoint"), once=True)
+
+    (closed,) = move()
+
+    assert (closed.reader, closed.batch, closed.messages) == ("mover", 2, 50)
+    assert place.labels(target) == orders(250)
+    assert place.labels(source) == []
+    place.send(source, 30, first=250)
+    move()
+    assert place.labels(target) == orders(280)
+    assert place.labels(source) == []
+    assert finish(str(tmp_path / "checkpoint"))[0].messages == 0
+
+
+@TIMEOUT
+def test_a_task_that_fails_and_is_repeated_leaves_nothing_behind(spark, place, tmp_path):
+    queue = place.queue("repeated", transactional=True)
+    marks = str(tmp_path)
+
+    def fail_once(batches: Iterator[Any]) -> Iterator[Any]:
+        """All rows, and then an error, at the first attempt of each task."""
+        from pathlib import Path
+
+        from pyspark import TaskContext
+
+        yield from batches
+        mark = Path(marks, f"failed-{TaskContext.get().partitionId()}")
+        if not mark.exists():
+            mark.touch()
+            raise RuntimeError("this attempt fails")
+
+    table = (
+        spark.range(200, numPartitions=2)
+        .select(F.col("id").cast("string").alias("body"))
+        .mapInArrow(fail_once, "body string")
+    )
+
+    table.write.format("qmd").mode("append").options(
+        endpoint=place.socket, destination=queue
+    ).save()
+
+    assert [int(message.body) for message in place.qm.peek_each(queue)] == list(range(200))
+    # Of the attempts that failed nothing will be sent, ever: publishing threw them away.
+    assert not [one for one in place.stages() if one["query"].startswith("job/")]
+
+
+@TIMEOUT
+def test_several_queues_are_one_stream_and_readers_of_a_journal_each_see_all(
+    spark, place, tmp_path
+):
+    queue = place.queue("journaled", journal=True)
+    place.queue("extra")
+    place.send(queue, 5)
+    place.qm.receive_many(queue, 5)
+    place.send("extra", 5, first=5)
+
+    def moved(reader: str, queues: str) -> list[str]:
+        rows = stream(spark, place, queue=queues, readerId=reader, columns="queue,label")
+        path = str(tmp_path / reader)
+        run_stream(
+            rows.writeStream.format("parquet").option("path", path),
+            f"{path}-checkpoint",
+            once=True,
+        )
+        return sorted(row.label for row in spark.read.parquet(path).collect())
+
+    assert moved("one", f"{queue};journal") == orders(5)
+    assert moved("two", f"{queue};journal") == orders(5)
+    assert moved("both", f"{queue},extra") == orders(5, 5)
+    assert place.labels(f"{queue};journal") == orders(5)
+    assert place.labels("extra") == []
+
+
+@TIMEOUT
+def test_an_older_query_with_the_same_reader_is_shut_out(spark, place, tmp_path):
+    queue = place.queue("fenced")
+    place.send(queue, 10)
+
+    def start(checkpoint: str) -> Any:
+        rows = stream(spark, place, queue=queue, readerId="only one", columns="label")
+        return (
+            rows.writeStream.format("noop")
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(processingTime="200 milliseconds")
+            .start()
+        )
+
+    older = start("older")
+    try:
+        older.processAllAvailable()
+        newer = start("newer")
+        try:
+            with pytest.raises(PySparkException) as refused:
+                older.awaitTermination(120)
+        finally:
+            newer.stop()
+    finally:
+        older.stop()
+
+    assert "only one" in str(refused.value)
+
+
+@TIMEOUT
+def test_a_new_checkpoint_counts_anew_and_loses_nothing(spark, place, tmp_path):
+    """Epochs begin at 0 again: known by the user's name alone they would pass for repeated."""
+    source, target = place.queue("again"), place.queue("again.copied")
+
+    for checkpoint in ("first", "second"):
+        place.send(source, 10)
+        rows = stream(spark, place, queue=source, readerId="again").select("label")
+        run_stream(
+            rows.writeStream.format("qmd").options(endpoint=place.socket, destination=target),
+            str(tmp_path / checkpoint),
+            once=True,
+        )
+
+    assert place.labels(target) == orders(10) * 2
+
+
+@TIMEOUT
+def test_the_checkpoint_and_the_plan_hold_no_secret(spark, place, tmp_path):
+    (tmp_path / "token").write_text("very-secret")
+    queue = place.queue("secret")
+    place.send(queue, 1)
+    rows = stream(spark, place, queue=queue, readerId="secret", tokenFile=str(tmp_path / "token"))
+
+    run_stream(rows.writeStream.format("noop"), str(tmp_path / "checkpoint"), once=True)
+
+    text = "".join(
+        file.read_text(errors="replace")
+        for file in (tmp_path / "checkpoint").rglob("*")
+        if file.is_file()
+    )
+    assert json.dumps(place.socket) in text
+    assert "very-secret" not in text
+    plan = rows._jdf.queryExecution().toString()
+    assert "very-secret" not in plan
