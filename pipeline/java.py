@@ -39,6 +39,8 @@ exec {java} "$@"
 class NoJava(Exception):
     """There is no Java that Spark can run on; the text is one line that says what to do."""
 
+    code = "java_missing"
+
 
 def java_home(environment: Mapping[str, str] = os.environ) -> Path:
     """The folder whose `bin/java` Spark is to run.  Raises NoJava.

@@ -88,7 +88,8 @@ def last_committed(checkpoint: str) -> tuple[int, list[dict[str, Any]]]:
     if not system.isdir(f"{root}/offsets"):
         raise SourceError(
             f"qmd: {checkpoint} is no checkpoint of a streaming query: it has no folder offsets;"
-            ' name what .option("checkpointLocation", ...) named'
+            ' name what .option("checkpointLocation", ...) named',
+            code="not_a_checkpoint",
         )
     committed = _numbers(system, f"{root}/commits")
     if not committed:
@@ -102,7 +103,8 @@ def last_committed(checkpoint: str) -> tuple[int, list[dict[str, Any]]]:
     if lines[0] not in ("v1", "v2"):
         raise SourceError(
             f"qmd: {name} is of the form {lines[0]!r}, which this release does not know; start the"
-            " query once more instead, and it closes its batches by itself"
+            " query once more instead, and it closes its batches by itself",
+            code="not_a_checkpoint",
         )
     offsets = [json.loads(line) for line in lines[2:] if line.startswith("{")]
     return batch, [one for one in offsets if isinstance(one, dict) and "qmd" in one]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pipeline.source.errors import SourceError, at
@@ -18,6 +17,8 @@ from qmd.client import ClientError, QueueManager, connect
 from qmd.client.blocking import LoopThread
 
 T = TypeVar("T")
+
+CLIENTS_TOKEN = "QMD_TOKEN"
 
 
 class Connected:
@@ -34,7 +35,7 @@ class Connected:
             raise
 
     def _open(self) -> QueueManager:
-        with self.named():
+        with self.named(), _token_of_environment(self.endpoint):
             qm = connect(self.endpoint.address, **_credentials(self.endpoint))
             return self._loop.run(qm.__aenter__())
 
@@ -78,34 +79,45 @@ class Connected:
 
 
 def _credentials(endpoint: Endpoint) -> dict[str, Any]:
-    """What `connect` is told beside the address."""
+    """What `connect` is told beside the address.  Raises SourceError."""
     named: dict[str, Any] = {"reconnect_s": endpoint.reconnect_s}
     if endpoint.address.startswith("tls://"):
-        named["token"] = token_of(endpoint)
-        if endpoint.ca_file:
-            named["ca_file"] = endpoint.ca_file
+        for name, file in (("token_file", endpoint.token_file), ("ca_file", endpoint.ca_file)):
+            if file:
+                _check_readable(endpoint, name.partition("_")[0], file)
+                named[name] = file
     return named
 
 
-def token_of(endpoint: Endpoint) -> str:
-    """The secret itself.  Raises SourceError, which does not tell it."""
-    if endpoint.token_file:
-        try:
-            return Path(endpoint.token_file).read_text().strip()
-        except OSError as error:
-            raise SourceError(
-                f"qmd at {endpoint}: the token file {endpoint.token_file} cannot be read"
-                f" ({error.strerror}); every machine that runs executors needs it"
-            ) from error
-    if endpoint.token_env:
-        token = os.environ.get(endpoint.token_env, "")
-        if not token:
-            raise SourceError(
-                f"qmd at {endpoint}: the environment variable {endpoint.token_env} is not set here;"
-                f" on executors it is set by spark.executorEnv.{endpoint.token_env}"
-            )
-        return token
-    raise SourceError(
-        f'qmd at {endpoint}: no token is given; name its file with option "tokenFile", or the'
-        ' environment variable that has it with "tokenEnv"'
-    )
+def _check_readable(endpoint: Endpoint, what: str, file: str) -> None:
+    try:
+        with open(file, "rb"):
+            pass
+    except OSError as error:
+        raise SourceError(
+            f"qmd at {endpoint}: the {what} file {file} cannot be read ({error.strerror}); every"
+            " machine that runs executors needs it"
+        ) from error
+
+
+@contextlib.contextmanager
+def _token_of_environment(endpoint: Endpoint) -> Iterator[None]:
+    """The client looks for a token in one variable: while it connects that has the one meant."""
+    if not endpoint.token_env or endpoint.token_file:
+        yield
+        return
+    token = os.environ.get(endpoint.token_env, "")
+    if not token:
+        raise SourceError(
+            f"qmd at {endpoint}: the environment variable {endpoint.token_env} is not set here;"
+            f" on executors it is set by spark.executorEnv.{endpoint.token_env}"
+        )
+    kept = os.environ.get(CLIENTS_TOKEN)
+    os.environ[CLIENTS_TOKEN] = token
+    try:
+        yield
+    finally:
+        if kept is None:
+            del os.environ[CLIENTS_TOKEN]
+        else:
+            os.environ[CLIENTS_TOKEN] = kept

@@ -32,6 +32,7 @@ def ends_of(offset: Offset) -> dict[str, tuple[str, int]]:
     if offset.get("qmd") != VERSION:
         raise SourceError(
             f"qmd: the checkpoint has an offset of version {offset.get('qmd')!r}, and this qmd"
-            f" reads {VERSION}; begin it with the release that wrote it"
+            f" reads {VERSION}; begin it with the release that wrote it",
+            code="not_a_checkpoint",
         )
     return {queue: (str(each["at"]), int(each["end"])) for queue, each in offset["queues"].items()}

@@ -211,7 +211,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 " were damaged (qmd check says so)"
             )
             if self.options.gap_fails:
-                raise SourceError(f'{told}.  To go on without them: .option("onGap", "warn")')
+                raise SourceError(
+                    f'{told}.  To go on without them: .option("onGap", "warn")',
+                    code="messages_missing",
+                )
             warnings.warn(told, stacklevel=1)
 
     def __getstate__(self) -> dict[str, Any]:

