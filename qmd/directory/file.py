@@ -242,7 +242,7 @@ class FileDirectory:
                 log.error(
                     "directory_file_broken",
                     reason=str(error),
-                    code="directory_file_broken",
+                    code=error.code,
                     remedy="What was read before stays in force; mend the file: qmd directory check"
                     f" {self._file}"
                     if self._contents is not None

@@ -1,0 +1,234 @@
+"""Real daemons with a directory in a file: what changes under way, what breaks, what people ask."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.process.harness import Daemon, Hosts
+
+EXIT_FAILED, EXIT_USAGE, EXIT_NOT_FOUND, EXIT_REFUSED, EXIT_CONFIGURATION = 1, 2, 3, 4, 78
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "directory.toml"
+    path.write_text("# Kept by people.\n")
+    return path
+
+
+@pytest.fixture
+def start(hosts: Hosts, file: Path) -> Callable[[str], Daemon]:
+    def start(name: str) -> Daemon:
+        daemon = hosts.daemon(
+            queue_manager={"name": name},
+            directory={"kind": "file", "file": str(file), "reload": "20ms"},
+        )
+        with file.open("a") as stream:
+            (status,) = daemon.json("status")
+            stream.write(
+                f'[[machine]]\nname = "{name}"\nguid = "{status["queue_manager"]}"\n'
+                f'addresses = ["127.0.0.1:{daemon.port}"]\n'
+            )
+        until(lambda: daemon.json("directory", "status")[0]["machines"] > 0)
+        return daemon
+
+    return start
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def write(daemon: Daemon, file: Path, text: str) -> None:
+    """Another file, and the daemon has looked at it."""
+    file.write_text(text)
+    daemon.cli("directory", "reload", check=False)
+
+
+def test_a_list_that_changes_counts_from_the_next_question_on(start, file):
+    a = start("hosta")
+    a.create("one", "two")
+    a.cli("dl", "create", "all", "one")
+
+    before = [row["name"] for row in a.json("dl", "expand", "all")]
+    changed = file.read_text().replace("\\one", "\\two")
+    file.write_text(changed)
+    until(lambda: [row["name"] for row in a.json("dl", "expand", "all")] != before)
+
+    assert before == [f"DIRECT=OS:hosta:{a.port}\\private$\\one"]
+    assert [row["name"] for row in a.json("dl", "expand", "all")] == [
+        f"DIRECT=OS:hosta:{a.port}\\private$\\two"
+    ]
+
+
+def test_a_public_queue_of_another_daemon_is_sent_to_by_its_path(start):
+    a, b = start("hosta"), start("hostb")
+    a.create("hello")
+    b.cli("queue", "create", "orders", "--public", "--transactional")
+    b.send(f"DIRECT=TCP:127.0.0.1:{a.port}\\private$\\hello", b"I am here")
+    a.wait_for("hello", 1)
+    until(lambda: a.json("directory", "status")[0]["queues"] == 1)
+
+    a.send("hostb\\orders", b"10 screws", "--transactional")
+    b.wait_for(".\\orders", 1)
+    b.restart()
+    a.send("hostb\\orders", b"20 screws", "--transactional")
+    b.send(f"DIRECT=TCP:127.0.0.1:{a.port}\\private$\\hello", b"I am here again")
+
+    b.wait_for(".\\orders", 2)
+    assert b.bodies(".\\orders") == [b"10 screws", b"20 screws"]
+
+
+def test_a_broken_file_replaces_nothing_and_is_told_of_loudly(start, file):
+    a = start("hosta")
+    a.cli("queue", "create", "orders", "--public")
+    whole = file.read_text()
+
+    write(a, file, whole + "[[list]\n")
+
+    looked_up = a.json("directory", "lookup", ".\\orders")
+    status = a.cli("directory", "status", "--json", check=False)
+    facts = json.loads(status.stdout)
+    assert looked_up[0]["path"] == "hosta\\orders"
+    assert (status.returncode, facts["state"]) == (EXIT_FAILED, "stale")
+    assert f"{file}:{len(whole.splitlines()) + 1}: " in facts["problem"]
+    assert a.json("status")[0]["directory"]["state"] == "stale"
+    assert "directory_file_broken" in a.tail()
+    refused = a.cli("dl", "create", "all", check=False)
+    assert refused.returncode == EXIT_REFUSED
+    assert b"QM-7005" in refused.stderr
+
+    file.write_text(whole)
+
+    until(lambda: a.json("status")[0]["directory"]["state"] == "available")
+
+
+def test_a_daemon_whose_file_is_missing_serves_and_says_what_it_lacks(hosts, tmp_path):
+    a = hosts.daemon(directory={"kind": "file", "file": str(tmp_path / "none.toml")})
+    a.create("orders")
+
+    a.send("orders", b"1")
+    refused = a.cli("send", "hostb\\orders", input=b"2", check=False)
+
+    assert a.bodies("orders") == [b"1"]
+    assert refused.returncode == EXIT_REFUSED
+    assert b"QM-7003" in refused.stderr
+    assert b"No such file or directory" in refused.stderr
+
+
+def test_a_signal_makes_it_read_the_file(hosts, file):
+    a = hosts.daemon(directory={"kind": "file", "file": str(file), "reload": "1h"})
+    file.write_text('[[list]]\nname = "all"\nmembers = ["orders@hostb"]\n')
+    assert a.json("dl", "list") == []
+
+    assert a.process is not None
+    a.process.send_signal(signal.SIGHUP)
+
+    until(lambda: a.json("dl", "list"))
+    assert [each["name"] for each in a.json("dl", "list")] == ["all"]
+
+
+def test_lists_are_made_changed_and_deleted_and_the_file_keeps_its_comments(start, file):
+    a = start("hosta")
+    a.cli("queue", "create", "orders", "--public")
+    a.cli("dl", "create", "inner", "orders@hostc")
+
+    a.cli("dl", "create", "all", ".\\orders", "list:inner", "orders@hostb")
+    a.cli("dl", "add", "list:all", "billing@hostb", "orders@hostb")
+    a.cli("dl", "remove", "all", "orders@hostb")
+
+    (shown,) = a.json("dl", "show", "all")
+    assert [each["path"] or each["name"] for each in shown["members"]] == [
+        "hosta\\orders",
+        "list:inner",
+        "DIRECT=OS:hostb\\private$\\billing",
+    ]
+    assert [row["path"] or row["name"] for row in a.json("dl", "expand", "all")] == [
+        ".\\orders",
+        "DIRECT=OS:hostc\\private$\\orders",
+        "DIRECT=OS:hostb\\private$\\billing",
+    ]
+    missing = a.cli("dl", "remove", "all", "orders@hostb", check=False)
+    assert missing.returncode == EXIT_NOT_FOUND
+    again = a.cli("dl", "create", "ALL", check=False)
+    assert again.returncode == EXIT_REFUSED
+    a.cli("queue", "delete", ".\\orders", "--yes")
+    a.cli("dl", "delete", "inner", "--yes")
+    (shown,) = a.json("dl", "show", "all")
+    assert [each["name"] for each in shown["members"]] == ["DIRECT=OS:hostb\\private$\\billing"]
+    assert file.read_text().startswith("# Kept by people.\n")
+    assert b"is whole: 0 queues, 1 lists" in a.cli("directory", "check").stdout
+
+
+def test_check_says_what_is_wrong_with_a_file_and_where(hosts, tmp_path):
+    broken = tmp_path / "broken.toml"
+    broken.write_text('[[list]]\nname = "all"\nmembrs = []\n')
+
+    found = hosts.daemon().cli("directory", "check", str(broken), check=False)
+
+    assert found.returncode == EXIT_CONFIGURATION
+    assert f"{broken}:3: [[list]] membrs: unknown key".encode() in found.stderr
+
+
+def test_workgroup_mode_refuses_what_needs_a_directory(hosts):
+    a = hosts.daemon()
+    guid = "00000000-0000-0000-0000-0000000000aa"
+
+    for command in (
+        ("send", f"PUBLIC={guid}"),
+        ("send", f"DL={guid}"),
+        ("queue", "create", "orders", "--public"),
+        ("dl", "create", "all"),
+        ("directory", "lookup", "list:all"),
+    ):
+        refused = a.cli(*command, input=b"", check=False)
+        assert (refused.returncode, b"QM-1102" in refused.stderr) == (EXIT_USAGE, True), command
+    assert a.json("directory", "status")[0]["state"] == "none"
+
+
+def test_explain_tells_where_a_message_would_go_and_what_would_be_refused(start, file):
+    a = start("hosta")
+    a.create("mine")
+    guid = "00000000-0000-0000-0000-0000000000bb"
+    write(
+        a,
+        file,
+        file.read_text()
+        + f'[[machine]]\nname = "hostb"\nguid = "{guid}"\naddresses = ["10.0.0.5", "hostb.lan"]\n'
+        + "[[queue]]\npath = 'hostb\\orders'\ntransactional = true\n"
+        + '[[list]]\nname = "all"\nmembers = ["list:all", \'hostb\\orders\', "q@hostc"]\n',
+    )
+
+    (found,) = a.json("name", "explain", "mine,list:all,hostb\\nothing,nowhere")
+
+    assert found["daemon"] == "asked"
+    assert found["sendable"] is False
+    mine, everybody, nothing, nowhere = found["resolved"]
+    assert [target["queue"] for target in mine["targets"]] == ["private$\\mine"]
+    assert [target["address"] for target in everybody["targets"]] == ["10.0.0.5:1801", "hostc:1801"]
+    assert everybody["targets"][0]["addresses"] == ["10.0.0.5", "hostb.lan"]
+    assert everybody["targets"][0]["transactional"] is True
+    assert nothing["refusal"]["code"] == "not_in_directory"
+    assert nowhere["targets"][0]["refusal"]["code"] == "no_such_queue"
+    for_people = a.cli("name", "explain", "list:all").stdout.decode()
+    assert "10.0.0.5:1801" in for_people
+    assert a.json("outgoing", "list") == [], "to explain is not to send"
+
+
+def test_explain_says_what_it_can_without_a_daemon(start):
+    a = start("hosta")
+    a.terminate()
+
+    (found,) = a.json("name", "explain", "list:all,orders@hostb")
+
+    assert found["daemon"] == "not asked: it does not run"
+    assert [each["kind"] for each in found["elements"]] == ["distribution list", "direct"]
