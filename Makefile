@@ -8,6 +8,8 @@ DESTDIR ?=
 ARGS ?=
 # How many tests run at once: they wait for disks and clocks half of their time.  0: in one process.
 WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 1) + 1)))
+# How many messages `make routed` sends.
+MESSAGES ?= 100000
 # How long `make fuzz` works on each of its targets, and on which (all of them).
 SECONDS ?= 60
 TARGETS ?=
@@ -26,7 +28,7 @@ TOOLS := .venv/tools
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools run demo test simulate mutants soak fuzz model check bench format clean install uninstall
+.PHONY: help setup tools run demo test simulate mutants soak routed fuzz model check bench format clean install uninstall
 
 help: ## list these targets
 	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 20

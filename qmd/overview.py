@@ -76,6 +76,7 @@ def status(manager: QueueManager) -> Value:
         "received": manager.incoming.received_count,
         "duplicates_refused": manager.incoming.duplicate_count + manager.incoming.rejected_count,
         "refused": manager.incoming.refused_count,
+        "relayed": manager.relaying.relayed_count,
     }
 
 
