@@ -307,6 +307,9 @@ class ControlConnection(asyncio.Protocol):
             )
         self._done(request.number, overview.hello(self._manager))
 
+    def _login(self, request: frames.Login) -> None:
+        self._hello(frames.Hello(request.number, request.version))
+
     def _send(self, request: frames.Send) -> None:
         if request.transaction:
             ids = self._manager.transactions.send(request.transaction, self, request.messages)
@@ -654,6 +657,7 @@ class ControlConnection(asyncio.Protocol):
 
 _HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
     frames.Hello: ControlConnection._hello,
+    frames.Login: ControlConnection._login,
     frames.Send: ControlConnection._send,
     frames.Take: ControlConnection._take,
     frames.TakeChosen: ControlConnection._take_chosen,

@@ -30,6 +30,9 @@ from qmd.environment import Environment
 from qmd.log import set_up_logging
 from qmd.manager import Bug, QueueManager
 from qmd.reaper import Reaper
+from qmd.refusal import Refusal
+from qmd.remote_control import RemoteServer
+from qmd.remote_tokens import TokenFileError
 from qmd.service_manager import ServiceManager
 from qmd.settings import Settings
 from storage.errors import CannotStart, ForeignDatabase, NewerSchema, StorageError
@@ -121,6 +124,7 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
     loop.set_exception_handler(partial(_unhandled, manager))
     loop.add_signal_handler(signal.SIGHUP, partial(_reload, manager))
     control = ControlServer(manager)
+    remote: RemoteServer | None = None
     servers: list[asyncio.Server] = []
     ping: asyncio.DatagramTransport | None = None
     tasks: list[asyncio.Task[None]] = []
@@ -129,6 +133,8 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
         if settings.listen.ping:
             ping = await _answer_pings(manager, settings)
         await _open_control(control, settings)
+        if settings.remote.enabled:
+            remote = await _open_remote(manager, settings)
         tasks = [loop.create_task(Reaper(manager).run())]
         if service.watchdog_s is not None:
             tasks.append(loop.create_task(_feed_watchdog(service, service.watchdog_s)))
@@ -166,6 +172,8 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
             ping.close()
         for task in tasks:
             task.cancel()
+        if remote is not None:
+            await remote.close()
         await control.stop(settings.control.socket)
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
@@ -244,6 +252,24 @@ async def _listen(
             address = listener.getsockname()
             manager.listening.append((str(address[0]), int(address[1])))
     return servers
+
+
+async def _open_remote(manager: QueueManager, settings: Settings) -> RemoteServer:
+    server = RemoteServer(manager, settings.remote)
+    try:
+        await server.listen()
+    except (OSError, TokenFileError) as error:  # ssl.SSLError is one of them
+        raise CannotServe(
+            f"the remote control protocol cannot listen at {settings.remote.address}:"
+            f"{settings.remote.port}: {error}; see certificate, key and tokens in the section"
+            " [remote]",
+            code="remote_control_failed",
+        ) from error
+    except Refusal as refusal:
+        raise CannotServe(f"{refusal.text}; {refusal.remedy}", code=refusal.code) from refusal
+    host, port = server.address
+    log.info("remote_control", address=host, port=port)
+    return server
 
 
 async def _open_control(control: ControlServer, settings: Settings) -> None:

@@ -146,6 +146,16 @@ class Hello(Request, tag="hello", frozen=True):
     version: int = VERSION
 
 
+class Login(Request, tag="login", frozen=True):
+    """The first request of a connection over TCP; on the control socket it says no more than hello.
+
+    -> as `Hello`, and {scopes, token: its name}
+    """
+
+    version: int = VERSION
+    token: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+
+
 class Send(Request, tag="send", frozen=True):
     """Store all of the messages or none, in this order.  -> [message id as text, ...]
 
@@ -501,6 +511,7 @@ class Events(Request, tag="events", frozen=True):
 
 AnyRequest = (
     Hello
+    | Login
     | Send
     | Take
     | TakeChosen
@@ -641,6 +652,10 @@ class FrameBuffer:
         self._frame_bytes_max = frame_bytes_max
         self._rest = bytearray()
         self._wanted = 0  # below this many bytes `_rest` holds no whole frame
+
+    def set_limit(self, frame_bytes_max: int) -> None:
+        """For the frames that come from now on."""
+        self._frame_bytes_max = frame_bytes_max
 
     def feed(self, data: bytes) -> list[memoryview]:
         """The frames that are whole now.  Raises FrameError for a length over the limit."""

@@ -161,6 +161,37 @@ class ControlSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteSettings:
+    """The control protocol over TCP with TLS, for pipelines and operators on other hosts."""
+
+    enabled: bool = setting(Flag(), False, "Whether anybody may use it from elsewhere.")
+    address: str = setting(Address(), "127.0.0.1", "The address to listen on.")
+    port: int = setting(Whole(0, 65535), 1806, "The TCP port. 0: any free one, for tests.")
+    certificate: Path = setting(
+        Location(), "remote.crt", "The certificate (PEM), with those between it and its authority."
+    )
+    key: Path = setting(Location(), "remote.key", "Its key (PEM).")
+    client_ca: Path | None = setting(
+        OptionalLocation(),
+        "",
+        "Authorities (PEM) of clients' certificates. With it, nobody gets in without one.",
+    )
+    tokens: Path = setting(
+        Location(), "remote-tokens", "The tokens, as hashes; see `qmd remote token`."
+    )
+    plain_on_loopback: bool = setting(
+        Flag(), False, "Whether it is without TLS; then the address must be a loopback one."
+    )
+    connections_max: int = setting(Whole(1, 10_000), 64, "Connections at once.")
+    login_timeout_s: float = setting(
+        Duration("10ms", "10m"), "10s", "How long the handshake and the login may take together."
+    )
+    requests_per_second: int = setting(
+        Whole(1, 1_000_000), 2000, "Requests of one connection, averaged over 5 seconds."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QuotasSettings:
     """How much may be kept. A full queue refuses messages; it never drops what it has."""
 
@@ -451,6 +482,7 @@ class Settings:
     peers: PeersSettings = field(default_factory=PeersSettings)
     routing: RoutingSettings = field(default_factory=RoutingSettings)
     control: ControlSettings = field(default_factory=ControlSettings)
+    remote: RemoteSettings = field(default_factory=RemoteSettings)
     quotas: QuotasSettings = field(default_factory=QuotasSettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     transactions: TransactionsSettings = field(default_factory=TransactionsSettings)
@@ -467,6 +499,7 @@ SECTIONS: dict[str, type[Any]] = {
     "peers": PeersSettings,
     "routing": RoutingSettings,
     "control": ControlSettings,
+    "remote": RemoteSettings,
     "quotas": QuotasSettings,
     "delivery": DeliverySettings,
     "transactions": TransactionsSettings,

@@ -296,4 +296,23 @@ ENTRIES = (
         "",
         "MQ_ERROR",
     ),
+    Entry(
+        3303,
+        "remote_control_failed",
+        "The remote control protocol cannot listen.",
+        "Its certificate or key cannot be read, somebody else has the port, or the address is not"
+        " this computer's.",
+        "See the section [remote] of the configuration.",
+        "",
+        "MQ_ERROR",
+    ),
+    Entry(
+        3304,
+        "remote_not_secret",
+        "The remote control protocol would be without TLS where others can listen.",
+        "plain_on_loopback is set, and the address is no loopback one.",
+        "Give it a certificate, or the address 127.0.0.1 or ::1.",
+        "",
+        "MQ_ERROR",
+    ),
 )

@@ -38,6 +38,9 @@ COMMANDS = {
     "events": "qmd.cli.events:events",
     "directory": "qmd.cli.directory:directory",
     "dl": "qmd.cli.dl:dl",
+    "reader": "qmd.cli.reader:reader",
+    "stage": "qmd.cli.stage:stage",
+    "remote": "qmd.cli.remote:remote",
     "name": "qmd.cli.name:name",
     "pipeline": "pipeline.cli:pipeline",
     "check": "qmd.cli.check:check",
@@ -53,9 +56,33 @@ COMMANDS = {
     help="The configuration of the queue manager to talk to, or to serve."
     f"  [environment: QMD_CONFIG; default: {Configuration.DEFAULT}]",
 )
+@click.option(
+    "--host",
+    metavar="HOST[:PORT]",
+    envvar="QMD_HOST",
+    help="A queue manager on another host, by its remote control port.  [environment: QMD_HOST]",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="QMD_TOKEN_FILE",
+    help="The token for it.  [environment: QMD_TOKEN_FILE; or the token itself: QMD_TOKEN]",
+)
+@click.option(
+    "--ca-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="QMD_CA_FILE",
+    help="The authority (PEM) of its certificate.  [environment: QMD_CA_FILE]",
+)
 @click.version_option(package_name="qmd", prog_name="qmd", message="%(prog)s %(version)s")
 @click.pass_context
-def main(context: click.Context, config: Path | None) -> None:
+def main(
+    context: click.Context,
+    config: Path | None,
+    host: str | None,
+    token_file: Path | None,
+    ca_file: Path | None,
+) -> None:
     """A queue manager that speaks the Microsoft Message Queuing protocol.
 
     A queue is named by any spelling: orders, orders@hostb, orders@10.0.0.5:1802,
@@ -64,4 +91,4 @@ def main(context: click.Context, config: Path | None) -> None:
     """
     if os.environ.get("NO_COLOR"):
         context.color = False
-    context.obj = Configuration(config)
+    context.obj = Configuration(config, host=host, token_file=token_file, ca_file=ca_file)

@@ -20,7 +20,15 @@ class Configuration:
 
     DEFAULT: ClassVar[Path] = Path("/etc/qmd/qmd.toml")
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        host: str | None = None,
+        token_file: Path | None = None,
+        ca_file: Path | None = None,
+    ) -> None:
+        self.host, self.token_file, self.ca_file = host, token_file, ca_file
         self.path = path or self.DEFAULT
         self._is_named = path is not None
 
@@ -40,6 +48,9 @@ class Configuration:
         """A client of the daemon, to be used as a context manager.  Raises ConfigError."""
         from qmd.client import connect
 
+        if self.host:
+            where = self.host if "://" in self.host else f"tls://{self.host}"
+            return connect(where, token_file=self.token_file, ca_file=self.ca_file)
         return connect(self.settings().control.socket)
 
     def ask(self, verb: Callable[[QueueManager], Awaitable[T]]) -> T:

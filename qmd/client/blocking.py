@@ -33,10 +33,25 @@ from qmd.client.transaction import Transaction
 T = TypeVar("T")
 
 
-def connect(path: str | os.PathLike[str], *, reconnect_s: float = RECONNECT_S) -> Blocking:
+def connect(
+    path: str | os.PathLike[str],
+    *,
+    reconnect_s: float = RECONNECT_S,
+    token_file: str | os.PathLike[str] | None = None,
+    ca_file: str | os.PathLike[str] | None = None,
+    client_certificate: str | os.PathLike[str] | None = None,
+    client_key: str | os.PathLike[str] | None = None,
+) -> Blocking:
     """`with connect(...) as qm`: a `QueueManager` whose methods wait for their result."""
-    loop = LoopThread()
-    return Blocking(connect_async(path, reconnect_s=reconnect_s), loop, owns_loop=True)
+    queue_manager = connect_async(
+        path,
+        reconnect_s=reconnect_s,
+        token_file=token_file,
+        ca_file=ca_file,
+        client_certificate=client_certificate,
+        client_key=client_key,
+    )
+    return Blocking(queue_manager, LoopThread(), owns_loop=True)
 
 
 class LoopThread:

@@ -18,11 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from qmd import frames
+from qmd.client.address import Address, SocketAddress
 from qmd.client.connection import Connection, open_connection
 from qmd.client.errors import (
     ClientError,
+    LoginRefused,
     NotConnected,
     OutcomeUnknown,
+    QueueManagerError,
     Stopping,
     TooLarge,
 )
@@ -57,8 +60,8 @@ class Patience:
 class Caller:
     """What all parts of a `QueueManager` make their requests with."""
 
-    def __init__(self, path: Path, *, reconnect_s: float) -> None:
-        self._path = path
+    def __init__(self, path: Path | Address, *, reconnect_s: float) -> None:
+        self._path = SocketAddress(path) if isinstance(path, Path) else path
         self._reconnect_s = reconnect_s
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
@@ -168,6 +171,8 @@ class Caller:
             try:
                 self._connection = await self._open()
                 return self._connection
+            except LoginRefused:
+                raise
             except NotConnected as failure:
                 await patience.wait(failure)
         raise NotConnected("this client was closed", "connect again", code="client_closed")
@@ -175,7 +180,16 @@ class Caller:
     async def _open(self) -> Connection:
         connection = await open_connection(self._path)
         try:
-            hello = await connection.ask(frames.Hello, frames.VERSION)
+            verb, arguments = self._path.greeting()
+            try:
+                hello = await connection.ask(verb, *arguments)
+            except QueueManagerError as refusal:
+                if refusal.code not in ("versions_differ", "token_refused", "login_first"):
+                    raise
+                # Nobody can do better by trying again.
+                raise LoginRefused(
+                    f"{self._path}: {refusal.text}", refusal.remedy, code=refusal.code
+                ) from refusal
             self._check(hello)
         except BaseException:
             await connection.close()

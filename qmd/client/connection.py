@@ -16,15 +16,14 @@ from typing import Any, cast
 import msgspec
 
 from qmd import frames
+from qmd.client.address import RESTART_ADVICE, Address, SocketAddress
 from qmd.client.errors import NotConnected, TooLarge, refusal
-
-RESTART_ADVICE = "see whether the daemon runs (qmd serve)"
 
 
 class Connection(asyncio.Protocol):
     """Made by `open_connection`; lives until the other end or `close` ends it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | Address) -> None:
         self._path = path
         self._loop = asyncio.get_running_loop()
         self._buffer = frames.FrameBuffer()
@@ -142,27 +141,7 @@ class Connection(asyncio.Protocol):
                 future.set_exception(NotConnected(fault.text, fault.remedy, code=fault.code))
 
 
-async def open_connection(path: Path) -> Connection:
-    """Connect to the control socket at `path`.  Raises NotConnected."""
-    loop = asyncio.get_running_loop()
-    try:
-        _, connection = await loop.create_unix_connection(lambda: Connection(path), str(path))
-    except FileNotFoundError:
-        raise NotConnected(
-            f"there is no control socket at {path}",
-            "start the daemon (qmd serve), or name its configuration (--config, QMD_CONFIG)",
-            code="no_control_socket",
-        ) from None
-    except PermissionError:
-        raise NotConnected(
-            f"the control socket {path} may not be used by this user",
-            "join the group that owns it, or ask whoever runs the daemon",
-            code="control_socket_forbidden",
-        ) from None
-    except OSError as error:
-        raise NotConnected(
-            f"nobody answers at {path} ({error.strerror or error})",
-            RESTART_ADVICE,
-            code="daemon_not_answering",
-        ) from error
-    return connection
+async def open_connection(where: Path | Address) -> Connection:
+    """Connect to the control socket at a path, or to a daemon elsewhere.  Raises NotConnected."""
+    address = SocketAddress(where) if isinstance(where, Path) else where
+    return await address.open(lambda: Connection(address))

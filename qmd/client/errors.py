@@ -8,6 +8,7 @@
     │   ├── NotTaken  Stopping  TransactionAborted
     │   └── DirectoryFailed
     ├── NotConnected         nobody answers; nothing of the request was done
+    │   └── LoginRefused     another release, or a token that is not known there
     ├── OutcomeUnknown       the connection broke while a change was under way
     └── NotHandedOver        closed while received messages were still waiting to be read
 
@@ -141,6 +142,10 @@ class DirectoryFailed(QueueManagerError):
 
 class NotConnected(ClientError):
     """Nobody answers at the control socket.  The request was not done."""
+
+
+class LoginRefused(NotConnected):
+    """The daemon answers, and does not let this client in."""
 
 
 class OutcomeUnknown(ClientError):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 from qmd import frames
+from qmd.client.address import Address, address_of
 from qmd.client.caller import Caller
 from qmd.client.choice import chosen
 from qmd.client.directory import Directory
@@ -45,13 +46,32 @@ class Moved(NamedTuple):
 Facts = dict[str, Any]  # what the queue manager tells about a queue, a session, itself
 
 
-def connect(path: str | os.PathLike[str], *, reconnect_s: float = RECONNECT_S) -> QueueManager:
+def connect(
+    path: str | os.PathLike[str],
+    *,
+    reconnect_s: float = RECONNECT_S,
+    token_file: str | os.PathLike[str] | None = None,
+    ca_file: str | os.PathLike[str] | None = None,
+    client_certificate: str | os.PathLike[str] | None = None,
+    client_key: str | os.PathLike[str] | None = None,
+) -> QueueManager:
     """A client of the daemon whose control socket is `path`: `async with connect(...) as qm`.
+
+    Of one on another host `path` is "tls://host:port"; then the token is read from `token_file` (or
+    what QMD_TOKEN_FILE names, or QMD_TOKEN), and its certificate must be signed by an authority of
+    `ca_file` (QMD_CA_FILE; else of the system).  Raises NotConnected for files that cannot be read.
 
     When the connection is lost it comes back by itself; `reconnect_s` is how long
     that is tried before NotConnected (or OutcomeUnknown) is raised.
     """
-    return QueueManager(Path(path), reconnect_s=reconnect_s)
+    address = address_of(
+        path,
+        token_file=token_file,
+        ca_file=ca_file,
+        client_certificate=client_certificate,
+        client_key=client_key,
+    )
+    return QueueManager(address, reconnect_s=reconnect_s)
 
 
 class QueueManager:
@@ -61,7 +81,7 @@ class QueueManager:
     something, OutcomeUnknown too.
     """
 
-    def __init__(self, path: Path, *, reconnect_s: float) -> None:
+    def __init__(self, path: Path | Address, *, reconnect_s: float) -> None:
         self._caller = Caller(path, reconnect_s=reconnect_s)
         self._receiver = Receiver(self._caller)
         #: Fixed ranges of queues and staged sends, for data pipelines.

@@ -42,6 +42,8 @@ LAYERS: dict[str, set[str]] = {
     },
     "qmd.daemon": THE_DAEMONS,
     "qmd.control": THE_DAEMONS,
+    "qmd.remote_control": THE_DAEMONS,
+    "qmd.remote_tokens": set(),
     "qmd": THE_DAEMONS,  # the queue manager, its queues and its connections
     # It is a client like any other; and heavy libraries are its alone.
     "pipeline": {
@@ -58,13 +60,18 @@ LAYERS: dict[str, set[str]] = {
 # Of what a layer may import, what stands above it.
 ABOVE: dict[str, set[str]] = {
     "qmd.daemon": {"qmd.cli", "qmd.client", "qmd.__main__"},
-    "qmd.control": {"qmd.cli", "qmd.client", "qmd.__main__", "qmd.daemon"},
-    "qmd": {"qmd.cli", "qmd.client", "qmd.__main__", "qmd.daemon", "qmd.control"},
+    "qmd.control": {"qmd.cli", "qmd.client", "qmd.__main__", "qmd.daemon", "qmd.remote_control"},
+    "qmd.remote_control": {"qmd.cli", "qmd.client", "qmd.__main__", "qmd.daemon"},
+    "qmd": {
+        *("qmd.cli", "qmd.client", "qmd.__main__", "qmd.daemon", "qmd.control"),
+        "qmd.remote_control",
+    },
 }
 # What single modules know beyond their layer, and why.
 EXCEPTIONS: dict[str, set[str]] = {
     "qmd.cli.service": {"qmd.service", "qmd.log"},  # the command becomes the service
     "qmd.cli.transaction": {"psycopg"},  # an extra, imported when it is used
+    "qmd.cli.remote": {"qmd.remote_tokens"},  # it writes the file that the daemon reads
     "qmd.cli.serve": {"qmd.daemon"},  # the command becomes the daemon
     # It looks into a data folder that no daemon has.
     "qmd.cli.check": {

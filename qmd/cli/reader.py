@@ -1,0 +1,54 @@
+"""`qmd reader`: who reads queues in batches, and what is reserved for them."""
+
+from __future__ import annotations
+
+import click
+
+from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.parameters import json_option
+
+
+@click.group()
+def reader() -> None:
+    """Look at the readers of data pipelines, and release what they hold."""
+
+
+@reader.command("list")
+@json_option
+@pass_configuration
+def list_(configuration: Configuration, as_json: bool) -> None:
+    """List readers with their queues: how far each is, and what is reserved for it."""
+    from qmd.cli.output import print_rows
+
+    readers = configuration.ask(lambda qm: qm.pipeline.list_readers())
+    columns = [
+        ("READER", "reader"),
+        ("QUEUE", "name"),
+        ("CONSUMED TO", "position"),
+        ("RESERVED TO", "reserved"),
+        ("RESERVED", "messages"),
+        ("READY", "ready"),
+        ("QUIET FOR S", "quiet_s"),
+    ]
+    print_rows(readers, columns, as_json=as_json, none="no readers")
+
+
+@reader.command()
+@click.argument("name")
+@click.option("--queue", default="", help="Only what it has to do with this queue.")
+@click.option("--forget", is_flag=True, help="Forget the reader; one of its name begins anew.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be released.")
+@pass_configuration
+def release(
+    configuration: Configuration, name: str, queue: str, forget: bool, dry_run: bool
+) -> None:
+    """Give the messages back that are reserved for reader NAME.
+
+    They are ready for everybody again. A pipeline that still runs as this reader is refused from
+    now on, and its checkpoint cannot go on where it has to read a batch again.
+    """
+    released = configuration.ask(
+        lambda qm: qm.pipeline.release_reader(name, queue, dry_run=dry_run, forget=forget)
+    )
+    would = "would be " if dry_run else ""
+    click.echo(f"{released.messages} messages {would}ready again")

@@ -1,0 +1,116 @@
+"""`qmd remote`: who may use the control protocol from other hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.parameters import json_option
+
+
+@click.group()
+def remote() -> None:
+    """The control protocol over TCP with TLS, for pipelines and operators elsewhere."""
+
+
+@remote.group()
+def token() -> None:
+    """Tokens: who may ask for what. They work at once, without a restart."""
+
+
+@token.command()
+@click.argument("name")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice(("read", "write", "admin")),
+    required=True,
+    help="read: look, receive, reserve; write: send, publish; admin: everything.",
+)
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    help="Only these queues; * and ? stand for anything, `orders;*` for subqueues and journal.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A new file for the token; without it, it is printed.",
+)
+@pass_configuration
+def create(
+    configuration: Configuration,
+    name: str,
+    scopes: tuple[str, ...],
+    queues: tuple[str, ...],
+    output: Path | None,
+) -> None:
+    """Make a token called NAME. It is shown once; the daemon keeps its hash only."""
+    import os
+
+    from qmd.remote_tokens import create as create_token
+
+    path = configuration.settings().remote.tokens
+    if output is not None and output.exists():
+        raise click.ClickException(f"there is a {output} already")
+    with _explained():
+        made = create_token(path, name, frozenset(scopes), queues)
+    if output is None:
+        click.echo(made)
+        return
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(made + "\n")
+    click.echo(f"the token is in {output}", err=True)
+
+
+@token.command("list")
+@json_option
+@pass_configuration
+def list_(configuration: Configuration, as_json: bool) -> None:
+    """List tokens: their names, what they are for, since when."""
+    from qmd.cli.output import print_rows
+    from qmd.remote_tokens import read
+
+    with _explained():
+        grants = read(configuration.settings().remote.tokens)
+    rows = [
+        {
+            "name": grant.name,
+            "scopes": ",".join(sorted(grant.scopes)),
+            "queues": ",".join(grant.queues),
+            "made": grant.made,
+        }
+        for grant in grants
+    ]
+    columns = [("NAME", "name"), ("SCOPES", "scopes"), ("QUEUES", "queues"), ("MADE", "made")]
+    print_rows(rows, columns, as_json=as_json, none="no tokens")
+
+
+@token.command()
+@click.argument("name")
+@pass_configuration
+def revoke(configuration: Configuration, name: str) -> None:
+    """Take token NAME back: whoever uses it is turned away within a second or two."""
+    from qmd.remote_tokens import revoke as revoke_token
+
+    with _explained():
+        if not revoke_token(configuration.settings().remote.tokens, name):
+            raise click.ClickException(f"there is no token {name}")
+    click.echo(f"token {name} is good for nothing any more")
+
+
+class _explained:
+    """What goes wrong with the file, as one line."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        from qmd.remote_tokens import TokenFileError
+
+        if isinstance(error, TokenFileError | OSError):
+            raise click.ClickException(str(error)) from error

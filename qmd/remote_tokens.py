@@ -1,0 +1,175 @@
+"""Who may use the control protocol from elsewhere: tokens, kept as hashes in a file.
+
+    # name       scopes      queues           made        SHA-256 of the token
+    archive      read        orders,orders;*  2026-01-31  9f86d081884c7d65...
+
+A token is 32 random bytes: a fast hash is enough for what nobody can guess, and the file is of no
+use to who reads it.  The command line writes the file, the daemon reads it when it has changed.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import hashlib
+import hmac
+import os
+import secrets
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+PREFIX = "qmd_"
+TOKEN_CHARACTERS_MAX = 200
+SCOPES = ("read", "write", "admin")
+_HEAD = "# Tokens of the remote control protocol; made by `qmd remote token create`.\n"
+
+
+class TokenFileError(Exception):
+    """The file cannot be read, or is not what this module writes."""
+
+
+class Grant(NamedTuple):
+    """What a token is good for."""
+
+    name: str
+    scopes: frozenset[str]
+    queues: tuple[str, ...]  # patterns; ("*",): all of them
+    made: str
+    digest: str
+
+    @property
+    def everywhere(self) -> bool:
+        return "*" in self.queues
+
+    def may(self, scope: str) -> bool:
+        return scope in self.scopes or "admin" in self.scopes
+
+    def reaches(self, queue: str) -> bool:
+        r"""Whether a queue is among its own: by `private$\orders`, or `orders`."""
+        bare = queue.removeprefix("private$\\")
+        return any(
+            fnmatchcase(queue, pattern) or fnmatchcase(bare, pattern) for pattern in self.queues
+        )
+
+
+def digest_of(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class TokenFile:
+    """The tokens as the file has them now."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._state: tuple[int, int, int] | None = None
+        self._grants: tuple[Grant, ...] = ()
+
+    def grants(self) -> tuple[Grant, ...]:
+        """Raises TokenFileError.  A file that is not there has none."""
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            self._state, self._grants = None, ()
+            return ()
+        except OSError as error:
+            raise TokenFileError(f"{self._path} cannot be read: {error.strerror}") from error
+        state = found.st_mtime_ns, found.st_size, found.st_ino
+        if state != self._state:
+            self._grants = tuple(read(self._path))
+            self._state = state
+        return self._grants
+
+    def find(self, token: str) -> Grant | None:
+        """Whose token it is; looks at all of them, so that the time says nothing."""
+        wanted = digest_of(token[:TOKEN_CHARACTERS_MAX])
+        found: Grant | None = None
+        for grant in self.grants():
+            if hmac.compare_digest(grant.digest, wanted):
+                found = grant
+        return found
+
+    def still_has(self, grant: Grant) -> bool:
+        return grant in self.grants()
+
+
+def read(path: Path) -> list[Grant]:
+    """Raises TokenFileError."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise TokenFileError(f"{path} cannot be read: {error}") from error
+    grants = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            name, scopes, queues, made, digest = line.split("\t")
+        except ValueError as error:
+            raise TokenFileError(f"{path}, line {number}: five columns are required") from error
+        chosen = frozenset(scopes.split(","))
+        if not chosen <= set(SCOPES) or len(digest) != 64:
+            raise TokenFileError(f"{path}, line {number}: it is no token's")
+        grants.append(Grant(name, chosen, tuple(queues.split(",")), made, digest))
+    return grants
+
+
+def create(
+    path: Path, name: str, scopes: frozenset[str], queues: tuple[str, ...], *, today: str = ""
+) -> str:
+    """Add a token; it is returned, and kept nowhere.  Raises TokenFileError, OSError."""
+    grants = read(path)
+    if any(grant.name == name for grant in grants):
+        raise TokenFileError(f"there is a token {name} already")
+    if not name or any(each in "\t\r\n#" for each in name + "".join(queues)):
+        raise TokenFileError("a name or queue with such characters cannot be written down")
+    token = PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(32)).decode().rstrip("=")
+    made = today or datetime.datetime.now(datetime.UTC).date().isoformat()
+    folded = tuple(queue.casefold() for queue in queues) or ("*",)
+    _write(path, [*grants, Grant(name, scopes, folded, made, digest_of(token))])
+    return token
+
+
+def revoke(path: Path, name: str) -> bool:
+    """Whether there was one of that name.  Raises TokenFileError, OSError."""
+    grants = read(path)
+    left = [grant for grant in grants if grant.name != name]
+    if len(left) == len(grants):
+        return False
+    _write(path, left)
+    return True
+
+
+def _write(path: Path, grants: list[Grant]) -> None:
+    """All or nothing, readable by its owner only."""
+    lines = [
+        "\t".join(
+            (
+                each.name,
+                ",".join(sorted(each.scopes)),
+                ",".join(each.queues),
+                each.made,
+                each.digest,
+            )
+        )
+        for each in grants
+    ]
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        owner = path.stat()
+    except FileNotFoundError:
+        owner = path.parent.stat()
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(_HEAD + "".join(f"{line}\n" for line in lines))
+            file.flush()
+            os.fsync(file.fileno())
+            if os.geteuid() == 0:  # the daemon has to read it
+                os.chown(temporary, owner.st_uid, owner.st_gid)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

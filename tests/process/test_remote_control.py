@@ -1,0 +1,283 @@
+"""The control protocol from elsewhere: TLS, tokens, and clients that mean no good."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from qmd import frames
+from qmd.client import LoginRefused, NotConnected, QueueManagerError, blocking, new_message
+from qmd.client.address import RemoteAddress
+from qmd.pipeline_frames import Attempt
+from qmd.remote_tokens import create, revoke
+from tests.process.harness import Daemon, free_port
+
+PATIENCE_S = 20.0
+
+
+def make_certificates(folder: Path) -> None:
+    """An authority, and a certificate of it for localhost."""
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl(*new, "-x509", "-days", "30", "-subj", "/CN=Authority", "-keyout", "ca.key",
+            "-out", "ca.crt")  # fmt: skip
+    openssl(*new, "-subj", "/CN=localhost", "-keyout", "remote.key", "-out", "remote.csr")
+    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    openssl("x509", "-req", "-in", "remote.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-days", "30",
+            "-CAcreateserial", "-extfile", "names", "-out", "remote.crt")  # fmt: skip
+
+
+class Remote:
+    """A daemon that listens for clients from elsewhere."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self.folder = folder
+        settings = {"remote": {"enabled": True, "port": self.port, "login_timeout": "1s"}}
+        self.daemon = Daemon(folder / "qmd", settings=settings)
+        make_certificates(folder / "qmd")
+        self.ca_file = folder / "qmd" / "ca.crt"
+        self.tokens = folder / "qmd" / "remote-tokens"
+        self.daemon.start()
+
+    def token(self, *scopes: str, queues: tuple[str, ...] = (), name: str = "t") -> Path:
+        """A file with a new token."""
+        path = self.folder / f"{name}.token"
+        path.write_text(create(self.tokens, name, frozenset(scopes), queues) + "\n")
+        return path
+
+    def connect(self, token: Path, host: str = "localhost") -> blocking.Blocking:
+        return blocking.connect(
+            f"tls://{host}:{self.port}", token_file=token, ca_file=self.ca_file, reconnect_s=2
+        )
+
+    @contextlib.contextmanager
+    def raw(self) -> Iterator[ssl.SSLSocket]:
+        context = ssl.create_default_context(cafile=self.ca_file)
+        with (
+            socket.create_connection(("localhost", self.port), PATIENCE_S) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as secret,
+        ):
+            yield secret
+
+
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
+    remote = Remote(tmp_path_factory.mktemp("remote"))
+    with blocking.connect(remote.folder / "qmd" / "qmd.sock") as qm:
+        qm.create_queue("orders")
+        qm.create_queue("secret")
+    yield remote
+    remote.daemon.terminate()
+
+
+def peek_for_ever(qm: blocking.Blocking) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        qm.peek("orders")
+        time.sleep(0.1)
+
+
+def closed_by_peer(connection: ssl.SSLSocket) -> bool:
+    connection.settimeout(PATIENCE_S)
+    try:
+        while connection.recv(65536):
+            pass
+    except (ConnectionError, ssl.SSLError):
+        pass
+    return True
+
+
+def test_a_client_elsewhere_does_what_its_token_is_for(remote: Remote) -> None:
+    token = remote.token("read", "write", name="both")
+    with remote.connect(token) as qm:
+        qm.send("orders", b"one")
+        qm.pipeline.stage(
+            "etl", 0, partition=0, attempt="a", messages=[new_message("orders", b"two")]
+        )
+        assert qm.pipeline.publish("etl", 0, [Attempt(0, "a", 1)]).published
+        run = qm.pipeline.open_reader("archive", ["orders"])
+        [queue] = run.queues
+        assert qm.pipeline.reserve(run, queue.queue, queue.position).end == 2
+        rows = list(qm.pipeline.read(queue.queue, reader="archive"))
+        assert sum(each.count for each in rows) == 2
+        assert qm.pipeline.consume(run, {queue.queue: 2}).messages == 2
+        with pytest.raises(QueueManagerError) as refused:
+            qm.create_queue("more")
+        assert refused.value.code == "scope_missing"
+
+
+def test_a_token_reaches_its_queues_by_no_other_name(remote: Remote) -> None:
+    token = remote.token("read", "write", queues=("orders",), name="narrow")
+    spellings = (
+        "secret",
+        "private$\\secret",
+        "DIRECT=OS:.\\private$\\SECRET",
+        "DIRECT=OS:localhost\\private$\\secret",
+        "DIRECT=OS:.\\private$\\orders,DIRECT=OS:.\\private$\\secret",
+        "orders;journal",
+        "DIRECT=TCP:10.9.8.7\\private$\\orders",
+    )
+    with remote.connect(token) as qm:
+        qm.send("private$\\ORDERS", b"mine")
+        qm.receive("orders")
+        for spelling in spellings:
+            for ask in (
+                lambda name=spelling: qm.send(name, b"x"),
+                lambda name=spelling: qm.peek(name),
+                lambda name=spelling: qm.pipeline.read_range(name),
+                lambda name=spelling: qm.pipeline.stage(
+                    "q", 0, partition=0, attempt="a", messages=[new_message(name, b"")]
+                ),
+            ):
+                with pytest.raises(QueueManagerError) as refused:
+                    ask()
+                assert refused.value.code == "queue_not_granted", spelling
+        with pytest.raises(QueueManagerError) as refused:
+            qm.list_queues()
+        assert refused.value.code == "queue_not_granted"
+
+
+def test_who_may_only_look_cannot_send(remote: Remote) -> None:
+    with remote.connect(remote.token("read", name="reader")) as qm:
+        qm.peek("orders")
+        with pytest.raises(QueueManagerError) as refused:
+            qm.send("orders", b"x")
+        assert refused.value.code == "scope_missing"
+    with remote.connect(remote.token("write", name="writer")) as qm:
+        qm.send("orders", b"x")
+        with pytest.raises(QueueManagerError) as refused:
+            qm.receive("orders")
+        assert refused.value.code == "scope_missing"
+
+
+def test_a_wrong_token_and_a_revoked_one_are_turned_away(remote: Remote, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.write_text("qmd_" + "A" * 43)
+    with pytest.raises(LoginRefused) as refused, remote.connect(wrong):
+        pass
+    assert refused.value.code == "token_refused"
+    token = remote.token("read", name="passing")
+    with remote.connect(token) as qm:
+        qm.peek("orders")
+        assert revoke(remote.tokens, "passing")
+        with pytest.raises((QueueManagerError, NotConnected)):
+            peek_for_ever(qm)
+    with pytest.raises(LoginRefused) as refused, remote.connect(token):
+        pass
+    assert refused.value.code == "token_refused"
+
+
+def test_a_certificate_of_somebody_else_is_not_trusted(remote: Remote, tmp_path: Path) -> None:
+    token = remote.token("read", name="careful")
+    make_certificates(tmp_path)
+    where = f"tls://localhost:{remote.port}"
+    with (
+        pytest.raises(NotConnected) as refused,
+        blocking.connect(where, token_file=token, ca_file=tmp_path / "ca.crt"),
+    ):
+        pass
+    assert refused.value.code == "remote_certificate_refused"
+    with (
+        pytest.raises(NotConnected) as refused,
+        blocking.connect(f"tls://127.0.0.2:{free_port()}", token_file=token),
+    ):
+        pass
+    assert refused.value.code == "remote_unreachable"
+    with pytest.raises(NotConnected) as refused:
+        blocking.connect(f"tcp://example.com:{remote.port}", token_file=token)
+    assert refused.value.code == "bad_remote_address"
+    with pytest.raises(NotConnected) as refused:
+        blocking.connect(where, token_file=tmp_path / "nothing")
+    assert refused.value.code == "remote_token_unreadable"
+
+
+def test_a_token_is_in_no_text(remote: Remote) -> None:
+    address = RemoteAddress("localhost", remote.port, "qmd_very-secret")
+    assert "secret" not in f"{address} {address!r}"
+    token = remote.token("read", name="quiet").read_text().strip()
+    assert token not in remote.tokens.read_text()
+    assert token not in remote.daemon.log.read_text()
+
+
+def test_the_command_line_works_from_elsewhere(remote: Remote) -> None:
+    token = remote.token("admin", name="operator")
+    words = ("--host", f"localhost:{remote.port}", "--token-file", str(token))
+    words += ("--ca-file", str(remote.ca_file))
+    assert b"orders" in remote.daemon.cli(*words, "queue", "list").stdout
+    assert b"operator" in remote.daemon.cli("remote", "token", "list").stdout
+
+
+# Those that mean no good.
+
+
+def test_nothing_is_answered_before_the_login(remote: Remote) -> None:
+    for request in (frames.Status(1), frames.Peek(1, "orders"), frames.Hello(1)):
+        with remote.raw() as connection:
+            connection.sendall(frames.frame(request))
+            (length,) = struct.unpack("<I", connection.recv(4))
+            reply = frames.decode_reply(connection.recv(length))
+            assert isinstance(reply, frames.Refused)
+            assert reply.code == "login_first"
+            assert closed_by_peer(connection)  # it took too long
+
+
+def test_who_says_nothing_or_nonsense_is_hung_up_on(remote: Remote) -> None:
+    for nonsense in (
+        b"",
+        b"\0",
+        struct.pack("<I", 1 << 31) + b"x" * 100,
+        struct.pack("<I", 5000) + b"x" * 5000,
+        frames.frame(frames.Login(1, 99, "x")),
+        b"GET / HTTP/1.1\r\n\r\n",
+    ):
+        with remote.raw() as connection:
+            connection.sendall(nonsense)
+            assert closed_by_peer(connection)
+    with socket.create_connection(("localhost", remote.port), PATIENCE_S) as plain:
+        plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        plain.settimeout(PATIENCE_S)
+        with contextlib.suppress(ConnectionError):
+            while plain.recv(4096):
+                pass
+    with remote.connect(remote.token("read", name="after")) as qm:
+        qm.peek("orders")
+
+
+def test_a_flood_of_guesses_leaves_the_daemon_alone(remote: Remote) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(80):  # more than may connect at once
+            with contextlib.suppress(OSError):
+                connection = stack.enter_context(remote.raw())
+                connection.sendall(frames.frame(frames.Login(1, frames.VERSION, "guess")) * 10)
+        with blocking.connect(remote.folder / "qmd" / "qmd.sock") as qm:
+            assert qm.status()["name"]
+    with remote.connect(remote.token("read", name="later")) as qm:
+        qm.peek("orders")
+
+
+def test_without_tls_only_loopback_and_only_if_said_so(tmp_path: Path) -> None:
+    port = free_port()
+    settings = {"remote": {"enabled": True, "port": port, "plain_on_loopback": True}}
+    daemon = Daemon(tmp_path / "plain", settings=settings)
+    token = tmp_path / "token"
+    token.write_text(create(tmp_path / "plain" / "remote-tokens", "t", frozenset({"read"}), ()))
+    daemon.start()
+    with blocking.connect(f"tcp://127.0.0.1:{port}", token_file=token) as qm:
+        assert qm.status()["name"]
+    daemon.terminate()
+    daemon.configure({"remote": {"address": "0.0.0.0"}})
+    process = daemon.spawn()
+    assert process.wait(PATIENCE_S) != 0
+    assert "remote_not_secret" in daemon.log.read_text()
