@@ -123,6 +123,14 @@ ENTRIES = (
         "bad_name",
     ),
     Entry(
+        7014,
+        "list_is_empty",
+        "The destination stands for no queue at all.",
+        "It is a distribution list without members, or of lists without members.",
+        "Add a member: `qmd dl add NAME QUEUE`.",
+        "bad_name",
+    ),
+    Entry(
         7030,
         "directory_identity_differs",
         "The directory knows the queue manager of this computer by another id than its own.",

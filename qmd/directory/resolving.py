@@ -202,6 +202,12 @@ class Resolver:
         targets = tuple(target for targets, _ in found for target in targets)
         if len(targets) > TARGETS_MAX:
             raise _too_many(name)
+        if not targets:
+            raise Refusal(
+                "list_is_empty",
+                f"{name} stands for no queue: a message to it would get nowhere",
+                "Add a member: qmd dl add NAME QUEUE",
+            )
         return self._keep(name, Resolution(name, targets, min(expiry for _, expiry in found)))
 
     # Spellings.

@@ -130,8 +130,13 @@ async def show_list(manager: QueueManager, request: frames.ShowList) -> Value:
 
 async def expand_list(manager: QueueManager, request: frames.ExpandList) -> list[Value]:
     entry = await _find_list(manager, request.name)
-    found = await manager.resolver.resolve(DistributionListName(entry.guid))
-    rows = []
+    rows: list[Value] = []
+    try:
+        found = await manager.resolver.resolve(DistributionListName(entry.guid))
+    except Refusal as refusal:
+        if refusal.code == "list_is_empty":
+            return rows
+        raise
     for target in found.targets:
         path = None
         if isinstance(target.name, PublicName):

@@ -248,3 +248,13 @@ def test_without_a_directory_paths_are_direct_names_and_lists_are_refused():
             assert caught.value.code == "name_needs_directory"
 
     asyncio.run(main())
+
+
+@with_desk()
+async def test_a_list_of_nobody_is_refused_and_one_of_several_elements_may_be(desk: Desk) -> None:
+    await desk.write("[[list]]\nname = 'a'\n[[list]]\nname = 'b'\nmembers = ['list:a']\n")
+
+    with pytest.raises(Refusal, match="stands for no queue"):
+        await desk.resolve("list:b")
+
+    assert await desk.names("list:b,q1@h") == [r"DIRECT=OS:h\private$\q1"]
