@@ -1,7 +1,7 @@
 """A disk that can lose its power: what was synced is there afterwards, the rest perhaps.
 
-Each file is there twice: as the system shows it (`content`: the page cache), and as the disk has it
-(`durable`), with the writes that lie between them in order.  A sync brings them over.  Names of new
+Each file is there twice: as the system shows it (the page cache), and as the disk has it, with the
+writes that lie between them in order (contents.py).  A sync brings them over.  Names of new
 and removed files are durable only after a sync of their folder, which is one for the whole disk.
 
     a process dies    everything stays
@@ -14,6 +14,7 @@ and removed files are durable only after a sync of their folder, which is one fo
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import random
 import zlib
@@ -24,6 +25,7 @@ from typing import Any
 
 from storage.disk import Disk as StorageDisk
 from storage.disk import Lock
+from tests.simulation.contents import Contents, apply, new_contents
 
 SECTOR_BYTES = 512
 
@@ -51,39 +53,34 @@ class PowerIsOff(OSError):
 
 
 class File:
-    """One file.  `writes`: (offset, data), or (size, None) for a truncation."""
+    """One file."""
 
-    __slots__ = (
-        "content",
-        "durable",
-        "durably_exists",
-        "exists",
-        "lock",
-        "phantom_bytes",
-        "writes",
-    )
+    __slots__ = ("contents", "durably_exists", "exists", "lock", "phantom_bytes")
 
-    def __init__(self) -> None:
-        self.content = bytearray()
-        self.durable = bytearray()
-        self.writes: list[tuple[int, bytes | None]] = []
+    def __init__(self, contents: Contents | None = None) -> None:
+        self.contents = new_contents() if contents is None else contents
         self.exists = True
         self.durably_exists = False
         self.phantom_bytes = 0  # takes up room without having content: the reserve
         self.lock: Any = None  # what those who have it open share: vfs.py
 
-    def settle(self) -> None:
-        for offset, data in self.writes:
-            apply(self.durable, offset, data)
-        self.writes.clear()
-
     def survivor(self) -> File:
         """The same file for those who open it after a crash: nothing open, nothing locked."""
-        file = File()
-        file.content, file.durable, file.writes = self.content, self.durable, self.writes
+        file = File(self.contents)
         file.exists, file.durably_exists = self.exists, self.durably_exists
         file.phantom_bytes = self.phantom_bytes
         return file
+
+
+class State(ctypes.Structure):
+    """What quick.c has to know of a disk."""
+
+    _fields_ = [
+        ("acts", ctypes.c_int64),  # writes, syncs and removals
+        ("generation", ctypes.c_int32),  # handles of an earlier one are dead
+        ("is_off", ctypes.c_int32),
+        ("needs_decision", ctypes.c_int32),  # each act may end in another way
+    ]
 
 
 class SimulatedDisk:
@@ -93,17 +90,59 @@ class SimulatedDisk:
         self.name = name
         self.random = source
         self.files: dict[str, File] = {}
-        self.generation = 0  # handles of an earlier one are dead
-        self.is_off = False
+        self.state = State()
         self.on_off: Callable[[], None] = lambda: None
         self.on_sync: Callable[[], None] = lambda: None
-        self.acts = 0  # writes, syncs and removals
         self.durable_version = 0  # another whenever other things are durable
-        self.off_at_act: int | None = None
+        self._off_at_act: int | None = None
         self.faults: dict[Fault, tuple[int, int]] = {}  # (from which act on, how often)
         self.faults_met = 0
-        self.capacity_bytes: int | None = None
-        self.digest: int | None = None  # of all acts, where somebody asks for it
+        self._capacity_bytes: int | None = None
+        self._digest: int | None = None
+
+    # What makes a difference to each act.
+
+    @property
+    def off_at_act(self) -> int | None:
+        """In which the power goes."""
+        return self._off_at_act
+
+    @off_at_act.setter
+    def off_at_act(self, act: int | None) -> None:
+        self._off_at_act = act
+        self._has_changed()
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        return self._capacity_bytes
+
+    @capacity_bytes.setter
+    def capacity_bytes(self, size: int | None) -> None:
+        self._capacity_bytes = size
+        self._has_changed()
+
+    @property
+    def digest(self) -> int | None:
+        """Of all acts, where somebody asks for it."""
+        return self._digest
+
+    @digest.setter
+    def digest(self, digest: int | None) -> None:
+        self._digest = digest
+        self._has_changed()
+
+    @property
+    def is_off(self) -> bool:
+        return bool(self.state.is_off)
+
+    def _has_changed(self) -> None:
+        self.state.needs_decision = bool(
+            self.state.is_off
+            or self.faults
+            or self._off_at_act is not None
+            or self._capacity_bytes is not None
+            or self._digest is not None
+        )
 
     # What the system does.
 
@@ -118,7 +157,7 @@ class SimulatedDisk:
             file = self.files[path] = File()
         else:  # its removal is not durable yet, nor is its emptiness
             file.exists = True
-            file.writes.append((0, None))
+            file.contents.truncate(0)
         return file
 
     def write(self, file: File, offset: int, data: bytes) -> None:
@@ -126,36 +165,31 @@ class SimulatedDisk:
             self.step()
         except PowerIsOff:
             if self.random.random() < 0.5:  # the last write may have reached the disk's cache
-                file.writes.append((offset, data))
+                file.contents.remember(offset, data)
             raise
         if self.faults and self.meets(Fault.WRITE_ERROR):
             raise OSError(errno.EIO, "the disk does not write")
-        content = file.content
-        end, size = offset + len(data), len(content)
+        end, size = offset + len(data), file.contents.size()
         if end > size and self.capacity_bytes is not None and end - size > self.free_bytes():
             self.faults_met += 1
             raise OSError(errno.ENOSPC, "the disk is full")
         if self.faults and self.meets(Fault.NO_SPACE):
             raise OSError(errno.ENOSPC, "the disk is full")
-        if self.digest is not None:
-            self.digest = zlib.crc32(data, self.digest ^ offset)
-        if offset > size:
-            content.extend(bytes(offset - size))
-        content[offset:end] = data
-        file.writes.append((offset, data))
+        if self._digest is not None:
+            self._digest = zlib.crc32(data, self._digest ^ offset)
+        file.contents.write(offset, data)
 
     def truncate(self, file: File, size: int) -> None:
         self.step()
-        apply(file.content, size, None)
-        file.writes.append((size, None))
+        file.contents.truncate(size)
 
     def sync(self, file: File) -> None:
         self.step()
         if self.faults and self.meets(Fault.SYNC_ERROR):
-            file.writes.clear()
+            file.contents.forget()
             raise OSError(errno.EIO, "the disk does not sync")
         self.durable_version += 1
-        file.settle()
+        file.contents.settle()
         self.on_sync()
 
     def sync_folder(self) -> None:
@@ -170,9 +204,9 @@ class SimulatedDisk:
         self.durable_version += 1
         file = self.files[path]
         file.exists = False
-        file.content = bytearray()
+        file.contents.empty()
         file.phantom_bytes = 0
-        file.writes.clear()
+        file.contents.forget()
         if durably or not file.durably_exists:
             del self.files[path]
 
@@ -182,34 +216,42 @@ class SimulatedDisk:
         return max(0, self.capacity_bytes - self.used_bytes())
 
     def used_bytes(self) -> int:
-        return sum(len(file.content) + file.phantom_bytes for file in self.files.values())
+        return sum(file.contents.size() + file.phantom_bytes for file in self.files.values())
 
     def step(self) -> None:
         """Every act that changes something may be the one in which the power goes."""
-        if self.is_off:
+        state = self.state
+        if state.is_off:
             raise PowerIsOff(errno.EIO, "the disk is off")
-        self.acts += 1
-        if self.off_at_act is not None and self.acts >= self.off_at_act:
-            self.is_off = True
+        state.acts += 1
+        if self._off_at_act is not None and state.acts >= self._off_at_act:
+            state.is_off = True
+            self._has_changed()
             self.on_off()
             raise PowerIsOff(errno.EIO, "the disk is off")
 
     def meets(self, fault: Fault) -> bool:
         planned = self.faults.get(fault)
-        if planned is None or self.acts < planned[0]:
+        if planned is None or self.state.acts < planned[0]:
             return False
         first, count = planned
         if count > 1:
             self.faults[fault] = (first, count - 1)
         else:
             del self.faults[fault]
+            self._has_changed()
         self.faults_met += 1
         return True
 
     # What goes wrong, and how it ends.
 
     def plan_fault(self, fault: Fault, *, after_acts: int, count: int = 1) -> None:
-        self.faults[fault] = (self.acts + after_acts, count)
+        self.faults[fault] = (self.state.acts + after_acts, count)
+        self._has_changed()
+
+    def forget_faults(self) -> None:
+        self.faults.clear()
+        self._has_changed()
 
     def process_died(self) -> None:
         """Its handles are gone; the system, with all that was written, lives on."""
@@ -219,7 +261,7 @@ class SimulatedDisk:
     def lose_power(self, kind: PowerLoss) -> None:
         self._reopen()
         self.durable_version += 1
-        self.faults.clear()
+        self.forget_faults()
         survivors = {}
         for path, file in self.files.items():
             is_kept = file.durably_exists
@@ -230,9 +272,9 @@ class SimulatedDisk:
             survivor = survivors[path] = File()
             survivor.durably_exists = True
             survivor.phantom_bytes = file.phantom_bytes
-            survivor.durable = file.durable
-            self._keep_some(survivor.durable, file.writes, kind)
-            survivor.content = bytearray(survivor.durable)
+            durable = bytearray(file.contents.durable)
+            self._keep_some(durable, file.contents.unsynced(), kind)
+            survivor.contents.shown_from(durable)
         self.files = survivors
 
     def wipe(self) -> None:
@@ -241,24 +283,18 @@ class SimulatedDisk:
         self.durable_version += 1
         self.files.clear()
 
-    def image(self, *, durable: bool) -> dict[str, bytes]:
-        """What a look at the disk would find: now, or after the worst loss of power."""
+    def image(self, *, durable: bool) -> dict[str, Contents]:
+        """What a look at the disk would find: now, or after the worst loss of power.  To be read
+        before anything else happens: these are the disk's own bytes."""
         return {
-            path: bytes(file.durable if durable else file.content)
+            path: file.contents.lend(durable=durable)
             for path, file in self.files.items()
             if (file.durably_exists if durable else file.exists)
         }
 
-    def load(self, image: dict[str, bytes]) -> None:
-        self.wipe()
-        for path, data in image.items():
-            file = self.files[path] = File()
-            file.content, file.durable = bytearray(data), bytearray(data)
-            file.durably_exists = True
-
     def _reopen(self) -> None:
-        self.generation += 1
-        self.is_off = False
+        self.state.generation += 1
+        self.state.is_off = False
         self.off_at_act = None
 
     def _keep_some(
@@ -286,14 +322,19 @@ class SimulatedDisk:
                     start = end
 
 
-def apply(content: bytearray, offset: int, data: bytes | None) -> None:
-    """A write; or, without data, a truncation to `offset`."""
-    if offset > len(content):
-        content.extend(bytes(offset - len(content)))
-    if data is None:
-        del content[offset:]
-    else:
-        content[offset : offset + len(data)] = data
+class BorrowedDisk(SimulatedDisk):
+    """What somebody else's disk holds, for a look at it: copied only where the look writes."""
+
+    def __init__(self, name: str, image: dict[str, Contents]) -> None:
+        super().__init__(name, random.Random(0))
+        self.files = {path: File(contents) for path, contents in image.items()}
+
+    def sync(self, file: File) -> None:
+        """Nothing of it is kept."""
+
+    def put_away(self) -> None:
+        """Whoever has a file open can only close it: a checkpoint would be for nothing."""
+        self._reopen()
 
 
 class SimulatedLock(Lock):
@@ -320,7 +361,7 @@ class DiskOfStorage(StorageDisk):
         """A simulated host never starts a second daemon; only who held it last matters."""
         path = f"{folder}/lock"
         file = self._disk.find(path) or self._disk.create(path)
-        was_abandoned = bool(file.content)
+        was_abandoned = file.contents.size() > 0
         with contextlib.suppress(OSError):
             self._disk.write(file, 0, b"1")
             self._disk.sync(file)
@@ -333,15 +374,15 @@ class DiskOfStorage(StorageDisk):
         file = self._disk.find(str(path))
         if file is None:
             return 0
-        if file.content:
-            self._disk.write(file, 0, bytes(file.content))
+        if file.contents.size():
+            self._disk.write(file, 0, bytes(file.contents.content))
         self._disk.sync(file)
         self._disk.sync_folder()
-        return len(file.content)
+        return file.contents.size()
 
     def file_bytes(self, path: Path) -> int:
         file = self._disk.find(str(path))
-        return 0 if file is None else len(file.content) + file.phantom_bytes
+        return 0 if file is None else file.contents.size() + file.phantom_bytes
 
     def free_bytes(self, folder: Path) -> int:
         return self._disk.free_bytes()

@@ -36,10 +36,10 @@ MISCHIEF_S = (2.0, 12.0)
 LONG = 0.06
 PATIENCE = 60.0
 WRITERS_MAX = 4
-MESSAGES_MAX = 120
+MESSAGES_MAX = 150
 # Some worlds are busy: long streams in great batches, and readers who take many at once.
-BUSY = 0.25
-BUSY_MESSAGES = (300, 1500)
+BUSY = 0.5
+BUSY_MESSAGES = (300, 2000)
 
 QUEUES = (
     Queue("orders", True),

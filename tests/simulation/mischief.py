@@ -59,7 +59,7 @@ class Mischief:
             host.interface.bytes_per_s = None
             disk = host.disk
             disk.off_at_act = None
-            disk.faults.clear()
+            disk.forget_faults()
             disk.capacity_bytes = None
             host.stall_probability = 0.01
             for process in (host.daemon, *host.applications.values()):
@@ -100,7 +100,7 @@ class Mischief:
             host.lose_power(kind, back_after_s=back_after_s)
 
     def lose_power_in_an_act(self, host: Host) -> None:
-        host.disk.off_at_act = host.disk.acts + self.random.randrange(1, 60)
+        host.disk.off_at_act = host.disk.state.acts + self.random.randrange(1, 60)
 
     def kill_daemon(self, host: Host) -> None:
         if host.daemon is not None:

@@ -19,12 +19,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from random import Random
 from typing import NamedTuple
 
 from tests.ledger import disagreements
 from tests.simulation import vfs
-from tests.simulation.disk import SimulatedDisk
+from tests.simulation.contents import Contents
+from tests.simulation.disk import BorrowedDisk
 
 _MARK = re.compile(rb"<message (\d+)>")
 _LOOKUP_BITS = 48
@@ -369,14 +369,14 @@ class Oracle:
                 )
 
 
-def examine(image: dict[str, bytes], host: str, *, with_log: bool = False) -> Found:
+def examine(image: dict[str, Contents], host: str, *, with_log: bool = False) -> Found:
     """What a host's database holds; `with_log`: and whether its log of events says the same.
 
     Raises sqlite3.Error when it cannot be read.
     """
-    disk = SimulatedDisk("oracle", Random(0))
+    own_paths = {path.replace(f"/{host}/", "/oracle/", 1): data for path, data in image.items()}
+    disk = BorrowedDisk("oracle", own_paths)
     vfs.mount(disk)
-    disk.load({path.replace(f"/{host}/", "/oracle/", 1): data for path, data in image.items()})
     if disk.find("/oracle/data/queues.db") is None:
         return Found({}, {}, {}, {})
     database = vfs.connect("/oracle/data/queues.db")
@@ -386,6 +386,7 @@ def examine(image: dict[str, bytes], host: str, *, with_log: bool = False) -> Fo
             return found._replace(contradictions=disagreements(database))
         return found
     finally:
+        disk.put_away()
         database.close()
 
 

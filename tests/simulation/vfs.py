@@ -16,6 +16,7 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any
 
+from tests.simulation.contents import QuickContents, quick
 from tests.simulation.disk import Fault, File, PowerIsOff, SimulatedDisk
 
 NAME = "simulated"
@@ -31,6 +32,7 @@ _OPEN_JOURNAL_OR_LOG = 0x800 | 0x4000 | 0x80000
 _SHARED, _RESERVED, _PENDING, _EXCLUSIVE = 1, 2, 3, 4
 _SHM_LOCK, _SHM_EXCLUSIVE = 2, 8
 _SHM_LOCKS = 8
+_SLOTS = 60  # so many may have a file open
 _PRNG_SEED = 28  # SQLITE_TESTCTRL_PRNG_SEED
 _JULIAN_1970_MS = 210_866_760_000_000
 #: IOCAP_POWERSAFE_OVERWRITE, as on Linux: a torn write spoils nothing beside what it writes.
@@ -39,6 +41,7 @@ POWERSAFE_OVERWRITE = 0x1000
 _int, _long, _ptr, _str = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
 _f = ctypes.CFUNCTYPE
 _string_at = ctypes.string_at
+_memmove = ctypes.memmove
 
 
 class Unavailable(Exception):
@@ -68,7 +71,17 @@ class _Methods(ctypes.Structure):
 
 
 class _SqliteFile(ctypes.Structure):
-    _fields_ = [("pMethods", ctypes.POINTER(_Methods)), ("number", _long)]
+    """The first two are ours; quick.c wants the rest."""
+
+    _fields_ = [
+        ("pMethods", ctypes.POINTER(_Methods)),
+        ("number", _long),
+        ("bytes", _ptr),
+        ("disk", _ptr),
+        ("lock", _ptr),
+        ("generation", ctypes.c_int32),
+        ("slot", ctypes.c_int32),
+    ]
 
 
 class _Vfs(ctypes.Structure):
@@ -95,6 +108,15 @@ class _Vfs(ctypes.Structure):
     ]
 
 
+class _QuickLock(ctypes.Structure):
+    """Who has which lock of the log's index, for quick.c."""
+
+    _fields_ = [
+        ("shared", ctypes.c_uint64 * _SHM_LOCKS),
+        ("exclusive", ctypes.c_int32 * _SHM_LOCKS),
+    ]
+
+
 class _Lock:
     """What those who have a file open share: who has which lock, and the log's index."""
 
@@ -103,10 +125,12 @@ class _Lock:
         self.regions: list[Any] = []
         self.shared: list[set[int]] = [set() for _ in range(_SHM_LOCKS)]
         self.exclusive: list[int | None] = [None] * _SHM_LOCKS
+        self.quick = _QuickLock()
+        self.slots: list[int] = list(range(_SLOTS))  # that nobody has
 
 
 class _Handle:
-    __slots__ = ("disk", "file", "generation", "lock", "number", "syncs_folder")
+    __slots__ = ("disk", "file", "generation", "lock", "number", "slot", "syncs_folder")
 
     def __init__(self, number: int, disk: SimulatedDisk, file: File, syncs_folder: bool) -> None:
         if file.lock is None:
@@ -115,12 +139,14 @@ class _Handle:
         self.disk = disk
         self.file = file
         self.lock: _Lock = file.lock
-        self.generation = disk.generation
+        self.slot = self.lock.slots.pop(0)
+        self.generation: int = disk.state.generation
         self.syncs_folder = syncs_folder
 
     @property
     def is_dead(self) -> bool:
-        return self.generation != self.disk.generation or self.disk.is_off
+        state = self.disk.state
+        return bool(self.generation != state.generation or state.is_off)
 
 
 _disks: dict[str, SimulatedDisk] = {}
@@ -128,6 +154,7 @@ _handles: dict[int, _Handle] = {}
 _next_number = 1
 _random = random.Random(0)
 _characteristics = POWERSAFE_OVERWRITE
+_kept: list[Any] = []  # functions, for as long as C may call them
 
 
 def mount(disk: SimulatedDisk) -> None:
@@ -148,6 +175,8 @@ def begin(seed: int, *, characteristics: int) -> None:
     global _characteristics
     _random.seed(seed)
     _characteristics = characteristics
+    if quick is not None:
+        _int.in_dll(quick, "characteristics").value = characteristics
     _library().sqlite3_test_control(_PRNG_SEED, _int(seed & 0x7FFFFFFF | 1), _ptr(None))
 
 
@@ -166,18 +195,19 @@ def _close(pointer: int) -> int:
     handle = _handles.pop(_long.from_address(pointer + 8).value)
     _release_shm(handle)
     handle.lock.levels.pop(handle.number, None)
+    handle.lock.slots.insert(0, handle.slot)
     return _OK
 
 
 def _read(pointer: int, buffer: int, size: int, offset: int) -> int:
     handle = _handles[_long.from_address(pointer + 8).value]
     disk = handle.disk
-    if handle.generation != disk.generation or disk.is_off:
+    if handle.is_dead:
         return _IOERR_READ
     if disk.faults and disk.meets(Fault.READ_ERROR):
         return _IOERR_READ
-    data = bytes(handle.file.content[offset : offset + size])
-    ctypes.memmove(buffer, data, len(data))
+    data = bytes(memoryview(handle.file.contents.content)[offset : offset + size])
+    _memmove(buffer, data, len(data))
     if len(data) < size:
         ctypes.memset(buffer + len(data), 0, size - len(data))
         return _IOERR_SHORT_READ
@@ -187,7 +217,7 @@ def _read(pointer: int, buffer: int, size: int, offset: int) -> int:
 def _write(pointer: int, buffer: int, size: int, offset: int) -> int:
     handle = _handles[_long.from_address(pointer + 8).value]
     disk = handle.disk
-    if handle.generation != disk.generation or disk.is_off:
+    if handle.is_dead:
         return _IOERR_WRITE
     try:
         disk.write(handle.file, offset, _string_at(buffer, size))
@@ -222,7 +252,7 @@ def _sync(pointer: int, flags: int) -> int:
 
 
 def _file_size(pointer: int, out: Any) -> int:
-    out[0] = len(_handle(pointer).file.content)
+    out[0] = _handle(pointer).file.contents.size()
     return _OK
 
 
@@ -287,7 +317,7 @@ def _shm_map(pointer: int, region: int, size: int, extend: int, out: Any) -> int
 
 def _shm_lock(pointer: int, offset: int, count: int, flags: int) -> int:
     handle = _handles[_long.from_address(pointer + 8).value]
-    if handle.generation != handle.disk.generation or handle.disk.is_off:
+    if handle.is_dead:
         return _IOERR
     lock, own = handle.lock, handle.number
     shared, exclusive = lock.shared, lock.exclusive
@@ -340,6 +370,9 @@ def _release_shm(handle: _Handle) -> None:
         handle.lock.shared[index].discard(handle.number)
         if handle.lock.exclusive[index] == handle.number:
             handle.lock.exclusive[index] = None
+        handle.lock.quick.shared[index] &= ~(1 << handle.slot)
+        if handle.lock.quick.exclusive[index] == handle.slot + 1:
+            handle.lock.quick.exclusive[index] = 0
 
 
 # The methods of the VFS.
@@ -361,9 +394,15 @@ def _open(vfs: int, name: bytes | None, pointer: int, flags: int, out: Any) -> i
         except OSError:
             return _CANTOPEN
     number, _next_number = _next_number, _next_number + 1
-    _handles[number] = _Handle(number, disk, file, bool(flags & _OPEN_JOURNAL_OR_LOG))
+    handle = _Handle(number, disk, file, bool(flags & _OPEN_JOURNAL_OR_LOG))
+    _handles[number] = handle
     opened = _SqliteFile.from_address(pointer)
     opened.number = number
+    if isinstance(file.contents, QuickContents):
+        opened.bytes = file.contents.pointer
+        opened.disk = ctypes.addressof(disk.state)
+        opened.lock = ctypes.addressof(handle.lock.quick)
+        opened.generation, opened.slot = handle.generation, handle.slot
     opened.pMethods = ctypes.pointer(_methods)
     if out:
         out[0] = flags
@@ -429,7 +468,8 @@ def _code(error: OSError, otherwise: int) -> int:
 def _fill(structure: Any, functions: dict[str, Callable[..., Any]]) -> None:
     types = dict(type(structure)._fields_)
     for name, function in functions.items():
-        setattr(structure, name, types[name](function))
+        _kept.append(types[name](function))
+        setattr(structure, name, _kept[-1])
 
 
 _methods = _Methods(2)
@@ -458,6 +498,23 @@ _fill(
 _methods.xShmBarrier = dict(_Methods._fields_)["xShmBarrier"](
     ctypes.cast(ctypes.CDLL(None).labs, _ptr).value
 )
+if quick is not None:
+    # Whatever needs no decision is done there.
+    for _name, _function in (
+        ("xRead", quick.quick_read),
+        ("xWrite", quick.quick_write),
+        ("xFileSize", quick.quick_file_size),
+        ("xFileControl", quick.quick_file_control),
+        ("xSectorSize", quick.quick_sector_size),
+        ("xDeviceCharacteristics", quick.quick_device_characteristics),
+        ("xShmLock", quick.quick_shm_lock),
+        ("xShmBarrier", quick.quick_shm_barrier),
+    ):
+        if _name in ("xRead", "xWrite"):
+            _in_python = ctypes.cast(getattr(_methods, _name), _ptr).value
+            _ptr.in_dll(quick, f"decide_{_name[1:].lower()}").value = _in_python
+        _address = ctypes.cast(_function, _ptr).value
+        setattr(_methods, _name, dict(_Methods._fields_)[_name](_address))
 _vfs = _Vfs(2, ctypes.sizeof(_SqliteFile), PATH_BYTES_MAX, None, NAME.encode())
 _fill(
     _vfs,

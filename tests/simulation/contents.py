@@ -1,0 +1,240 @@
+"""The bytes of a simulated file: as the system shows them, and as the disk has them.
+
+There are two of a kind that do the same: in Python, and in C (`quick.c`) where a compiler is to be
+had, which makes worlds with many commits a fifth faster.  `QUICK=0` in the environment does without
+the compiler; the worlds are the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, Protocol
+
+SOURCE = Path(__file__).with_name("quick.c")
+FOLDER = Path(__file__).resolve().parents[2] / "build"
+
+#: (offset, data), or (size, None) for a truncation.
+Write = tuple[int, bytes | None]
+
+
+class Contents(Protocol):
+    """What the system shows (`content`), what the disk has (`durable`), and what lies between."""
+
+    @property
+    def content(self) -> bytes | bytearray: ...
+    @property
+    def durable(self) -> bytes | bytearray: ...
+    def size(self) -> int: ...
+    def write(self, offset: int, data: bytes) -> None: ...
+    def remember(self, offset: int, data: bytes) -> None:
+        """A write of which the disk may have something, and the system shows nothing."""
+
+    def truncate(self, size: int) -> None: ...
+    def empty(self) -> None:
+        """Without a write that the disk would hear of."""
+
+    def settle(self) -> None:
+        """The writes reach the disk."""
+
+    def forget(self) -> None:
+        """The writes never reach the disk."""
+
+    def unsynced(self) -> list[Write]: ...
+    def shown_from(self, durable: bytes | bytearray) -> None:
+        """A disk that has this, and nothing that lies between."""
+
+    def lend(self, *, durable: bool) -> Contents:
+        """Those of another file: copied when it is written, and to be read before this one is."""
+
+
+class PlainContents:
+    def __init__(self, content: bytearray | None = None) -> None:
+        self.content = bytearray() if content is None else content
+        self.durable = bytearray()
+        self._writes: list[Write] = []
+        self._is_borrowed = content is not None
+
+    def size(self) -> int:
+        return len(self.content)
+
+    def write(self, offset: int, data: bytes) -> None:
+        self._make_own()
+        content = self.content
+        if offset > len(content):
+            content.extend(bytes(offset - len(content)))
+        content[offset : offset + len(data)] = data
+        self._writes.append((offset, data))
+
+    def remember(self, offset: int, data: bytes) -> None:
+        self._writes.append((offset, data))
+
+    def truncate(self, size: int) -> None:
+        self._make_own()
+        apply(self.content, size, None)
+        self._writes.append((size, None))
+
+    def empty(self) -> None:
+        self.content, self._is_borrowed = bytearray(), False
+
+    def settle(self) -> None:
+        for offset, data in self._writes:
+            apply(self.durable, offset, data)
+        self._writes.clear()
+
+    def forget(self) -> None:
+        self._writes.clear()
+
+    def unsynced(self) -> list[Write]:
+        return self._writes
+
+    def shown_from(self, durable: bytes | bytearray) -> None:
+        self.durable = bytearray(durable)
+        self.content, self._is_borrowed = bytearray(durable), False
+        self._writes.clear()
+
+    def lend(self, *, durable: bool) -> PlainContents:
+        return PlainContents(self.durable if durable else self.content)
+
+    def _make_own(self) -> None:
+        if self._is_borrowed:
+            self.content, self._is_borrowed = bytearray(self.content), False
+
+
+class Block(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("size", ctypes.c_int64), ("room", ctypes.c_int64)]
+
+    def get(self) -> bytes:
+        return ctypes.string_at(self.data, self.size) if self.size else b""
+
+
+class Bytes(ctypes.Structure):
+    _fields_ = [
+        ("content", Block),
+        ("durable", Block),
+        ("writes", Block),
+        ("is_borrowed", ctypes.c_int64),
+    ]
+
+
+class QuickContents:
+    """The same, in C."""
+
+    def __init__(self) -> None:
+        self.c = Bytes()
+        self.pointer = ctypes.addressof(self.c)
+        self._lender: QuickContents | None = None
+
+    def __del__(self) -> None:
+        if quick is not None:
+            quick.bytes_free(self.pointer)
+
+    @property
+    def content(self) -> bytes:
+        return self.c.content.get()
+
+    @property
+    def durable(self) -> bytes:
+        return self.c.durable.get()
+
+    def size(self) -> int:
+        size: int = self.c.content.size
+        return size
+
+    def write(self, offset: int, data: bytes) -> None:
+        _succeeds(quick.bytes_write(self.pointer, offset, data, len(data)))
+
+    def remember(self, offset: int, data: bytes) -> None:
+        _succeeds(quick.bytes_remember(self.pointer, offset, data, len(data)))
+
+    def truncate(self, size: int) -> None:
+        _succeeds(quick.bytes_truncate(self.pointer, size))
+
+    def empty(self) -> None:
+        if self.c.is_borrowed:
+            self.c.content, self.c.is_borrowed = Block(), 0
+        self.c.content.size = 0
+
+    def settle(self) -> None:
+        _succeeds(quick.bytes_settle(self.pointer))
+
+    def forget(self) -> None:
+        self.c.writes.size = 0
+
+    def unsynced(self) -> list[Write]:
+        log, at, writes = self.c.writes.get(), 0, []
+        while at < len(log):
+            offset = int.from_bytes(log[at : at + 8], "little")
+            size = int.from_bytes(log[at + 8 : at + 16], "little", signed=True)
+            at += 16
+            writes.append((offset, None if size < 0 else log[at : at + size]))
+            at += max(size, 0)
+        return writes
+
+    def shown_from(self, durable: bytes | bytearray) -> None:
+        self.empty()
+        self.forget()
+        for block in (Bytes.content, Bytes.durable):
+            start = self.pointer + block.offset
+            _succeeds(quick.bytes_set(start, bytes(durable), len(durable)))
+
+    def lend(self, *, durable: bool) -> QuickContents:
+        other = QuickContents()
+        other.c.content = self.c.durable if durable else self.c.content
+        other.c.is_borrowed = 1
+        other._lender = self  # its bytes live as long
+        return other
+
+
+def _succeeds(is_done: int) -> None:
+    if not is_done:
+        raise MemoryError
+
+
+def new_contents() -> Contents:
+    return PlainContents() if quick is None else QuickContents()
+
+
+def apply(content: bytearray, offset: int, data: bytes | None) -> None:
+    """A write; or, without data, a truncation to `offset`."""
+    if offset > len(content):
+        content.extend(bytes(offset - len(content)))
+    if data is None:
+        del content[offset:]
+    else:
+        content[offset : offset + len(data)] = data
+
+
+def _library() -> Any:
+    """What is built of quick.c, or None: no compiler, or not wanted."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None or os.environ.get("QUICK") == "0":
+        return None
+    built = FOLDER / f"quick-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]}.so"
+    try:
+        if not built.exists():
+            FOLDER.mkdir(exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=FOLDER, suffix=".so", delete=False) as unfinished:
+                command = [compiler, "-O2", "-shared", "-fPIC", "-o", unfinished.name, SOURCE]
+            subprocess.run(command, check=True, capture_output=True)
+            Path(unfinished.name).rename(built)
+        library = ctypes.CDLL(str(built))
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    where, size = ctypes.c_void_p, ctypes.c_int64
+    library.bytes_write.argtypes = (where, size, ctypes.c_char_p, size)
+    library.bytes_remember.argtypes = (where, size, ctypes.c_char_p, size)
+    library.bytes_truncate.argtypes = (where, size)
+    library.bytes_settle.argtypes = (where,)
+    library.bytes_set.argtypes = (where, ctypes.c_char_p, size)
+    library.bytes_free.argtypes = (where,)
+    library.bytes_free.restype = None
+    return library
+
+
+quick = _library()
