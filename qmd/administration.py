@@ -17,12 +17,14 @@ from qmd.local_queue import LocalQueue
 from qmd.refusal import Refusal
 from storage import messages as message_rows
 from storage import queues as queue_rows
+from storage import sequences as sequence_rows
 from storage.errors import QueueExists, StoredError, TooManyQueues
 from storage.keys import (
     ARRIVAL_MAX,
     LOOKUP_MASK,
     TRANSACTIONAL_LEVEL,
 )
+from storage.sequences import IncomingSequenceRow
 
 if TYPE_CHECKING:
     import sqlite3
@@ -71,6 +73,8 @@ class Administration:
             guid = await publishing.register(self._manager, new)
         now_s = int(self._manager.environment.time())
 
+        streams: list[IncomingSequenceRow] = []
+
         def create(db: sqlite3.Connection) -> list[queue_rows.QueueRow]:
             row = queue_rows.create(
                 db,
@@ -83,6 +87,7 @@ class Administration:
                 journal_quota_bytes=journal_quota,
                 directory_guid=guid,
             )
+            streams[:] = sequence_rows.of_queue(db, row.id)
             return [row, queue_rows.create_journal(db, row, now_s)] if journal else [row]
 
         try:
@@ -99,6 +104,10 @@ class Administration:
             ) from error
         log.info("queue_created", queue=path, transactional=transactional)
         queue, *_ = [self._manager.adopt(row, 0, 0) for row in rows]
+        for stream in streams:  # a queue of that name was deleted: what came to it does not again
+            self._manager.incoming.restore_stream(
+                stream.id, stream.source, queue, stream.sequence_id, stream.number
+            )
         return queue
 
     async def change(

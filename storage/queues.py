@@ -10,7 +10,7 @@ import sqlite3
 from itertools import chain
 from typing import NamedTuple
 
-from storage import counters, messages
+from storage import counters, messages, sequences
 from storage.errors import NoSuchQueue, QueueExists, SystemQueue, TooManyQueues
 from storage.keys import QUEUE_ID_MAX, queue_range
 from storage.pages import EMPTY, Totals
@@ -83,6 +83,7 @@ def create(
         directory_guid=directory_guid,
     )
     _insert(db, row)
+    sequences.take_over(db, row.name, row.id)
     return row
 
 
@@ -151,7 +152,8 @@ def delete(db: sqlite3.Connection, queue_id: int) -> Totals:
     Raises NoSuchQueue, SystemQueue.
 
     Empty a long queue by `messages.purge` first: everybody waits for the writer.  Its incoming
-    sequences stay until `sequences.forget`, because messages for it may be under way.
+    sequences stay until `sequences.forget`, because messages for it may be under way: the next
+    queue of that name takes them over.
     """
     row = get(db, queue_id)
     if row.system:
@@ -159,6 +161,7 @@ def delete(db: sqlite3.Connection, queue_id: int) -> Totals:
     children = db.execute("SELECT id FROM queue WHERE parent_id = ?", (queue_id,)).fetchall()
     deleted = [messages.delete_all(db, each) for each in (queue_id, *(id_ for (id_,) in children))]
     db.execute("DELETE FROM queue WHERE id = :id OR parent_id = :id", {"id": queue_id})
+    sequences.leave(db, row.name, queue_id)
     return Totals(sum(each.messages for each in deleted), sum(each.bytes for each in deleted))
 
 

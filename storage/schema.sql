@@ -99,6 +99,7 @@ CREATE TABLE incoming_sequence (
     sequence_id BLOB NOT NULL,                   -- unsigned 64 bits, big-endian
     number      INTEGER NOT NULL,                -- the highest accepted
     last_seen_s INTEGER NOT NULL,
+    former      TEXT,                            -- the casefolded name of a queue that is no more
     UNIQUE (queue_id, source)                    -- in this order: also answers "is the id in use"
 );
 

@@ -50,6 +50,26 @@ def set_states(db: sqlite3.Connection, states: Sequence[SequenceState]) -> None:
     assert changed.rowcount == len(states), "the state of an unknown sequence would be lost"
 
 
+def leave(db: sqlite3.Connection, name: str, queue_id: int) -> None:
+    """The queue is no more; what its sequences know is kept for the next queue of that name."""
+    db.execute(
+        "UPDATE incoming_sequence SET former = ? WHERE queue_id = ?", (name.casefold(), queue_id)
+    )
+
+
+def take_over(db: sqlite3.Connection, name: str, queue_id: int) -> None:
+    """A new queue goes on where the last one of its name was: what a source sends again, because it
+    has not heard that it came, is not new."""
+    db.execute(
+        "UPDATE incoming_sequence SET queue_id = ?, former = NULL WHERE former = ?",
+        (queue_id, name.casefold()),
+    )
+
+
+def of_queue(db: sqlite3.Connection, queue_id: int) -> list[IncomingSequenceRow]:
+    return [row for row in list_all(db) if row.queue_id == queue_id]
+
+
 def list_all(db: sqlite3.Connection) -> list[IncomingSequenceRow]:
     rows = db.execute(
         "SELECT id, source, queue_id, sequence_id, number, last_seen_s"

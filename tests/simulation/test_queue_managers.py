@@ -159,3 +159,27 @@ def test_an_order_ack_may_speak_of_messages_that_have_died():
         kept, dead = stage.bodies("bert", "orders"), stage.bodies("anna", "system$;deadxact")
         assert kept + dead == [b"0", b"1", b"2", b"3", b"4", b"5"]
         assert stage.outgoing("anna") == {ORDERS: 0}
+
+
+def test_a_queue_that_is_deleted_and_made_again_does_not_take_a_message_twice():
+    """Its sender had not heard that it came, and sent it again to the new queue of that name."""
+    with Stage("anna", "bert") as stage:
+        network, addresses = stage.world.network, ("10.0.0.2", "10.0.0.1")
+        stage.act("anna", lambda qm: qm.send(ORDERS, b"1", delivery="transactional"))
+        stage.wait(5.0)
+        network.build_wall(*addresses, seconds=600.0)
+        stage.act("anna", lambda qm: qm.send(ORDERS, b"2", delivery="transactional"))
+        stage.wait(1.0)
+        received = stage.act("bert", lambda qm: qm.receive_many("orders", 10))
+        assert [message.body for message in received] == [b"1", b"2"]
+
+        stage.act("bert", lambda qm: qm.delete_queue("orders"))
+        stage.act("bert", lambda qm: qm.create_queue("orders", transactional=True))
+        for connection in list(network.connections):
+            network.cut(connection)
+        network.walls.clear()
+        stage.act("anna", lambda qm: qm.send(ORDERS, b"3", delivery="transactional"))
+        stage.wait(120.0)
+
+        assert stage.bodies("bert", "orders") == [b"3"]
+        assert stage.outgoing("anna") == {ORDERS: 0}
