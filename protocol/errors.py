@@ -26,3 +26,11 @@ class MalformedPacket(ProtocolError):
 
 class InvalidName(ProtocolError):
     """A name that cannot be read; `offset` is a character index."""
+
+
+class ReadOnlyElement(InvalidName):
+    """One of several destinations is a queue that nobody can send to; `place`, from 1 on."""
+
+    def __init__(self, field: str, offset: int, rule: str, place: int) -> None:
+        super().__init__(field, offset, rule)
+        self.place = place

@@ -28,7 +28,7 @@ from protocol.direct_name import (
     parse_wire_name,
     queue_key,
 )
-from protocol.errors import InvalidName
+from protocol.errors import InvalidName, ReadOnlyElement
 from protocol.path_name import LocalPath, PathName, Suffix, parse_local_path, parse_path_name
 from protocol.single_name import (
     PARSERS,
@@ -88,7 +88,7 @@ class MultipleName(Name):
             raise InvalidName("format_name", 0, rule)
         place = 0
         for index, element in enumerate(self.elements):
-            _check_element(element, place, f"element[{index}]")
+            _check_element(element, place, index)
             place += len(str(element)) + 1
 
     def __str__(self) -> str:
@@ -135,7 +135,7 @@ def _parse_elements(
     for index, part in enumerate(parts[:ELEMENTS_MAX]):
         field = f"element[{index}]"
         element = parse(part, offset, f"{field}.")
-        _check_element(element, offset, field)
+        _check_element(element, offset, index)
         elements.append(element)
         offset += len(part) + 1
     if len(parts) > ELEMENTS_MAX:
@@ -144,10 +144,10 @@ def _parse_elements(
     return MultipleName(tuple(elements))
 
 
-def _check_element(element: SingleName, offset: int, field: str) -> None:
+def _check_element(element: SingleName, offset: int, index: int) -> None:
     if element.read_only:
         rule = f"{element} cannot be sent to, and so cannot be one of several destinations"
-        raise InvalidName(field, offset, rule)
+        raise ReadOnlyElement(f"element[{index}]", offset, rule, index + 1)
 
 
 def _parse_any_spelling(text: str, offset: int, prefix: str) -> SingleName:

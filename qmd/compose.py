@@ -39,6 +39,7 @@ from protocol.multi_queue import (
     MQF_ADMIN,
     MQF_DESTINATION,
     MQF_DIRECT,
+    MQF_DISTRIBUTION_LIST,
     MQF_PRIVATE,
     MQF_PUBLIC,
     MQF_RESPONSE,
@@ -58,6 +59,7 @@ _SIGNATURE = 0x524F494C  # "LIOR", [MS-MQMQ] 2.2.19.1
 _VERSION = 0x10
 # The forms of queue names in UserHeader, [MS-MQMQ] 2.2.19.2
 _PRIVATE, _PUBLIC, _PRIVATE_ELSEWHERE, _DIRECT = 3, 5, 6, 7
+DISTRIBUTION_LIST = -1  # none of them: it can only be one of several
 _PROPERTIES = 1 << 21
 _TRANSACTION = 1 << 20
 _SECURITY = 1 << 19
@@ -219,6 +221,7 @@ def packet_size(
     admin: QueueAddress,
     response: QueueAddress,
     delivery: int,
+    destinations: tuple[QueueAddress, ...] = (),
 ) -> int:
     """The bytes of the packet that `compose` will make."""
     label = 2 * len(new.label) + 2 if new.label else 0
@@ -238,8 +241,8 @@ def packet_size(
         size += 16 + (len(new.sender_id) + 3 & ~3)
     if new.report_queue:
         size += 20
-    if admin.several or response.several:
-        size += _multi_queue_size(destination, admin, response)
+    if destinations or admin.several or response.several:
+        size += _multi_queue_size(destinations or _each(destination), admin, response)
     return size
 
 
@@ -259,16 +262,18 @@ def compose(
     is_last: bool = True,
     time_to_reach_queue_s: int = TIME_TO_REACH_QUEUE_DEFAULT_S,
     report_queue: bytes | None = None,
+    destinations: tuple[QueueAddress, ...] = (),
 ) -> bytes:
     """The packet of `new`, which `check` has let through, without a session header.
 
     `position` is (sequence id, number, transaction index) of a transactional message, which may be
     the first and the last of its transaction; `dead_letter`: whether it asks for dead-lettering;
-    `report_queue` is the GUID of the queue that gets the reports about a traced one.
+    `report_queue` is the GUID of the queue that gets the reports about a traced one;
+    `destinations` are all the elements of the name that it is sent to, if those are several.
     """
     if dead_letter is None:
         dead_letter = new.dead_letter is not False
-    is_multiple = bool(admin.several or response.several)
+    is_multiple = bool(destinations or admin.several or response.several)
     label = b"" if not new.label else new.label.encode("utf-16-le") + b"\0\0"
     transactional = delivery == TRANSACTIONAL
     priority = 0 if transactional else new.priority
@@ -341,7 +346,9 @@ def compose(
             ),
             None if report_queue is None else DebugHeader(DebugFlags(1), 0, report_queue),
             None,
-            _multi_queue(destination, admin, response) if is_multiple else None,
+            _multi_queue(destinations or _each(destination), admin, response)
+            if is_multiple
+            else None,
             None,
         )
     )
@@ -353,20 +360,33 @@ def _security(sender_id: bytes) -> SecurityHeader:
     return SecurityHeader(flags, 0, 0, 0, 0, 0, sender_id, b"", b"", b"", b"")
 
 
+def destination_bytes(address: QueueAddress) -> bytes:
+    """A destination as it stands in a UserHeader.  [MS-MQMQ] 2.2.19.2"""
+    if address.type == _DIRECT:
+        name: DirectQueueName = address.value
+        return (len(name.name).to_bytes(2, "little") + name.name).ljust(address.size, b"\0")
+    if address.type == _PRIVATE:
+        number: int = address.value
+        return number.to_bytes(4, "little")
+    assert address.type == _PUBLIC
+    guid: bytes = address.value
+    return guid
+
+
 def _multi_queue(
-    destination: QueueAddress, admin: QueueAddress, response: QueueAddress
+    destinations: tuple[QueueAddress, ...], admin: QueueAddress, response: QueueAddress
 ) -> MultiQueueFormatHeader:
     """All of the queues where the other headers have room for one.  [MS-MQMQ] 2.2.20.1"""
     return MultiQueueFormatHeader(
-        _list(MQF_DESTINATION, destination),
-        _list(MQF_ADMIN, admin),
-        _list(MQF_RESPONSE, response),
+        _list(MQF_DESTINATION, destinations),
+        _list(MQF_ADMIN, _each(admin)),
+        _list(MQF_RESPONSE, _each(response)),
         MqfSignatureHeader(MQF_SIGNATURE, 0, 0, b""),
     )
 
 
-def _list(header_id: int, address: QueueAddress) -> MqfAddressHeader:
-    return MqfAddressHeader(0, header_id, 0, 0, tuple(map(_element, _each(address))))
+def _list(header_id: int, addresses: tuple[QueueAddress, ...]) -> MqfAddressHeader:
+    return MqfAddressHeader(0, header_id, 0, 0, tuple(map(_element, addresses)))
 
 
 def _each(address: QueueAddress) -> tuple[QueueAddress, ...]:
@@ -380,21 +400,23 @@ def _element(address: QueueAddress) -> MqfElement:
         return MqfElement(MQF_PUBLIC, address.value)
     if address.type == _PRIVATE:
         return MqfElement(MQF_PRIVATE, PrivateQueueName(address.queue_manager, address.value))
+    if address.type == DISTRIBUTION_LIST:
+        return MqfElement(MQF_DISTRIBUTION_LIST, address.value)
     return MqfElement(MQF_PRIVATE, address.value)
 
 
 def _multi_queue_size(
-    destination: QueueAddress, admin: QueueAddress, response: QueueAddress
+    destinations: tuple[QueueAddress, ...], admin: QueueAddress, response: QueueAddress
 ) -> int:
     """The bytes of the header that `_multi_queue` makes."""
     size = 8  # of the signature header
-    for addresses in map(_each, (destination, admin, response)):
+    for addresses in (destinations, _each(admin), _each(response)):
         end = 12
         for address in addresses:
             end += 2
             if address.type == _DIRECT:
                 end += len(address.value.name)
             else:
-                end = (end + 3 & ~3) + (16 if address.type == _PUBLIC else 20)
+                end = (end + 3 & ~3) + (16 if address.type in (_PUBLIC, DISTRIBUTION_LIST) else 20)
         size += end + 3 & ~3
     return size

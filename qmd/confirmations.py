@@ -382,7 +382,7 @@ class Confirmations:
         )
         if is_kept_as_dead(packet, discard=row.discard):
             manager.endings.dead_letter(
-                packet, message_class, reason, int(wall * 1000), queue.destination
+                packet, message_class, reason, int(wall * 1000), queue.destination, row.part_id
             )
         else:
             manager.recorder.record(

@@ -25,6 +25,7 @@ from qmd.core.stored_packet import (
 )
 from qmd.frames import StoredMessage
 from qmd.local_queue import LocalQueue, Reader
+from qmd.packets import cut
 from qmd.quotas import more_for
 from qmd.recorder import Kind
 from storage import messages as message_rows
@@ -61,11 +62,21 @@ class Endings:
         return self._manager.queues_by_id[queue_rows.DEAD_LETTER_ID]
 
     def dead_letter(
-        self, packet: bytes, message_class: int, reason: str, wall_ms: int, queue: str
+        self,
+        packet: bytes,
+        message_class: int,
+        reason: str,
+        wall_ms: int,
+        queue: str,
+        part_id: int | None = None,
     ) -> None:
-        """Keep a message that ends in `queue`, with its reason, in the open batch."""
+        """Keep a message that ends in `queue`, with its reason, in the open batch.
+
+        `part_id`: of its packet, which a row has that leaves with the same batch.
+        """
         to_queue = self.dead_letter_queue(packet)
-        place = self._keep(to_queue, patch_class(packet, message_class), reason, wall_ms)
+        dead = patch_class(packet, message_class)
+        place = self._keep(to_queue, dead, reason, wall_ms, part_id)
         self._manager.recorder.record(
             Kind.DEAD_LETTERED,
             [packet],
@@ -146,7 +157,14 @@ class Endings:
                 remedy=more_for(journal),
             )
 
-    def _keep(self, queue: LocalQueue, packet: bytes, reason: str | None, wall_ms: int) -> int:
+    def _keep(
+        self,
+        queue: LocalQueue,
+        packet: bytes,
+        reason: str | None,
+        wall_ms: int,
+        part_id: int | None = None,
+    ) -> int:
         """A message of a queue of our own, in the open batch; its lookup id."""
         stored = StoredMessage(
             self._manager.next_lookup_id(TRANSACTIONAL_LEVEL), wall_ms, packet, reason
@@ -154,9 +172,12 @@ class Endings:
         queue.messages += 1
         queue.grow(len(packet))
         batch = self._manager.storage.batch
-        batch.insert_message(
-            queue.id << LOOKUP_BITS | stored.lookup_id, packet, wall_ms, None, reason
-        )
+        key = queue.id << LOOKUP_BITS | stored.lookup_id
+        if part_id is None:
+            batch.insert_message(key, packet, wall_ms, None, reason)
+        else:
+            head, part = cut(packet, part_id)
+            batch.insert_message(key, head, wall_ms, None, reason, part=part)
         batch.when_durable(partial(self._manager.reading.arrived, queue, [stored]))
         return stored.lookup_id
 
@@ -364,4 +385,5 @@ _KINDS = {
     MessageClass.NACK_QUEUE_PURGED: Kind.PURGED,
     MessageClass.NACK_QUEUE_DELETED: Kind.QUEUE_DELETED,
     MessageClass.NACK_RECEIVE_REJECTED: Kind.REJECTED,
+    MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE: Kind.REFUSED,
 }

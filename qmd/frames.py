@@ -159,6 +159,8 @@ class Login(Request, tag="login", frozen=True):
 class Send(Request, tag="send", frozen=True):
     """Store all of the messages or none, in this order.  -> [message id as text, ...]
 
+    A message to several queues has an id for each of its copies: there it is a list of them.
+
     With a token the request can be asked about later (`Outcome`), so that one
     whose answer was lost is not done twice.  With `once`, a token that was there
     before is answered as it was then, and nothing is sent again.  With a

@@ -25,6 +25,7 @@ from qmd.event_log import flat, time_text
 from qmd.frames import StoredMessage
 from qmd.local_queue import LocalQueue
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
+from qmd.packets import head_of
 from qmd.refusal import Refusal
 from storage import event_search, whereabouts
 from storage import events as event_rows
@@ -234,7 +235,7 @@ class Inquiry:
                 key = TRANSACTIONAL_FIRST | (sequence.base + event.positions[0])
                 keys[outgoing.id, key, True] = None
             for key, packet in outgoing.in_flight.items():
-                if message_number(packet) == event.numbers[0]:
+                if message_number(head_of(packet)) == event.numbers[0]:
                     keys[outgoing.id, key, True] = None
         return list(keys)
 
@@ -364,7 +365,7 @@ class Inquiry:
                     places.append(self._express_place(queue, queue.express[lookup_id]))
         for outgoing in self._manager.outgoing.queues:
             async for key, packet in _matching(
-                outgoing.express, lambda each: each[0], source, number
+                outgoing.express, lambda each: head_of(each[0]), source, number
             ):
                 if key in outgoing.express:
                     expires_at_s = outgoing.express[key][1]

@@ -24,6 +24,7 @@ from qmd.compose import QueueAddress
 from qmd.core.deadlines import Deadlines
 from qmd.core.ready import ReadyWindow
 from qmd.frames import StoredMessage
+from qmd.packets import Held, SharedMessage
 from qmd.usage import Gauge, Measured, Usage
 
 WINDOW_ENTRIES_MAX = 4096
@@ -104,7 +105,7 @@ class LocalQueue(Measured):
         self.messages = messages  # ready and taken, stored and express
         self.address = address  # as packets that are sent from here name it
         self.deleted = False
-        self.window: ReadyWindow[StoredMessage] = ReadyWindow(
+        self.window: ReadyWindow[Held] = ReadyWindow(
             entries_max=WINDOW_ENTRIES_MAX, bytes_max=WINDOW_BYTES_MAX
         )
         if messages:
@@ -174,7 +175,7 @@ class LocalQueue(Measured):
         """Whether it has its entry in the directory."""
         return self.name.startswith(OWN_PREFIX) and self.parent is None
 
-    def arrived(self, messages: Iterable[StoredMessage]) -> None:
+    def arrived(self, messages: Iterable[Held]) -> None:
         """Messages are durable: readers may have them."""
         add = self.window.add
         for message in messages:
@@ -202,7 +203,8 @@ class LocalQueue(Measured):
             if entry is None or (messages and size + len(entry[1].packet) > TAKE_BYTES_MAX):
                 break
             window.pop()
-            lookup_id, message = entry
+            lookup_id, held = entry
+            message = held.whole() if isinstance(held, SharedMessage) else held
             if message.expires_at_s is not None and now_s > message.expires_at_s:
                 self.expired.append(message)
                 continue

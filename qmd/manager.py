@@ -21,7 +21,6 @@ import structlog
 
 from protocol.direct_name import DirectName, queue_key
 from protocol.format_name import parse_destination
-from protocol.identifiers import message_id_text
 from qmd import quotas
 from qmd.acknowledging import Acknowledging
 from qmd.administration import Administration
@@ -48,6 +47,7 @@ from qmd.moving import Moving
 from qmd.numbers import Numbers
 from qmd.outgoing import Outgoing
 from qmd.own_dead_letters import OwnDeadLetters
+from qmd.packets import Parts
 from qmd.peers import Peers
 from qmd.picking import Picking
 from qmd.public_name import public_guid
@@ -148,6 +148,7 @@ class QueueManager:
             settings.directory,
             now=self.loop.time,
         )
+        self.parts = Parts()
         self.sending = Sending(self)
         self.reading = Reading(self)
         self.transactions = Transactions(self)
@@ -274,9 +275,14 @@ class QueueManager:
     def next_lookup_id(self, level: int) -> int:
         return level << ARRIVAL_BITS | self._arrivals.next()
 
-    def is_full(self, size: int, *, express: bool = False, messages: int = 1) -> Refusal | None:
-        """Why no more can be taken in now, or None.  What fits counts as taken."""
-        return quotas.no_room(self, size, express=express, messages=messages)
+    def is_full(
+        self, size: int, *, express: bool = False, messages: int = 1, stored: int | None = None
+    ) -> Refusal | None:
+        """Why no more can be taken in now, or None.  What fits counts as taken.
+
+        `stored`: the bytes of it that go to disk, where those are others.
+        """
+        return quotas.no_room(self, size, express=express, messages=messages, stored=stored)
 
     def has_numbers(self, messages: int, *, spare: int = NUMBERS_SPARE) -> bool:
         """Whether so many messages can be given their numbers without waiting for the disk."""
@@ -363,7 +369,7 @@ class QueueManager:
             return None
         answer = msgspec.msgpack.decode(result)
         if isinstance(answer, list):  # the numbers of messages that were sent
-            return [message_id_text(self.id, number) for number in answer]
+            return self.sending.ids(answer)
         return answer
 
     @contextlib.asynccontextmanager

@@ -30,6 +30,7 @@ from qmd.core.stored_packet import (
     wants_journal,
 )
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, Handed, InFlight, OutgoingQueue
+from qmd.packets import Packet, head_of, part_of
 from qmd.recorder import Kind
 from qmd.refusal import Refusal
 from storage import awaiting as awaiting_rows
@@ -58,7 +59,7 @@ REFILL_BYTES = 4 * 1024 * 1024
 
 
 #: Key, packet, and the last second of its life.
-Appended = tuple[int, bytes, int | None]
+Appended = tuple[int, Packet, int | None]
 
 
 class Outgoing:
@@ -210,7 +211,7 @@ class Outgoing:
         self,
         queue: OutgoingQueue,
         key: int,
-        packet: bytes,
+        packet: Packet,
         batch: Batch,
         *,
         confirm_by_s: int | None = None,
@@ -226,21 +227,26 @@ class Outgoing:
         if not queue.bytes:
             queue.may_be_misdated = False
         queue.grow(len(packet))
+        if isinstance(packet, bytes):
+            head, part = packet, None
+        else:
+            head, part = packet.head, part_of(packet)
         if queue.for_others:
             expires_at_s = deadline_s
         else:
-            expires_at_s = self._manager.clock.deadline_s(reach_time_s(packet))
+            expires_at_s = self._manager.clock.deadline_s(reach_time_s(head))
         if key < TRANSACTIONAL_FIRST:
             queue.others += 1
-            if is_express(packet):
+            if is_express(head):
                 queue.add_express(key, packet, expires_at_s)
                 return key, packet, expires_at_s
         batch.insert_outgoing(
             queue.id << LOOKUP_BITS | key,
-            packet,
+            head,
             expires_at_s,
             confirm_by_s=confirm_by_s,
             discard=discard,
+            part=part,
         )
         return key, packet, expires_at_s
 
@@ -248,7 +254,7 @@ class Outgoing:
         """These messages are durable (or express): they may be sent."""
         add = queue.window.add
         for key, packet, expires_at_s in messages:
-            express = is_express(packet)
+            express = is_express(head_of(packet))
             if express and key not in queue.express:
                 continue  # its time ran out before the commit that it waited for
             add(key, (packet, expires_at_s), len(packet), stored=not express)
@@ -272,7 +278,16 @@ class Outgoing:
 
     def _refilled(self, queue: OutgoingQueue, rows: list[OutgoingRow]) -> None:
         entries = [
-            (row.key & LOOKUP_MASK, (row.packet, row.expires_at_s), len(row.packet))
+            (
+                row.key & LOOKUP_MASK,
+                (
+                    row.packet
+                    if row.part_id is None
+                    else self._manager.parts.shared(row.packet, row.part_id),
+                    row.expires_at_s,
+                ),
+                len(row.packet),
+            )
             for row in self._manager.damage.whole_outgoing(queue, rows)
         ]
         size = sum(len(row.packet) for row in rows)

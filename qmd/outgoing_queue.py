@@ -30,6 +30,7 @@ from qmd.core.stored_packet import (
     source_of,
     with_sent_time,
 )
+from qmd.packets import Packet, SharedPacket, whole
 from qmd.usage import Measured, Usage
 from storage.keys import ARRIVAL_BITS, OUTGOING_TRANSACTIONAL_LEVEL
 from storage.pages import EMPTY, Totals
@@ -49,7 +50,7 @@ TRANSACTIONAL_FIRST = OUTGOING_TRANSACTIONAL_LEVEL << ARRIVAL_BITS
 
 
 #: A packet and the last second of its life, by the queue manager's own clock.
-Waiting = tuple[bytes, int | None]
+Waiting = tuple[Packet, int | None]
 
 
 class InFlight(NamedTuple):
@@ -138,7 +139,7 @@ class OutgoingQueue(Measured):
             self.window.clear_to_disk(0)
         self.express: dict[int, Waiting] = {}  # all of them: they are nowhere else
         self._express_deadlines = Deadlines()
-        self.in_flight: dict[int, bytes] = {}  # recoverable, on the session, by key
+        self.in_flight: dict[int, Packet] = {}  # recoverable, on the session, by key
         self.transmitted: deque[InFlight] = deque()
         self.resent_count = 0
         self.handed_first, self.handed_again = Handed(), Handed()
@@ -195,13 +196,14 @@ class OutgoingQueue(Measured):
             entry = window.peek()
             if entry is None:
                 break
-            key, (packet, expires_at_s) = entry
-            if len(packet) > packet_bytes_max:
+            key, (kept, expires_at_s) = entry
+            if len(kept) > packet_bytes_max:
                 window.pop()
                 self.too_large.append(key)
                 if key >= TRANSACTIONAL_FIRST:
                     break  # what follows is linked around it, as below
                 continue
+            packet = kept.whole() if isinstance(kept, SharedPacket) else kept
             if expires_at_s is not None:
                 if now_s > expires_at_s:
                     window.pop()
@@ -238,7 +240,7 @@ class OutgoingQueue(Measured):
                 if is_express(packet):
                     session.send(packet, recoverable=False, token=(self, key), now=now)
                 else:
-                    self.in_flight[key] = packet
+                    self.in_flight[key] = kept if isinstance(kept, SharedPacket) else packet
                     session.send(packet, recoverable=True, token=(self, key), now=now)
             if packet[3] & _TRACING_BIT:
                 self.traced.append(packet)
@@ -314,9 +316,10 @@ class OutgoingQueue(Measured):
     def take_acknowledged(self, key: int) -> bytes | None:
         """The recoverable message at `key` is the peer's now; None when it is not in flight."""
         self._again.discard(key)
-        return self.in_flight.pop(key, None)
+        packet = self.in_flight.pop(key, None)
+        return None if packet is None else whole(packet)
 
-    def add_express(self, key: int, packet: bytes, expires_at_s: int | None) -> None:
+    def add_express(self, key: int, packet: Packet, expires_at_s: int | None) -> None:
         """A message that lives here, and nowhere else."""
         self.express[key] = packet, expires_at_s
         self.usage.express_bytes += len(packet)
@@ -336,7 +339,7 @@ class OutgoingQueue(Measured):
         waiting = self.express.pop(key, None)
         if waiting is None:
             return None
-        packet, _ = waiting
+        packet = whole(waiting[0])
         self._express_deadlines.discard(key)
         self.usage.express_bytes -= len(packet)
         self.window.remove(key)

@@ -15,6 +15,7 @@ from protocol.format_name import parse_destination
 from qmd.core.stored_packet import message_number, source_of
 from qmd.frames import TRANSACTIONAL
 from qmd.local_queue import LocalQueue
+from qmd.packets import head_of
 from qmd.refusal import Refusal
 from storage import own_dead_letters as rows
 from storage.own_dead_letters import OwnDeadLetter
@@ -118,7 +119,7 @@ class OwnDeadLetters:
         for queue in self._manager.queues.values():
             there.update(message_number(each.packet) for each in queue.express.values())
         for outgoing in self._manager.outgoing.queues:
-            there.update(message_number(packet) for packet, _ in outgoing.express.values())
+            there.update(message_number(head_of(packet)) for packet, _ in outgoing.express.values())
         return there
 
 

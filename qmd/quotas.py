@@ -65,7 +65,12 @@ def queue_refusal(queue: LocalQueue, size: int) -> Refusal:
 
 
 def no_room(
-    manager: QueueManager, size: int, *, express: bool = False, messages: int = 1
+    manager: QueueManager,
+    size: int,
+    *,
+    express: bool = False,
+    messages: int = 1,
+    stored: int | None = None,
 ) -> Refusal | None:
     """Why this computer can take no more in now, or None.  What fits counts as taken."""
     usage, quotas = manager.usage, manager.settings.quotas
@@ -85,7 +90,8 @@ def no_room(
             " the configuration higher.",
         )
     storage = manager.storage
-    if not storage.room(manager.loop.time(), 0 if express else size):
+    on_disk = size if stored is None else stored
+    if not storage.room(manager.loop.time(), 0 if express else on_disk):
         return Refusal(
             "disk_full",
             f"the disk of the data folder is full: {storage.free_bytes / 1e6:.1f} MB are"

@@ -243,7 +243,7 @@ def _columns(rows: Sequence[RangeRow], end: int | None, until: int) -> Rows:
     if not rows:
         none = b""
         return Rows(0, end, until, none, none, none, none, none, none, bytes(4), none)
-    positions, keys, arrived, expires, reasons, aborts, moves, _, packets = zip(*rows, strict=True)
+    positions, keys, arrived, expires, reasons, aborts, moves, *_, packets = zip(*rows, strict=True)
     offsets = array("i", accumulate(map(len, packets), initial=0))
     return Rows(
         len(rows),
@@ -310,6 +310,7 @@ def _message_row(row: RangeRow) -> MessageRow:
         row.move_count,
         None,
         row.checksum,
+        None,
         row.packet,
     )
 
@@ -323,6 +324,7 @@ def _express_row(position: int, message: StoredMessage) -> RangeRow:
         message.reason,
         message.abort_count,
         message.move_count,
+        None,
         None,
         message.packet,
     )

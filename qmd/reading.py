@@ -7,7 +7,7 @@ take ──► a copy goes out ──► remove ──► (commit) ──► gon
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from operator import attrgetter
@@ -20,6 +20,7 @@ from qmd import frames
 from qmd.core.stored_packet import may_want_word
 from qmd.frames import StoredMessage
 from qmd.local_queue import EXPIRED_MAX, TAKE_BYTES_MAX, LocalQueue, Reader, Waiter
+from qmd.packets import Held
 from qmd.recorder import Kind, identity_of
 from qmd.refusal import Refusal
 from storage import messages as message_rows
@@ -67,7 +68,7 @@ class Reading:
             queue.waiters.remove(waiter)
             waiter.answer([])
 
-    def arrived(self, queue: LocalQueue, messages: list[StoredMessage]) -> None:
+    def arrived(self, queue: LocalQueue, messages: Sequence[Held]) -> None:
         queue.arrived(messages)
         self.serve(queue)
 
@@ -112,12 +113,16 @@ class Reading:
 
     def _refilled(self, queue: LocalQueue, rows: list[MessageRow]) -> None:
         entries = [
-            (row.key & LOOKUP_MASK, stored_message(row), len(row.packet))
+            (row.key & LOOKUP_MASK, self._held(row), len(row.packet))
             for row in self._manager.damage.whole_messages(queue, rows)
         ]
         size = sum(len(row.packet) for row in rows)
         queue.window.refill(entries, complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)
         self.serve(queue)
+
+    def _held(self, row: MessageRow) -> Held:
+        stored = stored_message(row)
+        return stored if row.part_id is None else self._manager.parts.held(stored, row.part_id)
 
     def remove(
         self,

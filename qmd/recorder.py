@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from qmd.packets import whole
 from storage.events import Event, size_bytes
 from storage.events import trim as trim_events
 
@@ -422,7 +423,7 @@ class Recorder:
         for outgoing in manager.outgoing.queues:
             self.record(
                 Kind.LOST,
-                [packet for packet, _ in outgoing.express.values()],
+                [whole(packet) for packet, _ in outgoing.express.values()],
                 queue=outgoing.destination,
                 reason=reason,
             )

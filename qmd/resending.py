@@ -30,6 +30,7 @@ from qmd.frames import AUTOMATIC, TRANSACTIONAL, Choice, NewMessage, Piece, Stor
 from qmd.local_queue import LocalQueue, Reader
 from qmd.recorder import Kind
 from qmd.refusal import Refusal
+from qmd.sending import flat
 from storage import messages as message_rows
 from storage.keys import LOOKUP_BITS, LOOKUP_MASK
 from storage.messages import MessageRow
@@ -127,7 +128,7 @@ class Resending:
         batch = manager.storage.batch
         ids: list[str] = []
         try:
-            manager.sending.send(news, b"", ids.extend)
+            manager.sending.send(news, b"", lambda sent: ids.extend(flat(sent)))
         except Refusal as refusal:
             _let_go(queue, old)
             manager.reading.serve(queue)

@@ -714,7 +714,7 @@ def _sorted(rows: Sequence[HeldRow]) -> tuple[list[tuple[int, bytes]], list[Mess
         if row.packet is None:
             gone.append(row.key & LOOKUP_MASK)
             continue
-        message = MessageRow(row.key, 0, None, None, 0, 0, None, row.checksum, row.packet)
+        message = MessageRow(row.key, 0, None, None, 0, 0, None, row.checksum, None, row.packet)
         if message.is_whole:
             whole.append((row.key, row.packet))
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from protocol import DirectQueueName, UserMessage
@@ -24,6 +25,7 @@ from qmd.compose import (
     QueueAddress,
     reply_address,
 )
+from qmd.copies import Several, several_of
 from qmd.directory.resolving import MustAsk, Resolution, Target
 from qmd.local_queue import OWN_PREFIX, LocalQueue
 from qmd.outgoing_queue import OutgoingQueue
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 
 ROUTES_MAX = 10_000  # spellings of destinations, remembered with what they lead to
+SEVERAL_MAX = 100  # likewise of lists of destinations, which may be long
 
 Route = LocalQueue | OutgoingQueue
 
@@ -44,6 +47,8 @@ class Routes:
     def __init__(self, manager: QueueManager) -> None:
         self._manager = manager
         self._routes: dict[str, Route] = {}
+        self._several: dict[str, Several] = {}
+        self._generation = 0  # goes up when queues come or go
         self._by_guid: dict[bytes, LocalQueue] = {}
         self._reply_addresses: dict[str, QueueAddress] = {"": NO_ADDRESS}
         #: What the directory has just said, while the request that had to ask begins again.
@@ -104,6 +109,36 @@ class Routes:
         if isinstance(destination, int):
             return str(PrivateName(user.queue_manager_address, destination))
         return "of the name that it bears"
+
+    def aims(self, text: str) -> Route | Several:
+        """What a message that is sent to this name is for.
+
+        Raises Refusal; MustAsk where the directory has to be asked first.
+        """
+        route = self._routes.get(text)
+        if route is not None:
+            return route
+        found = self.resolved(text)
+        if not isinstance(found.name, MultipleName | DistributionListName):
+            return self.route(text)
+        several = self._several.get(text)
+        if several is None or several.resolution is not found:
+            if len(self._several) >= SEVERAL_MAX:
+                self._several.clear()
+            several = self._several[text] = several_of(found, own_name=self._manager.name)
+        return several
+
+    def routes(self, several: Several) -> Sequence[Route]:
+        """Where each of the targets leads now.  Raises Refusal, which names the element."""
+        if several.generation != self._generation:
+            routes: list[Route] = []
+            for target in several.targets:
+                try:
+                    routes.append(self.route_target(target))
+                except Refusal as refusal:
+                    raise several.refused(target, refusal) from refusal
+            several.routes, several.generation = routes, self._generation
+        return several.routes
 
     def route(self, text: str) -> Route:
         """Where a name of one queue leads.
@@ -296,6 +331,7 @@ class Routes:
     def forget(self) -> None:
         """What names stand for has to be found out anew."""
         self._routes.clear()
+        self._generation += 1
         self._by_guid.clear()
         self._manager.resolver.own_queues_changed()
         self._manager.incoming.queues_changed()

@@ -1,44 +1,57 @@
 """Taking messages over from applications, and from ourselves.
 
 check all ──► rows into the open batch ──► (commit) ──► answer, then move them on
+              (handover.py)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from protocol.format_name import FormatName
 from protocol.headers import PACKET_BYTES_MAX
 from protocol.identifiers import guid_text
-from qmd.compose import (
-    PRIORITY_MAX,
-    QueueAddress,
-    check,
-    compose,
-    packet_size,
-)
+from qmd.compose import PRIORITY_MAX, check, packet_size
+from qmd.copies import Copies, Several
 from qmd.core.sequence import NUMBER_MAX
-from qmd.core.stored_packet import is_express, message_number, receive_time_s
-from qmd.frames import AUTOMATIC, EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage, StoredMessage
+from qmd.core.stored_packet import is_express, message_number
+from qmd.frames import AUTOMATIC, EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
+from qmd.handover import Handover, enter, sent_to
 from qmd.local_queue import LocalQueue
-from qmd.outgoing import Appended
-from qmd.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
+from qmd.outgoing_queue import OutgoingQueue
 from qmd.quotas import queue_refusal
-from qmd.recorder import DELIVERIES, Kind
 from qmd.refusal import Refusal
 from storage.batch import Batch
-from storage.keys import LOOKUP_BITS
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager
-    from storage.events import Event
 
 
 Route = LocalQueue | OutgoingQueue
+#: Where a message goes, and how: to one queue, or as copies to several.
+Chosen = tuple[Route, int] | Copies
+HEAD_BYTES_MAX = 1024  # of a packet, mostly: to see whether the disk has room for it
+
+
+def flat(ids: Iterable[object]) -> list[str]:
+    """Those of the messages and of their copies, one after the other."""
+    found: list[str] = []
+    for each in ids:
+        found += [each] if isinstance(each, str) else flat(each)  # type: ignore[arg-type]
+    return found
+
+
+class _Needed:
+    """What the messages of one request need."""
+
+    def __init__(self, messages: int) -> None:
+        self.messages = messages  # and copies of them
+        self.by_queue: dict[LocalQueue, int] = {}  # bytes
+        self.bytes = 0
+        self.stored_bytes = 0  # of which copies share some
+        self.express = False
 
 
 class Sending:
@@ -49,150 +62,68 @@ class Sending:
         self._transaction_index = 0
 
     def send(
-        self, messages: list[NewMessage], token: bytes, done: Callable[[list[str]], None]
+        self, messages: list[NewMessage], token: bytes, done: Callable[[list[object]], None]
     ) -> None:
         """Take over all of the messages or none; `done(ids)` once they are durable.
 
+        Of a message to several queues the id is a list: that of each copy.
         Raises Refusal when none was taken over.
         """
-        routes = self.check(messages)
-        self.take_over(messages, routes, token, done)
+        chosen = self.check(messages)
+        self.take_over(messages, chosen, token, done)
 
-    def ids(self, numbers: Iterable[int]) -> list[str]:
-        """The message ids, as text, of messages of ours."""
+    def ids(self, numbers: Iterable[object]) -> list[object]:
+        """The message ids, as text, of messages of ours; a list of them where it is one."""
         own_guid = guid_text(self._manager.id)
-        return [f"{own_guid}\\{number}" for number in numbers]
+        return [
+            [f"{own_guid}\\{number}" for number in each]
+            if isinstance(each, list)
+            else f"{own_guid}\\{each}"
+            for each in numbers
+        ]
+
+    def numbers_of(self, chosen: Sequence[Chosen]) -> list[object]:
+        """A number for each message; a list of them where it has copies."""
+        following = self._manager.next_message_number
+        return [
+            [following() for _ in each.routes] if isinstance(each, Copies) else following()
+            for each in chosen
+        ]
 
     def take_over(
         self,
         messages: list[NewMessage],
-        routes: list[tuple[Route, int]],
+        chosen: Sequence[Chosen],
         token: bytes,
-        done: Callable[[list[str]], None],
+        done: Callable[[list[object]], None],
         *,
-        numbers: list[int] | None = None,
+        numbers: list[object] | None = None,
     ) -> None:
         """What `check` has let through; nothing is refused any more.
 
         With `numbers`, which they have been promised, the messages are those of one transaction.
         """
         self._manager.outgoing.release()  # where all is acknowledged, a new sequence begins
-        batch = self._manager.storage.batch
-        wall = self._manager.environment.time()
-        wall_s, wall_ms = int(wall), int(wall * 1000)
         in_transaction = numbers is not None
         if numbers is None:
-            numbers = [self._manager.next_message_number() for _ in messages]
-        ids = self.ids(numbers)
-        index = self._next_index()
-        last = len(messages) - 1
-        to_queues: dict[LocalQueue, list[StoredMessage]] = {}
-        to_send: dict[OutgoingQueue, list[Appended]] = {}
-        express: dict[OutgoingQueue, list[Appended]] = {}
-        recording = self._manager.recorder.enabled
-        told: Event | None = None
-        told_of: tuple[Route, int] | None = None
-        transaction = token.hex() if in_transaction else ""
-        for place, (new, chosen) in enumerate(zip(messages, routes, strict=True)):
-            number = numbers[place]
-            route, delivery = chosen
-            if not in_transaction:  # each is a transaction of its own
-                bounds = self._next_index(), True, True
-            else:
+            numbers = self.numbers_of(chosen)
+        handover = Handover(self._manager, token, token.hex() if in_transaction else "")
+        index, last = self._next_index(), len(messages) - 1
+        bounds = index, True, True
+        for place, (new, way, number) in enumerate(zip(messages, chosen, numbers, strict=True)):
+            if in_transaction:
                 bounds = index, place == 0, place == last
-            if isinstance(route, OutgoingQueue):
-                if delivery == TRANSACTIONAL:
-                    sequence_number, key = route.next_key()
-                    position = route.sequence.sequence_id, sequence_number
-                else:
-                    key, position = self._manager.next_lookup_id(PRIORITY_MAX - new.priority), None
-                packet = self._compose(
-                    new, route.address, number, wall_s, delivery, position, bounds
-                )
-                confirmations = self._manager.confirmations
-                is_transactional = delivery == TRANSACTIONAL
-                kind = express if delivery == EXPRESS else to_send
-                appended = self._manager.outgoing.append(
-                    route,
-                    key,
-                    packet,
-                    batch,
-                    confirm_by_s=confirmations.confirm_by_s(new) if is_transactional else None,
-                    discard=is_transactional and confirmations.discards(new),
-                )
-                kind.setdefault(route, []).append(appended)
-                if new.dead_letter_queue:
-                    self._keep_dead_letter(
-                        new, number, delivery, "outgoing", route.id << LOOKUP_BITS | key, batch
-                    )
+            elif place:  # each is a transaction of its own
+                bounds = self._next_index(), True, True
+            if isinstance(way, Copies):
+                assert isinstance(number, list)
+                handover.copies(new, way, number, bounds)
+                self._manager.sent_count += len(number) - 1
             else:
-                level = PRIORITY_MAX - (0 if delivery == TRANSACTIONAL else new.priority)
-                position = (0, 0) if delivery == TRANSACTIONAL else None
-                packet = self._compose(
-                    new, route.address, number, wall_s, delivery, position, bounds
-                )
-                stored = self._stored(self._manager.next_lookup_id(level), wall_ms, packet)
-                self._enter(route, stored, batch)
-                if delivery != EXPRESS:
-                    to_queues.setdefault(route, []).append(stored)
-                if new.dead_letter_queue:
-                    key = route.id << LOOKUP_BITS | stored.lookup_id
-                    self._keep_dead_letter(new, number, delivery, "message", key, batch)
-            if recording:
-                if told is None or chosen != told_of:
-                    told, told_of = self._sent_to(route, delivery, transaction), chosen
-                told.numbers.append(number)
-                told.sizes.append(len(packet))
-                if isinstance(route, LocalQueue):
-                    told.places.append(stored.lookup_id)
-                else:
-                    told.places.append(key)
-                    if delivery == TRANSACTIONAL:
-                        told.positions.append(sequence_number)
+                assert isinstance(number, int)
+                handover.one(new, *way, number, bounds)
         self._manager.sent_count += len(messages)
-        for queue in to_send:
-            if any(key >= TRANSACTIONAL_FIRST for key, *_ in to_send[queue]):
-                self._manager.outgoing.save(queue, batch)
-        for queue, packets in express.items():
-            if token:
-                # It will be asked for by its token: it must not leave before that is known.
-                to_send.setdefault(queue, []).extend(packets)
-            else:
-                self._manager.outgoing.appended(queue, packets)
-        if token:
-            batch.record_outcome(token, msgspec.msgpack.encode(numbers), self._manager.clock.now_s)
-        if to_queues or to_send or token:
-            batch.when_durable(partial(self._sent, to_queues, to_send, ids, done))
-        else:
-            done(ids)
-
-    def _sent_to(self, route: Route, delivery: int, transaction: str = "") -> Event:
-        """What is told of messages of ours that go one way."""
-        return self._manager.recorder.group(
-            Kind.SENT,
-            self._manager.id,
-            queue=route.destination if isinstance(route, OutgoingQueue) else route.name,
-            sequence_id=route.sequence.sequence_id
-            if isinstance(route, OutgoingQueue) and delivery == TRANSACTIONAL
-            else 0,
-            transaction=transaction,
-            delivery=DELIVERIES[delivery],
-        )
-
-    def _sent(
-        self,
-        to_queues: dict[LocalQueue, list[StoredMessage]],
-        to_send: dict[OutgoingQueue, list[Appended]],
-        ids: list[str],
-        done: Callable[[list[str]], None],
-    ) -> None:
-        """The commit has returned: tell the application, and move the messages on."""
-        done(ids)
-        for queue, messages in to_queues.items():
-            queue.arrived(messages)
-            self._manager.reading.serve(queue)
-        for outgoing, packets in to_send.items():
-            self._manager.outgoing.appended(outgoing, packets)
+        handover.end(self.ids(numbers), numbers, done)
 
     def check(
         self,
@@ -200,76 +131,144 @@ class Sending:
         *,
         in_transaction: bool = False,
         is_part: bool = False,
-    ) -> list[tuple[Route, int]]:
+        several: Sequence[Several | None] | None = None,
+    ) -> list[Chosen]:
         """Where each message goes, and how; raises Refusal before anything is done.
 
         `is_part`: they are not taken over now, but with what comes later in their transaction.
+        `several`: what lists of destinations stood for when it was promised to send to them.
         """
         if self._manager.stopping:
             raise Refusal("stopping", "this queue manager is stopping", "Try again in a moment.")
-        routes: list[tuple[Route, int]] = []
-        added: dict[Route, int] = {}
-        total = 0
-        express = False
+        chosen: list[Chosen] = []
+        needed = _Needed(len(messages))
         names = self._manager.routes
         body_bytes_max = self._manager.settings.quotas.message_bytes_max
-        for new in messages:
+        for index, new in enumerate(messages):
             check(new)
-            route = names.route(new.destination)
-            delivery = new.delivery
-            if isinstance(route, LocalQueue):
-                if in_transaction and not route.transactional:
-                    raise Refusal(
-                        "not_transactional_queue",
-                        f"queue {route.name} is not transactional, and the message is to be sent in"
-                        " a transaction",
-                        "Send it outside the transaction, or create a transactional queue.",
-                    )
-                delivery = self._local_delivery(route, delivery)
-            elif delivery == AUTOMATIC:
-                delivery = TRANSACTIONAL if in_transaction else RECOVERABLE
-            size = packet_size(
-                new,
-                route.address,
-                names.reply_address(new.admin_queue),
-                names.reply_address(new.response_queue),
-                delivery,
-            )
+            aims = (several[index] if several else None) or names.aims(new.destination)
             if new.report_queue:
                 names.report_queue(new.report_queue)
-            if new.dead_letter_queue:
-                self._check_dead_letter_queue(new, delivery)
             if len(new.body) > body_bytes_max:
                 raise Refusal(
                     "body_too_large",
                     f"the body has {len(new.body)} bytes; {body_bytes_max} are allowed",
                     "See message_bytes_max in the section [quotas] of the configuration.",
                 )
-            self._check_size(route, size)
-            if (
-                delivery == TRANSACTIONAL
-                and isinstance(route, OutgoingQueue)
-                and route.sequence.outstanding  # an empty queue begins a new sequence
-                and route.sequence.next_number + len(messages) > NUMBER_MAX
-            ):
-                raise Refusal(
-                    "sequence_full",
-                    f"the sequence to {route.destination} has given all of its numbers",
-                    "Wait until the destination has acknowledged what is under way.",
+            if isinstance(aims, Several):
+                chosen.append(self._check_copies(new, aims, needed, in_transaction=in_transaction))
+            else:
+                delivery = self._delivery(aims, new.delivery, in_transaction=in_transaction)
+                size = packet_size(
+                    new,
+                    aims.address,
+                    names.reply_address(new.admin_queue),
+                    names.reply_address(new.response_queue),
+                    delivery,
                 )
-            express |= delivery == EXPRESS
-            total += size
-            before = added.get(route, 0)
-            added[route] = before + size
-            if isinstance(route, LocalQueue) and not route.has_room(before + size):
-                raise queue_refusal(route, before + size)
-            routes.append((route, delivery))
-        if is_part:
-            total = 0
-        full = self._manager.is_full(total, express=express, messages=len(messages))
+                self._check_way(new, aims, delivery, size, needed)
+                needed.stored_bytes += size
+                chosen.append((aims, delivery))
+        full = self._manager.is_full(
+            0 if is_part else needed.bytes,
+            express=needed.express,
+            messages=needed.messages,
+            stored=0 if is_part else needed.stored_bytes,
+        )
         if full is not None:
             raise full
-        return routes
+        return chosen
+
+    def _check_copies(
+        self, new: NewMessage, several: Several, needed: _Needed, *, in_transaction: bool
+    ) -> Copies:
+        """A message to several queues: one that cannot be sent to all of them is sent to none."""
+        names = self._manager.routes
+        routes = names.routes(several)
+        admin, response = (
+            names.reply_address(each) for each in (new.admin_queue, new.response_queue)
+        )
+        needed.messages += len(routes) - 1
+        deliveries: list[int] = []
+        misfits: set[int] = set()
+        # What differs is the destination and the TransactionHeader.
+        sizes = {
+            delivery: packet_size(
+                new, routes[0].address, admin, response, delivery, several.addresses
+            )
+            - routes[0].address.size
+            for delivery in (RECOVERABLE, TRANSACTIONAL)
+        }
+        for index, (target, route) in enumerate(zip(several.targets, routes, strict=True)):
+            try:
+                delivery = self._delivery_of_copy(
+                    route, new.delivery, in_transaction=in_transaction
+                )
+                size = sizes[max(delivery, RECOVERABLE)] + route.address.size
+                self._check_way(new, route, delivery, size, needed)
+            except Refusal as refusal:
+                raise several.refused(target, refusal) from refusal
+            if (
+                delivery == TRANSACTIONAL
+                and isinstance(route, LocalQueue)
+                and not route.transactional
+            ):
+                misfits.add(index)
+            deliveries.append(delivery)
+        shared = min(sizes.values()) - HEAD_BYTES_MAX
+        needed.stored_bytes += max(shared, 0) + HEAD_BYTES_MAX * len(routes)
+        return Copies(several, routes, deliveries, frozenset(misfits))
+
+    def _check_way(
+        self, new: NewMessage, route: Route, delivery: int, size: int, needed: _Needed
+    ) -> None:
+        """Whether one packet can go this way, with what else is needed.  Raises Refusal."""
+        if new.dead_letter_queue:
+            self._check_dead_letter_queue(new, delivery)
+        self._check_size(route, size)
+        if (
+            delivery == TRANSACTIONAL
+            and isinstance(route, OutgoingQueue)
+            and route.sequence.outstanding  # an empty queue begins a new sequence
+            and route.sequence.next_number + needed.messages > NUMBER_MAX
+        ):
+            raise Refusal(
+                "sequence_full",
+                f"the sequence to {route.destination} has given all of its numbers",
+                "Wait until the destination has acknowledged what is under way.",
+            )
+        if delivery == EXPRESS:
+            needed.express = True
+        needed.bytes += size
+        if isinstance(route, LocalQueue):
+            before = needed.by_queue.get(route, 0) + size
+            needed.by_queue[route] = before
+            if not route.has_room(before):
+                raise queue_refusal(route, before)
+
+    def _delivery(self, route: Route, delivery: int, *, in_transaction: bool) -> int:
+        """How a message goes to its only queue.  Raises Refusal."""
+        if isinstance(route, LocalQueue):
+            if in_transaction and not route.transactional:
+                raise Refusal(
+                    "not_transactional_queue",
+                    f"queue {route.name} is not transactional, and the message is to be sent in"
+                    " a transaction",
+                    "Send it outside the transaction, or create a transactional queue.",
+                )
+            return self._local_delivery(route, delivery)
+        if delivery == AUTOMATIC:
+            return TRANSACTIONAL if in_transaction else RECOVERABLE
+        return delivery
+
+    def _delivery_of_copy(self, route: Route, delivery: int, *, in_transaction: bool) -> int:
+        """Likewise to one of several, which may be transactional or not: what the message is not
+        fit for it finds out when it is there, as elsewhere.  Raises Refusal."""
+        if in_transaction:
+            delivery = TRANSACTIONAL
+        if delivery == TRANSACTIONAL and not (isinstance(route, LocalQueue) and route.is_read_only):
+            return delivery
+        return self._delivery(route, delivery, in_transaction=False)
 
     def _check_size(self, route: Route, size: int) -> None:
         """Whether a packet can get where it shall."""
@@ -310,17 +309,6 @@ class Sending:
             )
         self._manager.own_dead_letters.check(new.dead_letter_queue, delivery)
 
-    def _keep_dead_letter(
-        self, new: NewMessage, number: int, delivery: int, place: str, key: int, batch: Batch
-    ) -> None:
-        """In the queue that its application has named, if it dies."""
-        own = self._manager.own_dead_letters
-        try:
-            queue = own.check(new.dead_letter_queue, delivery)
-        except Refusal:
-            return  # it was deleted since the transaction began: it will be in the system's queue
-        own.add(number, queue, place, key, batch, express=delivery == EXPRESS)
-
     def _local_delivery(self, queue: LocalQueue, delivery: int) -> int:
         if queue.is_read_only:
             raise Refusal(
@@ -346,38 +334,6 @@ class Sending:
                 "Send it with --recoverable or --express, or create a transactional queue.",
             )
         return delivery
-
-    def _compose(
-        self,
-        new: NewMessage,
-        destination: QueueAddress,
-        number: int,
-        wall_s: int,
-        delivery: int,
-        position: tuple[int, int] | None,
-        bounds: tuple[int, bool, bool],
-    ) -> bytes:
-        index, is_first, is_last = bounds
-        return compose(
-            new,
-            source=self._manager.id,
-            destination=destination,
-            admin=self._manager.routes.reply_address(new.admin_queue),
-            response=self._manager.routes.reply_address(new.response_queue),
-            message_number=number,
-            sent_time_s=wall_s,
-            delivery=delivery,
-            position=None if position is None else (*position, index),
-            dead_letter=self._manager.confirmations.asks(new)
-            if delivery == TRANSACTIONAL
-            else new.dead_letter is not False,
-            is_first=is_first,
-            is_last=is_last,
-            time_to_reach_queue_s=int(self._manager.settings.delivery.time_to_reach_queue_s),
-            report_queue=(
-                self._manager.routes.report_queue(new.report_queue) if new.report_queue else None
-            ),
-        )
 
     def _next_index(self) -> int:
         """A number for a transaction, of 20 bits.  [MS-MQMQ] 2.2.20.5"""
@@ -411,39 +367,17 @@ class Sending:
                 "acknowledgment_not_sent", str(name), reason="the queue takes no such messages"
             )
             return False
-        stored = self._stored(key, int(self._manager.environment.time() * 1000), packet)
+        wall_ms = int(self._manager.environment.time() * 1000)
+        held = enter(self._manager, route, key, wall_ms, packet, batch)
         self.tell(route, packet, key)
-        if not self._enter(route, stored, batch):
-            batch.when_durable(partial(self._manager.reading.arrived, route, [stored]))
+        if not is_express(packet):
+            batch.when_durable(partial(self._manager.reading.arrived, route, [held]))
         return True
 
     def tell(self, route: Route, packet: bytes, place: int) -> None:
         """Of a packet of our own making."""
         if self._manager.recorder.enabled:
-            told = self._sent_to(route, EXPRESS if is_express(packet) else RECOVERABLE)
+            told = sent_to(self._manager, route, EXPRESS if is_express(packet) else RECOVERABLE)
             told.numbers.append(message_number(packet))
             told.sizes.append(len(packet))
             told.places.append(place)
-
-    def _stored(self, lookup_id: int, wall_ms: int, packet: bytes) -> StoredMessage:
-        """A message of our own, for our own queue."""
-        expires_at_s = self._manager.clock.deadline_s(receive_time_s(packet))
-        return StoredMessage(lookup_id, wall_ms, packet, expires_at_s=expires_at_s)
-
-    def _enter(self, queue: LocalQueue, stored: StoredMessage, batch: Batch) -> bool:
-        """A message for our own queue; True when it is express, and there already."""
-        packet = stored.packet
-        queue.messages += 1
-        queue.grow(len(packet))
-        if is_express(packet):
-            queue.express_arrived(stored)
-            self._manager.reading.serve(queue)
-            return True
-        batch.insert_message(
-            queue.id << LOOKUP_BITS | stored.lookup_id,
-            packet,
-            stored.arrived_at_ms,
-            stored.expires_at_s,
-            stored.reason,
-        )
-        return False

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from qmd.manager import QueueManager
     from qmd.pipeline_frames import Attempt
-    from qmd.sending import Route
+    from qmd.sending import Chosen
 
 log = structlog.get_logger()
 
@@ -191,7 +191,7 @@ class Staging:
         # From here to the end of this turn everything goes into one batch.
         staged = self._of_epochs(query, epoch)
         at_ms = int(manager.environment.time() * 1000)
-        sent: asyncio.Future[list[str]] = manager.loop.create_future()
+        sent: asyncio.Future[list[object]] = manager.loop.create_future()
         batch = manager.storage.batch
         manager.sending.take_over(messages, routes, b"", partial(_settle, sent))
         assert batch is manager.storage.batch
@@ -210,7 +210,7 @@ class Staging:
         log.info("published", query=query, epoch=epoch, messages=row_count)
         return {"published": True, "messages": row_count, "at_ms": at_ms}
 
-    async def _routes(self, messages: list[NewMessage]) -> list[tuple[Route, int]]:
+    async def _routes(self, messages: list[NewMessage]) -> list[Chosen]:
         """Where they go; the directory is asked as often as it takes.  Raises Refusal.
 
         Nothing else happens between the answer and the next act of the caller.
@@ -384,6 +384,6 @@ class Staging:
             self._pieces.pop(place, None)
 
 
-def _settle(sent: asyncio.Future[list[str]], ids: list[str]) -> None:
+def _settle(sent: asyncio.Future[list[object]], ids: list[object]) -> None:
     if not sent.done():
         sent.set_result(ids)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
+from qmd.copies import Copies, Several
 from qmd.directory.resolving import MustAsk
 from qmd.frames import AUTOMATIC, TRANSACTIONAL, NewMessage, StoredMessage
 from qmd.local_queue import LocalQueue, Reader
@@ -52,7 +53,9 @@ class Transaction:
     used_at: float
     reader: Reader = field(default_factory=Reader)
     messages: list[NewMessage] = field(default_factory=list)
-    numbers: list[int] = field(default_factory=list)  # of the messages
+    numbers: list[object] = field(default_factory=list)  # of the messages
+    #: Of those to several queues, which these were when they were sent.
+    several: list[Several | None] = field(default_factory=list)
     bytes: int = 0  # of their bodies
     #: What is to be done with received messages other than to remove them: by queue and place.
     moves: dict[tuple[LocalQueue, int], LocalQueue] = field(default_factory=dict)
@@ -76,7 +79,7 @@ class Transactions:
         # Ids of which somebody was told that nothing was done: the connections from which it must
         # stay so, as the first that is free of it, and why.
         self._sealed: OrderedDict[bytes, tuple[int, str]] = OrderedDict()
-        self._sending_once: dict[bytes, asyncio.Future[list[str]]] = {}
+        self._sending_once: dict[bytes, asyncio.Future[list[object]]] = {}
         self.committed_count = 0
         self.aborted_count = 0
 
@@ -112,7 +115,9 @@ class Transactions:
         self._live[transaction_id] = transaction
         self._watch(transaction)
 
-    def send(self, transaction_id: bytes, owner: Hashable, messages: list[NewMessage]) -> list[str]:
+    def send(
+        self, transaction_id: bytes, owner: Hashable, messages: list[NewMessage]
+    ) -> list[object]:
         """Check messages now, to be sent at the commit; their ids.  Raises Refusal."""
         transaction = self._find(transaction_id, owner)
         limit = self._manager.settings.transactions.messages_bytes_max
@@ -133,9 +138,12 @@ class Transactions:
                     " sent in a transaction is transactional",
                     "Leave its delivery out, or send it outside the transaction.",
                 )
-        self._manager.sending.check(messages, in_transaction=True, is_part=True)
-        numbers = [self._manager.next_message_number() for _ in messages]
+        chosen = self._manager.sending.check(messages, in_transaction=True, is_part=True)
+        numbers = self._manager.sending.numbers_of(chosen)
         transaction.messages += messages
+        transaction.several += [
+            each.several if isinstance(each, Copies) else None for each in chosen
+        ]
         transaction.numbers += numbers
         transaction.bytes += size
         return self._manager.sending.ids(numbers)
@@ -214,7 +222,7 @@ class Transactions:
                 )
 
     def commit(
-        self, transaction_id: bytes, owner: Hashable, done: Callable[[list[str]], None]
+        self, transaction_id: bytes, owner: Hashable, done: Callable[[list[object]], None]
     ) -> None:
         """All of it in one batch; `done(ids of what was sent)` when it is durable.
 
@@ -226,7 +234,9 @@ class Transactions:
         sending = self._manager.sending
         try:
             self._check_received(transaction)
-            routes = sending.check(transaction.messages, in_transaction=True)
+            chosen = sending.check(
+                transaction.messages, in_transaction=True, several=transaction.several
+            )
         except MustAsk:
             raise  # the commit begins again
         except Refusal as refusal:
@@ -243,7 +253,7 @@ class Transactions:
                 )
         sending.take_over(
             transaction.messages,
-            routes,
+            chosen,
             transaction.id,
             lambda ids: self._committed(transaction, ids, done),
             numbers=transaction.numbers,
@@ -289,7 +299,7 @@ class Transactions:
         """Send the messages, unless that was done before with this token; their ids."""
         while (other := self._sending_once.get(token)) is not None:
             await asyncio.wait([other])
-        done: asyncio.Future[list[str]] = self._manager.loop.create_future()
+        done: asyncio.Future[list[object]] = self._manager.loop.create_future()
         self._sending_once[token] = done
         try:
             before = await self._manager.find_outcome(token)
@@ -346,7 +356,7 @@ class Transactions:
             )
 
     def _committed(
-        self, transaction: Transaction, ids: list[str], done: Callable[[list[str]], None]
+        self, transaction: Transaction, ids: list[object], done: Callable[[list[object]], None]
     ) -> None:
         del self._live[transaction.id]
         self.committed_count += 1
@@ -406,7 +416,7 @@ def _by_queues(chosen: dict[tuple[LocalQueue, int], T]) -> dict[tuple[LocalQueue
     return found
 
 
-def _tell(done: asyncio.Future[list[str]], ids: list[str]) -> None:
+def _tell(done: asyncio.Future[list[object]], ids: list[object]) -> None:
     if not done.done():  # whoever waited may be gone
         done.set_result(ids)
 

@@ -27,6 +27,7 @@ from qmd.core.stored_packet import message_number as number_of
 from qmd.endings import UNWANTED
 from qmd.frames import StoredMessage
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, InFlight, OutgoingQueue
+from qmd.packets import cut
 from qmd.recorder import Kind
 from storage import awaiting as awaiting_rows
 from storage import events as event_rows
@@ -67,6 +68,7 @@ class _Found(NamedTuple):
     is_meant: bool  # False: another message, which stays
     is_whole: bool = True  # False: not what was stored, and set aside
     is_kept: bool = False  # as a dead letter
+    part_id: int | None = None  # of its packet, as of its row
 
 
 class Undelivered:
@@ -214,12 +216,37 @@ class Undelivered:
                         is_kept = wants_dead_letter(row.packet) and not is_transactional(row.packet)
                     else:
                         is_kept = is_kept_as_dead(row.packet, discard=row.discard)
-                    found.append(_Found(each, row.packet, is_meant, is_kept=is_kept))
+                    found.append(
+                        _Found(each, row.packet, is_meant, is_kept=is_kept, part_id=row.part_id)
+                    )
             buried = [
                 (each.dying, each.packet, each.is_kept)
                 for each in found
                 if each.packet and each.is_meant and each.is_whole
             ]
+            # Before their rows go: with the last of those a part that they share would go as well.
+            dead = [
+                (
+                    manager.endings.dead_letter_queue(each.packet).id << LOOKUP_BITS
+                    | each.dying.place,
+                    wall_ms,
+                    None,
+                    reason,
+                    patch_class(each.packet, message_class),
+                    each.part_id,
+                )
+                for each in found
+                if each.packet and each.is_meant and each.is_whole and each.is_kept
+            ]
+            message_rows.insert(db, [row[:5] for row in dead if row[5] is None])
+            message_rows.insert_copies(
+                db,
+                [
+                    (*row[:4], *cut(row[4], row[5]))  # a copy, which stays one
+                    for row in dead
+                    if row[5] is not None
+                ],
+            )
             event_rows.insert(
                 db,
                 self._told(
@@ -236,20 +263,6 @@ class Undelivered:
                 ],
                 queue.id,
                 now_s,
-            )
-            message_rows.insert(
-                db,
-                [
-                    (
-                        manager.endings.dead_letter_queue(packet).id << LOOKUP_BITS | each.place,
-                        wall_ms,
-                        None,
-                        reason,
-                        patch_class(packet, message_class),
-                    )
-                    for each, packet, is_kept in buried
-                    if is_kept
-                ],
             )
             return found
 
@@ -307,7 +320,7 @@ class Undelivered:
         manager = self._manager
         count = 0
         again = False
-        for each, packet, is_meant, is_whole, is_kept in done.result():
+        for each, packet, is_meant, is_whole, is_kept, _ in done.result():
             queue.end_removal(each.key)
             if not is_meant:
                 again = True  # it is in flight no more, and has to be sent after all

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from storage import damaged, pages
+from storage import damaged, pages, shared_parts
 from storage.keys import ARRIVAL_MAX
 from storage.pages import EMPTY, PAGE_BYTES_MAX, Totals, key_list
 from storage.sequences import decode_sequence_id, encode_sequence_id
@@ -24,6 +24,7 @@ class AwaitingRow(NamedTuple):
     expires_at_s: int | None
     discard: bool
     checksum: int
+    part_id: int | None  # of its packet the end is shared with other messages
     packet: bytes
 
     @property
@@ -65,7 +66,7 @@ def take_over(db: sqlite3.Connection, arrived: Arrived) -> list[Kept]:
     # The message's number stands in its packet.
     db.create_function("little_endian", 1, _little_endian, deterministic=True)
     rows = db.execute(
-        "SELECT little_endian(substr(packet, 57, 4)), (key & ?) - ?, length(packet)"
+        "SELECT little_endian(substr(packet, 57, 4)), (key & ?) - ?, length(packet) + part_bytes"
         f" FROM {waiting} ORDER BY key",
         (ARRIVAL_MAX, arrived.base, *keys),
     )
@@ -75,9 +76,10 @@ def take_over(db: sqlite3.Connection, arrived: Arrived) -> list[Kept]:
     db.execute(
         # A number comes again after four thousand million messages, and then belongs to the newer.
         "INSERT OR REPLACE INTO awaiting (number, queue_id, sequence_id, position, since_s,"
-        " expires_at_s, discard, checksum, packet)"
+        " expires_at_s, discard, checksum, packet, part_id, part_bytes)"
         " SELECT little_endian(substr(packet, 57, 4)), ?, ?, (key & ?) - ?, ?,"
-        f" nullif(confirm_by_s, {_UNTIL_FOR_EVER}), discard, checksum, packet FROM {waiting}",
+        f" nullif(confirm_by_s, {_UNTIL_FOR_EVER}), discard, checksum, packet, part_id,"
+        f" part_bytes FROM {waiting}",
         (
             arrived.queue_id,
             encode_sequence_id(arrived.sequence_id),
@@ -107,7 +109,7 @@ def find_all(
             return rows, index
         row = db.execute(f"SELECT {COLUMNS} FROM awaiting WHERE number = ?", (number,)).fetchone()
         if row is not None:
-            rows.append(_row(row))
+            rows.append(shared_parts.whole(db, _row(row)))
             size += len(rows[-1].packet)
     return rows, len(numbers)
 
@@ -136,17 +138,16 @@ def expired(
 
 
 def delete(db: sqlite3.Connection, numbers: Sequence[int]) -> None:
-    db.execute(
-        "DELETE FROM awaiting WHERE number IN (SELECT value FROM json_each(?))",
-        (key_list(numbers),),
-    )
+    among, listed = "number IN (SELECT value FROM json_each(?))", (key_list(numbers),)
+    with shared_parts.leaving(db, "awaiting", among, listed):
+        db.execute(f"DELETE FROM awaiting WHERE {among}", listed)
 
 
 def totals_by_queue(db: sqlite3.Connection) -> dict[int, Totals]:
     """By outgoing queue, of those that wait for something; for the start."""
     found: dict[int, Totals] = {}
     # Not GROUP BY: it would sort the packets.
-    for queue_id, size in db.execute("SELECT queue_id, length(packet) FROM awaiting"):
+    for queue_id, size in db.execute("SELECT queue_id, length(packet) + part_bytes FROM awaiting"):
         before = found.get(queue_id, EMPTY)
         found[queue_id] = Totals(before.messages + 1, before.bytes + size)
     return found
@@ -154,13 +155,11 @@ def totals_by_queue(db: sqlite3.Connection) -> dict[int, Totals]:
 
 def set_aside(db: sqlite3.Connection, number: int, at_s: int) -> bool:
     """Move a row that is not what was stored to the damaged ones; False when there is none."""
-    moved = db.execute(
-        "INSERT INTO damaged (at_s, place, key, packet)"
-        " SELECT ?, 'awaiting', number, packet FROM awaiting WHERE number = ?",
-        (at_s, number),
-    )
+    rows, _ = find_all(db, [number])
+    for row in rows:
+        damaged.keep(db, "awaiting", number, row.packet, at_s)
     delete(db, [number])
-    return moved.rowcount == 1
+    return bool(rows)
 
 
 def remember_unconfirmed(

@@ -15,12 +15,22 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from storage import awaiting, events, history, messages, outcomes, outgoing, sequences
+from storage import (
+    awaiting,
+    events,
+    history,
+    messages,
+    outcomes,
+    outgoing,
+    sequences,
+    shared_parts,
+)
 from storage.awaiting import Arrived, Kept
 from storage.connection import Work
 from storage.errors import StorageError
 from storage.events import Event
 from storage.sequences import encode_sequence_id
+from storage.shared_parts import PartOf
 
 T = TypeVar("T")
 
@@ -53,6 +63,9 @@ class Batch:
         self._history_entries_max = history_entries_max
         self._messages: list[messages.NewMessage] = []
         self._outgoing: list[outgoing.NewOutgoing] = []
+        self._shared_parts: list[shared_parts.NewPart] = []
+        self._message_copies: list[messages.NewCopy] = []
+        self._outgoing_copies: list[outgoing.NewCopy] = []
         self._message_deletions: list[int] = []
         self._outgoing_deletions: list[int] = []
         self._arrivals: list[_Arrival] = []
@@ -79,8 +92,20 @@ class Batch:
         arrived_at_ms: int,
         expires_at_s: int | None = None,
         reason: str | None = None,
+        *,
+        part: PartOf | None = None,
     ) -> None:
-        self._messages.append((key, arrived_at_ms, expires_at_s, reason, packet))
+        """`part`: the packet is only its head, and goes on with that one."""
+        if part is None:
+            self._messages.append((key, arrived_at_ms, expires_at_s, reason, packet))
+        else:
+            self._message_copies.append((key, arrived_at_ms, expires_at_s, reason, packet, part))
+        self.bytes += len(packet)
+        self._count(1)
+
+    def insert_shared_part(self, part_id: int, packet: bytes) -> None:
+        """The end of the packets of rows in this batch.  The caller chooses an id that is new."""
+        self._shared_parts.append((part_id, packet))
         self.bytes += len(packet)
         self._count(1)
 
@@ -97,8 +122,13 @@ class Batch:
         *,
         confirm_by_s: int | None = None,
         discard: bool = False,
+        part: PartOf | None = None,
     ) -> None:
-        self._outgoing.append((key, expires_at_s, packet, confirm_by_s, discard))
+        """`part`: as of `insert_message`."""
+        if part is None:
+            self._outgoing.append((key, expires_at_s, packet, confirm_by_s, discard))
+        else:
+            self._outgoing_copies.append((key, expires_at_s, packet, confirm_by_s, discard, part))
         self.bytes += len(packet)
         self._count(1)
 
@@ -231,6 +261,12 @@ class Batch:
             messages.insert(db, self._messages)
         if self._outgoing:
             outgoing.insert(db, self._outgoing)
+        if self._shared_parts:
+            shared_parts.insert(db, self._shared_parts)
+        if self._message_copies:
+            messages.insert_copies(db, self._message_copies)
+        if self._outgoing_copies:
+            outgoing.insert_copies(db, self._outgoing_copies)
         if self._message_deletions:
             messages.delete(db, self._message_deletions)
         if self._outgoing_deletions:

@@ -12,6 +12,7 @@ from zlib import crc32
 
 from protocol import parse_user_message
 from protocol.errors import ProtocolError
+from storage import shared_parts
 
 
 class DamagedRow(NamedTuple):
@@ -43,13 +44,23 @@ def is_whole(packet: bytes, checksum: int | None) -> bool:
 
 def set_aside(db: sqlite3.Connection, table: str, key: int, at_s: int) -> bool:
     """Move a row of `message` or `outgoing` here; False when there is none."""
-    moved = db.execute(
-        "INSERT INTO damaged (at_s, place, key, packet)"
-        f" SELECT ?, ?, key, packet FROM {table} WHERE key = ?",
-        (at_s, table, key),
+    row = db.execute(f"SELECT packet, part_id FROM {table} WHERE key = ?", (key,)).fetchone()
+    if row is None:
+        return False
+    packet, part_id = row
+    part = db.execute("SELECT packet FROM shared_part WHERE id = ?", (part_id,)).fetchone()
+    keep(db, table, key, packet if part is None else packet + part[0], at_s)
+    with shared_parts.leaving(db, table, "key = ?", (key,)):
+        db.execute(f"DELETE FROM {table} WHERE key = ?", (key,))
+    return True
+
+
+def keep(db: sqlite3.Connection, place: str, key: int, packet: bytes, at_s: int) -> None:
+    """A packet that was in table `place`; whoever calls deletes it there."""
+    db.execute(
+        "INSERT INTO damaged (at_s, place, key, packet) VALUES (?, ?, ?, ?)",
+        (at_s, place, key, packet),
     )
-    db.execute(f"DELETE FROM {table} WHERE key = ?", (key,))
-    return moved.rowcount == 1
 
 
 def list_all(db: sqlite3.Connection) -> list[DamagedRow]:

@@ -36,7 +36,7 @@ def next_expiry(db: sqlite3.Connection) -> int | None:
 
 def _expired(db: sqlite3.Connection, table: str, now_s: int, rows_max: int) -> list[Expired]:
     rows = db.execute(
-        f"SELECT key, length(packet) FROM {table} WHERE expires_at_s < ?"
+        f"SELECT key, length(packet) + part_bytes FROM {table} WHERE expires_at_s < ?"
         " ORDER BY expires_at_s LIMIT ?",
         (now_s, rows_max),
     )

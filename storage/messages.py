@@ -4,10 +4,11 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from storage import damaged, pages
+from storage import damaged, pages, shared_parts
 from storage.damaged import checksum_of
 from storage.keys import queue_range
 from storage.pages import PAGE_BYTES_MAX, PAGE_ROWS_MAX, Totals, key_list
+from storage.shared_parts import PartOf
 
 
 class MessageRow(NamedTuple):
@@ -19,6 +20,7 @@ class MessageRow(NamedTuple):
     move_count: int
     last_move_at_ms: int | None
     checksum: int | None
+    part_id: int | None  # of its packet the end is shared with other messages
     packet: bytes
 
     @property
@@ -29,6 +31,8 @@ class MessageRow(NamedTuple):
 
 #: Key, arrival in ms, expiry in s, reason, packet.
 NewMessage = tuple[int, int, int | None, str | None, bytes]
+#: The same with the head of its packet, and the part that this goes on with.
+NewCopy = tuple[int, int, int | None, str | None, bytes, PartOf]
 
 COLUMNS = ", ".join(MessageRow._fields)
 
@@ -41,11 +45,19 @@ def insert(db: sqlite3.Connection, rows: Iterable[NewMessage]) -> None:
     )
 
 
+def insert_copies(db: sqlite3.Connection, rows: Iterable[NewCopy]) -> None:
+    db.executemany(
+        "INSERT INTO message (key, arrived_at_ms, expires_at_s, reason, packet, part_id,"
+        " part_bytes, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        ((*row[:5], *row[5], checksum_of(row[4])) for row in rows),
+    )
+
+
 def delete(db: sqlite3.Connection, keys: Sequence[int]) -> None:
     """One statement for all: SQLite sorts the keys and passes over the table once."""
-    db.execute(
-        "DELETE FROM message WHERE key IN (SELECT value FROM json_each(?))", (key_list(keys),)
-    )
+    among, listed = "key IN (SELECT value FROM json_each(?))", (key_list(keys),)
+    with shared_parts.leaving(db, "message", among, listed):
+        db.execute(f"DELETE FROM message WHERE {among}", listed)
 
 
 def count_abort(db: sqlite3.Connection, keys: Sequence[int]) -> None:
@@ -83,15 +95,21 @@ def move(db: sqlite3.Connection, moves: Sequence[Move], at_ms: int) -> set[int]:
         " WHERE key = ?",
         [(each.to_key, at_ms, each.key) for each in present],
     )
-    db.executemany(
-        "UPDATE message SET packet = ?, checksum = ?, reason = NULL, expires_at_s = NULL"
-        " WHERE key = ?",
-        [
-            (each.packet, checksum_of(each.packet), each.to_key)
-            for each in present
-            if each.packet is not None
-        ],
-    )
+    changed = [
+        (each.packet, checksum_of(each.packet), each.to_key)
+        for each in present
+        if each.packet is not None
+    ]
+    if changed:
+        keys = key_list([key for *_, key in changed])
+        with shared_parts.leaving(
+            db, "message", "key IN (SELECT value FROM json_each(?))", (keys,)
+        ):
+            db.executemany(
+                "UPDATE message SET packet = ?, checksum = ?, part_id = NULL, part_bytes = 0,"
+                " reason = NULL, expires_at_s = NULL WHERE key = ?",
+                changed,
+            )
     return found
 
 
@@ -105,7 +123,7 @@ def set_history(db: sqlite3.Connection, rows: Iterable[tuple[int, int, int, int 
 
 def find(db: sqlite3.Connection, key: int) -> MessageRow | None:
     row = db.execute(f"SELECT {COLUMNS} FROM message WHERE key = ?", (key,)).fetchone()
-    return None if row is None else MessageRow._make(row)
+    return None if row is None else shared_parts.whole(db, MessageRow._make(row))
 
 
 def page(
@@ -148,7 +166,7 @@ def beside(
         f"SELECT {COLUMNS} FROM message WHERE key BETWEEN ? AND ? ORDER BY key {order} LIMIT 1",
         (first, last),
     ).fetchone()
-    return None if row is None else MessageRow._make(row)
+    return None if row is None else shared_parts.whole(db, MessageRow._make(row))
 
 
 def find_all(db: sqlite3.Connection, keys: Sequence[int]) -> list[MessageRow]:
@@ -157,7 +175,7 @@ def find_all(db: sqlite3.Connection, keys: Sequence[int]) -> list[MessageRow]:
         f"SELECT {COLUMNS} FROM message WHERE key IN (SELECT value FROM json_each(?)) ORDER BY key",
         (key_list(keys),),
     )
-    return list(map(MessageRow._make, rows))
+    return [shared_parts.whole(db, MessageRow._make(row)) for row in rows]
 
 
 def sizes(
@@ -168,7 +186,8 @@ def sizes(
     The packets are not read.
     """
     return db.execute(
-        "SELECT key, length(packet) FROM message WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?",
+        "SELECT key, length(packet) + part_bytes FROM message WHERE key BETWEEN ? AND ?"
+        " ORDER BY key LIMIT ?",
         (*queue_range(queue_id, from_lookup), rows_max),
     ).fetchall()
 
@@ -201,5 +220,6 @@ def delete_all(db: sqlite3.Connection, queue_id: int) -> Totals:
 
 def _delete_range(db: sqlite3.Connection, first: int, last: int) -> Totals:
     deleted = pages.totals_between(db, "message", first, last)
-    db.execute("DELETE FROM message WHERE key BETWEEN ? AND ?", (first, last))
+    with shared_parts.leaving(db, "message", "key BETWEEN ? AND ?", (first, last)):
+        db.execute("DELETE FROM message WHERE key BETWEEN ? AND ?", (first, last))
     return deleted

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from storage import damaged, pages
+from storage import damaged, pages, shared_parts
 from storage.damaged import checksum_of
 from storage.errors import NoSuchQueue
 from storage.keys import (
@@ -15,6 +15,7 @@ from storage.keys import (
 )
 from storage.pages import PAGE_BYTES_MAX, PAGE_ROWS_MAX, Head, Totals, key_list
 from storage.sequences import decode_sequence_id, encode_sequence_id
+from storage.shared_parts import PartOf
 
 
 class OutgoingQueueRow(NamedTuple):
@@ -35,6 +36,7 @@ class OutgoingRow(NamedTuple):
     expires_at_s: int | None
     checksum: int | None
     discard: bool
+    part_id: int | None  # of its packet the end is shared with other messages
     packet: bytes
 
     @property
@@ -45,6 +47,8 @@ class OutgoingRow(NamedTuple):
 
 #: Key, expiry in s, packet, until when its final ack is waited for, whether it is no dead letter.
 NewOutgoing = tuple[int, int | None, bytes, int | None, bool]
+#: The same with the head of its packet, and the part that this goes on with.
+NewCopy = tuple[int, int | None, bytes, int | None, bool, PartOf]
 #: Sequence id (8 bytes), base, next number, outgoing queue id.
 SequenceState = tuple[bytes, int, int, int]
 
@@ -62,15 +66,28 @@ def insert(db: sqlite3.Connection, rows: Iterable[NewOutgoing]) -> None:
     )
 
 
-def delete(db: sqlite3.Connection, keys: Sequence[int]) -> None:
-    db.execute(
-        "DELETE FROM outgoing WHERE key IN (SELECT value FROM json_each(?))", (key_list(keys),)
+def insert_copies(db: sqlite3.Connection, rows: Iterable[NewCopy]) -> None:
+    db.executemany(
+        "INSERT INTO outgoing (key, expires_at_s, packet, confirm_by_s, discard, part_id,"
+        " part_bytes, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        ((*row[:5], *row[5], checksum_of(row[2])) for row in rows),
     )
+
+
+def delete(db: sqlite3.Connection, keys: Sequence[int]) -> None:
+    among, listed = "key IN (SELECT value FROM json_each(?))", (key_list(keys),)
+    with shared_parts.leaving(db, "outgoing", among, listed):
+        db.execute(f"DELETE FROM outgoing WHERE {among}", listed)
 
 
 def delete_ranges(db: sqlite3.Connection, ranges: Iterable[tuple[int, int]]) -> None:
     """First and last key of each range, both included."""
-    db.executemany("DELETE FROM outgoing WHERE key BETWEEN ? AND ?", ranges)
+    if not shared_parts.any_there(db):
+        db.executemany("DELETE FROM outgoing WHERE key BETWEEN ? AND ?", ranges)
+        return
+    for each in ranges:
+        with shared_parts.leaving(db, "outgoing", "key BETWEEN ? AND ?", each):
+            db.execute("DELETE FROM outgoing WHERE key BETWEEN ? AND ?", each)
 
 
 def identities(db: sqlite3.Connection, first: int, last: int) -> list[Head]:
@@ -81,7 +98,8 @@ def identities(db: sqlite3.Connection, first: int, last: int) -> list[Head]:
 def release(db: sqlite3.Connection, first: int, last: int) -> Totals:
     """Delete the rows of a range, both ends included; how many they were."""
     released = pages.totals_between(db, "outgoing", first, last)
-    db.execute("DELETE FROM outgoing WHERE key BETWEEN ? AND ?", (first, last))
+    with shared_parts.leaving(db, "outgoing", "key BETWEEN ? AND ?", (first, last)):
+        db.execute("DELETE FROM outgoing WHERE key BETWEEN ? AND ?", (first, last))
     return released
 
 
@@ -118,7 +136,7 @@ def set_paused(db: sqlite3.Connection, outgoing_id: int, paused: bool) -> None:
 
 def find(db: sqlite3.Connection, key: int) -> OutgoingRow | None:
     row = db.execute(f"SELECT {COLUMNS} FROM outgoing WHERE key = ?", (key,)).fetchone()
-    return None if row is None else OutgoingRow._make(row)
+    return None if row is None else shared_parts.whole(db, OutgoingRow._make(row))
 
 
 def page(

@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from storage import shared_parts
 from storage.keys import key_parts, level_range
 
 PAGE_ROWS_MAX = 256
@@ -23,10 +24,12 @@ EMPTY = Totals(0, 0)
 def take(cursor: sqlite3.Cursor, make: Callable[[Iterable[Any]], Row], bytes_max: int) -> list[Row]:
     """The cursor's rows, up to and with the one that brings the packets to `bytes_max`.
 
-    The packet stands last in a row.
+    The packet stands last in a row, and in front of it the id of a part that it shares.
     """
     rows, size = [], 0
     for row in map(make, cursor):
+        if row[-2] is not None:
+            row = shared_parts.whole(cursor.connection, row)
         rows.append(row)
         size += len(row[-1])
         if size >= bytes_max:
@@ -38,7 +41,8 @@ def take(cursor: sqlite3.Cursor, make: Callable[[Iterable[Any]], Row], bytes_max
 def totals_between(db: sqlite3.Connection, table: str, first: int, last: int) -> Totals:
     """Reads the head of each row in the range of keys, not its packet."""
     count, size = db.execute(
-        f"SELECT count(*), coalesce(sum(length(packet)), 0) FROM {table} WHERE key BETWEEN ? AND ?",
+        f"SELECT count(*), coalesce(sum(length(packet) + part_bytes), 0) FROM {table}"
+        " WHERE key BETWEEN ? AND ?",
         (first, last),
     ).fetchone()
     return Totals(count, size)
@@ -71,7 +75,7 @@ class Head(NamedTuple):
 
 
 #: For `head`: SourceQueueManager to MessageId.  The rest of a long packet is not read.
-HEAD = "key, substr(packet, 17, 44), length(packet)"
+HEAD = "key, substr(packet, 17, 44), length(packet) + part_bytes"
 
 
 def head(row: tuple[int, bytes, int]) -> Head:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-from storage import schema
+from storage import schema, shared_parts
 from storage.check import DATABASE
 from storage.connection import set_up_writer
 from storage.disk import Disk
@@ -98,6 +98,8 @@ class Rescue:
             ]
             if refused := _insert(db, table, rows):
                 self.losses.append(f"{refused} rows of table {table} contradict others")
+        for part in survey.parts.items():
+            shared_parts.insert(db, [part])
         for name, value in survey.counters.items():
             db.execute("INSERT OR REPLACE INTO counter VALUES (?, ?)", (name, value))
         if not survey.counters.get("message"):
@@ -123,6 +125,7 @@ class Rescue:
                 self.set_aside += 1
             yield message
         _commit(db, waiting)
+        shared_parts.delete_unnamed(db)
         if arrivals >= survey.counters.get("arrival", 0):
             db.execute(
                 "INSERT OR REPLACE INTO counter VALUES ('arrival', ?)",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from heapq import merge
 from typing import Any, NamedTuple
 
-from storage import counters
+from storage import counters, shared_parts
 from storage.keys import ARRIVAL_MAX, arrival_of, level_of, level_range, message_key, queue_range
 from storage.pages import key_list
 
@@ -50,12 +50,13 @@ class RangeRow(NamedTuple):
     abort_count: int
     move_count: int
     checksum: int | None
+    part_id: int | None  # as of `MessageRow`
     packet: bytes
 
 
 _QUEUE_COLUMNS = ", ".join(ReaderQueueRow._fields)
 _MESSAGE_COLUMNS = (
-    "m.arrived_at_ms, m.expires_at_s, m.reason, m.abort_count, m.move_count, m.checksum"
+    "m.arrived_at_ms, m.expires_at_s, m.reason, m.abort_count, m.move_count, m.checksum, m.part_id"
 )
 
 
@@ -161,7 +162,7 @@ def choose(
     chosen: list[Candidate] = []
     size = 0
     for key, packet_bytes, expires_at_s in _by_arrival(
-        db, "key, length(packet), expires_at_s", queue_id, after, until
+        db, "key, length(packet) + part_bytes, expires_at_s", queue_id, after, until
     ):
         if key in busy:
             if stop_at_busy:
@@ -235,7 +236,7 @@ def measure(
     size = count = 0
     end = after
     for position, packet_bytes in db.execute(
-        f"SELECT r.id & {POSITION_MAX}, length(m.packet) FROM reservation r"
+        f"SELECT r.id & {POSITION_MAX}, length(m.packet) + m.part_bytes FROM reservation r"
         " LEFT JOIN message m ON m.key = r.key WHERE r.id BETWEEN ? AND ? ORDER BY r.id",
         (first, last),
     ):
@@ -270,7 +271,7 @@ def reserved_page(
         " ORDER BY r.id LIMIT ?",
         (*_range(reader_queue_id, after, until), rows_max),
     )
-    return _take(map(RangeRow._make, rows), rows_max, bytes_max)
+    return _take(db, map(RangeRow._make, rows), rows_max, bytes_max, prefix)
 
 
 def arrival_page(
@@ -286,18 +287,27 @@ def arrival_page(
     """The next messages of a queue by arrival, whoever has them; and whether there may be more."""
     columns = f"key & {ARRIVAL_MAX}, key, {_MESSAGE_COLUMNS}, {_packet(prefix)}"
     rows = _by_arrival(db, columns, queue_id, after, until, key_at=1)
-    return _take(map(RangeRow._make, rows), rows_max, bytes_max)
+    return _take(db, map(RangeRow._make, rows), rows_max, bytes_max, prefix)
 
 
 def _packet(prefix: int | None) -> str:
     return "m.packet" if prefix is None else f"substr(m.packet, 1, {prefix})"
 
 
-def _take(rows: Iterator[RangeRow], rows_max: int, bytes_max: int) -> tuple[list[RangeRow], bool]:
+def _take(
+    db: sqlite3.Connection,
+    rows: Iterator[RangeRow],
+    rows_max: int,
+    bytes_max: int,
+    prefix: int | None,
+) -> tuple[list[RangeRow], bool]:
     """One always."""
     found: list[RangeRow] = []
     size = 0
     for row in rows:
+        if row.part_id is not None and (prefix is None or len(row.packet) < prefix):
+            whole = shared_parts.whole(db, row)
+            row = whole._replace(packet=whole.packet[:prefix])
         found.append(row)
         size += len(row.packet)
         if size >= bytes_max or len(found) == rows_max:
@@ -383,6 +393,7 @@ class HeldRow(NamedTuple):
     position: int
     key: int
     checksum: int | None
+    part_id: int | None
     packet: bytes | None
 
 
@@ -399,13 +410,15 @@ def held_page(
     """The next reservations of a range; one at least, where there is one."""
     packet = "m.packet" if with_packets else "NULL"
     rows = db.execute(
-        f"SELECT r.id & {POSITION_MAX}, r.key, m.checksum, {packet} FROM reservation r"
+        f"SELECT r.id & {POSITION_MAX}, r.key, m.checksum, m.part_id, {packet} FROM reservation r"
         " LEFT JOIN message m ON m.key = r.key WHERE r.id BETWEEN ? AND ? ORDER BY r.id LIMIT ?",
         (*_range(reader_queue_id, after, until), rows_max),
     )
     found: list[HeldRow] = []
     size = 0
     for row in map(HeldRow._make, rows):
+        if row.part_id is not None and row.packet is not None:
+            row = shared_parts.whole(db, row)
         found.append(row)
         size += len(row.packet or b"")
         if size >= bytes_max:

@@ -42,7 +42,8 @@ BEGIN
     SELECT RAISE(ABORT, 'name and kind of a queue are fixed for life');
 END;
 
--- Messages in our queues.  key: storage/keys.py.
+-- Messages in our queues.  key: storage/keys.py.  Where there is a part_id, here and in the other
+-- tables, the packet goes on in that row of shared_part, with so many bytes.
 CREATE TABLE message (
     key             INTEGER PRIMARY KEY,
     arrived_at_ms   INTEGER NOT NULL,
@@ -52,12 +53,17 @@ CREATE TABLE message (
     move_count      INTEGER NOT NULL DEFAULT 0,
     last_move_at_ms INTEGER,
     packet          BLOB NOT NULL,               -- as on the wire, without SessionHeader
-    checksum        INTEGER                      -- of the packet; NULL: from before schema 2
+    checksum        INTEGER,                     -- of the packet; NULL: from before schema 2
+    part_id         INTEGER,
+    part_bytes      INTEGER NOT NULL DEFAULT 0
 );
 
 -- The reaper looks for the earliest expiry.  Measured: 0.6 µs an insert, 0.9 µs with its delete,
 -- nothing for messages that do not expire; exact, where scanning would read every packet.
 CREATE INDEX message_expiry ON message (expires_at_s) WHERE expires_at_s IS NOT NULL;
+
+-- Whether a part is still needed.  Nothing for the rows without one.
+CREATE INDEX message_part ON message (part_id) WHERE part_id IS NOT NULL;
 
 -- One row for each destination elsewhere, with the state of our transactional sequence to it.
 -- Rows stay: the receiver refuses a sequence that began earlier than one it knows.
@@ -85,10 +91,14 @@ CREATE TABLE outgoing (
     -- not waited for, 0: for ever.  The interval begins with the sending, not with the order ack.
     confirm_by_s INTEGER,
     -- 1: its application wants no dead letter, even if it is never delivered.
-    discard      INTEGER NOT NULL DEFAULT 0
+    discard      INTEGER NOT NULL DEFAULT 0,
+    part_id      INTEGER,
+    part_bytes   INTEGER NOT NULL DEFAULT 0
 );
 
 CREATE INDEX outgoing_expiry ON outgoing (expires_at_s) WHERE expires_at_s IS NOT NULL;
+
+CREATE INDEX outgoing_part ON outgoing (part_id) WHERE part_id IS NOT NULL;
 
 -- What each remote queue manager has sent in order to each of our queues.  [MS-MQQB] 3.1.1.5
 -- A queue's rows outlive it, and its id is not given again while they do.
@@ -139,10 +149,14 @@ CREATE TABLE awaiting (
     expires_at_s INTEGER,                        -- the last second of waiting; NULL: for ever
     packet      BLOB NOT NULL,
     checksum    INTEGER NOT NULL,
-    discard     INTEGER NOT NULL DEFAULT 0       -- 1: its application wants no dead letter
+    discard     INTEGER NOT NULL DEFAULT 0,      -- 1: its application wants no dead letter
+    part_id     INTEGER,
+    part_bytes  INTEGER NOT NULL DEFAULT 0
 );
 
 CREATE INDEX awaiting_expiry ON awaiting (expires_at_s) WHERE expires_at_s IS NOT NULL;
+
+CREATE INDEX awaiting_part ON awaiting (part_id) WHERE part_id IS NOT NULL;
 
 -- Messages for elsewhere that became dead letters here: a final ack may say that they were received
 -- after all.
@@ -255,3 +269,11 @@ CREATE TABLE peer_instance (
     host          TEXT NOT NULL,                 -- where it was
     seen_s        INTEGER NOT NULL
 ) WITHOUT ROWID;
+
+-- What the copies of a message to many queues have in common: the end of their packets, from the
+-- label and the body on.  storage/shared_parts.py
+CREATE TABLE shared_part (
+    id       INTEGER PRIMARY KEY,
+    packet   BLOB NOT NULL,
+    checksum INTEGER NOT NULL
+);

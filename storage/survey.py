@@ -3,13 +3,14 @@
 First the small tables, because they say where messages belong; then the messages, one by one.
 """
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from protocol import parse_user_message
 from protocol.errors import ProtocolError
-from storage.damaged import is_whole
+from storage.damaged import checksum_of, is_whole
 from storage.database_file import DatabaseFile
 from storage.keys import (
     OUTGOING_TRANSACTIONAL_LEVEL,
@@ -43,6 +44,9 @@ _COLUMNS: dict[str, tuple[type | tuple[type, ...], ...]] = {
     "stage": (str, int, int, str, int, int, int, bytes),
     "publication": (str, int, int, int),
 }
+#: Behind the columns that a whole row has: how many there may be today, and which of them is the id
+#: of the part that the packet goes on with.
+_LATER: dict[str, tuple[int, int]] = {"message": (3, 1), "outgoing": (5, 3), "awaiting": (4, 2)}
 
 
 class KeptMessage(NamedTuple):
@@ -84,23 +88,37 @@ class Survey:
         self.rows: dict[str, dict[int, tuple[Value, ...]]] = {
             table: {} for table in _COLUMNS if table not in MESSAGE_TABLES
         }
+        self.parts = _Parts()
         self.counters: dict[str, int] = {}
         for found in salvage(self._file):
             if isinstance(found, Fault):
                 self.findings.append(_fault(found))
             elif found.table == "counter":
                 self._add_counter(found)
+            elif found.table == "shared_part":
+                self._add_part(found)
             elif found.table in self.rows:
                 self._add(found)
 
     def close(self) -> None:
         self._file.close()
+        self.parts.close()
 
     def _add(self, row: FoundRow) -> None:
         if _fits(row.table, row.values):
             self.rows[row.table][row.rowid] = row.values[1:]
         else:
             self.findings.append(f"row {row.rowid} of table {row.table} is damaged")
+
+    def _add_part(self, row: FoundRow) -> None:
+        match row.values:
+            case (_, bytes(packet), int(checksum)) if checksum_of(packet) == checksum:
+                self.parts.add(row.rowid, packet)
+            case _:
+                self.findings.append(
+                    f"row {row.rowid} of table shared_part is damaged, and with it the copies of a"
+                    " message that share it"
+                )
 
     def _add_counter(self, row: FoundRow) -> None:
         match row.values:
@@ -132,7 +150,16 @@ class Survey:
         message = KeptMessage(
             table, row.rowid, self._queue_of(table, row), row.values[1:], packet, None
         )
-        return message._replace(problem=self._problem(message, row))
+        problem = self._problem(message, row)
+        part_id = _part_id(table, row.values)
+        if problem is None and part_id is not None:
+            part = self.parts.get(part_id)
+            if part is None:
+                problem = f"the end of its packet, part {part_id}, which it shares, is damaged"
+            else:
+                message = message._replace(packet=packet + part)
+                problem = self._problem_of_packet(message)
+        return message._replace(problem=problem)
 
     def _set_aside(self, row: FoundRow) -> KeptMessage:
         """A message that a daemon found to be damaged: of table `damaged`."""
@@ -163,6 +190,11 @@ class Survey:
         checksum = next(iter(row.values[len(_COLUMNS[message.table]) + 1 :]), None)
         if isinstance(checksum, int) and not is_whole(message.packet, checksum):
             return "its packet is not what was stored: its checksum does not fit"
+        if _part_id(message.table, row.values) is not None:
+            return None  # it is not whole yet
+        return self._problem_of_packet(message)
+
+    def _problem_of_packet(self, message: KeptMessage) -> str | None:
         try:
             packet = parse_user_message(message.packet)
         except ProtocolError as error:
@@ -190,14 +222,48 @@ def _fits(table: str, values: tuple[Value, ...]) -> bool:
 
 
 def _table_by_shape(values: tuple[Value, ...]) -> str:
-    """Behind the packet stands its checksum since schema 2, and two more of an outgoing since 3."""
+    """Behind the packet stand its checksum since schema 2, and more since later ones."""
     for table in MESSAGE_TABLES:
         packet = len(_COLUMNS[table])
-        if packet < len(values) <= packet + 4:
+        if packet < len(values) <= packet + 1 + _LATER[table][0]:
             content = values[packet]
             if isinstance(content, bytes) and len(content) >= PACKET_BYTES_MIN:
                 return table
     return ""
+
+
+def _part_id(table: str, values: tuple[Value, ...]) -> int | None:
+    """Of a row that holds only the head of its packet."""
+    found = next(iter(values[len(_COLUMNS[table]) + 1 + _LATER[table][1] :]), None)
+    return found if isinstance(found, int) else None
+
+
+class _Parts:
+    """The parts that copies share, by their ids; on disk, because they may be many and long."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`
+        self._places: dict[int, tuple[int, int]] = {}
+
+    def add(self, part_id: int, packet: bytes) -> None:
+        self._places[part_id] = self._file.seek(0, 2), len(packet)
+        self._file.write(packet)
+
+    def get(self, part_id: int) -> bytes | None:
+        if part_id not in self._places:
+            return None
+        offset, size = self._places[part_id]
+        self._file.seek(offset)
+        return self._file.read(size)
+
+    def items(self) -> Iterator[tuple[int, bytes]]:
+        for part_id in self._places:
+            packet = self.get(part_id)
+            assert packet is not None
+            yield part_id, packet
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def _fault(fault: Fault) -> str:

@@ -7,6 +7,7 @@ to the row in most cases (`at`); `search` looks through a table, in pages, where
 import sqlite3
 from typing import NamedTuple
 
+from storage import shared_parts
 from storage.keys import LOOKUP_BITS
 from storage.messages import COLUMNS as MESSAGE_COLUMNS
 from storage.messages import MessageRow
@@ -64,20 +65,18 @@ class Page(NamedTuple):
 
 def in_queue(db: sqlite3.Connection, key: int, ahead_max: int) -> InQueue | None:
     row = db.execute(f"SELECT {MESSAGE_COLUMNS} FROM message WHERE key = ?", (key,)).fetchone()
-    return (
-        None
-        if row is None
-        else InQueue(MessageRow._make(row), _ahead(db, "message", key, ahead_max))
-    )
+    if row is None:
+        return None
+    whole = shared_parts.whole(db, MessageRow._make(row))
+    return InQueue(whole, _ahead(db, "message", key, ahead_max))
 
 
 def in_outgoing(db: sqlite3.Connection, key: int, ahead_max: int) -> InOutgoing | None:
     row = db.execute(f"SELECT {OUTGOING_COLUMNS} FROM outgoing WHERE key = ?", (key,)).fetchone()
-    return (
-        None
-        if row is None
-        else InOutgoing(OutgoingRow._make(row), _ahead(db, "outgoing", key, ahead_max))
-    )
+    if row is None:
+        return None
+    whole = shared_parts.whole(db, OutgoingRow._make(row))
+    return InOutgoing(whole, _ahead(db, "outgoing", key, ahead_max))
 
 
 def awaiting(db: sqlite3.Connection, number: int) -> Awaiting | None:

@@ -96,8 +96,16 @@ class Ledger:
                 self.awaiting.add((event.queue, message))
             elif (event.queue, message) in self.awaiting and event.kind in ENDS_OF_WAITING:
                 self.awaiting.remove((event.queue, message))
-            elif event.kind in ENDS:
+            elif event.kind in ENDS or self._is_copy_refused(event, message, place):
                 self._end(event, message, place)
+
+    def _is_copy_refused(self, event: Event, message: Message, place: int | None) -> bool:
+        """Of a message to several queues, by one of ours; from elsewhere it was never there."""
+        return (
+            event.kind == "refused"
+            and place is not None
+            and self.here.get((event.queue, place)) == message
+        )
 
     def _start(self) -> None:
         for place in self.express:

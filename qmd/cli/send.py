@@ -239,22 +239,34 @@ class _Report:
         self._for_a_person = sys.stdout.isatty() and not as_json
         self._first = self._last = ""
         self._count = 0
+        self._copies = 0  # of messages to several queues
         self._progress = Progress("sending", expected, enabled=expected != 1)
 
     def sent(self, message_id: str) -> None:
+        from qmd.client.sent_id import SentId, copies_of
+
+        copies = copies_of(message_id)
         self._count += 1
-        self._first, self._last = self._first or message_id, message_id
+        self._copies += len(copies) if isinstance(message_id, SentId) else 0
+        self._first, self._last = self._first or message_id, copies[-1]
         self._progress.advance()
         if self._as_json:
             from qmd.cli.output import print_json
 
-            print_json({"id": message_id, "destination": self.canonical})
+            facts: dict[str, object] = {"id": message_id, "destination": self.canonical}
+            if isinstance(message_id, SentId):
+                facts["copies"] = list(copies)
+            print_json(facts)
         elif not self._for_a_person:
-            click.echo(message_id)
+            click.echo("\n".join(copies))
 
     def end(self) -> None:
         self._progress.finish()
-        if self._for_a_person and self._count == 1:
+        if self._for_a_person and self._count == 1 and self._copies:
+            click.echo(
+                f"sent {self._copies} copies to {self.canonical}, {self._first} to {self._last}"
+            )
+        elif self._for_a_person and self._count == 1:
             click.echo(f"sent {self._first} to {self.canonical}")
         elif self._for_a_person:
             numbers = f", {self._first} to {self._last}" if self._count else ""

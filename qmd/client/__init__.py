@@ -37,6 +37,7 @@ from qmd.client.queue import Cursor, Queue
 from qmd.client.queue_manager import Moved, QueueManager, connect
 from qmd.client.receiver import Taken
 from qmd.client.sender import Sender
+from qmd.client.sent_id import SentId, copies_of
 from qmd.client.transaction import Transaction, current_transaction, no_transaction
 from qmd.client.two_phase import Database
 from qmd.frames import UNLIMITED, Choice
@@ -71,6 +72,7 @@ __all__ = [
     "QueueManagerError",
     "ReadOnly",
     "Sender",
+    "SentId",
     "SequencePosition",
     "Stopping",
     "Taken",
@@ -80,6 +82,7 @@ __all__ = [
     "WrongDelivery",
     "chosen",
     "connect",
+    "copies_of",
     "current_transaction",
     "new_message",
     "no_transaction",

@@ -27,6 +27,7 @@ from qmd.client.pipeline import Pipeline
 from qmd.client.queue import Access, Place, Queue, Share
 from qmd.client.receiver import Receiver, Taken
 from qmd.client.sender import WINDOW_MESSAGES, Sender
+from qmd.client.sent_id import sent_ids
 from qmd.client.transaction import Transaction
 from qmd.frames import EVERY_MESSAGE, Choice
 
@@ -129,6 +130,8 @@ class QueueManager:
     ) -> str:
         """Send one message; returns its id once it is on disk (express: once it is taken).
 
+        `destination`: a queue, or several, separated by commas: then each gets a copy, or none
+        does, and the id is a `SentId`, which knows those of the copies.
         `retry`: when the connection is lost, find out whether it was done, and do it if
         not.  `token`, 16 random bytes of the caller's own, gives the same across a
         restart of the application: `outcome(token)` is the list of ids, or None.
@@ -147,12 +150,10 @@ class QueueManager:
         if retry and not token:
             token = os.urandom(16)
         if token:
-            ids: list[str] = await self._caller.change_once(
-                frames.Send, list(messages), token=token
-            )
+            ids = await self._caller.change_once(frames.Send, list(messages), token=token)
         else:
             ids = await self._caller.change(frames.Send, list(messages), safe_to_retry=False)
-        return ids
+        return sent_ids(ids)
 
     def sender(self, destination: str, *, window: int = WINDOW_MESSAGES) -> Sender:
         """For many messages to one destination: `async with qm.sender("orders") as sender`.
@@ -196,8 +197,8 @@ class QueueManager:
         token = deduplication_id.encode() if isinstance(deduplication_id, str) else deduplication_id
         message = new_message(destination, body, **properties)
         # Done twice it is done once: it may be repeated like a question.
-        ids: list[str] = await self._caller.ask(frames.Send, [message], token, b"", True)
-        return ids[0]
+        ids = await self._caller.ask(frames.Send, [message], token, b"", True)
+        return sent_ids(ids)[0]
 
     async def outcome(self, token: bytes) -> Any:
         """What the request that carried `token` returned, or None when it was not done."""

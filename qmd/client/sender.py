@@ -21,6 +21,7 @@ from qmd.client.caller import Caller
 from qmd.client.connection import Connection
 from qmd.client.errors import NotConnected, Stopping
 from qmd.client.new_message import Properties, new_message
+from qmd.client.sent_id import sent_ids
 
 BATCH_MESSAGES_MAX = 128
 BATCH_BYTES_MAX = 4 * 1024 * 1024  # a larger message is a batch of its own
@@ -142,7 +143,7 @@ class Sender:
     ) -> None:
         messages = [unsent.message for unsent in batch]
         token = os.urandom(16)
-        ids: list[str] | None = None
+        ids: list[str | list[str]] | None = None
         try:
             try:
                 if connection is not None:
@@ -163,15 +164,16 @@ class Sender:
         self._batches_under_way -= 1
         self._flush()
 
-    def _settle(self, batch: list[_Unsent], ids: list[str] | None) -> None:
+    def _settle(self, batch: list[_Unsent], ids: list[str | list[str]] | None) -> None:
         """Tell those who wait: the ids, or the failure where there are none."""
+        confirmed_ids = [] if ids is None else sent_ids(ids)
         for index, (_, size, confirmed) in enumerate(batch):
             self._unconfirmed -= 1
             self._unconfirmed_bytes -= size
             if confirmed.done():
                 continue  # its caller was cancelled
             if ids is not None:
-                confirmed.set_result(ids[index])
+                confirmed.set_result(confirmed_ids[index])
             else:
                 assert self._failure is not None
                 confirmed.set_exception(self._failure)

@@ -31,6 +31,7 @@ from qmd.client.errors import (
 )
 from qmd.client.message import Message
 from qmd.client.new_message import Properties, new_message
+from qmd.client.sent_id import sent_ids
 from qmd.client.two_phase import Branch, Database
 
 if TYPE_CHECKING:
@@ -96,8 +97,7 @@ class Transaction:
 
     async def send_many(self, messages: Sequence[frames.NewMessage]) -> list[str]:
         """Send messages with the transaction, in this order; returns their ids."""
-        ids: list[str] = await self._ask(frames.Send, list(messages), b"", self.id)
-        return ids
+        return sent_ids(await self._ask(frames.Send, list(messages), b"", self.id))
 
     async def receive(self, queue: str, *, timeout_s: float | None = 0.0) -> Message | None:
         """Receive the first message; None when none came within `timeout_s` (None: for ever)."""
@@ -172,12 +172,12 @@ class Transaction:
         assert self._connection is not None
         try:
             try:
-                self.sent = await self._connection.ask(frames.Commit, self.id)
+                self.sent = sent_ids(await self._connection.ask(frames.Commit, self.id))
             except NotConnected as lost:
                 outcome = await self._caller.outcome(self.id)
                 if outcome is None:
                     raise self._aborted(lost) from lost
-                self.sent = outcome
+                self.sent = sent_ids(outcome)
         except (OutcomeUnknown, asyncio.CancelledError):
             for branch in self._branches:
                 await branch.leave()

@@ -26,7 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from protocol.direct_name import DirectName, Transport, parse_address
-from protocol.errors import InvalidName
+from protocol.errors import InvalidName, ReadOnlyElement
 from protocol.format_name import (
     ConnectorName,
     DistributionListName,
@@ -246,6 +246,12 @@ class Resolver:
         """
         try:
             spelled = parse_spelling(text, local_host=".", is_local=self._own.is_local)
+        except ReadOnlyElement as error:
+            raise Refusal(
+                "queue_read_only",
+                f"element {error.place}: {error.rule}",
+                "Journals and dead-letter queues can be read, and not be sent to.",
+            ) from error
         except InvalidName as error:
             raise Refusal("name_not_understood", f"{text!r} is no queue's name: {error}") from error
         if self.directory.kind != KIND_NONE:

@@ -9,6 +9,7 @@ from pathlib import Path
 from storage.recovery import rewrite_log
 from tests.crash.promises import DEAD_LETTER, JOURNAL, NOWHERE, OUT, State, number_in
 from tests.ledger import disagreements
+from tests.stored_packets import packets
 
 PLACES = {"system$;deadletter": DEAD_LETTER, "system$;deadxact": DEAD_LETTER}
 TRANSACTIONAL_LEVEL = 8  # of outgoing messages
@@ -59,7 +60,7 @@ def _state(db: sqlite3.Connection, nowhere_port: int) -> State:
     places = state.places = {OUT: [], NOWHERE: [], DEAD_LETTER: [], JOURNAL: []}
     for key in queues.values():
         places.setdefault(_place(key), [])
-    for key, packet in db.execute("SELECT key, packet FROM message ORDER BY key"):
+    for key, packet in packets(db, "message"):
         places[_place(queues[key >> 48])].append(number_in(packet))
     outgoing = {
         id_: (f":{nowhere_port}\\" in destination, base + next_number)
@@ -67,7 +68,7 @@ def _state(db: sqlite3.Connection, nowhere_port: int) -> State:
             "SELECT id, destination, base, next_number FROM outgoing_queue"
         )
     }
-    for key, packet in db.execute("SELECT key, packet FROM outgoing ORDER BY key"):
+    for key, packet in packets(db, "outgoing"):
         is_nowhere, end = outgoing[key >> 48]
         places[NOWHERE if is_nowhere else OUT].append(number_in(packet))
         if key >> 44 & 15 == TRANSACTIONAL_LEVEL and key & ARRIVAL_MASK >= end:

@@ -61,9 +61,9 @@ MUTANTS = (
     ),
     Mutant(
         "application is told before the commit",
-        "qmd/sending.py",
-        "batch.when_durable(partial(self._sent, to_queues, to_send, ids, done))",
-        "self._sent(to_queues, to_send, ids, done)",
+        "qmd/handover.py",
+        "batch.when_durable(partial(self._durable, ids, done))",
+        "self._durable(ids, done)",
     ),
     Mutant(
         "removal is answered before the commit",
@@ -197,8 +197,8 @@ MUTANTS = (
     ),
     Mutant(
         "sender's position is not stored",
-        "qmd/sending.py",
-        "self._manager.outgoing.save(queue, batch)",
+        "qmd/handover.py",
+        "manager.outgoing.save(queue, batch)",
         "pass",
     ),
     Mutant(

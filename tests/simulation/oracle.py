@@ -25,6 +25,7 @@ from tests.ledger import disagreements
 from tests.simulation import vfs
 from tests.simulation.contents import Contents
 from tests.simulation.disk import BorrowedDisk
+from tests.stored_packets import packets
 
 _MARK = re.compile(rb"<message (\d+)>")
 _LOOKUP_BITS = 48
@@ -399,7 +400,7 @@ def _read(database: sqlite3.Connection, host: str) -> Found:
         raise sqlite3.DatabaseError(f"the database of {host} is damaged: {verdict}")
     names = dict(database.execute("SELECT id, key FROM queue"))
     queues = {name: Totals(0, 0) for name in names.values()}
-    for key, packet in database.execute("SELECT key, packet FROM message"):
+    for key, packet in packets(database, "message"):
         name = names.get(key >> _LOOKUP_BITS)
         if name is None:
             raise sqlite3.DatabaseError(f"a message of {host} is in a queue that does not exist")
@@ -409,14 +410,14 @@ def _read(database: sqlite3.Connection, host: str) -> Found:
             places[number].append(Place(host, _KINDS.get(name, "queue"), name))
     names = dict(database.execute("SELECT id, destination FROM outgoing_queue"))
     outgoing = {name: Totals(0, 0) for name in names.values()}
-    for key, packet in database.execute("SELECT key, packet FROM outgoing"):
+    for key, packet in packets(database, "outgoing"):
         name = names[key >> _LOOKUP_BITS]
         outgoing[name] = _plus(outgoing[name], packet)
         number = marked(packet)
         if number is not None:
             places[number].append(Place(host, "outgoing", name))
     awaiting: dict[str, Totals] = {}
-    for key, packet in database.execute("SELECT queue_id, packet FROM awaiting"):
+    for key, packet in packets(database, "awaiting", "queue_id"):
         awaiting[names[key]] = _plus(awaiting.get(names[key], Totals(0, 0)), packet)
         number = marked(packet)
         if number is not None:

@@ -64,6 +64,7 @@ from qmd.settings import Settings
 from storage import awaiting
 from storage.keys import lookup_id_of, queue_id_of
 from tests.ledger import Message, disagreements
+from tests.stored_packets import unshared_parts
 
 PATIENCE_S = 10.0
 DEAD_LETTERS = "DIRECT=OS:.\\SYSTEM$;DEADLETTER"
@@ -290,7 +291,7 @@ class _Stored:
 def _stored(db: sqlite3.Connection) -> _Stored:
     stored = _Stored()
     for table, totals in (("message", stored.messages), ("outgoing", stored.outgoing)):
-        for key, size in db.execute(f"SELECT key, length(packet) FROM {table}"):
+        for key, size in db.execute(f"SELECT key, length(packet) + part_bytes FROM {table}"):
             count, before = totals.get(queue_id_of(key), (0, 0))
             totals[queue_id_of(key)] = count + 1, before + size
     stored.awaiting.update(awaiting.totals_by_queue(db))
@@ -298,6 +299,7 @@ def _stored(db: sqlite3.Connection) -> _Stored:
         of_queue = stored.reserved.setdefault(queue_id_of(key), Counter())
         of_queue[lookup_id_of(key)] += 1
     (stored.staged,) = db.execute("SELECT coalesce(sum(length(data)), 0) FROM stage").fetchone()
+    assert not unshared_parts(db), "parts that nobody needs any more"
     return stored
 
 

@@ -68,11 +68,11 @@ def test_what_wants_confirmation_is_kept_and_the_rest_goes_in_one_commit(folder:
             assert rows == [
                 AwaitingRow(
                     0xFFFF_FF01, 7, SEQUENCE, 1, NOW_S, NOW_S + 9, False,
-                    checksum_of(packet(0xFFFF_FF01)), packet(0xFFFF_FF01),
+                    checksum_of(packet(0xFFFF_FF01)), None, packet(0xFFFF_FF01),
                 ),
                 AwaitingRow(
                     0xFFFF_FF03, 7, SEQUENCE, 3, NOW_S, None, True,
-                    checksum_of(packet(0xFFFF_FF03, 200)), packet(0xFFFF_FF03, 200),
+                    checksum_of(packet(0xFFFF_FF03, 200)), None, packet(0xFFFF_FF03, 200),
                 ),
             ]  # fmt: skip
             left = await storage.read(lambda db: outgoing.page(db, 7) + outgoing.page(db, 8))

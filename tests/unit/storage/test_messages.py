@@ -22,7 +22,16 @@ def test_a_message_comes_back_as_it_was_stored(db: sqlite3.Connection) -> None:
     messages.insert(db, [(key, 1_700_000_000_123, 1_700_000_060, "expired", b"packet")])
 
     assert messages.find(db, key) == MessageRow(
-        key, 1_700_000_000_123, 1_700_000_060, "expired", 0, 0, None, crc32(b"packet"), b"packet"
+        key,
+        1_700_000_000_123,
+        1_700_000_060,
+        "expired",
+        0,
+        0,
+        None,
+        crc32(b"packet"),
+        None,
+        b"packet",
     )
     assert messages.find(db, key + 1) is None
 

@@ -122,7 +122,7 @@ def test_after_a_crash_a_damaged_database_is_refused_every_time(
     def damage(copy: Path) -> Path:
         copy_while_open(folder, copy)
         with (copy / "queues.db").open("r+b") as file:
-            file.seek(40 * 8192)
+            file.seek(90 * 8192)
             file.write(b"\xff" * 8192)
         return copy
 

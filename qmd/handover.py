@@ -1,0 +1,323 @@
+"""What was checked goes into the open batch: rows, states of sequences, and word of it.
+
+    one, copies ──► end ──► (commit) ──► answer, then move them on
+
+A message to several queues is handed over as its copies (copies.py), all of them in the batch of
+the others: there is no commit that has some of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from protocol.message_class import MessageClass
+from qmd.compose import PRIORITY_MAX, QueueAddress, compose
+from qmd.copies import SHARED_BYTES_MIN, Copies, Heads
+from qmd.core.stored_packet import is_express, receive_time_s
+from qmd.frames import EXPRESS, TRANSACTIONAL, NewMessage, StoredMessage
+from qmd.local_queue import LocalQueue
+from qmd.outgoing import Appended
+from qmd.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
+from qmd.packets import (
+    Held,
+    Packet,
+    Part,
+    SharedMessage,
+    SharedPacket,
+    head_of,
+    part_of,
+    split,
+    whole,
+)
+from qmd.recorder import DELIVERIES, Kind
+from qmd.refusal import Refusal
+from storage.keys import LOOKUP_BITS
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+    from storage.batch import Batch
+    from storage.events import Event
+
+Route = LocalQueue | OutgoingQueue
+
+#: Number of the transaction, and whether the message is its first and its last.
+Bounds = tuple[int, bool, bool]
+#: Sequence id and number of a transactional message; zeros in a queue of ours.
+Position = tuple[int, int]
+
+
+class Handover:
+    """One request's messages, on their way into the batch that is open."""
+
+    def __init__(self, manager: QueueManager, token: bytes, transaction: str) -> None:
+        self._manager = manager
+        self._token = token
+        self._transaction = transaction
+        self._batch = manager.storage.batch
+        wall = manager.environment.time()
+        self._wall_s, self._wall_ms = int(wall), int(wall * 1000)
+        self._to_queues: dict[LocalQueue, list[Held]] = {}
+        self._to_send: dict[OutgoingQueue, list[Appended]] = {}
+        self._express: dict[OutgoingQueue, list[Appended]] = {}
+        self._recording = manager.recorder.enabled
+        self._told: Event | None = None
+        self._told_route: Route | None = None
+        self._told_delivery = 0
+
+    def one(
+        self, new: NewMessage, route: Route, delivery: int, number: int, bounds: Bounds
+    ) -> None:
+        """A message to one queue."""
+        key, position = self._position(new, route, delivery)
+        packet = self._compose(new, route.address, number, delivery, position, bounds, ())
+        self._put(new, route, delivery, number, packet, key, position)
+
+    def copies(
+        self, new: NewMessage, copies: Copies, numbers: Sequence[int], bounds: Bounds
+    ) -> None:
+        """A message to several queues: to each its copy, with a number of its own."""
+        heads: dict[int, Heads] = {}  # by delivery
+        part: Part | None = None
+        shares = False
+        for index, (route, delivery) in enumerate(
+            zip(copies.routes, copies.deliveries, strict=True)
+        ):
+            number = numbers[index]
+            key, position = self._position(new, route, delivery)
+            if delivery in heads:
+                head = heads[delivery].head(route.address, number, position)
+            else:
+                packet = self._compose(
+                    new,
+                    route.address,
+                    number,
+                    delivery,
+                    position,
+                    bounds,
+                    copies.several.addresses,
+                )
+                heads[delivery] = Heads(packet, route.address)
+                head = packet[: split(packet)]
+                if part is None:
+                    size = len(packet) - len(head)
+                    shares = len(numbers) > 1 and size >= SHARED_BYTES_MIN
+                    part = self._part(packet[len(head) :], copies if shares else None)
+            assert part is not None
+            copy: Packet = SharedPacket(head, part) if shares else head + part.packet
+            if index in copies.misfits:
+                self._refuse(new, route, number, whole(copy), key)
+            else:
+                self._put(new, route, delivery, number, copy, key, position)
+
+    def end(self, ids: list[object], numbers: object, done: Callable[[list[object]], None]) -> None:
+        """All was handed over: `done(ids)` once it is durable, or at once if nothing has to be.
+
+        `numbers`: the ids as they are kept for who asks by the token.
+        """
+        manager, batch = self._manager, self._batch
+        for queue in self._to_send:
+            if any(key >= TRANSACTIONAL_FIRST for key, *_ in self._to_send[queue]):
+                manager.outgoing.save(queue, batch)
+        for queue, packets in self._express.items():
+            if self._token:
+                # It will be asked for by its token: it must not leave before that is known.
+                self._to_send.setdefault(queue, []).extend(packets)
+            else:
+                manager.outgoing.appended(queue, packets)
+        if self._token:
+            result = msgspec.msgpack.encode(numbers)
+            batch.record_outcome(self._token, result, manager.clock.now_s)
+        if self._to_queues or self._to_send or self._token:
+            batch.when_durable(partial(self._durable, ids, done))
+        else:
+            done(ids)
+
+    def _durable(self, ids: list[object], done: Callable[[list[object]], None]) -> None:
+        """The commit has returned: tell the application, and move the messages on."""
+        done(ids)
+        for queue, messages in self._to_queues.items():
+            queue.arrived(messages)
+            self._manager.reading.serve(queue)
+        for outgoing, packets in self._to_send.items():
+            self._manager.outgoing.appended(outgoing, packets)
+
+    # Within.
+
+    def _position(
+        self, new: NewMessage, route: Route, delivery: int
+    ) -> tuple[int, Position | None]:
+        """Where the message stands in its queue: its key, and its place in the sequence."""
+        if delivery != TRANSACTIONAL:
+            return self._manager.next_lookup_id(PRIORITY_MAX - new.priority), None
+        if isinstance(route, OutgoingQueue):
+            sequence_number, key = route.next_key()
+            return key, (route.sequence.sequence_id, sequence_number)
+        return self._manager.next_lookup_id(PRIORITY_MAX), (0, 0)
+
+    def _compose(
+        self,
+        new: NewMessage,
+        destination: QueueAddress,
+        number: int,
+        delivery: int,
+        position: Position | None,
+        bounds: Bounds,
+        destinations: tuple[QueueAddress, ...],
+    ) -> bytes:
+        manager = self._manager
+        index, is_first, is_last = bounds
+        return compose(
+            new,
+            source=manager.id,
+            destination=destination,
+            admin=manager.routes.reply_address(new.admin_queue),
+            response=manager.routes.reply_address(new.response_queue),
+            message_number=number,
+            sent_time_s=self._wall_s,
+            delivery=delivery,
+            position=None if position is None else (*position, index),
+            dead_letter=manager.confirmations.asks(new)
+            if delivery == TRANSACTIONAL
+            else new.dead_letter is not False,
+            is_first=is_first,
+            is_last=is_last,
+            time_to_reach_queue_s=int(manager.settings.delivery.time_to_reach_queue_s),
+            report_queue=(
+                manager.routes.report_queue(new.report_queue) if new.report_queue else None
+            ),
+            destinations=destinations,
+        )
+
+    def _part(self, packet: bytes, copies: Copies | None) -> Part:
+        """The end of the packets of copies; `copies` are those that share it, or None."""
+        if copies is None or all(delivery == EXPRESS for delivery in copies.deliveries):
+            return Part(0, packet)
+        part = Part(self._manager.next_lookup_id(0), packet)
+        self._manager.parts.add(part)
+        self._batch.insert_shared_part(part.id, packet)
+        return part
+
+    def _put(
+        self,
+        new: NewMessage,
+        route: Route,
+        delivery: int,
+        number: int,
+        packet: Packet,
+        key: int,
+        position: Position | None,
+    ) -> None:
+        manager, batch = self._manager, self._batch
+        if isinstance(route, OutgoingQueue):
+            if delivery == TRANSACTIONAL:
+                confirmations = manager.confirmations
+                appended = manager.outgoing.append(
+                    route,
+                    key,
+                    packet,
+                    batch,
+                    confirm_by_s=confirmations.confirm_by_s(new),
+                    discard=confirmations.discards(new),
+                )
+            else:
+                appended = manager.outgoing.append(route, key, packet, batch)
+            kind = self._express if delivery == EXPRESS else self._to_send
+            waiting = kind.get(route)
+            if waiting is None:
+                kind[route] = [appended]
+            else:
+                waiting.append(appended)
+        else:
+            held = enter(manager, route, key, self._wall_ms, packet, batch)
+            if delivery != EXPRESS:
+                self._to_queues.setdefault(route, []).append(held)
+        if new.dead_letter_queue:
+            place = "outgoing" if isinstance(route, OutgoingQueue) else "message"
+            self._keep_dead_letter(new, number, delivery, place, route.id << LOOKUP_BITS | key)
+        if self._recording:
+            told = self._told
+            if told is None or self._told_route is not route or self._told_delivery != delivery:
+                told = self._tell_of(route, delivery)
+            told.numbers.append(number)
+            told.sizes.append(len(packet))
+            told.places.append(key)
+            if position is not None and position[0]:
+                told.positions.append(position[1])
+
+    def _tell_of(self, route: Route, delivery: int) -> Event:
+        """What is told of the messages that go this way, until one goes another."""
+        self._told = sent_to(self._manager, route, delivery, self._transaction)
+        self._told_route, self._told_delivery = route, delivery
+        return self._told
+
+    def _refuse(self, new: NewMessage, route: Route, number: int, packet: bytes, key: int) -> None:
+        """A transactional copy for a queue of ours that takes no such messages: it ends as it would
+        in a queue elsewhere.  docs/decisions/0006"""
+        assert isinstance(route, LocalQueue)
+        if new.dead_letter_queue:
+            place = route.id << LOOKUP_BITS | key
+            self._keep_dead_letter(new, number, TRANSACTIONAL, "message", place)
+        if self._recording:
+            told = self._tell_of(route, TRANSACTIONAL)
+            told.numbers.append(number)
+            told.sizes.append(len(packet))
+            told.places.append(key)
+        self._manager.endings.end(route, [(key, packet)], MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE)
+
+    def _keep_dead_letter(
+        self, new: NewMessage, number: int, delivery: int, place: str, key: int
+    ) -> None:
+        """In the queue that its application has named, if it dies."""
+        own = self._manager.own_dead_letters
+        try:
+            queue = own.check(new.dead_letter_queue, delivery)
+        except Refusal:
+            return  # it was deleted since the transaction began: it will be in the system's queue
+        own.add(number, queue, place, key, self._batch, express=delivery == EXPRESS)
+
+
+def enter(
+    manager: QueueManager,
+    queue: LocalQueue,
+    lookup_id: int,
+    wall_ms: int,
+    packet: Packet,
+    batch: Batch,
+) -> Held:
+    """A message of our own for our own queue; an express one is there at once."""
+    head = head_of(packet)
+    expires_at_s = manager.clock.deadline_s(receive_time_s(head))
+    stored = StoredMessage(lookup_id, wall_ms, head, expires_at_s=expires_at_s)
+    held: Held = SharedMessage(stored, packet) if isinstance(packet, SharedPacket) else stored
+    queue.messages += 1
+    queue.grow(len(packet))
+    if is_express(head):
+        queue.express_arrived(held.whole() if isinstance(held, SharedMessage) else held)
+        manager.reading.serve(queue)
+    else:
+        batch.insert_message(
+            queue.id << LOOKUP_BITS | lookup_id,
+            head,
+            wall_ms,
+            expires_at_s,
+            part=part_of(packet),
+        )
+    return held
+
+
+def sent_to(manager: QueueManager, route: Route, delivery: int, transaction: str = "") -> Event:
+    """What is told of messages of ours that go one way."""
+    return manager.recorder.group(
+        Kind.SENT,
+        manager.id,
+        queue=route.destination if isinstance(route, OutgoingQueue) else route.name,
+        sequence_id=route.sequence.sequence_id
+        if isinstance(route, OutgoingQueue) and delivery == TRANSACTIONAL
+        else 0,
+        transaction=transaction,
+        delivery=DELIVERIES[delivery],
+    )

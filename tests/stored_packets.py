@@ -1,0 +1,30 @@
+"""The packets of a data folder's tables, whole: what a copy shares with others is put behind it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+
+
+def packets(db: sqlite3.Connection, table: str, key: str = "key") -> Iterator[tuple[int, bytes]]:
+    """Of `message`, `outgoing` or `awaiting`, in the order of `key`; of any schema."""
+    columns = {name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")}
+    if "part_id" not in columns:
+        yield from db.execute(f"SELECT {key}, packet FROM {table} ORDER BY {key}")
+        return
+    for found, head, part_id, part in db.execute(
+        f"SELECT {key}, {table}.packet, part_id, shared_part.packet FROM {table}"
+        f" LEFT JOIN shared_part ON shared_part.id = part_id ORDER BY {key}"
+    ):
+        assert (part_id is None) == (part is None), f"part {part_id} of {found} is not there"
+        yield found, head if part is None else head + part
+
+
+def unshared_parts(db: sqlite3.Connection) -> list[int]:
+    """Parts that no row names: there must be none."""
+    named = " UNION ".join(
+        f"SELECT part_id FROM {table} WHERE part_id IS NOT NULL"
+        for table in ("message", "outgoing", "awaiting")
+    )
+    rows = db.execute(f"SELECT id FROM shared_part WHERE id NOT IN ({named})")
+    return [part_id for (part_id,) in rows]

@@ -1,0 +1,287 @@
+"""One message to several queues: a copy for each of them, all or none.  qmd/copies.py"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from protocol import parse_user_message
+from protocol.identifiers import parse_message_id
+from protocol.message_class import MessageClass
+from qmd.client.message import Message
+from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
+from qmd.refusal import Refusal
+from tests.unit.qmd.managers import (
+    DEAD_LETTERS,
+    TRANSACTIONAL_DEAD_LETTERS,
+    Host,
+    Hosts,
+    bodies,
+    guid,
+    hosted,
+    listening,
+    until,
+)
+
+LARGE = bytes(100_000)
+NOWHERE = "DIRECT=TCP:127.0.0.1:1\\private$\\{}"
+
+
+def parts(host: Host) -> list[int]:
+    """How many bytes each part on disk has."""
+    with closing(sqlite3.connect(host.settings.queue_manager.data / "queues.db")) as db:
+        return [size for (size,) in db.execute("SELECT length(packet) FROM shared_part")]
+
+
+def file_bytes(host: Host) -> int:
+    with closing(sqlite3.connect(host.settings.queue_manager.data / "queues.db")) as db:
+        (count,) = db.execute("PRAGMA page_count").fetchone()
+        (free,) = db.execute("PRAGMA freelist_count").fetchone()
+        return int((count - free) * 8192)
+
+
+async def commit(host: Host, *messages: NewMessage) -> list[Any]:
+    """In one transaction."""
+    owner, transaction = object(), os.urandom(16)
+    host.transactions.begin(transaction, owner, 0.0)
+    host.transactions.send(transaction, owner, list(messages))
+    done: asyncio.Future[list[Any]] = host.loop.create_future()
+    host.transactions.commit(transaction, owner, done.set_result)
+    return await done
+
+
+@hosted
+async def test_each_element_gets_a_copy_with_a_number_of_its_own(hosts: Hosts) -> None:
+    a = await hosts.start()
+    for name in ("one", "two", "three"):
+        await a.create(name)
+
+    [ids] = await a.send("one,two,three", b"to all")
+
+    numbers = [parse_message_id(each)[1] for each in ids]
+    assert len(set(numbers)) == 3
+    for name, number in zip(("one", "two", "three"), numbers, strict=True):
+        [message] = await a.peek(name)
+        packet = parse_user_message(message.packet)
+        assert packet.user.message_number == number
+        assert packet.properties.body == b"to all"
+        assert Message(message).destinations == [
+            f"DIRECT=OS:a\\private$\\{each}" for each in ("one", "two", "three")
+        ]
+
+
+@hosted
+async def test_an_element_that_is_written_twice_gets_two_copies_in_order(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("one")
+
+    await a.send("one,ONE", b"twice", b"again")
+
+    assert await a.receive("one") == [b"twice", b"twice", b"again", b"again"]
+
+
+@pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE, TRANSACTIONAL])
+def test_copies_go_elsewhere_and_stay_here_in_the_same_way(tmp_path: Any, delivery: int) -> None:
+    @hosted
+    async def test(hosts: Hosts) -> None:
+        a, b = await hosts.start("a"), await hosts.start("b")
+        for host in (a, b):
+            await host.create("one", transactional=delivery == TRANSACTIONAL)
+        there = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\one"
+
+        for body in (b"1", b"2" + LARGE):
+            await a.send(f"{there},one,{there}", body, delivery=delivery)
+
+        assert await a.receive("one") == [b"1", b"2" + LARGE]
+        await until(lambda: b.queue("one").messages == 4)
+        await b.settled()
+        assert await b.receive("one") == [b"1", b"1", b"2" + LARGE, b"2" + LARGE]
+        await until(lambda: not a.sending_to(there).messages)
+        a.outgoing.release()
+        await a.settled()
+        assert parts(a) == []
+
+    test(tmp_path)
+
+
+@hosted
+async def test_what_copies_have_in_common_is_stored_once_and_goes_with_the_last(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    await a.create("one")
+    before = file_bytes(a)
+    names = [NOWHERE.format(n) for n in range(20)]
+
+    await a.send(",".join([*names, "one"]), LARGE, delivery=RECOVERABLE)
+
+    [size] = parts(a)
+    assert size > len(LARGE)
+    assert file_bytes(a) - before < 2 * len(LARGE)
+    assert a.sending_to(names[0]).bytes > len(LARGE), "a queue counts what it would give"
+    for name in names:
+        assert parts(a)
+        await a.undelivered.purge(a.sending_to(name))
+    await a.settled()
+    assert a.queue(DEAD_LETTERS).messages == 20
+    assert len(parts(a)) == 1, "dead letters share it as well"
+    assert await a.receive("one") == [LARGE]
+    assert bodies(await a.peek(DEAD_LETTERS))[-1] == LARGE
+    a = await hosts.restart(a)
+    assert await a.receive(DEAD_LETTERS) == [LARGE] * 20
+    await a.settled()
+    assert parts(a) == []
+
+
+@hosted
+async def test_copies_are_whole_after_a_restart(hosts: Hosts) -> None:
+    async with listening(guid(7)) as remote:
+        a = await hosts.start()
+        await a.create("one", transactional=True)
+        await a.outgoing.set_paused(a.outgoing.queue_for(_name(remote.name("x"))), True)
+        await a.send(f"{remote.name('x')},one", LARGE, b"2" + LARGE, delivery=TRANSACTIONAL)
+
+        a = await hosts.restart(a)
+
+        assert await a.receive("one") == [LARGE, b"2" + LARGE]
+        await a.outgoing.set_paused(a.sending_to(remote.name("x")), False)
+        session = await remote.session()
+        await until(lambda: len(session.messages) == 2)
+        assert session.ordinary == [LARGE, b"2" + LARGE]
+        session.order_ack(session.messages[-1])
+        await until(lambda: not a.sending_to(remote.name("x")).messages)
+        a.outgoing.release()
+        await a.settled()
+        assert parts(a) == []
+
+
+def _name(text: str) -> Any:
+    from protocol.format_name import parse_format_name
+
+    return parse_format_name(text)
+
+
+REFUSED = [
+    ("one,missing", "no_such_queue", "element 2 of 2"),
+    ("one,DIRECT=OS:.\\private$\\one;JOURNAL", "queue_read_only", "element 2:"),
+    ("one,DIRECT=OS:other\\SYSTEM$;DEADXACT", "queue_read_only", "element 2:"),
+    ("one,two;sub", "queue_read_only", "element 2:"),
+    ("one,PUBLIC=11111111-2222-3333-4444-555555555555", "", "element 2 of 2"),
+    ("one,DL=11111111-2222-3333-4444-555555555555", "", "element 2 of 2"),
+    ("one,MULTICAST=224.0.0.1:8001", "name_not_reachable", "element 2 of 2"),
+    ("one,full", "queue_full", "element 2 of 2"),
+]
+
+
+@pytest.mark.parametrize(("destination", "code", "element"), REFUSED)
+def test_a_refusal_of_any_names_the_element_and_nothing_is_sent_to_the_others(
+    tmp_path: Any, destination: str, code: str, element: str
+) -> None:
+    @hosted
+    async def test(hosts: Hosts) -> None:
+        a = await hosts.start()
+        for name in ("one", "two"):
+            await a.create(name)
+        await a.create("full", quota_bytes=1000)
+        await a.moving.target_for(a.queue("two"), "two;sub")
+
+        with pytest.raises(Refusal) as refusal:
+            await a.send(destination, bytes(2000))
+
+        assert element in refusal.value.text
+        assert not code or refusal.value.code == code
+        with pytest.raises(Refusal):
+            await a.handed_over([NewMessage("two", b""), NewMessage(destination, bytes(2000))])
+        assert a.queue("one").messages == a.queue("two").messages == 0
+
+    test(tmp_path)
+
+
+@hosted
+async def test_a_transactional_message_to_a_mix_goes_to_all(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("yes", transactional=True)
+    await a.create("no")
+    await a.create("admin")
+
+    [[_, second]] = await commit(
+        a, NewMessage("yes,no", b"mixed", admin_queue="admin", acknowledge=4 | 8)
+    )
+
+    assert await a.receive("yes") == [b"mixed"]
+    assert a.queue("no").messages == 0
+    [dead] = await a.peek(TRANSACTIONAL_DEAD_LETTERS)
+    message = Message(dead)
+    assert message.id == second
+    assert message.packet.properties.message_class == MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE
+    assert "is not" in (dead.reason or "")
+    [nack] = await a.peek("admin")
+    assert Message(nack).correlation_id == second
+    assert parse_user_message(nack.packet).properties.message_class == (
+        MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE
+    )
+
+
+@hosted
+async def test_a_single_queue_of_the_other_kind_is_refused_at_once_as_ever(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("no")
+
+    with pytest.raises(Refusal, match="not transactional"):
+        await commit(a, NewMessage("no", b""))
+
+
+@hosted
+async def test_a_transaction_keeps_its_order_however_queues_are_addressed(hosts: Hosts) -> None:
+    a = await hosts.start()
+    for name in ("q1", "q2", "q3"):
+        await a.create(name, transactional=True)
+
+    sent = await commit(
+        a, NewMessage("q1,q2", b"m1"), NewMessage("q2,q3", b"m2"), NewMessage("q2", b"m3")
+    )
+
+    assert [len(each) if isinstance(each, list) else 1 for each in sent] == [2, 2, 1]
+    assert await a.receive("q1") == [b"m1"]
+    assert await a.receive("q2") == [b"m1", b"m2", b"m3"]
+    assert await a.receive("q3") == [b"m2"]
+
+
+@hosted
+async def test_who_asks_by_the_token_hears_the_ids_of_all_copies(hosts: Hosts) -> None:
+    a = await hosts.start()
+    for name in ("one", "two"):
+        await a.create(name)
+    token = bytes(16)
+
+    ids = await a.handed_over([NewMessage("one,two", b""), NewMessage("two", b"")], token)
+
+    assert await a.outcome(token) == ids
+    assert [len(each) if isinstance(each, list) else 1 for each in ids] == [2, 1]
+
+
+@hosted
+async def test_acknowledgments_say_which_queue_they_speak_of(hosts: Hosts) -> None:
+    a, b = await hosts.start("a"), await hosts.start("b")
+    await a.create("admin")
+    for name in ("one", "two"):
+        await b.create(name)
+    names = [f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\{each}" for each in ("one", "two")]
+    admin = f"DIRECT=TCP:127.0.0.1:{a.port}\\private$\\admin"
+
+    [ids] = await a.send(",".join(names), b"", admin_queue=admin, acknowledge=1)
+
+    await until(lambda: a.queue("admin").messages == 2)
+    await a.settled()
+    told = {
+        Message(each).correlation_id: Message(each).response_queue for each in await a.peek("admin")
+    }
+    assert told == {
+        each: f"DIRECT=TCP:127.0.0.1\\private$\\{name}"
+        for each, name in zip(ids, ("one", "two"), strict=True)
+    }
