@@ -8,6 +8,7 @@ outgoing queue, "NAME via GUID", which is on disk.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Sequence
 from functools import partial
@@ -32,6 +33,7 @@ from qmd.core.acknowledgment import (
     order_queue_of,
 )
 from qmd.core.stored_packet import names_destination_directly, source_of
+from qmd.directory.resolving import MustAsk
 from qmd.outgoing_queue import OutgoingQueue
 from qmd.recorder import Kind
 from qmd.refusal import Refusal
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from storage.batch import Batch
 
 WAYS_BACK_MAX = 10_000  # remembered, of sources that are told how their messages ended
+ASKING_MAX = 10_000  # acknowledgments that wait for the directory
 ORDER_QUEUE = "order_queue$"
 
 
@@ -63,6 +66,7 @@ class Acknowledging:
         self._manager = manager
         self._ways_back: dict[tuple[bytes, bool], _WayBack] = {}
         self._order_hosts: dict[bytes, str] = {}  # where sources were when they were last told
+        self._asking: set[asyncio.Task[None]] = set()  # the directory, for acknowledgments
 
     def to_application(self, original: UserMessage, message_class: int, batch: Batch) -> None:
         """An administration acknowledgment, to each of the queues where the original asks for it.
@@ -91,15 +95,49 @@ class Acknowledging:
                 name = PrivateName(destination.queue_manager, destination.number)
             else:
                 name = PublicName(destination)
-            manager.sending.send_packet(
-                name, packet, batch, via=self._session_to(original.user.source_queue_manager, name)
-            )
+            via = self._session_to(original.user.source_queue_manager, name)
+            if isinstance(name, PublicName) and not self._is_known(name):
+                self._send_when_known(name, packet)
+            else:
+                manager.sending.send_packet(name, packet, batch, via=via)
             manager.recorder.one(
                 Kind.ACKNOWLEDGED,
                 original,
                 message_class=message_class,
                 to_queue=str(name),
             )
+
+    def _is_known(self, name: PublicName) -> bool:
+        """Whether it can be said at once where a public queue is, or that nobody can say."""
+        try:
+            self._manager.routes.route_name(name, for_acknowledgments=True)
+        except MustAsk:
+            return False
+        except Refusal:
+            pass  # whoever sends it says so
+        return True
+
+    def _send_when_known(self, name: PublicName, packet: bytes) -> None:
+        """When the directory has answered.  A crash until then loses the acknowledgment, as one
+        loses it whose queue the directory has not got."""
+        if len(self._asking) >= ASKING_MAX:
+            self._manager.log_limited(
+                "acknowledgment_not_sent", str(name), reason="too many wait for the directory"
+            )
+            return
+        task = self._manager.loop.create_task(self._ask_and_send(name, packet))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    async def _ask_and_send(self, name: PublicName, packet: bytes) -> None:
+        manager = self._manager
+        try:
+            await manager.resolver.resolve(name)
+        except Refusal as refusal:
+            manager.log_limited("acknowledgment_not_sent", str(name), reason=refusal.text)
+            return
+        if not manager.stopping:
+            manager.sending.send_packet(name, packet, manager.storage.batch)
 
     def _session_to(self, guid: bytes, name: FormatName) -> bytes | None:
         """The GUID, if there is a session with it and `name` is a queue of it.  [MS-MQQB] 1.3.5.1

@@ -26,6 +26,7 @@ from qmd.compose import (
     reply_address,
 )
 from qmd.copies import Several, several_of
+from qmd.directory.interface import KIND_NONE
 from qmd.directory.resolving import MustAsk, Resolution, Target
 from qmd.local_queue import OWN_PREFIX, LocalQueue
 from qmd.outgoing_queue import OutgoingQueue
@@ -195,6 +196,11 @@ class Routes:
             known = self._manager.outgoing.find(name.key)
             if known is not None:
                 return known
+            if self._manager.directory.kind != KIND_NONE:
+                found = self._manager.resolver.resolve_cached(name)
+                if found is None:
+                    raise MustAsk(str(name))
+                return self.route_target(found.targets[0])
         if isinstance(name, DirectName | PrivateName) or (
             isinstance(name, PublicName) and via is not None
         ):

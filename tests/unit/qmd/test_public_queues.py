@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from protocol.identifiers import guid_text
-from qmd.client import NoSuchQueue, connect
+from qmd.client import Acknowledge, NoSuchQueue, connect
 from qmd.directory.file_format import parse
 from qmd.refusal import Refusal
 from tests.unit.qmd.managers import Host, Hosts, hosted, until
@@ -181,3 +181,25 @@ async def test_a_commit_waits_for_the_directory_too(hosts: Hosts) -> None:
     (outgoing,) = a.outgoing.queues
     assert outgoing.destination == facts["public_name"]
     assert outgoing.messages == 1
+
+
+@hosted
+async def test_an_acknowledgment_finds_the_public_queue_that_it_is_asked_to(hosts: Hosts) -> None:
+    a, b = await start(hosts, "a"), await start(hosts, "b")
+    await b.create("orders")
+    acks = await create_public(a, "acks")
+    directory_of(hosts).write_text(
+        directory_of(hosts)
+        .read_text()
+        .replace('name = "a"\n', f'name = "a"\naddresses = ["127.0.0.1:{a.port}"]\n')
+    )
+    await b.directory.reload()  # type: ignore[attr-defined]
+
+    await a.send(
+        f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders",
+        b"1",
+        admin_queue=acks["public_name"],
+        acknowledge=int(Acknowledge.POSITIVE_ARRIVAL),
+    )
+
+    await until(lambda: a.queue(".\\acks").messages, "the acknowledgment")
