@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import socket
 import ssl
 import struct
@@ -21,6 +22,10 @@ from qmd.remote_tokens import create, revoke
 from tests.process.harness import Daemon, free_port
 
 PATIENCE_S = 20.0
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="openssl is needed to make certificates"
+)
 
 
 def make_certificates(folder: Path) -> None:
