@@ -109,6 +109,10 @@ async def _list_stages(manager: QueueManager, request: frames.ListStages) -> obj
     return manager.staging.overview()
 
 
+async def _mark_shipped(manager: QueueManager, request: frames.MarkShipped) -> object:
+    return await manager.recorder.mark_shipped(request.block)
+
+
 VERBS: dict[type, Verb] = {
     frames.OpenReader: Verb(_open),
     frames.Reserve: Verb(_reserve),
@@ -121,4 +125,5 @@ VERBS: dict[type, Verb] = {
     frames.Publish: Verb(_publish),
     frames.DiscardStages: Verb(_discard),
     frames.ListStages: Verb(_list_stages, changes=False),
+    frames.MarkShipped: Verb(_mark_shipped),
 }

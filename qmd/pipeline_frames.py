@@ -211,6 +211,13 @@ class ListStages(Request, tag="list_stages", frozen=True):
     """-> [{query, epoch, partition, attempt, rows, bytes, at_s}, ...]"""
 
 
+class MarkShipped(Request, tag="mark_shipped", frozen=True):
+    """The log of events is elsewhere up to and with this block: with keep_unshipped in the section
+    [events] it may be forgotten here now.  -> the highest block that was ever marked"""
+
+    block: Amount
+
+
 PipelineRequest = (
     OpenReader
     | Reserve
@@ -223,5 +230,6 @@ PipelineRequest = (
     | Publish
     | DiscardStages
     | ListStages
+    | MarkShipped
 )
 add_verbs(PipelineRequest)

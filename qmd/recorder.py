@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from qmd.packets import whole
-from storage.events import Event, size_bytes
+from storage.events import Event, mark_shipped, size_bytes
 from storage.events import trim as trim_events
 
 if TYPE_CHECKING:
@@ -389,9 +389,14 @@ class Recorder:
             size_max=kept.size_bytes,
             before_ms=int((now - kept.age_s) * 1000),
             blocks_max=TRIMMED_BLOCKS,
+            shipped_only=kept.keep_unshipped,
         )
         while await manager.storage.batch.run(trim) == TRIMMED_BLOCKS:
             pass
+
+    async def mark_shipped(self, block: int) -> int:
+        """The log is kept elsewhere up to and with this block; the highest that ever was."""
+        return await self._manager.storage.batch.run(partial(mark_shipped, block=block))
 
     async def make_room(self) -> None:
         """One commit on a disk that is short of room: an eighth of the log goes, for messages.

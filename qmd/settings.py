@@ -449,6 +449,11 @@ class EventsSettings:
         Size("1MB", "1000TB"), "256MiB", "How much of it is kept; the oldest goes first."
     )
     age_s: float = setting(Duration("1m", "3650d"), "14d", "How long it is kept at most.")
+    keep_unshipped: bool = setting(
+        Flag(),
+        False,
+        "Whether size and age wait for `qmd ship`. A disk that is full does not wait for it.",
+    )
     ask: bool = setting(
         Flag(), True, "Whether the queue manager at the other end is asked what it knows."
     )

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from storage import counters
 from storage.keys import OUTGOING_TRANSACTIONAL_LEVEL, arrival_of, level_of
 
 SCHEMA = 1
@@ -80,6 +81,9 @@ _RANGE_BYTES = 40
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Event])
+
+#: The counter of what is kept elsewhere too: the first block that is not.
+SHIPPED = "events_shipped"
 
 COLUMNS = "id, first_at_ms, last_at_ms, data"
 
@@ -179,8 +183,24 @@ def size_bytes(db: sqlite3.Connection) -> int:
     return int(size)
 
 
-def trim(db: sqlite3.Connection, *, size_max: int, before_ms: int, blocks_max: int) -> int:
+def mark_shipped(db: sqlite3.Connection, block: int) -> int:
+    """The log is kept elsewhere up to and with this block; the highest that ever was."""
+    shipped = max(counters.following(db, SHIPPED) - 1, block)
+    counters.set_following(db, SHIPPED, shipped + 1)
+    return shipped
+
+
+def trim(
+    db: sqlite3.Connection,
+    *,
+    size_max: int,
+    before_ms: int,
+    blocks_max: int,
+    shipped_only: bool = False,
+) -> int:
     """Delete the oldest blocks: what is above `size_max`, and what is older than `before_ms`.
+
+    With `shipped_only` none that is not marked as shipped.
 
     At most so many at once; returns how many, and a number below `blocks_max` means that no more
     have to go.  The newest block stays, whatever it is, because ids must not be given again.
@@ -189,6 +209,8 @@ def trim(db: sqlite3.Connection, *, size_max: int, before_ms: int, blocks_max: i
     if newest is None:
         return 0
     last_id, end_bytes = newest
+    if shipped_only:
+        last_id = min(last_id, counters.following(db, SHIPPED))
     oldest = db.execute(
         f"SELECT end_bytes, {COLUMNS} FROM event_block WHERE id < ? ORDER BY id LIMIT ?",
         (last_id, blocks_max),

@@ -207,4 +207,39 @@ ENTRIES = (
         "See `qmd reader list` and `qmd check`. The option onGap=warn of the stream goes on without"
         " them.",
     ),
+    Entry(
+        1886,
+        "ship_running",
+        "Another run ships to the same target.",
+        "The one before has not ended, or hangs.",
+        "Wait for its end.",
+    ),
+    Entry(
+        1887,
+        "ship_notes_unreadable",
+        "How far the shipping is cannot be read.",
+        "The file was changed by hand, or belongs to somebody else.",
+        "Remove it: what is at the target already is found by its names.",
+    ),
+    Entry(
+        1888,
+        "ship_position_unknown",
+        "The files of a journal go further than the queue manager knows.",
+        "Its data are older than the files (a backup was restored), or the reader was forgotten.",
+        "Ship to another target, or with another --reader.",
+    ),
+    Entry(
+        1889,
+        "ship_target_failed",
+        "The target of the shipping cannot be written.",
+        "It is full, not there, or may not be written by this user.",
+        "See the path or URL. What was shipped is there, and the next run goes on behind it.",
+    ),
+    Entry(
+        1890,
+        "events_dropped_unshipped",
+        "Events were dropped before they were shipped.",
+        "The log of events is kept by size and age, and that was over first.",
+        "Ship more often, keep more (size in the section [events]), or set keep_unshipped there.",
+    ),
 )

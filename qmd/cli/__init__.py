@@ -43,6 +43,7 @@ COMMANDS = {
     "remote": "qmd.cli.remote:remote",
     "name": "qmd.cli.name:name",
     "pipeline": "pipeline.cli:pipeline",
+    "ship": "pipeline.commands.ship:ship",
     "check": "qmd.cli.check:check",
     "explain": "qmd.cli.explain:explain",
 }

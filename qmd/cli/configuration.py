@@ -10,6 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from qmd.client import QueueManager
+    from qmd.client.blocking import Blocking
     from qmd.config import Settings
 
 T = TypeVar("T")
@@ -52,6 +53,12 @@ class Configuration:
             where = self.host if "://" in self.host else f"tls://{self.host}"
             return connect(where, token_file=self.token_file, ca_file=self.ca_file)
         return connect(self.settings().control.socket)
+
+    def connect_blocking(self) -> Blocking:
+        """Likewise, for what has no event loop."""
+        from qmd.client import blocking
+
+        return blocking.facing(self.connect())
 
     def ask(self, verb: Callable[[QueueManager], Awaitable[T]]) -> T:
         """Connect, do one thing, and return what it gave."""

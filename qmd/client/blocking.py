@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from qmd.client.directory import Directory
 from qmd.client.pipeline import Pipeline
 from qmd.client.queue import Cursor, Queue
-from qmd.client.queue_manager import RECONNECT_S
+from qmd.client.queue_manager import RECONNECT_S, QueueManager
 from qmd.client.queue_manager import connect as connect_async
 from qmd.client.receiver import Taken
 from qmd.client.sender import Sender
@@ -51,6 +51,11 @@ def connect(
         client_certificate=client_certificate,
         client_key=client_key,
     )
+    return facing(queue_manager)
+
+
+def facing(queue_manager: QueueManager) -> Blocking:
+    """The same of a client that is not connected yet."""
     return Blocking(queue_manager, LoopThread(), owns_loop=True)
 
 

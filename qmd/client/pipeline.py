@@ -241,6 +241,10 @@ class Pipeline:
         told = await self._caller.ask(pipeline_frames.ReleaseReader, reader, queue, dry_run, forget)
         return Consumed(told["messages"], told["bytes"])
 
+    async def mark_shipped(self, block: int) -> int:
+        """The log of events is elsewhere up to and with this block; see `qmd ship`."""
+        return int(await self._caller.ask(pipeline_frames.MarkShipped, block))
+
     # -- writing -----------------------------------------------------------------------------
 
     async def stage(

@@ -1,0 +1,104 @@
+"""`qmd ship`: events and journals as Parquet, to a folder or an object store."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.parameters import json_option
+from qmd.cli.program import ExitCode, Failure
+
+
+@click.command("ship")
+@click.option("--to", "target", required=True, help="A folder, or a URL such as s3://lake/qmd.")
+@click.option("--events/--no-events", default=True, help="Whether to ship the log of events.")
+@click.option("--journal", "journals", multiple=True, help="A journal to ship, as orders;journal.")
+@click.option(
+    "--remove",
+    is_flag=True,
+    help="Remove journaled messages here when they are durable there, never before.",
+)
+@click.option("--reader", default="ship", show_default=True, help="The reader of the journals.")
+@click.option("--keep-days", type=click.IntRange(min=1), help="Remove older files there.")
+@click.option(
+    "--notes",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="STATE_DIRECTORY",
+    help="Where to note how far it is.  [default: ~/.local/state/qmd; systemd's STATE_DIRECTORY]",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be shipped.")
+@json_option
+@pass_configuration
+def ship(
+    configuration: Configuration,
+    target: str,
+    events: bool,
+    journals: tuple[str, ...],
+    remove: bool,
+    reader: str,
+    keep_days: int | None,
+    notes: Path | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Ship what has not been shipped, each event and message once.
+
+    A run that was killed is followed by one that goes on where it ended.
+    """
+    from dataclasses import asdict
+
+    from qmd.cli.output import print_json
+
+    try:
+        import fsspec  # noqa: F401 (to say so before anything is done)
+        import pyarrow  # noqa: F401
+
+        from pipeline.ship_files import Target
+        from pipeline.shipping import Notes, Ship, ShipFailed
+    except ImportError as error:
+        raise Failure(
+            ExitCode.FAILED,
+            f"this needs the extra spark ({error}): pip install 'qmd[spark]'",
+            "pipeline_extra_missing",
+        ) from error
+    folder = notes or Path(os.path.expanduser("~/.local/state/qmd"))
+    try:
+        noted = Notes(folder, target)
+        with noted.locked(), configuration.connect_blocking() as qm:
+            run = Ship(qm, Target(target), noted, dry_run=dry_run)
+            if events:
+                run.events()
+            for journal in journals:
+                run.journal(journal, reader=reader, remove=remove)
+            if keep_days is not None:
+                run.retire(keep_days)
+    except ShipFailed as error:
+        raise Failure(ExitCode.FAILED, str(error), error.code) from error
+    except OSError as error:
+        raise Failure(
+            ExitCode.FAILED,
+            f"{target} cannot be written ({error}); what was shipped before is there, and the next"
+            " run goes on behind it",
+            "ship_target_failed",
+        ) from error
+    done = run.done
+    if as_json:
+        print_json(asdict(done))
+    else:
+        would = "would be " if dry_run else ""
+        click.echo(
+            f"{done.events} events and {done.messages} messages {would}shipped"
+            + (f" in {done.files} files" if done.files else "")
+            + (f", {done.removed_files} old files removed" if done.removed_files else "")
+        )
+    if done.missing_blocks:
+        raise Failure(
+            ExitCode.FAILED,
+            f"{done.missing_blocks} blocks of events were dropped here before they were shipped;"
+            " ship more often, keep more (size in the section [events]), or set keep_unshipped"
+            " there",
+            "events_dropped_unshipped",
+        )

@@ -1,0 +1,109 @@
+"""Where shipped files lie: a folder, or an object store by way of fsspec.
+
+A file gets its name when all of it is there.  In a folder: written under another name, synced,
+renamed, the folder synced.  In an object store: put as one object, which is there whole or not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+PART = ".part"
+
+
+class Target:
+    """A folder or store, by path or URL."""
+
+    def __init__(self, where: str) -> None:
+        import fsspec
+
+        self._system, self._root = fsspec.core.url_to_fs(where)
+        self._root = self._root.rstrip("/")
+        protocols = self._system.protocol
+        protocols = (protocols,) if isinstance(protocols, str) else tuple(protocols)
+        self._is_local = "file" in protocols or "local" in protocols
+
+    def __str__(self) -> str:
+        return str(self._root)
+
+    def names(self, pattern: str) -> list[str]:
+        """Files below the root, relative to it; not those that are being written."""
+        found = self._system.glob(f"{self._root}/{pattern}")
+        start = len(self._root) + 1
+        return sorted(str(name)[start:] for name in found if not str(name).endswith(PART))
+
+    def write(self, name: str, table: Any) -> int:
+        """A table as Parquet, durable when this returns; its bytes."""
+        if self._is_local:
+            return self._write_local(Path(self._root) / name, table)
+        buffer = io.BytesIO()
+        _write_parquet(table, buffer)
+        data = buffer.getvalue()
+        with contextlib.suppress(NotImplementedError):
+            self._system.makedirs(f"{self._root}/{name}".rpartition("/")[0], exist_ok=True)
+        self._system.pipe_file(f"{self._root}/{name}", data)
+        return len(data)
+
+    def _write_local(self, path: Path, table: Any) -> int:
+        _make_folders(path.parent)
+        part = path.with_name(f".{path.name}{PART}")
+        try:
+            with part.open("wb") as file:
+                _write_parquet(table, file)
+                file.flush()
+                os.fsync(file.fileno())
+                size = file.tell()
+            part.replace(path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+        return size
+
+    def read(self, name: str) -> Any:
+        """A file as a table."""
+        from pyarrow import parquet
+
+        with self._system.open(f"{self._root}/{name}", "rb") as file:
+            return parquet.ParquetFile(file).read()
+
+    def remove(self, name: str) -> None:
+        """One file; none is no error."""
+        with contextlib.suppress(FileNotFoundError):
+            self._system.rm_file(f"{self._root}/{name}")
+        if self._is_local:
+            with contextlib.suppress(OSError):
+                (Path(self._root) / name).parent.rmdir()  # the last one takes its folder along
+
+    def clean(self, pattern: str) -> None:
+        """Remove what a run that was killed left unfinished."""
+        for name in self._system.glob(f"{self._root}/{pattern}{PART}"):
+            with contextlib.suppress(FileNotFoundError):
+                self._system.rm_file(name)
+
+
+def _write_parquet(table: Any, file: Any) -> None:
+    from pyarrow import parquet
+
+    parquet.write_table(table, file, compression="zstd")
+
+
+def _make_folders(folder: Path) -> None:
+    """Those that are missing, each of them durable."""
+    if folder.is_dir():
+        return
+    _make_folders(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,335 @@
+"""Events and journals of one queue manager become Parquet files elsewhere, each exactly once.
+
+    events/day=2026-11-21/host=hosta/<queue manager>-<first block>-<last block>.parquet
+    journal/day=2026-11-21/host=hosta/<queue>-<first position>-<last position>.parquet
+
+What a file holds is in its name, and what was shipped is what there are names of: a run that was
+killed anywhere is followed by one that looks, and goes on behind the last name.  So the files are
+written in order, and one after the other.  docs/ship.md
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.ship_files import Target
+
+if TYPE_CHECKING:
+    from qmd.client.blocking import Blocking
+
+ROWS_MAX = 500_000  # of one file: memory holds them
+PAGE_EVENTS = 4096
+JOURNAL_MESSAGES = 20_000  # reserved at once, and one file at most
+JOURNAL_BYTES = 64 * 1024 * 1024
+DIGITS = 16  # of numbers in names, so that they sort
+
+_NAME = re.compile(r"(?P<what>[0-9a-f-]{36})-(?P<first>\d{16})-(?P<last>\d{16})\.parquet$")
+_DAY = re.compile(r"day=(\d{4}-\d\d-\d\d)/")
+
+
+class ShipFailed(Exception):
+    """Nothing was shipped, or only a part; the text says why and what to do."""
+
+    def __init__(self, text: str, code: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass
+class Shipped:
+    """What one run did."""
+
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+    events: int = 0
+    messages: int = 0
+    missing_blocks: int = 0  # dropped by the queue manager before they were shipped
+    removed_files: int = 0  # at the target, by age
+    names: list[str] = field(default_factory=list)
+
+    def add(self, name: str, rows: int, size: int) -> None:
+        self.files += 1
+        self.rows += rows
+        self.bytes += size
+        self.names.append(name)
+
+
+class Notes:
+    """How far the shipping is, beside the files: a lock, and what no name tells any more.
+
+    Where the files were removed by age, or by others, nothing is shipped again.
+    """
+
+    def __init__(self, folder: Path, target: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        key = re.sub(r"[^A-Za-z0-9]+", "-", target).strip("-")[-100:]
+        self._path = folder / f"{key}.json"
+        self._lock = folder / f"{key}.lock"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Raises ShipFailed when another run is at work."""
+        with self._lock.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise ShipFailed(
+                    "another run ships to the same target; wait for its end", "ship_running"
+                ) from error
+            yield
+
+    def read(self) -> dict[str, int]:
+        """The last block or position that was shipped, by queue manager or queue."""
+        try:
+            return {str(key): int(last) for key, last in json.loads(self._path.read_text()).items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise ShipFailed(
+                f"{self._path} cannot be read ({error}); remove it, and what is there already is"
+                " found by its names",
+                "ship_notes_unreadable",
+            ) from error
+
+    def write(self, last: dict[str, int]) -> None:
+        part = self._path.with_suffix(".part")
+        with part.open("w") as file:
+            file.write(json.dumps(last))
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(self._path)
+
+
+class Ship:
+    """One run: `events`, then each journal, then `retire`."""
+
+    def __init__(
+        self, qm: Blocking, target: Target, notes: Notes, *, dry_run: bool = False
+    ) -> None:
+        self._qm = qm
+        self._target = target
+        self._notes = notes
+        self._dry_run = dry_run
+        self._last = notes.read()
+        self.host: str = qm.name
+        self.done = Shipped()
+
+    # Events.
+
+    def events(self) -> None:
+        """All that is there now: whole blocks, those of one day in a file."""
+        own = str(self._qm.id)
+        self._clean("events")
+        shipped = self._shipped("events", own)
+        block = shipped + 1
+        cursor = f"{block}.0"
+        waiting: list[dict[str, Any]] = []
+        while True:
+            page = self._qm.events(cursor, limit=PAGE_EVENTS)
+            missing = page["missing_blocks"]
+            if missing and shipped:  # before the first run there was nobody to ship them
+                self.done.missing_blocks += missing
+            waiting += page["events"]
+            cursor = page["cursor"]
+            if page["end"] or len(waiting) >= ROWS_MAX:
+                # A block is a commit, and is whole; of the last one more may follow.
+                whole = waiting if page["end"] else _without_last_block(waiting)
+                rest = waiting[len(whole) :]
+                for stretch in _by_day(whole):
+                    self._ship_events(own, block, stretch)
+                    block = int(stretch[-1]["block"]) + 1
+                waiting = rest
+                if page["end"]:
+                    break
+        if not self._dry_run and block > shipped + 1:
+            self._qm.pipeline.mark_shipped(block - 1)
+
+    def _ship_events(self, own: str, first: int, events: list[dict[str, Any]]) -> None:
+        from pyarrow import Table
+
+        from pipeline.source import schema
+        from pipeline.source.events import event_batch
+
+        last = int(events[-1]["block"])
+        day = _day_of(events[0]["at_ms"])
+        name = f"events/day={day}/host={self._folder}/{own}-{first:016}-{last:016}.parquet"
+        if not self._dry_run:
+            table = Table.from_batches([event_batch(events, schema.column_names("events"))])
+            table = _with_newer_fields(table, events, set(schema.column_names("events")))
+            table = table.replace_schema_metadata(
+                {"qmd.events.schema": str(events[0]["schema"]), "qmd.host": self.host}
+            )
+            size = self._target.write(name, table)
+            self._note(own, last)
+            self.done.add(name, len(events), size)
+        self.done.events += len(events)
+
+    # Journals.
+
+    def journal(self, queue: str, *, reader: str, remove: bool) -> None:
+        """Messages of a journal (or any queue) that were not shipped, by arrival.
+
+        `remove`: they leave the journal when they are durable at the target, never before.
+        """
+        self._clean("journal")
+        run = self._qm.pipeline.open_reader(reader, [queue], shared=not remove)
+        [source] = run.queues
+        shipped = self._shipped("journal", source.queue)
+        position = source.position
+        if shipped > position:
+            if shipped > source.reserved:
+                raise ShipFailed(
+                    f"files of {queue} up to position {shipped} are at the target, and reader"
+                    f" {reader} knows {source.reserved}: the queue manager's data are older than"
+                    " the files, or the reader was forgotten; ship to another target, or with"
+                    " another --reader",
+                    "ship_position_unknown",
+                )
+            # It died between the file and the end of its range.
+            if not self._dry_run:
+                self._qm.pipeline.consume(run, {source.queue: shipped})
+            position = shipped
+        while True:
+            reserved = self._qm.pipeline.reserve(
+                run,
+                source.queue,
+                position,
+                messages_max=JOURNAL_MESSAGES,
+                bytes_max=JOURNAL_BYTES,
+            )
+            if self._dry_run:
+                self.done.messages += reserved.messages
+                return
+            if reserved.end == position:
+                return
+            for first, last, table in self._tables(source, reader, position, reserved.end):
+                day = _day_of(table.column("arrived_at")[0].value // 1000) if len(table) else ""
+                if len(table):
+                    name = (
+                        f"journal/day={day}/host={self._folder}/"
+                        f"{source.queue}-{first:016}-{last:016}.parquet"
+                    )
+                    size = self._target.write(name, table)
+                    self.done.add(name, len(table), size)
+                    self.done.messages += len(table)
+                self._note(source.queue, last)
+                self._qm.pipeline.consume(run, {source.queue: last})
+            position = reserved.end
+
+    def _tables(
+        self, source: Any, reader: str, after: int, until: int
+    ) -> Iterator[tuple[int, int, Any]]:
+        """The range in stretches of one day: first and last position, and the messages."""
+        import pyarrow as arrow
+        import pyarrow.compute as compute
+
+        from pipeline.source import schema
+        from pipeline.source.batch import rows_of
+        from pipeline.source.decoding import Place, batch_of
+
+        columns = schema.column_names("messages")
+        place = Place(self.host, str(self._qm.id), source.name)
+        batches = [
+            batch_of(rows_of(frame, headers_only=False), place, columns)
+            for frame in self._qm.pipeline.read(source.queue, after, until, reader=reader)
+        ]
+        table = arrow.Table.from_batches(
+            batches, arrow.schema(schema.arrow_schema("messages", columns))
+        )
+        days = compute.strftime(table.column("arrived_at"), format="%Y-%m-%d").to_pylist()
+        first, start = after + 1, 0
+        for at in range(1, len(days) + 1):
+            if at < len(days) and days[at] == days[start]:
+                continue
+            last = until if at == len(days) else int(table.column("position")[at].as_py()) - 1
+            yield first, last, table.slice(start, at - start)
+            first, start = last + 1, at
+        if not days:  # what was there turned out to be damaged
+            yield first, until, table
+
+    # What is kept there.
+
+    def retire(self, keep_days: int, *, today: datetime.date | None = None) -> None:
+        """Remove this host's files that are older, at the target; what was shipped stays known."""
+        today = today or datetime.datetime.now(datetime.UTC).date()
+        oldest = (today - datetime.timedelta(days=keep_days)).isoformat()
+        for name in self._target.names(f"*/day=*/host={self._folder}/*.parquet"):
+            day = _DAY.search(name)
+            if day is not None and day[1] < oldest:
+                if not self._dry_run:
+                    self._target.remove(name)
+                self.done.removed_files += 1
+
+    # Within.
+
+    @property
+    def _folder(self) -> str:
+        return re.sub(r"[^A-Za-z0-9._-]", "_", self.host)
+
+    def _shipped(self, kind: str, what: str) -> int:
+        """The last block or position that is there, or was."""
+        last = self._last.get(what, 0)
+        for name in self._target.names(f"{kind}/day=*/host={self._folder}/{what}-*.parquet"):
+            found = _NAME.search(name)
+            if found is not None and found["what"] == what:
+                last = max(last, int(found["last"]))
+        return last
+
+    def _note(self, what: str, last: int) -> None:
+        self._last[what] = last
+        self._notes.write(self._last)
+
+    def _clean(self, kind: str) -> None:
+        if not self._dry_run:
+            self._target.clean(f"{kind}/day=*/host={self._folder}/.*")
+
+
+def _without_last_block(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One block larger than a file is a file."""
+    last = events[-1]["block"]
+    end = len(events)
+    while end and events[end - 1]["block"] == last:
+        end -= 1
+    return events[:end]
+
+
+def _by_day(events: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Stretches of whole blocks that begin on one day (UTC)."""
+    stretch: list[dict[str, Any]] = []
+    block, day = -1, ""
+    for event in events:
+        if event["block"] != block:
+            block = event["block"]
+            of = _day_of(event["at_ms"])
+            if stretch and (of != day or len(stretch) >= ROWS_MAX):
+                yield stretch
+                stretch = []
+            day = of
+        stretch.append(event)
+    if stretch:
+        yield stretch
+
+
+def _with_newer_fields(table: Any, events: list[dict[str, Any]], known: set[str]) -> Any:
+    """Fields of a queue manager that is newer than this program: as JSON, lest they be lost."""
+    import pyarrow as arrow
+
+    for name in sorted(set(events[0]) - known):
+        values = [None if event.get(name) is None else json.dumps(event[name]) for event in events]
+        table = table.append_column(name, arrow.array(values, arrow.string()))
+    return table
+
+
+def _day_of(at_ms: int) -> str:
+    moment = datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC)
+    return moment.date().isoformat()
