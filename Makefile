@@ -15,6 +15,8 @@ SECONDS ?= 60
 TARGETS ?=
 # How long `make soak` works; 0.1 is six minutes.
 HOURS ?= 1
+# How often `make soak-pipeline` kills something.
+KILLS ?= 200
 # The worlds of `make simulate`: how many from which number on; or SEED, the only one, line by line.
 SEEDS ?= 1000
 FIRST ?= 1
@@ -28,10 +30,10 @@ TOOLS := .venv/tools
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools run demo test simulate mutants soak routed fuzz model check bench format clean install uninstall
+.PHONY: help setup tools run demo demo-pipeline test simulate mutants soak soak-pipeline routed fuzz model check bench format clean install uninstall
 
 help: ## list these targets
-	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
 
 setup: $(READY) ## create .venv with what qmd needs (every target below does so when it has to)
 
@@ -60,6 +62,9 @@ run: setup ## start one queue manager in the foreground, with its data in ./run
 demo: setup ## two queue managers, 22,000 messages, four kills: nothing lost, nothing twice
 	@$(PY) -m benchmarks.demo
 
+demo-pipeline: tools ## two queue managers and Spark between them, killed on the way; then the audit
+	@$(PY) -m benchmarks.demo_pipeline
+
 test: tools ## every test
 	@PYTHONASYNCIODEBUG=1 $(PY) -m pytest -q -n $(WORKERS) $(ARGS)
 
@@ -72,6 +77,9 @@ mutants: tools ## faults put into the code on purpose: the simulation has to not
 
 soak: tools ## hostile networks, crashes, power losses and new seeds, for HOURS=1
 	@$(PY) -m tests.soak --hours $(HOURS) $(ARGS)
+
+soak-pipeline: tools ## drivers, workers and queue managers of two streams killed, KILLS=200 times
+	@$(PY) -m tests.pipeline.kills --kills $(KILLS) $(ARGS)
 
 fuzz: tools ## every parser against inputs of its own making, SECONDS=60 for each
 	@if $(PY) -c 'import atheris' 2>/dev/null || $(PIP) \

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.java import NoJava, java_home, require_java
+from pipeline.spark_home import light_home
 
 __all__ = ["LOCAL", "NoJava", "require_java", "spark_session"]
 
@@ -72,5 +73,9 @@ def _prepare_environment(*, is_local: bool) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if is_local:
+        if "SPARK_HOME" not in os.environ:
+            import pyspark
+
+            os.environ["SPARK_HOME"] = str(light_home(Path(pyspark.__file__).parent))
         # Else it looks for an interface, and may choose one that goes away.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

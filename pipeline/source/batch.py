@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pipeline.source import schema
 from pipeline.source.connecting import Connected
 from pipeline.source.decoding import Place, Rows, batch_of
 from pipeline.source.events import event_batch
@@ -113,7 +112,7 @@ class LiveReader(DataSourceReader):
     def _read_log(self, log: Log) -> Iterator[Any]:
         first_ms, last_ms = self.pushed.moments
         kinds = [] if self.pushed.kinds is None else sorted(self.pushed.kinds)
-        with Connected(log.endpoint) as at:
+        with Connected(log.endpoint, patient=True) as at:
             cursor, ended = "", False
             while not ended:
                 page = at.run(
@@ -168,9 +167,12 @@ def read_stretch(
     bodies: bool = True,
     reader: str = "",
 ) -> Iterator[Any]:
-    """Arrow record batches of a range, while the next frame is on its way."""
-    bodies = bodies and bool(set(columns) & (schema.BODIES | schema.BEHIND_THE_BODY))
-    with Connected(stretch.endpoint) as at:
+    """Arrow record batches of a range, while the next frame is on its way.
+
+    Without `bodies` the queue manager cuts every packet, which pays only where bodies are long: so
+    it is the user's choice (`body=false`).
+    """
+    with Connected(stretch.endpoint, patient=True) as at:
         frames = at.qm.pipeline.read(
             stretch.queue,
             stretch.after,

@@ -8,24 +8,33 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from pipeline.source.errors import SourceError, at
 from pipeline.source.options import Endpoint
-from qmd.client import ClientError, QueueManager, connect
+from qmd.client import ClientError, NotConnected, QueueManager, connect
 from qmd.client.blocking import LoopThread
 
 T = TypeVar("T")
 
 CLIENTS_TOKEN = "QMD_TOKEN"
+PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 1.0
+# Waiting does not help here.
+HOPELESS = {"control_socket_forbidden", "versions_differ", "other_queue_manager"}
 
 
 class Connected:
-    """A `QueueManager` whose coroutines are waited for; every error names the endpoint."""
+    """A `QueueManager` whose coroutines are waited for; every error names the endpoint.
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    `patient`: one that does not answer is waited for, as long as `reconnect_s` says.  So do tasks
+    of a query that has begun: their queue manager was there a moment ago.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, patient: bool = False) -> None:
         self.endpoint = endpoint
+        self._patient = patient
         self._loop = LoopThread()
         self._loop.start()
         try:
@@ -35,9 +44,18 @@ class Connected:
             raise
 
     def _open(self) -> QueueManager:
+        deadline = time.monotonic() + self.endpoint.reconnect_s * self._patient
+        pause_s = PAUSE_FIRST_S
         with self.named(), _token_of_environment(self.endpoint):
-            qm = connect(self.endpoint.address, **_credentials(self.endpoint))
-            return self._loop.run(qm.__aenter__())
+            while True:
+                qm = connect(self.endpoint.address, **_credentials(self.endpoint))
+                try:
+                    return self._loop.run(qm.__aenter__())
+                except NotConnected as failure:
+                    if failure.code in HOPELESS or time.monotonic() >= deadline:
+                        raise
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:

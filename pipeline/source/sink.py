@@ -13,6 +13,7 @@ the user gives would not do: a new checkpoint counts from 0 again.  A batch writ
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -129,7 +130,7 @@ class _Writer:
         at: Connected | None = None
         try:
             for messages in self._messages(batches):
-                at = at or Connected(self.endpoint)
+                at = at or Connected(self.endpoint, patient=True)
                 at.run(
                     at.qm.pipeline.stage(
                         query,
@@ -155,15 +156,16 @@ class _Writer:
     def publish(self, query: str, epoch: int, tasks: Iterable[Staged]) -> None:
         attempts = [Attempt(one.partition, one.attempt, one.rows) for one in tasks if one.rows]
         if attempts:
-            with Connected(self.endpoint) as at:
+            with Connected(self.endpoint, patient=True) as at:
                 at.run(at.qm.pipeline.publish(query, epoch, attempts))
 
     def discard(self, tasks: Iterable[WriterCommitMessage | None]) -> None:
-        """Of a batch that failed; what a dead task has staged goes by its age."""
+        """Remove what a batch that failed has staged."""
         staged = [one for one in tasks if isinstance(one, Staged) and one.rows]
         if not staged:
             return
-        with Connected(self.endpoint) as at:
+        # The failure that it was is what counts; what stays behind goes by its age too.
+        with contextlib.suppress(SourceError), Connected(self.endpoint) as at:
             for one in staged:
                 at.run(
                     at.qm.pipeline.discard_stages(

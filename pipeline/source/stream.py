@@ -170,7 +170,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._open_queues is None:
             found: dict[str, OpenQueue] = {}
             for wanted in self.options.sources():
-                at = Connected(wanted.endpoint)
+                at = Connected(wanted.endpoint, patient=True)
                 names = expand(at, wanted.queues)
                 run = at.run(
                     at.qm.pipeline.open_reader(

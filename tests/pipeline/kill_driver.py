@@ -15,6 +15,7 @@ from pathlib import Path
 from pipeline.session import spark_session
 from pipeline.source.checkpoint import finish
 
+LIMITS = (50, 200, 1000, 5000)  # of one batch
 COLUMNS = "position, queue, label, body"
 
 
@@ -52,7 +53,7 @@ def main() -> None:
             .option("readerId", reader)
             .option("columns", COLUMNS)
             .option("partitions", chance.randint(1, 4))
-            .option("maxMessagesPerTrigger", chance.choice([50, 200, 1000, 5000]))
+            .option("maxMessagesPerTrigger", 20_000 if arguments.once else chance.choice(LIMITS))
             .load()
         )
 

@@ -21,6 +21,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import operator
 import os
 import random
 import signal
@@ -34,13 +35,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qmd.client import ClientError, connect, new_message
+from qmd.client import ClientError, QueueManager, connect, new_message
 from tests.pipeline.cluster import Cluster
 from tests.process.harness import ROOT, Daemon
 
 STREAMS = 5
-BATCH_S = 90.0  # a busy machine needs long for the first batch of a driver
-DRAIN_S = 240.0
+BATCH_S = 240.0  # a busy machine needs long for the first batch of a driver
+DRAIN_S = 600.0
+BACKLOG = 2_000  # messages that wait in each queue
+CHECKPOINTS = ("lake_checkpoint", "copy_checkpoint")
 
 
 class Producer(threading.Thread):
@@ -64,6 +67,9 @@ class Producer(threading.Thread):
         # The queue manager is killed meanwhile: the client finds out what became of each request.
         async with connect(self.socket, reconnect_s=60) as qm:
             while not self.stopping.is_set():
+                await asyncio.sleep(self.pause_s)
+                if await self._is_full(qm):
+                    continue
                 numbers = range(self.sent, self.sent + 5)
                 await qm.send_many(
                     [
@@ -74,7 +80,11 @@ class Producer(threading.Thread):
                     ]
                 )
                 self.sent = numbers.stop
-                await asyncio.sleep(self.pause_s)
+
+    async def _is_full(self, qm: QueueManager) -> bool:
+        """Enough is waiting: a run that is only killed would gather more and more."""
+        waiting = [(await qm.show_queue(queue))["messages"] for queue in ("to_lake", "to_copy")]
+        return min(waiting) > BACKLOG
 
     def end(self) -> int:
         """How many messages each stream has."""
@@ -130,19 +140,21 @@ class Kills:
         self.driver.wait()
         self.driver = None
 
-    def committed(self) -> int:
-        """Batches that are in a sink, of both streams."""
-        found = 0
-        for checkpoint in ("lake_checkpoint", "copy_checkpoint"):
+    def committed(self) -> list[int]:
+        """The last batch that is in its sink, of each stream."""
+        found = []
+        for checkpoint in CHECKPOINTS:
+            names = []
             with contextlib.suppress(FileNotFoundError):
                 names = os.listdir(self.folder / checkpoint / "commits")
-                found += sum(name.isdigit() for name in names)
+            found.append(max((int(name) for name in names if name.isdigit()), default=-1))
         return found
 
     def wait_for_batches(self, more: int) -> None:
-        """Until so many batches more are done; a driver that has given up is started again."""
-        wanted, deadline = self.committed() + more, time.monotonic() + BATCH_S
-        while self.committed() < wanted:
+        """Until both streams have done so many batches; one that has failed is started again."""
+        wanted = [batch + more for batch in self.committed()]
+        deadline = time.monotonic() + BATCH_S
+        while any(map(operator.lt, self.committed(), wanted)):
             if self.driver is not None and self.driver.poll() is not None:
                 # A query fails when its queue manager is away for long, or a worker dies too often.
                 self.done["driver ended by itself"] += 1
@@ -203,7 +215,7 @@ class Kills:
                 self.kill(what)
                 if self.chance.random() < 0.7:  # else the next comes on its heels
                     self.wait_for_batches(1)
-                tell(f"{number + 1} of {kills}: {what}, {self.committed()} batches")
+                tell(f"{number + 1} of {kills}: {what}, batches {self.committed()}")
             self.wait_for_batches(1)
             sent = producer.end()
             self._drain()
@@ -222,11 +234,12 @@ class Kills:
             code = self.driver.wait(max(1.0, deadline - time.monotonic()))
             self.driver = None
             if code != 0:
-                raise AssertionError(f"the last run ended with {code}:\n{self.log()}")
-            if self.daemon.count("to_lake") == 0 and self.daemon.count("to_copy") == 0:
+                # Spark gives its Python processes ten seconds to start, busy machine or not.
+                self.done["last run failed"] += 1
+            elif self.daemon.count("to_lake") == 0 and self.daemon.count("to_copy") == 0:
                 return
             if time.monotonic() > deadline:
-                raise AssertionError("messages are left in the queues that are read")
+                raise AssertionError(f"messages are left in the queues:\n{self.log()}")
 
     def _end(self) -> None:
         if self.driver is not None:

@@ -1,6 +1,7 @@
 """What can be said to the data source, and what is said of mistakes."""
 
 import json
+import threading
 
 import pytest
 
@@ -127,3 +128,16 @@ def test_a_secret_that_is_not_there_is_told_with_what_to_do(endpoint, said):
 
     assert said in str(refused.value)
     assert "tls://h:1" in str(refused.value)
+
+
+def test_a_queue_manager_that_is_starting_is_waited_for_where_it_was_there_before(tmp_path):
+    place = Endpoint(str(tmp_path / "qmd.sock"), reconnect_s=0.3)
+
+    with pytest.raises(SourceError, match=r"qmd at .*qmd\.sock: there is no control socket"):
+        Connected(place, patient=True)
+    started = threading.Timer(0.1, lambda: (tmp_path / "there").touch())
+    started.start()
+    with pytest.raises(SourceError):
+        Connected(place, patient=True)
+    assert (tmp_path / "there").exists(), "it has not waited"
+    started.join()

@@ -1,0 +1,138 @@
+"""Spark and a queue: reading it as a table, and moving it to another queue as a stream.
+
+    python -m benchmarks.bench_pipeline [--messages N] [--body-bytes N] [--batch N] [--json]
+
+Local mode with two threads; Spark, its Python workers and the queue manager share the machine.  The
+start of the session and each first run, which compiles, are left out: rows a second are those of
+the best run of a batch read, and of the median batch of a stream.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import pair
+from pipeline.session import spark_session
+from pipeline.source.checkpoint import finish
+from qmd.client import new_message
+
+RUNS = 4
+SENT_AT_ONCE = 2_000
+FEW = "position,id,label,body,sent_at,class,priority,destination"
+
+
+async def fill(daemon: pair.Daemon, messages: int, body_bytes: int) -> None:
+    body = bytes(body_bytes)
+    async with daemon.client() as qm:
+        await qm.create_queue("bench", transactional=True, quota_bytes=-1)
+        await qm.create_queue("copy", transactional=True, quota_bytes=-1)
+        for first in range(0, messages, SENT_AT_ONCE):
+            numbers = range(first, min(messages, first + SENT_AT_ONCE))
+            await qm.send_many([new_message("bench", body, label=f"order {n}") for n in numbers])
+
+
+def batch_reads(spark: Any, socket: str, messages: int) -> dict[str, float]:
+    """Rows a second, for sinks that take all there is."""
+    figures = {}
+    for name, columns, partitions in (
+        ("all_columns", "", 2),
+        ("eight_columns", FEW, 2),
+        ("eight_columns_one_part", FEW, 1),
+    ):
+        options = {"endpoint": socket, "queue": "bench", "partitions": partitions}
+        if columns:
+            options["columns"] = columns
+        seconds = []
+        for _ in range(RUNS):
+            began = time.monotonic()
+            spark.read.format("qmd").options(**options).load().write.format("noop").mode(
+                "overwrite"
+            ).save()
+            seconds.append(time.monotonic() - began)
+        figures[f"{name}_rows_per_s"] = messages / min(seconds)
+    return figures
+
+
+def stream(spark: Any, socket: str, folder: Path, batch: int) -> dict[str, float]:
+    """Messages a second from queue to queue."""
+    rows = (
+        spark.readStream.format("qmd")
+        .options(endpoint=socket, queue="bench", readerId="bench", partitions=2)
+        .option("columns", "label,body")
+        .option("maxMessagesPerTrigger", batch)
+        .load()
+    )
+    query = (
+        rows.writeStream.format("qmd")
+        .options(endpoint=socket, destination="copy", checkpointLocation=str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    finish(str(folder / "checkpoint"))
+    full = [one for one in query.recentProgress if one.numInputRows == batch][1:]
+    spent_ms = [one.durationMs["triggerExecution"] for one in full]
+    parts = {
+        name: statistics.median(one.durationMs.get(name, 0) for one in full)
+        for name in ("latestOffset", "queryPlanning", "addBatch", "commitOffsets", "walCommit")
+    }
+    return {
+        "batches": len(full),
+        "batch_ms": statistics.median(spent_ms),
+        "messages_per_s": 1000 * batch / statistics.median(spent_ms),
+        **{f"{name}_ms": value for name, value in parts.items()},
+    }
+
+
+async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="qmd-bench-") as name:
+        folder = Path(name)
+        daemon = pair.Daemon(folder / "a", "bench")
+        async with pair.ended_at_last(daemon):
+            await daemon.create()
+            await daemon.start()
+            await fill(daemon, arguments.messages, arguments.body_bytes)
+            socket = str(daemon.control_socket)
+            spark = await asyncio.to_thread(
+                spark_session, "bench", "local[2]", {"spark.driver.memory": "2g"}
+            )
+            try:
+                cpu_s = daemon.cpu_s()
+                read = await asyncio.to_thread(batch_reads, spark, socket, arguments.messages)
+                read["daemon_us_a_row"] = (
+                    1e6 * (daemon.cpu_s() - cpu_s) / (3 * RUNS * arguments.messages)
+                )
+                cpu_s = daemon.cpu_s()
+                moved = await asyncio.to_thread(stream, spark, socket, folder, arguments.batch)
+                moved["daemon_us_a_message"] = 1e6 * (daemon.cpu_s() - cpu_s) / arguments.messages
+            finally:
+                await asyncio.to_thread(spark.stop)
+            return {"batch read": read, "queue to queue": moved}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("--body-bytes", type=int, default=100)
+    parser.add_argument("--batch", type=int, default=20_000)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    figures = asyncio.run(measure(arguments))
+    if arguments.json:
+        print(json.dumps(figures))
+        return
+    for name, values in figures.items():
+        print(name)
+        for key, value in values.items():
+            print(f"  {key:30} {value:12,.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""The Spark program of the demonstration: a queue into Parquet, and Parquet into another queue.
+
+    python -m benchmarks.demo_pipeline_driver SOCKET FOLDER DESTINATION [--once]
+
+With --once it reads what is there, closes its streams and ends; else it runs until it is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from typing import Any
+
+from pipeline.session import spark_session
+from pipeline.source.checkpoint import finish
+
+MESSAGES_A_BATCH = 400
+COLUMNS = "position, label, body"
+
+
+def main() -> None:
+    socket, folder, destination, *rest = sys.argv[1:]
+    once = rest == ["--once"]
+    spark = spark_session(
+        "demonstration",
+        conf={
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.sql.streaming.schemaInference": "false",
+        },
+    )
+    print(f"Spark {spark.version} is there", flush=True)
+    lake, checkpoint = f"{folder}/lake", f"{folder}/lake-checkpoint"
+    os.makedirs(lake, exist_ok=True)  # else the second stream has nothing to look at
+    orders = (
+        spark.readStream.format("qmd")
+        .options(endpoint=socket, queue="orders", readerId="lake", columns=COLUMNS)
+        .option("maxMessagesPerTrigger", MESSAGES_A_BATCH)
+        .load()
+    )
+    into_lake = orders.writeStream.format("parquet").option("path", lake)
+    into_lake = into_lake.option("checkpointLocation", checkpoint)
+    back = (
+        spark.readStream.schema(orders.schema)
+        .parquet(lake)
+        .writeStream.foreachBatch(partial(send_back, socket, destination))
+        .option("checkpointLocation", f"{folder}/back-checkpoint")
+    )
+    if once:
+        into_lake.trigger(availableNow=True).start().awaitTermination()
+        finish(checkpoint)
+        back.trigger(availableNow=True).start().awaitTermination()
+        return
+    into_lake.start()
+    back.start()
+    spark.streams.awaitAnyTermination()
+
+
+def send_back(socket: str, destination: str, batch: Any, epoch: int) -> None:
+    """A batch as one job, in the order in which it came; one that is repeated is not sent again."""
+    batch.orderBy("position").select("label", "body").write.format("qmd").mode("append").options(
+        endpoint=socket, destination=destination, delivery="transactional", jobId=f"back-{epoch}"
+    ).save()
+
+
+if __name__ == "__main__":
+    main()
