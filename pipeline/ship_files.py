@@ -15,6 +15,12 @@ from typing import Any
 PART = ".part"
 
 
+def require_libraries() -> None:
+    """Raises ImportError before anything is done."""
+    import fsspec  # noqa: F401
+    import pyarrow  # noqa: F401
+
+
 class Target:
     """A folder or store, by path or URL."""
 

@@ -53,11 +53,10 @@ def ship(
     from qmd.cli.output import print_json
 
     try:
-        import fsspec  # noqa: F401 (to say so before anything is done)
-        import pyarrow  # noqa: F401
-
-        from pipeline.ship_files import Target
+        from pipeline.ship_files import Target, require_libraries
         from pipeline.shipping import Notes, Ship, ShipFailed
+
+        require_libraries()
     except ImportError as error:
         raise Failure(
             ExitCode.FAILED,
