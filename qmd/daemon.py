@@ -26,6 +26,8 @@ from protocol.ping import parse_ping, ping_response
 from qmd import __version__
 from qmd.connection import PeerConnection
 from qmd.control import ControlServer
+from qmd.directory.interface import DirectoryError
+from qmd.directory.joining import id_to_begin_with
 from qmd.environment import Environment
 from qmd.log import set_up_logging
 from qmd.manager import Bug, QueueManager
@@ -120,7 +122,15 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     name = settings.queue_manager.name or socket.gethostname().partition(".")[0]
-    manager = await QueueManager.open(settings, environment, name)
+    try:
+        first_id = await id_to_begin_with(settings, name)
+    except DirectoryError as error:
+        raise CannotServe(
+            "the first start takes the queue manager's id from the directory ([directory] join):"
+            f" {error.text}",
+            code=error.code,
+        ) from error
+    manager = await QueueManager.open(settings, environment, name, first_id=first_id)
     loop.set_exception_handler(partial(_unhandled, manager))
     loop.add_signal_handler(signal.SIGHUP, partial(_reload, manager))
     control = ControlServer(manager)

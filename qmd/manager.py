@@ -175,8 +175,18 @@ class QueueManager:
     # Start and stop.
 
     @classmethod
-    async def open(cls, settings: Settings, environment: Environment, name: str) -> QueueManager:
-        """Open the data folder and take up what it holds.  Raises storage.errors.CannotStart."""
+    async def open(
+        cls,
+        settings: Settings,
+        environment: Environment,
+        name: str,
+        *,
+        first_id: bytes | None = None,
+    ) -> QueueManager:
+        """Open the data folder and take up what it holds.  Raises storage.errors.CannotStart.
+
+        A new one becomes the queue manager `first_id`, or one that nobody knows.
+        """
         storage = await environment.open_storage(
             settings.queue_manager.data,
             StorageOptions(
@@ -187,7 +197,7 @@ class QueueManager:
                 disk_watermark_bytes=settings.quotas.disk_reserve_bytes,
             ),
             now_ms=int(environment.time() * 1000),
-            new_id=environment.urandom(16),
+            new_id=first_id or environment.urandom(16),
         )
         try:
             manager = cls(settings, environment, storage, name)

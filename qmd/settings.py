@@ -353,6 +353,12 @@ class DirectorySettings:
         [],
         "The domain controllers of kind active-directory; they are tried in this order.",
     )
+    join: bool = setting(
+        Flag(),
+        False,
+        "Whether this queue manager is in the Active Directory itself and has public queues there:"
+        " at its very first start it takes its id from there.",
+    )
     start_tls: bool = setting(
         Flag(), False, "Whether ldap:// servers are asked to begin TLS, and refused without it."
     )

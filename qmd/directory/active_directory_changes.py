@@ -112,12 +112,7 @@ class Changes:
         name, extension = ldap_names.queue_object_name(new.queue)
         if len(extension) > ldap_names.EXTENSION_CHARACTERS_MAX:
             raise EntryUnusable(f"the directory takes no queue name of {len(new.queue)} characters")
-        joined = await self.join(new.computer)
-        if joined != new.machine:
-            raise DirectoryIdentityDiffers(new.computer, joined, new.machine)
-        parent = await self._look_ups.by_guid(
-            joined, ("objectClass",), CONFIGURATION, f"queue manager {guid_text(joined)}"
-        )
+        parent = await self._own_queue_manager(new)
         attributes: dict[str, Sequence[bytes]] = {
             "objectClass": (b"mSMQQueue",),
             "mSMQTransactional": (b"TRUE" if new.transactional else b"FALSE",),
@@ -141,6 +136,22 @@ class Changes:
         if found is None:
             raise NotInDirectory(f"public queue {dn}, though it was just made")
         return await self._look_ups.queue_of(found)
+
+    async def _own_queue_manager(self, new: NewQueue) -> Entry:
+        """Our object; nothing but `join` makes it, because our id has to be its GUID."""
+        what = f"queue manager {guid_text(new.machine)}"
+        try:
+            return await self._look_ups.by_guid(new.machine, ("objectClass",), CONFIGURATION, what)
+        except NotInDirectory:
+            configuration = await self._look_ups.configuration_dn(new.computer)
+            found = await self._client.read(configuration, ("objectGUID",))
+        if found is not None:
+            raise DirectoryIdentityDiffers(new.computer, guid_of(found), new.machine)
+        raise NotInDirectory(
+            f"queue manager of the computer {new.computer}",
+            "Only a queue manager that began with join = true in the section [directory] has public"
+            " queues there.",
+        )
 
     async def unregister_queue(self, guid: bytes) -> None:
         what = f"PUBLIC={guid_text(guid)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.directory.domain_controller import DomainController, why_not
+from tests.directory.hosts import Hosts, two_computers
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +39,12 @@ def controller(
     controller.start()
     yield controller
     controller.close()
+
+
+@pytest.fixture(scope="module")
+def hosts(
+    controller: DomainController, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Hosts]:
+    """Two computers of the domain that run qmd."""
+    with contextlib.ExitStack() as stack:
+        yield two_computers(controller, tmp_path_factory.mktemp("hosts"), stack)

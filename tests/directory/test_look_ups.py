@@ -17,7 +17,7 @@ from protocol.format_name import (
 from protocol.identifiers import guid_text
 from qmd.directory.active_directory import ActiveDirectory
 from qmd.directory.interface import EntryUnusable, NotInDirectory, SiteLink
-from tests.directory.domain import administrator, directory
+from tests.directory.domain import administrator, directory, server
 from tests.directory.domain_controller import DomainController
 
 T = TypeVar("T")
@@ -259,6 +259,17 @@ def test_sites_have_their_links_in_both_directions_with_costs_and_gates(ask, wor
     assert sites["South"].links == (SiteLink(north, 7, (world.router,)),)
     assert (sites["North"].gates, sites["South"].gates) == ((world.router,), ())
     assert sites["Default-First-Site-Name"].links == ()
+
+
+def test_a_global_catalogue_is_asked_like_any_server(controller, world):
+    catalogue = server(controller, port=controller.ports[3269])
+
+    async def run() -> tuple[str, str]:
+        async with directory(controller, (catalogue,)) as found:
+            queue = await found.queue(world.orders)
+            return queue.path, (await found.machine_by_name("pc1")).name
+
+    assert asyncio.run(run()) == ("pc1\\orders", "PC1")
 
 
 def test_many_look_ups_at_once_share_one_connection(ask, world):
