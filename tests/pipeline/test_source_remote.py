@@ -1,0 +1,98 @@
+"""The data source over TLS: the token's file or variable is where it is used, and nowhere else."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra qmd[spark] is not installed")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from pipeline.source.batch import LiveReader
+from pipeline.source.errors import SourceError
+from pipeline.source.options import Options
+from pipeline.source.stream import StreamReader
+from qmd.client import blocking, new_message
+from tests.process.test_remote_control import Remote
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(
+        shutil.which("openssl") is None, reason="openssl is needed to make certificates"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
+    remote = Remote(tmp_path_factory.mktemp("remote"))
+    with blocking.connect(remote.folder / "qmd" / "qmd.sock") as qm:
+        qm.create_queue("orders")
+        qm.send_many([new_message("orders", str(number)) for number in range(20)])
+    yield remote
+    remote.daemon.terminate()
+
+
+def given(remote: Remote, **options: str) -> dict[str, str]:
+    return {
+        "endpoint": f"tls://localhost:{remote.port}",
+        "caFile": str(remote.ca_file),
+        "queue": "orders",
+        "columns": "body",
+        **options,
+    }
+
+
+def bodies(reader: LiveReader | StreamReader, partitions: list[object]) -> list[int]:
+    """What executors read, which get the reader and its partitions as pickles."""
+    copy = pickle.loads(pickle.dumps(reader))
+    return [
+        int(body)
+        for partition in partitions
+        for batch in copy.read(pickle.loads(pickle.dumps(partition)))
+        for body in batch.column("body").to_pylist()
+    ]
+
+
+def test_a_queue_elsewhere_is_read_with_a_token_from_a_file_or_a_variable(remote, monkeypatch):
+    token = remote.token("read", name="table")
+    monkeypatch.setenv("SALES_TOKEN", token.read_text().strip())
+
+    for secret in ({"tokenFile": str(token)}, {"tokenEnv": "SALES_TOKEN"}):
+        reader = LiveReader(Options(given(remote, partitions="3", **secret), "read"))
+        partitions = reader.partitions()
+        assert bodies(reader, partitions) == list(range(20))
+        assert token.read_text().strip().encode() not in pickle.dumps((reader, partitions))
+
+
+def test_a_token_that_is_not_good_enough_is_told_with_the_place(remote):
+    token = remote.token("write", name="other")
+
+    with pytest.raises(SourceError, match=rf"qmd at tls://localhost:{remote.port}: .*QM-\d+"):
+        LiveReader(Options(given(remote, tokenFile=str(token)), "read")).partitions()
+
+
+def test_a_stream_elsewhere_reserves_reads_again_and_consumes(remote):
+    token = remote.token("read", "write", "admin", name="stream")
+    options = given(remote, tokenFile=str(token), readerId="lake", maxMessagesPerTrigger="7")
+    first = StreamReader(Options(options, "readStream"))
+    start = first.initialOffset()
+    end = first.latestOffset(start, first.getDefaultReadLimit())
+    assert bodies(first, first.partitions(start, end)) == list(range(7))
+
+    # The driver has died without writing that down; another one begins where it began.
+    again = StreamReader(Options(options, "readStream"))
+    assert again.latestOffset(start, again.getDefaultReadLimit()) == end
+    assert bodies(again, again.partitions(start, end)) == list(range(7))
+    with pytest.raises(SourceError, match="lake"):
+        first.latestOffset(end, ReadAllAvailable())
+    again.commit(end)
+    rest = again.latestOffset(end, ReadAllAvailable())
+    assert bodies(again, again.partitions(end, rest)) == list(range(7, 20))
+    assert again.latestOffset(rest, ReadAllAvailable()) == rest
+    for reader in (first, again):
+        reader.stop()
