@@ -6,6 +6,7 @@ import contextlib
 import ipaddress
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocol import DirectQueueName, UserMessage
@@ -17,6 +18,7 @@ from protocol.format_name import (
     MultipleName,
     PrivateName,
     PublicName,
+    SingleName,
     parse_destination,
 )
 from qmd.asking import QUEUE as HISTORY_QUEUE
@@ -28,6 +30,7 @@ from qmd.compose import (
 from qmd.copies import Several, several_of
 from qmd.directory.interface import KIND_NONE
 from qmd.directory.resolving import MustAsk, Resolution, Target
+from qmd.directory.spelling import name_of
 from qmd.local_queue import OWN_PREFIX, LocalQueue
 from qmd.outgoing_queue import OutgoingQueue
 from qmd.refusal import Refusal
@@ -52,6 +55,7 @@ class Routes:
         self._generation = 0  # goes up when queues come or go
         self._by_guid: dict[bytes, LocalQueue] = {}
         self._reply_addresses: dict[str, QueueAddress] = {"": NO_ADDRESS}
+        self._reply_lists: dict[str, QueueAddress] = {}  # what the directory said, until it is old
         #: What the directory has just said, while the request that had to ask begins again.
         self.answers: dict[str, Resolution | Refusal] = {}
 
@@ -235,19 +239,45 @@ class Routes:
         )
 
     def reply_address(self, text: str) -> QueueAddress:
-        """An administration or response queue as a packet names it; ours get our name."""
-        address = self._reply_addresses.get(text)
-        if address is None:
-            try:
-                name = parse_destination(text, local_host=self._manager.name)
-            except InvalidName as error:
-                raise Refusal(
-                    "name_not_understood", f"{text!r} is no queue's name: {error}"
-                ) from error
-            address = reply_address(name)
-            if len(self._reply_addresses) >= ROUTES_MAX:
-                self._reply_addresses = {"": NO_ADDRESS}
-            self._reply_addresses[text] = address
+        """An administration or response queue as a packet names it; ours get our name.
+
+        Of distribution lists and aliases the packet names the queues that they stand for: whoever
+        answers need not have the directory.  Raises Refusal, and MustAsk when it is asked for the
+        first time in a request; what was given in a turn of the loop is given again in the same.
+        """
+        address = self._reply_addresses.get(text) or self._reply_lists.get(text)
+        if address is not None:
+            return address
+        if self._manager.resolver.names_entries(text):
+            return self._reply_list(text)
+        try:
+            name = parse_destination(text, local_host=self._manager.name)
+        except InvalidName as error:
+            raise Refusal("name_not_understood", f"{text!r} is no queue's name: {error}") from error
+        address = reply_address(name)
+        if len(self._reply_addresses) >= ROUTES_MAX:
+            self._reply_addresses = {"": NO_ADDRESS}
+        self._reply_addresses[text] = address
+        return address
+
+    def _reply_list(self, text: str) -> QueueAddress:
+        if len(self._reply_lists) >= ROUTES_MAX:
+            raise Refusal(
+                "too_many_reply_queues",
+                f"{ROUTES_MAX} lists and aliases are known as queues for answers",
+                "Name the queues themselves, or wait.",
+            )
+        found = self.resolved(text)
+        names: dict[str, SingleName] = {}
+        for target in found.targets:
+            name = target.name
+            if isinstance(name, DirectName) and name.host == ".":
+                name = replace(name, host=self._manager.name)
+            names.setdefault(name.key, name)
+        address = self._reply_lists[text] = reply_address(name_of(tuple(names.values())))
+        if found.expires_at != math.inf:
+            loop = self._manager.loop
+            loop.call_at(found.expires_at, self._reply_lists.pop, text, None)
         return address
 
     def report_queue(self, text: str) -> bytes:
@@ -339,6 +369,7 @@ class Routes:
         self._routes.clear()
         self._generation += 1
         self._by_guid.clear()
+        self._reply_lists.clear()
         self._manager.resolver.own_queues_changed()
         self._manager.incoming.queues_changed()
 

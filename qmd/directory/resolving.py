@@ -50,6 +50,8 @@ from qmd.directory.interface import (
     QueueEntry,
 )
 from qmd.directory.spelling import (
+    ALIAS_PREFIX,
+    LIST_PREFIX,
     AliasPath,
     ListPath,
     QueuePath,
@@ -238,6 +240,14 @@ class Resolver:
         found = self.resolve_cached(name) or await self._resolve(name)
         expires_at = min(expires_at, found.expires_at)
         return self._keep(text, Resolution(name, found.targets, expires_at))
+
+    def names_entries(self, text: str) -> bool:
+        """Whether there are lists or aliases in it, which only a directory can open."""
+        lowered = text.lower()
+        if not any(mark in lowered for mark in (LIST_PREFIX, ALIAS_PREFIX, "dl=")):
+            return False  # as nearly always: nothing is parsed
+        kinds = (ListPath, AliasPath, DistributionListName)
+        return any(isinstance(each, kinds) for each in self.parse(text))
 
     def parse(self, text: str) -> tuple[Spelled, ...]:
         """What was written, element by element.  Raises Refusal.

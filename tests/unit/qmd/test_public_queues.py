@@ -203,3 +203,52 @@ async def test_an_acknowledgment_finds_the_public_queue_that_it_is_asked_to(host
     )
 
     await until(lambda: a.queue(".\\acks").messages, "the acknowledgment")
+
+
+@hosted
+async def test_a_list_may_stand_for_the_queues_that_get_acknowledgments(hosts: Hosts) -> None:
+    a, b = await start(hosts, "a"), await start(hosts, "b")
+    await b.create("orders")
+    await a.create("one")
+    await a.create("two")
+    here = f"DIRECT=TCP:127.0.0.1:{a.port}\\private$\\"
+    async with connect(a.socket) as qm:
+        await qm.directory.create_list("acks", [f"{here}one", f"{here}two"])
+
+        await qm.send(
+            f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders",
+            b"1",
+            admin_queue="list:acks",
+            acknowledge=Acknowledge.POSITIVE_ARRIVAL,
+        )
+
+    await until(lambda: a.queue("one").messages and a.queue("two").messages, "both of them")
+
+
+@hosted
+async def test_a_list_that_changes_between_two_sends_counts_for_the_second(hosts: Hosts) -> None:
+    a, b = await start(hosts, "a"), await start(hosts, "b")
+    await create_public(b, "orders", transactional=True)
+    for name in ("one", "two"):
+        await a.create(name, transactional=True)
+    directory_of(hosts).write_text(
+        directory_of(hosts)
+        .read_text()
+        .replace('name = "b"\n', f'name = "b"\naddresses = ["127.0.0.1:{b.port}"]\n')
+    )
+    await a.directory.reload()  # type: ignore[attr-defined]
+
+    async with connect(a.socket) as qm:
+        await qm.directory.create_list("inner", ["one", "b\\orders"])
+        await qm.directory.create_list("all", ["list:inner"])
+        await qm.directory.add_members("all", ["list:all"])
+        await qm.send("list:all", b"1", delivery="transactional")
+        await qm.directory.add_members("inner", ["two"])
+        await qm.directory.remove_members("inner", ["one"])
+        await qm.send("list:all", b"2", delivery="transactional")
+
+    await until(lambda: b.queue(".\\orders").messages == 2)
+    await b.settled()
+    assert await b.receive(".\\orders") == [b"1", b"2"]
+    assert await a.receive("one") == [b"1"]
+    assert await a.receive("two") == [b"2"]
