@@ -43,8 +43,9 @@ RECONNECT_S = 60.0
 class Demo:
     """One run, in a folder of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, timeout_s: float) -> None:
         self.folder = folder
+        self.timeout_s = timeout_s
         self._a, self._b = Daemon(folder / "a", "A"), Daemon(folder / "b", "B")
         self._driver: asyncio.subprocess.Process | None = None
         self._began_at = time.monotonic()
@@ -66,7 +67,7 @@ class Demo:
             await at_a.create_queue("returned", transactional=True)
             self.tell(f"A (process {a.pid}) and B (process {b.pid}) serve; Spark is starting")
             await self._start_spark()
-            await stack.enter_async_context(asyncio.timeout(TIMEOUT_S))
+            await stack.enter_async_context(asyncio.timeout(self.timeout_s))
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._send(at_a))
                 await self._break()
@@ -257,6 +258,13 @@ async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=TIMEOUT_S,
+        metavar="S",
+        help="give up after so many seconds",
+    )
     parser.add_argument("--keep", action="store_true", help="keep the folder in any case")
     arguments = parser.parse_args()
     from pipeline.session import NoJava, require_java
@@ -267,7 +275,7 @@ def main() -> int:
         print(f"qmd: {none}", file=sys.stderr)
         return 1
     folder = Path(tempfile.mkdtemp(prefix="qmd-demo-pipeline-"))
-    demo = Demo(folder)
+    demo = Demo(folder, arguments.timeout)
     try:
         run(demo.run())
     except (KeyboardInterrupt, asyncio.CancelledError):

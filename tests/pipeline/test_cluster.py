@@ -1,0 +1,64 @@
+"""The data source on a standalone cluster: a master and two workers, all on loopback."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra qmd[spark] is not installed")
+
+from pipeline.java import NoJava, require_java
+from qmd.client import blocking, new_message
+from tests.pipeline.cluster import Cluster
+from tests.process.harness import ROOT, Hosts
+
+# Not beside the other tests of Spark: it would be eight times Java on one machine.
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.timeout(420),
+]
+
+
+@pytest.fixture
+def daemon():
+    try:
+        require_java()
+    except NoJava as none:
+        pytest.skip(str(none))
+    hosts = Hosts()
+    yield hosts.daemon()
+    hosts.close()
+
+
+def test_source_and_sink_work_on_two_workers(daemon, tmp_path):
+    socket = daemon.folder / "qmd.sock"
+    daemon.create("orders", "copy", "batch", transactional=True)
+    with blocking.connect(socket) as qm:
+        messages = [new_message("orders", str(number), label="order") for number in range(1000)]
+        qm.send_many(messages)
+        with Cluster(tmp_path / "cluster") as cluster:
+            done = subprocess.run(
+                [
+                    *(sys.executable, "-m", "tests.pipeline.cluster_job"),
+                    *(cluster.master, str(socket), str(tmp_path)),
+                ],
+                cwd=ROOT,
+                env={
+                    **{key: each for key, each in os.environ.items() if "ASYNCIODEBUG" not in key},
+                    **cluster.environment,
+                },
+                capture_output=True,
+                text=True,
+                timeout=360,
+            )
+        assert done.returncode == 0, done.stderr[-3000:]
+        told = json.loads(done.stdout.splitlines()[-1])
+
+        assert told == {"rows": 1000, "executors": 2, "master": cluster.master}
+        assert [int(message.body) for message in qm.peek_each("batch")] == list(range(500))
+        assert [int(message.body) for message in qm.peek_each("copy")] == list(range(1000))
+        assert list(qm.peek_each("orders")) == []

@@ -1,0 +1,33 @@
+"""A few kills of each kind; `make soak-pipeline` has as many as one likes."""
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra qmd[spark] is not installed")
+
+from pipeline.java import NoJava, require_java
+from tests.pipeline.kills import Kills, differences
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.timeout(900),
+]
+
+
+def test_every_message_is_in_both_sinks_once_although_all_are_killed(tmp_path):
+    try:
+        require_java()
+    except NoJava as none:
+        pytest.skip(str(none))
+
+    Kills(tmp_path, seed=1).run(3, ["worker", "driver", "daemon"])
+
+
+def test_what_is_lost_doubled_or_out_of_order_is_noticed():
+    streams = [(f"stream {number}", at) for number in range(5) for at in range(4)]
+
+    assert list(differences(iter(streams), 4)) == []
+    assert len(list(differences(iter(streams[:-1]), 4))) == 1
+    assert len(list(differences(iter([*streams, streams[0]]), 4))) == 1
+    assert "out of order" in " ".join(differences(iter([streams[1], streams[0], *streams[2:]]), 4))
