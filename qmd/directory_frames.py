@@ -86,7 +86,8 @@ class ExplainName(Request, tag="explain_name", frozen=True):
     """How a destination is understood, and where a message to it would go; nothing is sent.
 
     -> {text, format_name, sendable, refusal, elements: [{text, format_name, kind, ..., targets: [{
-    name, queue: one of ours, address, machine, transactional, refusal}, ...], refusal}, ...]}
+    name, queue: one of ours, address, machine, transactional, next_hop, refusal}, ...], refusal},
+    ...]}
     A refusal is {id, code, text, remedy}.
     """
 

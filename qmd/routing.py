@@ -214,6 +214,10 @@ class Routing:
         if link.has_work:
             link.connect()
 
+    async def next_machines(self, guid: bytes) -> list[MachineEntry]:
+        """Those that the directory names as the next hop, for people.  Raises Refusal."""
+        return await self._next_entries(guid)
+
     async def _next_entries(self, guid: bytes) -> list[MachineEntry]:
         """Those that may be the next hop; the destination where there is nothing to go by."""
         directory = self._manager.directory

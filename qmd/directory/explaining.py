@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from protocol.direct_name import DirectName
 from protocol.errors import InvalidName
-from protocol.format_name import PublicName
+from protocol.format_name import PrivateName, PublicName
 from qmd import directory_frames as frames
+from qmd.directory.interface import KIND_NONE
 from qmd.directory.name_parts import parts_of
 from qmd.directory.resolving import Target
 from qmd.directory.serving import address_of
 from qmd.directory.spelling import QueuePath, name_of
+from qmd.link import Link
 from qmd.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -63,13 +65,13 @@ async def _element(manager: QueueManager, spelled: Spelled) -> Value:
         if isinstance(spelled, QueuePath):
             found["kind"] = "public"
         resolution = await manager.resolver.resolve(name)
-        found["targets"] = [_target(manager, each) for each in resolution.targets]
+        found["targets"] = [await _target(manager, each) for each in resolution.targets]
     except Refusal as refusal:
         found["refusal"] = _refused(refusal)
     return found
 
 
-def _target(manager: QueueManager, target: Target) -> Value:
+async def _target(manager: QueueManager, target: Target) -> Value:
     found: Value = {
         "name": str(target.name),
         "queue": None,
@@ -118,8 +120,43 @@ def _target(manager: QueueManager, target: Target) -> Value:
     outgoing = manager.outgoing.find(target.name.key)
     if outgoing is not None:
         found["outgoing"] = outgoing.destination
-        found["next_hop"] = outgoing.link.name
+    try:
+        found["next_hop"] = await _next_hops(manager, target)
+    except Refusal as refusal:
+        found["next_hop"] = []
+        found["no_way"] = refusal.text  # not refused: it waits until there is one
     return found
+
+
+async def _next_hops(manager: QueueManager, target: Target) -> list[str]:
+    """Where a message to it would be handed to next: addresses, or queue managers."""
+    name, peers, routing = target.name, manager.peers, manager.routing
+    if isinstance(name, DirectName):
+        # A link that nobody knows: to ask for the way is not to make one.
+        link = Link(manager, address=(name.host, name.port), guid=None)
+        ways = [way.name for way in routing.carriers(link)]
+        routing.know(link)
+        return ways
+    guid = name.queue_manager if isinstance(name, PrivateName) else None
+    guid = target.machine.guid if target.machine is not None else guid
+    if guid is None:
+        return []
+    known = peers.find_link(guid)
+    if known is not None and (ways := [_way(way) for way in routing.carriers(known)]):
+        return ways
+    if manager.directory.kind == KIND_NONE:
+        return []
+    return [
+        f"{machine.name} ({', '.join(machine.addresses)})" if machine.addresses else machine.name
+        for machine in await routing.next_machines(guid)
+    ]
+
+
+def _way(link: Link) -> str:
+    if link.address is None:
+        return link.name
+    host, port = link.address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _refused(refusal: Refusal) -> Value:

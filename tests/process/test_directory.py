@@ -210,6 +210,10 @@ def test_explain_tells_where_a_message_would_go_and_what_would_be_refused(start,
     mine, everybody, nothing, nowhere = found["resolved"]
     assert [target["queue"] for target in mine["targets"]] == ["private$\\mine"]
     assert [target["address"] for target in everybody["targets"]] == ["10.0.0.5:1801", "hostc:1801"]
+    assert [target["next_hop"] for target in everybody["targets"]] == [
+        ["hostb (10.0.0.5, hostb.lan)"],
+        ["hostc:1801"],
+    ]
     assert everybody["targets"][0]["addresses"] == ["10.0.0.5", "hostb.lan"]
     assert everybody["targets"][0]["transactional"] is True
     assert nothing["refusal"]["code"] == "not_in_directory"

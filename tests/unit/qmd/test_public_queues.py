@@ -252,3 +252,19 @@ async def test_a_list_that_changes_between_two_sends_counts_for_the_second(hosts
     assert await b.receive(".\\orders") == [b"1", b"2"]
     assert await a.receive("one") == [b"1"]
     assert await a.receive("two") == [b"2"]
+
+
+@hosted
+async def test_a_private_name_leads_to_a_computer_that_the_directory_knows(hosts: Hosts) -> None:
+    a, b = await start(hosts, "a"), await start(hosts, "b")
+    queue = await b.create("orders")
+    directory_of(hosts).write_text(
+        f'[[machine]]\nname = "b"\nguid = "{guid_text(b.id)}"\naddresses = ["127.0.0.1:{b.port}"]\n'
+    )
+    await a.directory.reload()  # type: ignore[attr-defined]
+
+    await a.send(f"PRIVATE={guid_text(b.id)}\\{queue.id:08x}", b"1")
+
+    await until(lambda: queue.messages)
+    await b.settled()
+    assert await b.receive("orders") == [b"1"]
