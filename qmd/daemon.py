@@ -27,7 +27,7 @@ from qmd import __version__
 from qmd.connection import PeerConnection
 from qmd.control import ControlServer
 from qmd.directory.interface import DirectoryError
-from qmd.directory.joining import id_to_begin_with
+from qmd.directory.joining import id_to_begin_with, missing_package
 from qmd.environment import Environment
 from qmd.log import set_up_logging
 from qmd.manager import Bug, QueueManager
@@ -122,6 +122,8 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     name = settings.queue_manager.name or socket.gethostname().partition(".")[0]
+    if missing := missing_package(settings):
+        raise Misconfigured(missing, code="ldap_missing")
     try:
         first_id = await id_to_begin_with(settings, name)
     except DirectoryError as error:

@@ -141,4 +141,12 @@ ENTRIES = (
         " directory's id. Or use private queues and direct names.",
         "directory",
     ),
+    Entry(
+        7031,
+        "ldap_missing",
+        "Active Directory needs Python packages that are not installed.",
+        "The configuration says kind active-directory, and the extra `directory` is missing.",
+        "Install it: pip install 'qmd[directory]'.",
+        "configuration",
+    ),
 )

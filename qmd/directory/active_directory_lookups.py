@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from sansldap import FilterAnd, FilterEquality, FilterExtensibleMatch, FilterNot, FilterOr
@@ -65,6 +66,7 @@ class LookUps:
     def __init__(self, client: LdapClient, *, base: str = "") -> None:
         self._client = client
         self._base = base
+        self._asking: dict[str, asyncio.Task[MachineEntry]] = {}  # about queue managers
 
     async def queue(self, guid: bytes) -> QueueEntry:
         entry = await self.by_guid(guid, QUEUE_ATTRIBUTES, QUEUE, f"PUBLIC={guid_text(guid)}")
@@ -116,7 +118,25 @@ class LookUps:
         return await self.machine_at(await self.configuration_dn(name))
 
     async def machine_at(self, configuration: str) -> MachineEntry:
-        """The queue manager whose object (CN=msmq) has that name."""
+        """The queue manager whose object (CN=msmq) has that name.
+
+        Queues of one list are often of one computer: those who ask at the same time share the
+        answer.  It is not kept.
+        """
+        key = configuration.casefold()
+        asking = self._asking.get(key)
+        if asking is None:
+            asking = asyncio.create_task(self._machine_at(configuration))
+            self._asking[key] = asking
+            asking.add_done_callback(partial(self._asked, key))
+        return await asyncio.shield(asking)  # whoever gives up leaves it to the others
+
+    def _asked(self, key: str, asking: asyncio.Task[MachineEntry]) -> None:
+        del self._asking[key]
+        if not asking.cancelled():
+            asking.exception()  # who waits gets it; there may be nobody left
+
+    async def _machine_at(self, configuration: str) -> MachineEntry:
         entry, computer = await asyncio.gather(
             self._client.read(configuration, _CONFIGURATION_ATTRIBUTES),
             self._client.read(ldap_names.split(configuration)[1], ("cn", "dNSHostName")),

@@ -7,6 +7,7 @@ manager of another id.  An id is for ever, so this happens before there is a dat
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING
 
 from qmd.directory.interface import KIND_ACTIVE_DIRECTORY
@@ -14,6 +15,18 @@ from storage.storage import DATABASE
 
 if TYPE_CHECKING:
     from qmd.settings import Settings
+
+_INSTALL = "pip install 'qmd[directory]'"
+
+
+def missing_package(settings: Settings) -> str:
+    """What the configured directory needs and this Python has not; "" where it has all."""
+    directory = settings.directory
+    if directory.kind == KIND_ACTIVE_DIRECTORY:
+        for package in ("sansldap", *(("spnego",) if directory.bind == "negotiate" else ())):
+            if importlib.util.find_spec(package) is None:
+                return f"{package}, which Active Directory needs, is not installed: {_INSTALL}"
+    return ""
 
 
 async def id_to_begin_with(settings: Settings, name: str) -> bytes | None:

@@ -302,8 +302,10 @@ class LdapClient:
         if self._connecting is None:
             wait_s = self._retry.next_attempt - loop.time()
             if wait_s > 0:
+                since = time.strftime("%H:%M:%S", time.gmtime(self.changed_at_s))
                 raise LdapAway(
-                    f"{self.problem}; the next try is in {max(1, round(wait_s))} s",
+                    f"{self.problem} (since {since} UTC; the next try is in"
+                    f" {max(1, round(wait_s))} s)",
                     server=self.server,
                 )
             self._connecting = loop.create_task(self._open())

@@ -339,7 +339,7 @@ def test_nobody_at_all_is_told_of_each_server_and_then_at_once_with_the_next_try
 
     assert f"{nobody[0]}: " in first
     assert f"{nobody[1]}: " in first
-    assert "the next try is in 1 s" in second
+    assert "UTC; the next try is in 1 s" in second
     assert status.state == "away"
     assert status.since_s > 0
 
