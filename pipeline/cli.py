@@ -11,6 +11,8 @@ import click
 from qmd.cli.program import Program
 
 COMMANDS = {
+    "archive": "pipeline.commands.archive:archive",
+    "replay": "pipeline.commands.replay:replay",
     "finish": "pipeline.commands.finish:finish",
 }
 

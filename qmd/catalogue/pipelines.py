@@ -242,4 +242,33 @@ ENTRIES = (
         "The log of events is kept by size and age, and that was over first.",
         "Ship more often, keep more (size in the section [events]), or set keep_unshipped there.",
     ),
+    Entry(
+        1891,
+        "bad_job_id",
+        "That is no id of a job.",
+        "It is empty, too long, or has other characters.",
+        "Take up to 80 letters, digits, '.', '_' and '-'.",
+    ),
+    Entry(
+        1892,
+        "job_was_other",
+        "The job was begun with another slice of the archive.",
+        "A job's id stands for what it sends, so that each message is sent once.",
+        "Take another --job-id for another slice, or the same options again.",
+    ),
+    Entry(
+        1893,
+        "archive_changed",
+        "The archive was compacted anew since the job began.",
+        "Late files came, and the batches of the job would be cut otherwise now.",
+        "See how many batches are done (the text says it); replay the rest with --where and another"
+        " --job-id.",
+    ),
+    Entry(
+        1894,
+        "nothing_archived",
+        "The archive has no such days.",
+        "Nothing was archived there, or not yet: a day is archived when it is over.",
+        "Run `qmd pipeline archive`, and see --since and --until.",
+    ),
 )

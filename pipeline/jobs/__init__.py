@@ -1,0 +1,1 @@
+"""Jobs on queues and events that run on Spark.  docs/pipeline.md"""

@@ -1,0 +1,136 @@
+"""Shipped journals become an archive: a few sorted files for each closed day.
+
+    <archive>/day=2026-11-21/run=<fingerprint>/part-*.parquet
+    <archive>/_manifest/day=2026-11-21.json       which run is the day's, and what it was made of
+
+A day is worked on once; when files came late, again.  Its new run is complete before the manifest
+names it, in one act, and the old one is removed after that: who reads by the manifests never sees
+half a day.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+ORDER = ("queue_manager", "queue", "position")
+FILE_ROWS = 1_000_000
+
+_DAY = re.compile(r"day=(\d{4}-\d\d-\d\d)/")
+
+
+@dataclass(frozen=True)
+class Archived:
+    """What became of one day."""
+
+    day: str
+    files: int  # that it was made of
+    rows: int
+    was_done: bool  # before, and nothing has come since
+
+
+class Archive:
+    """A folder or store, by path or URL."""
+
+    def __init__(self, where: str) -> None:
+        import fsspec
+
+        self._system, root = fsspec.core.url_to_fs(where)
+        self._root = str(root).rstrip("/")
+        self._where = where.rstrip("/")
+
+    def manifests(self) -> dict[str, dict[str, Any]]:
+        """What is known of each day that is archived."""
+        found = {}
+        for name in sorted(self._system.glob(f"{self._root}/_manifest/day=*.json")):
+            with self._system.open(name, "rb") as file:
+                manifest = json.loads(file.read())
+            found[str(manifest["day"])] = manifest
+        return found
+
+    def runs(self, since: str = "", until: str = "9999") -> list[str]:
+        """Where the days from one to the other are, for Spark."""
+        return [
+            f"{self._where}/{manifest['folder']}"
+            for day, manifest in sorted(self.manifests().items())
+            if since <= day <= until
+        ]
+
+    def compact(self, spark: Any, lake: str, *, today: datetime.date) -> list[Archived]:
+        """All days before today of the journals that `qmd ship` has brought to `lake`."""
+        import fsspec
+
+        system, root = fsspec.core.url_to_fs(lake)
+        days: dict[str, list[str]] = {}
+        for name in sorted(system.glob(f"{str(root).rstrip('/')}/journal/day=*/host=*/*.parquet")):
+            found = _DAY.search(name)
+            if found is not None and found[1] < today.isoformat():
+                days.setdefault(found[1], []).append(name)
+        known = self.manifests()
+        return [
+            self._day(spark, day, names, system, known.get(day))
+            for day, names in sorted(days.items())
+        ]
+
+    def _day(
+        self,
+        spark: Any,
+        day: str,
+        names: list[str],
+        system: Any,
+        before: dict[str, Any] | None,
+    ) -> Archived:
+        sources = sorted(name.rpartition("/")[2] for name in names)
+        # Files that were removed at the lake by age are in the archive all the same.
+        if before is not None and set(sources) <= set(before["sources"]):
+            return Archived(day, len(sources), before["rows"], was_done=True)
+        new = [name for name in names if name.rpartition("/")[2] not in set(_sources(before))]
+        paths = [system.unstrip_protocol(name) for name in new]
+        if before is not None:
+            paths.append(f"{self._where}/{before['folder']}")
+        rows = spark.read.option("mergeSchema", "true").parquet(*paths)
+        together = sorted({*sources, *_sources(before)})
+        fingerprint = hashlib.sha256("\n".join(together).encode()).hexdigest()[:16]
+        folder = f"day={day}/run={fingerprint}"
+        (
+            rows.repartitionByRange(*ORDER)
+            .sortWithinPartitions(*ORDER)
+            .write.mode("overwrite")
+            .option("maxRecordsPerFile", FILE_ROWS)
+            .parquet(f"{self._where}/{folder}")
+        )
+        count = spark.read.parquet(f"{self._where}/{folder}").count()
+        manifest = {"day": day, "folder": folder, "rows": count, "sources": together}
+        self._name(f"_manifest/day={day}.json", json.dumps(manifest).encode())
+        for old in self._system.glob(f"{self._root}/day={day}/run=*"):
+            if not str(old).endswith(fingerprint):
+                self._system.rm(old, recursive=True)
+        return Archived(day, len(sources), count, was_done=False)
+
+    def plan(self, name: str) -> dict[str, Any] | None:
+        """What a replay of that name is to send, as it was fixed when it began."""
+        try:
+            with self._system.open(f"{self._root}/_replays/{name}.json", "rb") as file:
+                plan: dict[str, Any] = json.loads(file.read())
+        except FileNotFoundError:
+            return None
+        return plan
+
+    def write_plan(self, name: str, plan: dict[str, Any]) -> None:
+        self._name(f"_replays/{name}.json", json.dumps(plan).encode())
+
+    def _name(self, name: str, data: bytes) -> None:
+        """One small file, whole or not at all."""
+        path = f"{self._root}/{name}"
+        self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
+        part = f"{path}.part"
+        self._system.pipe_file(part, data)
+        self._system.mv(part, path)
+
+
+def _sources(manifest: dict[str, Any] | None) -> list[str]:
+    return [] if manifest is None else list(manifest["sources"])

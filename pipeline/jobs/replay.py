@@ -1,0 +1,193 @@
+"""A slice of an archive is sent again, in the order of arrival and once.
+
+What is sent is fixed when the job begins: the files, the condition, how many at once.  It is cut
+into batches by one total order, and each is staged and published under the job's id and its number:
+a job that died is started again, goes on behind its last batch, and a batch that was published is
+not published again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.jobs.archive import Archive
+from pipeline.source import schema
+from pipeline.source.sink import PROPERTIES, messages_of
+from qmd.client.blocking import Blocking
+from qmd.pipeline_frames import Attempt
+
+BATCH_ROWS = 5000
+#: Rows in the order in which they arrived; those of one moment in that of their queue.
+ORDER = ("arrived_at", "queue_manager", "queue", "position")
+REPLIES = ("admin_queue", "acknowledge", "response_queue", "report_queue")
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,80}")
+
+
+class ReplayFailed(Exception):
+    """Nothing more was sent; the text says why and what to do."""
+
+    def __init__(self, text: str, code: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass
+class Replayed:
+    rows: int = 0  # of the slice
+    sent: int = 0  # by this run
+    batches: int = 0
+
+
+class Replay:
+    """One job, by its id."""
+
+    def __init__(
+        self,
+        spark: Any,
+        archive: Archive,
+        job_id: str,
+        *,
+        where: str = "",
+        since: str = "",
+        until: str = "9999",
+        batch_rows: int = BATCH_ROWS,
+    ) -> None:
+        """Raises ReplayFailed for an id that is none."""
+        if not _NAME.fullmatch(job_id):
+            raise ReplayFailed(
+                f"{job_id!r} is no id of a job; take letters, digits, '.', '_' and '-'",
+                "bad_job_id",
+            )
+        self._spark = spark
+        self._archive = archive
+        self._job_id = job_id
+        self._asked = {"where": where, "since": since, "until": until, "batch_rows": batch_rows}
+
+    def count(self) -> int:
+        """How many messages the slice has."""
+        return int(self._slice(self._archive.runs(self._since, self._until)).count())
+
+    def run(
+        self,
+        qm: Blocking,
+        destination: str,
+        *,
+        delivery: str = "",
+        replies: bool = True,
+        rate: float = 0.0,
+        progress: Callable[[int, int], None] = lambda sent, rows: None,
+    ) -> Replayed:
+        """Send what was not sent yet.  `rate`: messages a second at most, 0 without a limit.
+
+        Without `replies` nobody is asked for acknowledgments, answers or reports.
+        """
+        plan = self._plan(destination)
+        rows = self._slice(plan["runs"]).sort(*ORDER)
+        done = Replayed(rows=plan["rows"])
+        query = f"replay/{self._job_id}"
+        began = time.monotonic()
+        for number, batch in enumerate(_batches(rows.toLocalIterator(), plan["batch_rows"])):
+            if number < plan["done"]:
+                continue
+            messages = self._messages(batch, destination, delivery, replies=replies)
+            qm.pipeline.stage(query, number, partition=0, attempt="replay", messages=messages)
+            attempt = Attempt(0, "replay", len(messages))
+            if qm.pipeline.publish(query, number, [attempt]).published:
+                done.sent += len(messages)
+                done.batches += 1
+            plan["done"] = number + 1
+            self._archive.write_plan(self._job_id, plan)
+            progress(number * plan["batch_rows"] + len(messages), plan["rows"])
+            if rate:
+                time.sleep(max(began + done.sent / rate - time.monotonic(), 0.0))
+        return done
+
+    def _plan(self, destination: str) -> dict[str, Any]:
+        plan = self._archive.plan(self._job_id)
+        asked = {**self._asked, "destination": destination}
+        if plan is not None:
+            if plan["asked"] != asked:
+                raise ReplayFailed(
+                    f"job {self._job_id} was begun with {plan['asked']}, and is asked for {asked}"
+                    " now; take another --job-id for another slice",
+                    "job_was_other",
+                )
+            known = set(self._archive.runs())
+            if gone := [run for run in plan["runs"] if run not in known]:
+                raise ReplayFailed(
+                    f"the archive was compacted anew since job {self._job_id} began, and"
+                    f" {gone[0]} is gone: how its batches were cut cannot be told any more. So many"
+                    f" batches are done: {plan['done']} of {plan['batch_rows']} messages",
+                    "archive_changed",
+                )
+            return plan
+        runs = self._archive.runs(self._since, self._until)
+        if not runs:
+            raise ReplayFailed(
+                "the archive has no such days; see `qmd pipeline archive`", "nothing_archived"
+            )
+        plan = {
+            "asked": asked,
+            "runs": runs,
+            "batch_rows": self._asked["batch_rows"],
+            "rows": int(self._slice(runs).count()),
+            "done": 0,
+        }
+        self._archive.write_plan(self._job_id, plan)
+        return plan
+
+    def _slice(self, runs: list[str]) -> Any:
+        rows = self._spark.read.option("mergeSchema", "true").parquet(*runs)
+        where = self._asked["where"]
+        return rows.where(where) if where else rows
+
+    @property
+    def _since(self) -> str:
+        return str(self._asked["since"])
+
+    @property
+    def _until(self) -> str:
+        return str(self._asked["until"])
+
+    def _messages(
+        self, rows: list[Any], destination: str, delivery: str, *, replies: bool
+    ) -> list[Any]:
+        import pyarrow as pa
+
+        left_out = {"destination", "delivery", "dead_letter_queue"}
+        left_out |= set() if replies else set(REPLIES)
+        columns = [
+            name
+            for name in schema.column_names("messages")
+            if name in PROPERTIES and name not in left_out
+        ]
+        table = pa.Table.from_pylist(
+            [_fields(row, columns) for row in rows],
+            schema=pa.schema(schema.arrow_schema("messages", columns)),
+        )
+        messages: list[Any] = []
+        for batch in table.to_batches():
+            messages += messages_of(batch, columns, destination, delivery)
+        return messages
+
+
+def _fields(row: Any, columns: list[str]) -> dict[str, Any]:
+    """The properties of a message that is sent anew."""
+    fields = {name: row[name] for name in columns}
+    if not fields.get("connector_type"):
+        fields["class_number"] = None  # only connectors have classes of their own
+    for name in ("body", "extension"):
+        if fields.get(name) is not None:
+            fields[name] = bytes(fields[name])
+    return fields
+
+
+def _batches(rows: Iterator[Any], size: int) -> Iterator[list[Any]]:
+    while batch := list(itertools.islice(rows, size)):
+        yield batch

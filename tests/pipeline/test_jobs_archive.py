@@ -1,0 +1,107 @@
+"""Journals become an archive, and a slice of it is replayed in order and once, wherever it dies."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+from pipeline.jobs.archive import Archive
+from pipeline.jobs.replay import Replay, ReplayFailed
+from pipeline.ship_files import Target
+from pipeline.shipping import Notes, Ship
+from qmd.client import blocking
+from tests.process.harness import Daemon
+
+
+class Killed(BaseException):
+    """The job ends here and now."""
+
+
+@pytest.fixture
+def qm(tmp_path: Path) -> Iterator[blocking.Blocking]:
+    daemon = Daemon(tmp_path / "qmd")
+    daemon.start()
+    with blocking.connect(daemon.folder / "qmd.sock") as qm:
+        yield qm
+    daemon.terminate()
+
+
+def journaled(qm: blocking.Blocking, first: int, count: int) -> list[bytes]:
+    """The bodies in the order of receiving, which is that of the journal."""
+    for number in range(first, first + count):
+        qm.send(
+            "orders",
+            b"%d" % number,
+            label="red" if number % 2 else "green",
+            priority=number % 8,
+            application_tag=number,
+            correlation_id=bytes(19) + bytes([number % 256]),
+            extension=b"more",
+        )
+    received = qm.receive_many("orders", count, timeout_s=5)
+    assert len(received) == count
+    return [message.body for message in received]
+
+
+def test_a_slice_is_replayed_in_order_and_once_with_all_properties(
+    spark: Any, qm: blocking.Blocking, tmp_path: Path
+) -> None:
+    qm.create_queue("orders", journal=True)
+    qm.create_queue("again", transactional=True)
+    qm.create_queue("green")
+    lake, tomorrow = str(tmp_path / "lake"), datetime.date.today() + datetime.timedelta(days=2)
+    archive = Archive(str(tmp_path / "archive"))
+
+    def ship() -> None:
+        Ship(qm, Target(lake), Notes(tmp_path / "notes", lake)).journal(
+            "orders;journal", reader="ship", remove=True
+        )
+
+    bodies = journaled(qm, 0, 20)
+    ship()
+    assert archive.compact(spark, lake, today=datetime.date(2000, 1, 1)) == []
+    assert sum(day.rows for day in archive.compact(spark, lake, today=tomorrow)) == 20
+    bodies += journaled(qm, 20, 10)  # these come late
+    ship()
+    assert sum(day.rows for day in archive.compact(spark, lake, today=tomorrow)) == 30
+    assert all(day.was_done for day in archive.compact(spark, lake, today=tomorrow))
+    assert len(list((tmp_path / "archive").glob("day=*/run=*"))) == len(archive.manifests())
+
+    def job() -> Replay:
+        return Replay(spark, archive, "test-1", batch_rows=7)
+
+    for dies_after in (1, 3):  # between a batch and the note of it, too
+
+        def die(sent: int, rows: int, left: list[int] = [dies_after]) -> None:  # noqa: B006
+            left[0] -= 1
+            if not left[0]:
+                raise Killed
+
+        with pytest.raises(Killed):
+            job().run(qm, "again", progress=die)
+        plan = archive.plan("test-1")
+        assert plan is not None
+        plan["done"] -= 1  # it died before it noted that
+        archive.write_plan("test-1", plan)
+    job().run(qm, "again")
+    messages = qm.peek("again", 0, 100)
+    assert [message.body for message in messages] == bodies
+    assert [b"%d" % message.application_tag for message in messages] == bodies
+    assert {message.extension for message in messages} == {b"more"}
+    assert all((message.label == "red") == (int(message.body) % 2) for message in messages)
+
+    green = Replay(spark, archive, "test-2", where="label = 'green'")
+    assert green.count() == 15
+    assert green.run(qm, "green").sent == 15
+    assert len(qm.peek("green", 0, 100)) == 15
+    assert {each.priority for each in qm.peek("green", 0, 100)} == {0, 2, 4, 6}
+    with pytest.raises(ReplayFailed) as other:
+        Replay(spark, archive, "test-2", where="label = 'red'").run(qm, "green")
+    assert other.value.code == "job_was_other"
