@@ -47,8 +47,9 @@ def establish_connection(
     timestamp: int,
     operating_system: OperatingSystem,
     refused: bool = False,
+    padding: bytes = _PADDING,
 ) -> EstablishConnection:
-    """A request, or the response to one.
+    """A request, or the response to one; `padding` has 512 bytes.
 
     `client` and `server` are GUIDs of the initiator and the acceptor, `timestamp` is in
     milliseconds of the initiator's clock; a response repeats client and timestamp.
@@ -61,7 +62,7 @@ def establish_connection(
         timestamp,
         operating_system,
         0,
-        _PADDING,
+        padding,
     )
 
 

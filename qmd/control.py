@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import structlog
 
-from qmd import frames, overview, pipeline_control
+from qmd import frames, overview, pipeline_control, redirecting
 from qmd.administration import Purged
 from qmd.directory import serving
 from qmd.directory.explaining import explain
@@ -718,6 +718,7 @@ def _asked(
 
 _HANDLERS |= {verb: _asked(work, changes=False) for verb, work in serving.LOOKS.items()}
 _HANDLERS |= {verb: _asked(work, changes=True) for verb, work in serving.CHANGES.items()}
+_HANDLERS |= {verb: _asked(work, changes=True) for verb, work in redirecting.CHANGES.items()}
 _HANDLERS[ExplainName] = _asked(explain, changes=False)
 
 

@@ -64,7 +64,16 @@ _TRACING_BIT = 0x01  # TR of BaseHeader.Flags, in its second byte
 class IncomingStream:
     """A transactional sequence from one source to one of our queues."""
 
-    __slots__ = ("by_direct_name", "id", "queue", "return_path", "sequence", "source")
+    __slots__ = (
+        "by_direct_name",
+        "id",
+        "last_host",
+        "last_message",
+        "queue",
+        "return_path",
+        "sequence",
+        "source",
+    )
 
     def __init__(
         self, id: int, source: bytes, queue: LocalQueue, sequence: IncomingSequence
@@ -74,6 +83,8 @@ class IncomingStream:
         self.queue = queue
         self.sequence = sequence
         self.return_path: PeerConnection | None = None  # where its last message came from
+        self.last_message = 0  # the number of the message that was accepted last; 0: not known
+        self.last_host = ""  # and where that came from
         self.by_direct_name = True  # so order acks have one as well, [MS-MQQB] 3.1.7.17
 
 
@@ -296,6 +307,18 @@ class Incoming:
                     *position, now
                 ):
                     self.rejected_count += 1
+                    if stream.last_message not in (0, user.message_number) and position[:2] == (
+                        sequence.accepted_id,
+                        sequence.accepted_number,
+                    ):
+                        reason = manager.identities.contradiction(
+                            connection, source, queue.name, stream.last_host
+                        )
+                        if recoverable_number:
+                            decided.pop()
+                        self._finish(connection, decided, arrivals, accepted, wall_s)
+                        connection.drop(reason)
+                        return
                     self._tell_rejected(stream, position, user.message_number, peer)
                     self.arm_order_ack(stream)
                     continue
@@ -316,6 +339,7 @@ class Incoming:
                 continue
             if transaction is not None:
                 accepted[stream] = (transaction.sequence_id, transaction.sequence_number)
+                stream.last_message, stream.last_host = user.message_number, connection.host
                 if flags & _JOURNALED_BITS:
                     manager.acknowledging.expect_final_ack(packet)
                 level = 7

@@ -347,7 +347,7 @@ class Inquiry:
             "resend_in_s": None
             if timer is None or not transactional
             else round(max(0.0, timer - now), 1),
-            "address_known": link.address is not None,
+            "address_known": link.is_reachable,
             "failures": link.retry.failures,
             "last_result": last.result if last is not None else "",
             "next_attempt_in_s": round(max(0.0, link.retry.next_attempt - now), 1),

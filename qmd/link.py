@@ -286,7 +286,14 @@ class Link:
         wall_s = int(manager.environment.time())
         manager.clock.compare(wall_s, now_s)
         budget = PUMP_BYTES_MAX
-        waiting = deque(queue for queue in self.queues if queue.messages and not queue.paused)
+        remote, may_hand = self.remote_id, manager.redirecting.may_hand
+        waiting = deque(
+            queue
+            for queue in self.queues
+            if queue.messages
+            and not queue.paused
+            and (queue.known_peer == remote or may_hand(queue, self))
+        )
         while waiting and (room := connection.room) > 0:
             if budget <= 0:
                 connection.flush_soon()  # the rest when these are on their way

@@ -38,6 +38,7 @@ from qmd.directory.resolving import Own, Resolver
 from qmd.endings import Endings
 from qmd.environment import Environment
 from qmd.event_log import EventLog
+from qmd.identities import Identities
 from qmd.importing import Importing
 from qmd.incoming import Incoming
 from qmd.inquiry import Inquiry
@@ -54,6 +55,7 @@ from qmd.public_name import public_guid
 from qmd.ranges import Ranges
 from qmd.reading import Reading
 from qmd.recorder import Recorder
+from qmd.redirecting import Redirecting
 from qmd.relaying import Relaying
 from qmd.resending import Resending
 from qmd.reserving import Reserving
@@ -69,13 +71,14 @@ from qmd.tracing import Tracing
 from qmd.transactions import Transactions
 from qmd.undelivered import Undelivered
 from qmd.usage import Usage
-from storage import Storage, StorageOptions, own_dead_letters
+from storage import Storage, StorageOptions, counters, own_dead_letters
 from storage import awaiting as awaiting_rows
 from storage import branches as branch_rows
 from storage import history as history_rows
 from storage import messages as message_rows
 from storage import outcomes as outcome_rows
 from storage import outgoing as outgoing_rows
+from storage import peer_instances as instance_rows
 from storage import queues as queue_rows
 from storage import sequences as sequence_rows
 from storage import stages as stage_rows
@@ -133,10 +136,12 @@ class QueueManager:
         self.event_log = EventLog(self)
         self.inquiry = Inquiry(self)
         self.asking = Asking(self)
+        self.identities = Identities(self)
         self.peers = Peers(self)
         self.routing = Routing(self)
         self.relaying = Relaying(self)
         self.incoming = Incoming(self)
+        self.redirecting = Redirecting(self)
         self.outgoing = Outgoing(self)
         self.acknowledging = Acknowledging(self)
         self.clock.when_set = self.outgoing.clock_was_set
@@ -246,6 +251,8 @@ class QueueManager:
             age_s = max(0.0, self.clock.now - entry.at_s)
             self.incoming.restore_history(entry.source, entry.number, now - age_s)
         self.routing.restore(state.ways_back)
+        starts = await self.storage.batch.run(partial(counters.reserve, name="start", count=1))
+        self.identities.restore(state.peer_instances, starts)
         await self.relaying.restore()
         self.recorder.started()
 
@@ -450,6 +457,7 @@ class _State(NamedTuple):
     reservations: Reservations
     stages: list[stage_rows.StageRow]
     ways_back: list[way_rows.WayBack]
+    peer_instances: list[instance_rows.PeerInstance]
 
 
 def _read_state(db: sqlite3.Connection) -> _State:
@@ -467,4 +475,5 @@ def _read_state(db: sqlite3.Connection) -> _State:
         read_reservations(db),
         stage_rows.list_all(db),
         way_rows.list_all(db),
+        instance_rows.list_all(db),
     )

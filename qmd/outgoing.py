@@ -127,6 +127,8 @@ class Outgoing:
             others_usage=self._manager.relaying.usage if for_others else None,
         )
         queue.redirect, queue.known_peer = row.redirect, row.peer
+        if row.redirect is not None:
+            queue.link = self._manager.redirecting.link_of(row.redirect)
         queue.may_be_misdated = messages > 0
         self._adopt(queue)
 
@@ -168,6 +170,10 @@ class Outgoing:
         if queue is not None:
             return queue
         manager = self._manager
+        if via is None and not for_others:
+            queue = manager.redirecting.stands_for(name)
+            if queue is not None:
+                return queue
         limit = QUEUE_ID_MAX // 2 if for_acknowledgments else QUEUE_ID_MAX
         if self._next_id > limit:
             raise Refusal(
@@ -203,8 +209,13 @@ class Outgoing:
                 queue.sequence.base,
                 queue.sequence.next_number,
                 int(manager.environment.time()),
+                None,
+                # With its first message, and before that is handed over.
+                None if queue.link.connection is None else queue.link.remote_id,
             )
         )
+        if queue.link.connection is not None:
+            queue.known_peer = queue.link.remote_id
         return queue
 
     def append(
@@ -579,6 +590,10 @@ class Outgoing:
             self._by_sequence_timestamp[timestamp] = queue
         self._last_timestamp = max(self._last_timestamp, timestamp)
         self._next_id = max(self._next_id, queue.id + 1)
+
+    def link_of_name(self, destination: str) -> Link:
+        """The way to a destination that is a direct name."""
+        return self._link(parse_format_name(destination), None)
 
     def _link(self, name: FormatName, via: bytes | None, machine: bytes | None = None) -> Link:
         peers = self._manager.peers

@@ -121,6 +121,7 @@ class OutgoingQueue(Measured):
         self.for_others = others_usage is not None  # holds what others have sent: relaying.py
         super().__init__(usage, size)
         self.redirect: str | None = None  # where its messages go instead of to its name's address
+        self.hindrance = ""  # why its transactional messages stay, beside what its link says
         self.known_peer: bytes | None = None  # whom transactional messages were last handed to
         self.awaiting = Awaiting(usage, *awaiting)
         self.id = id

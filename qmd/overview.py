@@ -13,6 +13,7 @@ from protocol.identifiers import guid_text, message_id_text, sequence_parts
 from qmd import frames, quotas
 from qmd.core.sequence import OutgoingSequence
 from qmd.event_log import time_text
+from qmd.identities import REMEDY
 from qmd.inquiry import catch_up
 from qmd.local_queue import LocalQueue
 from qmd.outgoing_queue import OutgoingQueue
@@ -77,6 +78,16 @@ def status(manager: QueueManager) -> Value:
         "duplicates_refused": manager.incoming.duplicate_count + manager.incoming.rejected_count,
         "refused": manager.incoming.refused_count,
         "relayed": manager.relaying.relayed_count,
+        "two_of_one_identity": [
+            {
+                "queue_manager": guid_text(each.queue_manager),
+                "addresses": list(each.hosts),
+                "time": _time(each.at_s),
+                "reason": each.reason,
+                "remedy": REMEDY.format(guid=guid_text(each.queue_manager)),
+            }
+            for each in manager.identities.conflicts.values()
+        ],
     }
 
 
@@ -142,6 +153,9 @@ def outgoing_queue(manager: QueueManager, queue: OutgoingQueue) -> Value:
     return {
         "destination": queue.destination,
         "address": queue.link.name,
+        "redirected": queue.redirect is not None,
+        "via": queue.link.via,
+        "for_others": queue.for_others,
         "state": queue.link.state(queue).value,
         "messages": queue.messages,
         "bytes": queue.bytes,
@@ -312,9 +326,11 @@ def _explanation(manager: QueueManager, queue: OutgoingQueue) -> str:
     text = link.state(queue).description
     if queue.paused:
         return f"{text} Resume it: qmd outgoing resume '{queue.destination}'."
+    if queue.hindrance and queue.messages:
+        return queue.hindrance
     if link.connection is None and queue.messages:
         wait_s = max(0.0, link.retry.next_attempt - manager.loop.time())
-        if link.address is None:
+        if not link.is_reachable:
             return f"{text} That queue manager has to connect to this one: its address is unknown."
         last = link.retry.history[-1].result if link.retry.history else "not tried yet"
         return f"{text} Last attempt: {last}. Next attempt in {wait_s:.0f} s."

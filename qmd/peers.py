@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 from collections.abc import Collection
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from protocol.headers import PACKET_BYTES_MAX
@@ -120,7 +121,15 @@ class Peers:
             settings=self._session_settings,
             now=manager.loop.time(),
             refuse=refuse,
+            instance=manager.identities.own,
+            judge=partial(manager.identities.judge, connection),
         )
+
+    def end_all(self, guid: bytes, reason: str, *, but: PeerConnection) -> None:
+        """End the sessions with that queue manager."""
+        for connection in list(self._by_guid.get(guid, ())):
+            if connection is not but:
+                connection.close(reason)
 
     def opened(self, connection: PeerConnection) -> None:
         assert connection.session is not None
@@ -160,6 +169,8 @@ class Peers:
             del self._per_host[connection.host]
         self._handshakes.pop(connection, None)
         assert connection.session is not None
+        if connection.session.refused_as_another:
+            self._manager.identities.refused_by(connection)
         guid = connection.session.remote_id
         if guid is not None and connection.handshake_done:
             remaining = self._by_guid[guid]

@@ -108,6 +108,9 @@ class Rescue:
                 "how many message numbers were given is lost: they go on at a number that is"
                 " probably new"
             )
+        if not survey.counters.get("start"):
+            # Others would take a lower count for that of a clone.
+            db.execute("INSERT INTO counter VALUES ('start', ?)", (NUMBERS_SKIPPED,))
         db.execute("COMMIT")
 
     def _messages(self, db: sqlite3.Connection, survey: Survey) -> Iterator[KeptMessage]:

@@ -236,4 +236,13 @@ ENTRIES = (
         "Let one of the two be sent to directly, or by a name with a GUID. Nothing is lost or"
         " doubled; the sources send again and are not released.",
     ),
+    Entry(
+        1628,
+        "two_of_one_identity",
+        "Two machines bear the GUID of one queue manager.",
+        "One was cloned from an image with its data folder, or runs on an old backup of it.",
+        "Give the clone a new data folder (`qmd init`), which has an identity of its own; then"
+        " forget the GUID here: qmd session forget GUID. Until then the one that was met last is"
+        " served, and the other gets no session; its messages stay where they are.",
+    ),
 )

@@ -148,4 +148,20 @@ ENTRIES = (
         "bad_request",
         "MQ_ERROR_ILLEGAL_FORMATNAME",
     ),
+    Entry(
+        1217,
+        "redirect_not_direct",
+        "An outgoing queue without an address of its own cannot be redirected.",
+        "Its name is a GUID, or it holds what others have sent to others.",
+        "Redirect queues to DIRECT= names; for others see [routing] and the directory.",
+    ),
+    Entry(
+        1218,
+        "redirect_two_sequences",
+        "A redirect would bring two sequences to one queue.",
+        "Transactional messages were sent to the queue by the old name and by"
+        " the new one; the receiver gives up the older sequence for the younger.",
+        "Send by one name. See what has arrived, purge the old queue, and send the dead letters"
+        " that are still wanted again to the new name.",
+    ),
 )

@@ -107,4 +107,18 @@ ENTRIES = (
         "bad_request",
         "MQ_ERROR_INVALID_PARAMETER",
     ),
+    Entry(
+        1012,
+        "bad_address",
+        "That is no address of a computer.",
+        "It is neither a name nor an IP address, or its port is none.",
+        "Give host or host:port, for example 10.0.0.5 or [fd00::5]:1802.",
+    ),
+    Entry(
+        1013,
+        "no_such_identity",
+        "That is no GUID of a queue manager.",
+        "It is misspelt.",
+        "Copy it from two_of_one_identity of qmd status.",
+    ),
 )

@@ -142,6 +142,48 @@ def resume(configuration: Configuration, destination: str, as_json: bool) -> Non
 
 @outgoing.command()
 @click.argument("destination")
+@click.argument("address", required=False, default="")
+@click.option("--undo", is_flag=True, help="To the address of its name again.")
+@click.option(
+    "--to-another",
+    is_flag=True,
+    help="Also to another queue manager than the one that may have some of it: that arrives twice.",
+)
+@json_option
+@pass_configuration
+def redirect(
+    configuration: Configuration,
+    destination: str,
+    address: str,
+    undo: bool,
+    to_another: bool,
+    as_json: bool,
+) -> None:
+    """Send what waits for DESTINATION to another ADDRESS from now on.
+
+    DESTINATION is the name of an outgoing queue, or a host (host:port) for all queues to it;
+    ADDRESS is host or host:port.  For a host that has moved: what it has taken already it will not
+    take twice, and the order stays.
+    """
+    from qmd.cli.output import print_json, printable
+
+    if bool(address) == undo:
+        raise click.UsageError("Give an ADDRESS, or --undo.")
+    queues = configuration.ask(
+        lambda qm: qm.redirect_outgoing(destination, address, to_another=to_another)
+    )
+    if as_json:
+        print_json({"destination": destination, "queues": queues})
+        return
+    for each in queues:
+        click.echo(
+            f"{printable(each['destination'])}: {each['messages']} messages go to"
+            f" {printable(each['address'])}"
+        )
+
+
+@outgoing.command()
+@click.argument("destination")
 @json_option
 @pass_configuration
 def kick(configuration: Configuration, destination: str, as_json: bool) -> None:

@@ -34,3 +34,23 @@ def list_(configuration: Configuration, as_json: bool) -> None:
         ("AGE (s)", "age_s"),
     ]
     print_rows(sessions, columns, as_json=as_json, none="no sessions")
+
+
+@session.command("forget")
+@click.argument("queue_manager")
+@json_option
+@pass_configuration
+def forget(configuration: Configuration, queue_manager: str, as_json: bool) -> None:
+    """Forget who bore the GUID QUEUE_MANAGER.
+
+    For when two machines of one identity have been put in order: see two_of_one_identity of `qmd
+    status`.  The next that connects with this GUID is taken for it.
+    """
+    from qmd.cli.output import print_json, printable
+
+    forgotten = configuration.ask(lambda qm: qm.forget_identity(queue_manager))
+    if as_json:
+        print_json({"queue_manager": queue_manager, "forgotten": forgotten})
+    else:
+        what = "forgotten" if forgotten else "nothing was known of it"
+        click.echo(f"{printable(queue_manager)}: {what}")

@@ -30,6 +30,7 @@ from qmd.client.sender import WINDOW_MESSAGES, Sender
 from qmd.client.sent_id import sent_ids
 from qmd.client.transaction import Transaction
 from qmd.frames import EVERY_MESSAGE, Choice
+from qmd.routing_frames import ForgetIdentity, RedirectOutgoing
 
 RECONNECT_S = 30.0
 RECEIVE_BATCH_MESSAGES = 256
@@ -512,6 +513,24 @@ class QueueManager:
     async def kick_outgoing(self, destination: str) -> None:
         """Connect now, and send everything unacknowledged again."""
         await self._change(frames.KickOutgoing, destination)
+
+    async def redirect_outgoing(
+        self, destination: str, address: str, *, to_another: bool = False
+    ) -> list[Facts]:
+        """Send what waits for a destination, or for all queues of an address, to another address.
+
+        `address` is host or host:port; "" is that of the name again.  `to_another`: even if a
+        queue manager answers there that is not the one which may have some of it already.
+        """
+        found: list[Facts] = await self._caller.change(
+            RedirectOutgoing, destination, address, to_another, safe_to_retry=True
+        )
+        return found
+
+    async def forget_identity(self, queue_manager: str) -> bool:
+        """Forget who bore that GUID, when two machines that did have been put in order."""
+        told = await self._caller.change(ForgetIdentity, queue_manager, safe_to_retry=True)
+        return bool(told["forgotten"])
 
     async def purge_outgoing(self, destination: str) -> int:
         """End all that waits for a destination, or for its acknowledgment; how many those were.

@@ -25,6 +25,7 @@ from protocol import (
     parse_establish_connection,
 )
 from protocol.identifiers import NULL_GUID
+from qmd.core.instance import TWO_OF_ONE_IDENTITY, Instance, from_padding, to_padding
 from qmd.core.session_events import SessionOver, SessionSettings, SessionState
 
 ROUND_TRIPS = 8  # that the acknowledgment of stored messages may wait, [MS-MQQB] 3.1.5.3.2
@@ -33,6 +34,9 @@ RECOVERABLE_ACK_MS_MIN, RECOVERABLE_ACK_MS_MAX = 500, 120_000
 ACK_TIMEOUT_MS_MIN, ACK_TIMEOUT_MS_MAX = 20_000, 120_000
 
 _OPERATING_SYSTEM = 0x10  # OperatingSystem.RE, [MS-MQQB] 2.2.3.1
+
+
+Judge = Callable[[bytes, Instance | None], str | None]
 
 
 class Timeouts(NamedTuple):
@@ -70,7 +74,11 @@ class Handshake:
         refuse: bool,
         after_ping: bool,
         output: list[bytes],
+        instance: Instance | None = None,
+        judge: Judge | None = None,
     ) -> None:
+        """`instance`: which run of ours speaks, to others of our kind; `judge`: why there must be
+        no session with a queue manager of that GUID and run."""
         self.peer_id = NULL_GUID
         self.peer_window = 1
         self.timeouts = _proposal(settings, 0.0)
@@ -80,6 +88,9 @@ class Handshake:
         self._refuse = refuse
         self._after_ping = after_ping
         self._output = output
+        self._instance = instance
+        self._judge = judge
+        self.refused_as_another = False  # the peer has met another machine of our identity
         self._started_at = 0.0
 
     def start(self, now: float) -> SessionState:
@@ -90,6 +101,7 @@ class Handshake:
             server=NULL_GUID if self._expected_remote is None else self._expected_remote,
             timestamp_ms=int(now * 1000) & 0xFFFFFFFF,
             no_ping=not self._after_ping,
+            instance=self._instance,
         )
         return SessionState.WAITING_ECR
 
@@ -111,14 +123,24 @@ class Handshake:
         if request.internal.flags.connection_refused:
             raise SessionOver("the peer asked for a session and refused it at once")
         foreign = request.server not in (self._own_id, NULL_GUID)
-        refused = foreign or self._refuse
+        met = from_padding(request.padding)
+        hindrance = None
+        if self._judge is not None and not (foreign or self._refuse):
+            hindrance = self._judge(request.client, met)
+        refused = foreign or self._refuse or hindrance is not None
+        answer = self._instance if met is not None else None
+        if answer is not None and hindrance is not None:
+            answer = answer._replace(refusal=TWO_OF_ONE_IDENTITY)
         self._send_establish_connection(
             client=request.client,
             server=self._own_id,
             timestamp_ms=request.timestamp,
             no_ping=bool(request.operating_system.no_ping),
             refused=refused,
+            instance=answer,
         )
+        if hindrance is not None:
+            raise SessionOver(f"refused: {hindrance}")
         if foreign:
             raise SessionOver("refused: the peer asked for another queue manager")
         if refused:
@@ -129,12 +151,22 @@ class Handshake:
     def _take_connection_response(self, packet: bytes, own_window: int, now: float) -> SessionState:
         """[MS-MQQB] 3.1.5.3.2"""
         response = parse_establish_connection(packet)
+        met = from_padding(response.padding)
         if response.internal.flags.connection_refused:
+            if met is not None and met.refusal == TWO_OF_ONE_IDENTITY:
+                self.refused_as_another = True
+                raise SessionOver(
+                    "the peer refused the session: it has met another machine with our identity"
+                )
             raise SessionOver("the peer refused the session")
         if response.client != self._own_id:
             raise SessionOver("the peer answered a connection request that is not ours")
         if self._expected_remote not in (None, response.server):
             raise SessionOver("another queue manager than the expected one answered")
+        if self._judge is not None:
+            hindrance = self._judge(response.server, met)
+            if hindrance is not None:
+                raise SessionOver(hindrance)
         self.peer_id = response.server
         # By our own clock: the time stamp that the peer repeats is only said to be ours.
         self.timeouts = _proposal(self._settings, now - self._started_at)
@@ -172,6 +204,7 @@ class Handshake:
         timestamp_ms: int,
         no_ping: bool,
         refused: bool = False,
+        instance: Instance | None = None,
     ) -> None:
         system = OperatingSystem.of(constant=_OPERATING_SYSTEM, no_ping=no_ping, server=1)
         packet = establish_connection(
@@ -180,6 +213,7 @@ class Handshake:
             timestamp=timestamp_ms,
             operating_system=system,
             refused=refused,
+            **({} if instance is None else {"padding": to_padding(instance)}),
         )
         self._output.append(build_establish_connection(packet))
 

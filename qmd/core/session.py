@@ -34,7 +34,8 @@ from protocol import (
     without_session_header,
 )
 from protocol.errors import ProtocolError
-from qmd.core.handshake import Handshake
+from qmd.core.handshake import Handshake, Judge
+from qmd.core.instance import Instance
 from qmd.core.session_acks import FLAGS_MAX, SessionAcks
 from qmd.core.session_events import (
     NEVER,
@@ -74,7 +75,8 @@ class Session:
 
     `expected_remote` is the GUID that must answer an initiator (None: anybody, for direct names),
     `after_ping` says that a ping came before.  An acceptor made with `refuse` answers that it has
-    no room.  After every call ask `data_to_send` and `next_timer`; after events, `room` again.
+    no room.  `instance` and `judge` as in Handshake.  After every call ask `data_to_send` and
+    `next_timer`; after events, `room` again.
     """
 
     def __init__(
@@ -87,6 +89,8 @@ class Session:
         expected_remote: bytes | None = None,
         refuse: bool = False,
         after_ping: bool = False,
+        instance: Instance | None = None,
+        judge: Judge | None = None,
     ) -> None:
         self.state = SessionState.NEW if initiator else SessionState.WAITING_EC
         self.remote_id: bytes | None = None  # once the session is open
@@ -106,6 +110,8 @@ class Session:
             refuse=refuse,
             after_ping=after_ping,
             output=self._output,
+            instance=instance,
+            judge=judge,
         )
         self._timeouts = self._handshake.timeouts
         self._unacknowledged_max = 1  # received messages, before an acknowledgment must leave
@@ -115,6 +121,11 @@ class Session:
         self._cleanup_due = NEVER
         self._ack_wait_due = NEVER
         self._regrowth_due = NEVER
+
+    @property
+    def refused_as_another(self) -> bool:
+        """Whether the peer has met another machine with our identity."""
+        return self._handshake.refused_as_another
 
     # What `session list` shows.
 

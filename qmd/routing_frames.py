@@ -1,0 +1,34 @@
+"""What the control socket speaks about ways to other computers, and who they are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from qmd.frames import Request, add_verbs
+
+
+class RedirectOutgoing(Request, tag="redirect_outgoing", frozen=True):
+    """What waits for a destination, or for all queues of an address, goes elsewhere from now on.
+
+    -> [outgoing queue, ...]
+
+    `address` is host or host:port; empty: to the addresses of their names again.  `to_another`:
+    also to another queue manager than the one that may have some of it already.
+    """
+
+    destination: str
+    address: Annotated[str, msgspec.Meta(max_length=300)]
+    to_another: bool = False
+
+
+class ForgetIdentity(Request, tag="forget_identity", frozen=True):
+    """Two machines of one GUID have been put in order.  -> {queue_manager, forgotten}"""
+
+    queue_manager: Annotated[str, msgspec.Meta(max_length=64)]
+
+
+RoutingRequest = RedirectOutgoing | ForgetIdentity
+
+add_verbs(RoutingRequest)

@@ -1,0 +1,160 @@
+"""Two queue managers with one GUID, as a cloned image makes them."""
+
+from __future__ import annotations
+
+import shutil
+
+from qmd.core.instance import Instance, Verdict, from_padding, judge, to_padding
+from qmd.frames import TRANSACTIONAL
+from tests.unit.qmd.managers import Host, Hosts, Remote, dial, guid, hosted, packet, until
+
+
+async def clone(hosts: Hosts, original: Host, name: str) -> None:
+    """The data folder of one that is stopped, on another computer."""
+    to = original.folder.with_name(name)
+    shutil.copytree(original.folder / "data", to / "data")
+
+
+def test_an_instance_survives_the_padding_and_foreign_padding_is_none() -> None:
+    instance = Instance(7, bytes(range(16)))
+
+    assert from_padding(to_padding(instance)) == instance
+    assert to_padding(instance)[:100] == b"\x5a" * 100
+    assert from_padding(b"\x5a" * 512) is None
+    assert from_padding(bytes(512)) is None
+
+
+def test_a_later_start_is_a_restart_and_any_other_run_another_machine() -> None:
+    known = Instance(7, b"a" * 16)
+
+    assert judge(None, known) is Verdict.NEWER
+    assert judge(known, known) is Verdict.SAME
+    assert judge(known, Instance(8, b"b" * 16)) is Verdict.NEWER
+    assert judge(known, Instance(7, b"b" * 16)) is Verdict.ANOTHER
+    assert judge(known, Instance(6, b"b" * 16)) is Verdict.ANOTHER
+
+
+@hosted
+async def test_of_a_clone_and_its_original_one_is_refused_and_both_are_named(hosts: Hosts) -> None:
+    b = await hosts.start("b")
+    await b.create("orders", transactional=True)
+    destination = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
+    original = await hosts.start("original")
+    await original.send(destination, b"1", delivery=TRANSACTIONAL)
+    await until(lambda: original.sending_to(destination).messages == 0)
+    await hosts.stop(original)
+    await clone(hosts, original, "clone")
+
+    original = await hosts.start("original")
+    await original.send(destination, b"2", delivery=TRANSACTIONAL)
+    await until(lambda: original.sending_to(destination).messages == 0)
+    copy = await hosts.start("clone")
+    assert copy.id == original.id
+    await copy.send(destination, b"of the clone", delivery=TRANSACTIONAL)
+    await until(lambda: b.identities.conflicts)
+    await until(lambda: copy.identities.conflicts)
+
+    assert b.queue("orders").messages == 2
+    assert copy.sending_to(destination).messages == 1  # it is kept there
+    assert "has the GUID of the one that was met" in b.identities.conflicts[copy.id].reason
+    assert "our identity" in copy.sending_to(destination).link.retry.history[-1].result
+
+
+@hosted
+async def test_a_clone_that_was_started_more_often_pushes_the_original_out_once_and_both_are_named(
+    hosts: Hosts,
+) -> None:
+    b = await hosts.start("b")
+    await b.create("orders", transactional=True)
+    destination = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
+    original = await hosts.start("original")
+    await hosts.stop(original)
+    await clone(hosts, original, "clone")
+    for _ in range(3):
+        await hosts.stop(await hosts.start("clone"))
+    original = await hosts.start("original")
+    await original.send(destination, b"1", delivery=TRANSACTIONAL)
+    await until(lambda: original.sending_to(destination).messages == 0)
+
+    copy = await hosts.start("clone")
+    await copy.send(destination, b"2", delivery=TRANSACTIONAL)
+    await until(lambda: not original.sending_to(destination).link.connection, "the session's end")
+    await original.send(destination, b"3", delivery=TRANSACTIONAL)
+    await until(lambda: b.identities.conflicts)
+
+    assert original.sending_to(destination).messages == 1
+
+
+@hosted
+async def test_who_was_met_is_known_after_a_restart_and_forgotten_when_told_so(
+    hosts: Hosts,
+) -> None:
+    b = await hosts.start("b")
+    await b.create("orders")
+    destination = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
+    original = await hosts.start("original")
+    await hosts.stop(original)
+    await clone(hosts, original, "clone")
+    original = await hosts.start("original")
+    await original.send(destination, b"1")
+    await until(lambda: b.queue("orders").messages == 1)
+    await hosts.stop(original)
+    b = await hosts.restart(b)
+
+    copy = await hosts.start("clone")
+    await copy.send(destination, b"2")
+    await until(lambda: b.identities.conflicts)
+    assert b.identities.forget(copy.id)
+    # Its message is not taken: it bears a number that one of the original has borne.
+    await until(lambda: copy.sending_to(destination).messages == 0, "a session")
+
+    assert not b.identities.conflicts
+
+
+@hosted
+async def test_a_queue_manager_that_is_started_anew_is_no_clone(hosts: Hosts) -> None:
+    b = await hosts.start("b")
+    orders = await b.create("orders")
+    destination = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
+    a = await hosts.start("a")
+    for number in range(1, 4):
+        await a.send(destination, b"1")
+        await until(lambda: orders.messages == number)  # noqa: B023
+        a = await hosts.restart(a)
+
+    assert not b.identities.conflicts
+
+
+@hosted
+async def test_somebody_elsewhere_with_our_own_guid_gets_no_session(hosts: Hosts) -> None:
+    a = await hosts.start("a")
+
+    _, remote = await a.loop.create_connection(
+        lambda: Remote(a.id, initiator=True), "127.0.0.1", a.port
+    )
+    await until(lambda: remote.closed.is_set())
+
+    assert not remote.opened.is_set()
+    assert "has the GUID of this one" in a.identities.conflicts[a.id].reason
+
+
+@hosted
+async def test_two_messages_at_one_position_of_a_sequence_are_not_mixed(hosts: Hosts) -> None:
+    """Of senders that run something else, and show nothing but this."""
+    a = await hosts.start("a")
+    orders = await a.create("orders", transactional=True)
+    source = guid(9)
+    one, other = await dial(a, source), await dial(a, source)
+    one.send(packet(b"1", source=source, number=71, position=(9 << 32 | 1, 1, 0)))
+    await until(lambda: orders.messages == 1)
+    one.send(packet(b"1", source=source, number=71, position=(9 << 32 | 1, 1, 0)))
+    await a.settled()
+    assert not a.identities.conflicts  # sent again, as it may be
+
+    other.send(packet(b"another", source=source, number=72, position=(9 << 32 | 1, 1, 0)))
+    await until(lambda: other.closed.is_set())
+
+    assert orders.messages == 1
+    assert other.order_acks == []
+    assert "one position in its sequence" in a.identities.conflicts[source].reason
+    one.close()

@@ -1,0 +1,137 @@
+"""Messages for a dead address that go to a new one."""
+
+from __future__ import annotations
+
+import pytest
+
+from qmd.frames import TRANSACTIONAL
+from qmd.refusal import Refusal
+from tests.unit.qmd.managers import Hosts, guid, hosted, listening, until
+
+DEAD = "DIRECT=TCP:127.0.0.1:1\\private$\\orders"
+
+
+@hosted
+async def test_what_waits_arrives_at_the_new_address_in_order_and_so_does_what_comes_later(
+    hosts: Hosts,
+) -> None:
+    a, b = await hosts.start("a"), await hosts.start("b")
+    orders = await b.create("orders", transactional=True)
+    await a.send(DEAD, *(b"%d" % n for n in range(10)), delivery=TRANSACTIONAL)
+
+    await a.redirecting.redirect(DEAD, f"127.0.0.1:{b.port}")
+    await a.send(DEAD, b"10", delivery=TRANSACTIONAL)
+    await until(lambda: orders.messages == 11)
+    await until(lambda: a.sending_to(DEAD).messages == 0)
+
+    assert await b.receive("orders") == [b"%d" % n for n in range(11)]
+
+
+@hosted
+async def test_a_redirect_survives_a_restart_and_can_be_undone(hosts: Hosts) -> None:
+    a, b = await hosts.start("a"), await hosts.start("b")
+    orders = await b.create("orders")
+    await a.send(DEAD, b"1")
+    await a.redirecting.redirect("127.0.0.1:1", f"127.0.0.1:{b.port}")
+    a = await hosts.restart(a)
+    await a.send(DEAD, b"2")
+    await until(lambda: orders.messages == 2)
+
+    await a.redirecting.redirect(DEAD, "")
+    await a.send(DEAD, b"3")
+    await until(lambda: a.sending_to(DEAD).link.retry.failures)
+
+    assert a.sending_to(DEAD).link.name == "127.0.0.1:1"
+    assert a.sending_to(DEAD).redirect is None
+    assert orders.messages == 2
+
+
+@hosted
+async def test_a_host_that_moved_takes_only_what_it_has_not(hosts: Hosts) -> None:
+    a, b = await hosts.start("a"), await hosts.start("b")
+    await b.create("orders", transactional=True)
+    old = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
+    await a.send(old, b"1", b"2", delivery=TRANSACTIONAL)
+    queue = a.sending_to(old)
+    await until(lambda: queue.messages == 0)
+    await hosts.stop(b)
+    await a.send(old, b"3", b"4", delivery=TRANSACTIONAL)
+    b = await hosts.start("b")  # at another port
+    await a.redirecting.redirect(old, f"127.0.0.1:{b.port}")
+
+    await until(lambda: b.queue("orders").messages == 4)
+    await until(lambda: queue.messages == 0)
+    assert await b.receive("orders") == [b"1", b"2", b"3", b"4"]
+
+
+@hosted
+async def test_what_another_queue_manager_may_have_taken_stays_until_it_is_told_to_go(
+    hosts: Hosts,
+) -> None:
+    a, b = await hosts.start("a"), await hosts.start("b")
+    orders = await b.create("orders", transactional=True)
+    async with listening(guid(5)) as dead:  # it takes, and acknowledges nothing
+        old = dead.name("orders")
+        await a.send(old, b"1", b"2", delivery=TRANSACTIONAL)
+        remote = await dead.session()
+        await until(lambda: len(remote.messages) == 2)
+    queue = a.sending_to(old)
+    await until(lambda: queue.link.connection is None)
+    await a.redirecting.redirect(old, f"127.0.0.1:{b.port}")
+    await until(lambda: queue.hindrance)
+
+    assert "could arrive at both" in queue.hindrance
+    assert orders.messages == 0
+    a = await hosts.restart(a)
+    queue = a.sending_to(old)
+    await until(lambda: queue.hindrance)
+    assert orders.messages == 0
+
+    await a.redirecting.redirect(old, f"127.0.0.1:{b.port}", to_another=True)
+    await until(lambda: orders.messages == 2)
+    await until(lambda: queue.messages == 0)
+
+
+@hosted
+async def test_a_new_name_of_a_redirected_queue_is_the_same_queue_and_sequence(
+    hosts: Hosts,
+) -> None:
+    a, b = await hosts.start("a"), await hosts.start("b")
+    orders = await b.create("orders", transactional=True)
+    await a.send(DEAD, b"1", delivery=TRANSACTIONAL)
+    await a.redirecting.redirect(DEAD, f"127.0.0.1:{b.port}")
+
+    await a.send(f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders", b"2", delivery=TRANSACTIONAL)
+    await until(lambda: orders.messages == 2)
+    await until(lambda: a.sending_to(DEAD).messages == 0)
+
+    assert len(a.outgoing.queues) == 1
+    assert await b.receive("orders") == [b"1", b"2"]
+
+
+@hosted
+async def test_two_sequences_are_never_brought_together(hosts: Hosts) -> None:
+    a, b = await hosts.start("a"), await hosts.start("b")
+    orders = await b.create("orders", transactional=True)
+    new = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
+    await a.send(DEAD, b"1", delivery=TRANSACTIONAL)
+    await a.send(new, b"2", delivery=TRANSACTIONAL)
+    await until(lambda: orders.messages == 1)
+
+    with pytest.raises(Refusal, match="a sequence of its own"):
+        await a.redirecting.redirect(DEAD, f"127.0.0.1:{b.port}")
+
+    assert a.sending_to(DEAD).redirect is None
+    await until(lambda: a.sending_to(new).messages == 0)
+
+
+@hosted
+async def test_an_address_that_is_none_is_refused(hosts: Hosts) -> None:
+    a = await hosts.start("a")
+    await a.send(DEAD, b"1")
+
+    for address in ("a b", "host:0", "direct", "host:99999"):
+        with pytest.raises(Refusal, match="is no address"):
+            await a.redirecting.redirect(DEAD, address)
+    with pytest.raises(Refusal, match="no outgoing queue"):
+        await a.redirecting.redirect("nowhere", "host")
