@@ -7,7 +7,7 @@ disk, in an outgoing queue, on the wire.  Only what a later transmission changes
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from protocol import (
@@ -85,6 +85,8 @@ class QueueAddress:
     size: int  # of the value, with its padding
     # Administration or response queues can be several: this is the first of them, these are all.
     several: tuple[QueueAddress, ...] = ()
+    #: The value with its padding; b"": it has to be made.  [MS-MQMQ] 2.2.19.2
+    wire: bytes = field(default=b"", compare=False, repr=False)
 
 
 NO_ADDRESS = QueueAddress(0, None, NULL_GUID, 0)
@@ -94,13 +96,14 @@ def queue_address(name: FormatName) -> QueueAddress:
     """How a packet names `name` as its destination.  Raises Refusal for other kinds."""
     if isinstance(name, DirectName):
         wire = name.wire_bytes()
-        return QueueAddress(
-            _DIRECT, DirectQueueName(len(wire), wire), NULL_GUID, 2 + len(wire) + 3 & ~3
-        )
+        size = 2 + len(wire) + 3 & ~3
+        padded = (len(wire).to_bytes(2, "little") + wire).ljust(size, b"\0")
+        return QueueAddress(_DIRECT, DirectQueueName(len(wire), wire), NULL_GUID, size, wire=padded)
     if isinstance(name, PrivateName):
-        return QueueAddress(_PRIVATE, name.number, name.queue_manager, 4)
+        number = name.number.to_bytes(4, "little")
+        return QueueAddress(_PRIVATE, name.number, name.queue_manager, 4, wire=number)
     if isinstance(name, PublicName):
-        return QueueAddress(_PUBLIC, name.queue, NULL_GUID, 16)
+        return QueueAddress(_PUBLIC, name.queue, NULL_GUID, 16, wire=name.queue)
     raise Refusal(
         "name_not_single",
         f"{name} is no single queue that a message can be addressed to",
@@ -242,7 +245,7 @@ def packet_size(
     if new.report_queue:
         size += 20
     if destinations or admin.several or response.several:
-        size += _multi_queue_size(destinations or _each(destination), admin, response)
+        size += multi_queue_size(destinations or _each(destination), admin, response)
     return size
 
 
@@ -360,19 +363,6 @@ def _security(sender_id: bytes) -> SecurityHeader:
     return SecurityHeader(flags, 0, 0, 0, 0, 0, sender_id, b"", b"", b"", b"")
 
 
-def destination_bytes(address: QueueAddress) -> bytes:
-    """A destination as it stands in a UserHeader.  [MS-MQMQ] 2.2.19.2"""
-    if address.type == _DIRECT:
-        name: DirectQueueName = address.value
-        return (len(name.name).to_bytes(2, "little") + name.name).ljust(address.size, b"\0")
-    if address.type == _PRIVATE:
-        number: int = address.value
-        return number.to_bytes(4, "little")
-    assert address.type == _PUBLIC
-    guid: bytes = address.value
-    return guid
-
-
 def _multi_queue(
     destinations: tuple[QueueAddress, ...], admin: QueueAddress, response: QueueAddress
 ) -> MultiQueueFormatHeader:
@@ -405,10 +395,10 @@ def _element(address: QueueAddress) -> MqfElement:
     return MqfElement(MQF_PRIVATE, address.value)
 
 
-def _multi_queue_size(
+def multi_queue_size(
     destinations: tuple[QueueAddress, ...], admin: QueueAddress, response: QueueAddress
 ) -> int:
-    """The bytes of the header that `_multi_queue` makes."""
+    """The bytes of the MultiQueueFormatHeader, which is the last one of its packet."""
     size = 8  # of the signature header
     for addresses in (destinations, _each(admin), _each(response)):
         end = 12

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from protocol.message_class import MessageClass
-from qmd.compose import PRIORITY_MAX, QueueAddress, compose
-from qmd.copies import SHARED_BYTES_MIN, Copies, Heads
-from qmd.core.stored_packet import is_express, receive_time_s
+from qmd.compose import PRIORITY_MAX, QueueAddress, compose, multi_queue_size
+from qmd.copies import SHARED_BYTES_MIN, Copies, Heads, Several, with_multi_queue_header
+from qmd.core.stored_packet import is_express, reach_time_s, receive_time_s
 from qmd.frames import EXPRESS, TRANSACTIONAL, NewMessage, StoredMessage
 from qmd.local_queue import LocalQueue
 from qmd.outgoing import Appended
@@ -66,6 +66,10 @@ class Handover:
         self._recording = manager.recorder.enabled
         self._told: Event | None = None
         self._told_route: Route | None = None
+        self._in_copies = False
+        self._times_of: NewMessage | None = None
+        self._reach_by_s: int | None = None
+        self._confirmation: tuple[int | None, bool] = None, False
         self._told_delivery = 0
 
     def one(
@@ -81,6 +85,7 @@ class Handover:
     ) -> None:
         """A message to several queues: to each its copy, with a number of its own."""
         heads: dict[int, Heads] = {}  # by delivery
+        self._told, self._in_copies = None, True
         part: Part | None = None
         shares = False
         for index, (route, delivery) in enumerate(
@@ -91,14 +96,8 @@ class Handover:
             if delivery in heads:
                 head = heads[delivery].head(route.address, number, position)
             else:
-                packet = self._compose(
-                    new,
-                    route.address,
-                    number,
-                    delivery,
-                    position,
-                    bounds,
-                    copies.several.addresses,
+                packet = self._compose_first(
+                    new, copies.several, route.address, number, delivery, position, bounds
                 )
                 heads[delivery] = Heads(packet, route.address)
                 head = packet[: split(packet)]
@@ -112,6 +111,7 @@ class Handover:
                 self._refuse(new, route, number, whole(copy), key)
             else:
                 self._put(new, route, delivery, number, copy, key, position)
+        self._told, self._in_copies = None, False
 
     def end(self, ids: list[object], numbers: object, done: Callable[[list[object]], None]) -> None:
         """All was handed over: `done(ids)` once it is durable, or at once if nothing has to be.
@@ -157,6 +157,29 @@ class Handover:
             sequence_number, key = route.next_key()
             return key, (route.sequence.sequence_id, sequence_number)
         return self._manager.next_lookup_id(PRIORITY_MAX), (0, 0)
+
+    def _compose_first(
+        self,
+        new: NewMessage,
+        several: Several,
+        destination: QueueAddress,
+        number: int,
+        delivery: int,
+        position: Position | None,
+        bounds: Bounds,
+    ) -> bytes:
+        """The packet that others are copies of: it lists all of the queues."""
+        compose = partial(self._compose, new, destination, number, delivery, position, bounds)
+        queues = new.admin_queue, new.response_queue
+        header = several.headers.get(queues)
+        if header is not None:
+            return with_multi_queue_header(compose(()), header)
+        packet = compose(several.addresses)
+        admin, response = map(self._manager.routes.reply_address, queues)
+        if not (admin.several or response.several):  # then they have such a header anyhow
+            size = multi_queue_size(several.addresses, admin, response)
+            several.keep(queues, packet[-size:])
+        return packet
 
     def _compose(
         self,
@@ -213,18 +236,14 @@ class Handover:
     ) -> None:
         manager, batch = self._manager, self._batch
         if isinstance(route, OutgoingQueue):
-            if delivery == TRANSACTIONAL:
-                confirmations = manager.confirmations
-                appended = manager.outgoing.append(
-                    route,
-                    key,
-                    packet,
-                    batch,
-                    confirm_by_s=confirmations.confirm_by_s(new),
-                    discard=confirmations.discards(new),
-                )
-            else:
-                appended = manager.outgoing.append(route, key, packet, batch)
+            if new is not self._times_of:
+                self._reckon(new, packet)
+            confirm_by_s, discard = (
+                self._confirmation if delivery == TRANSACTIONAL else (None, False)
+            )
+            appended = manager.outgoing.add(
+                route, key, packet, batch, self._reach_by_s, confirm_by_s, discard=discard
+            )
             kind = self._express if delivery == EXPRESS else self._to_send
             waiting = kind.get(route)
             if waiting is None:
@@ -248,9 +267,29 @@ class Handover:
             if position is not None and position[0]:
                 told.positions.append(position[1])
 
+    def _reckon(self, new: NewMessage, packet: Packet) -> None:
+        """Times that are the same for all copies of a message."""
+        manager = self._manager
+        self._times_of = new
+        self._reach_by_s = manager.clock.deadline_s(reach_time_s(head_of(packet)))
+        self._confirmation = (
+            manager.confirmations.confirm_by_s(new),
+            manager.confirmations.discards(new),
+        )
+
     def _tell_of(self, route: Route, delivery: int) -> Event:
         """What is told of the messages that go this way, until one goes another."""
-        self._told = sent_to(self._manager, route, delivery, self._transaction)
+        told = self._told
+        if told is None or self._told_delivery != delivery or not self._in_copies:
+            self._told = sent_to(self._manager, route, delivery, self._transaction)
+        else:  # as one that was just begun: a thousand times with a thousand queues
+            self._told = self._manager.recorder.beside(
+                told,
+                queue=route.destination if isinstance(route, OutgoingQueue) else route.name,
+                sequence_id=route.sequence.sequence_id
+                if isinstance(route, OutgoingQueue) and delivery == TRANSACTIONAL
+                else 0,
+            )
         self._told_route, self._told_delivery = route, delivery
         return self._told
 

@@ -235,6 +235,24 @@ class Outgoing:
         been under way for a time.
         """
         self.release()  # a commit is due anyway
+        if queue.for_others:
+            expires_at_s = deadline_s
+        else:
+            expires_at_s = self._manager.clock.deadline_s(reach_time_s(head_of(packet)))
+        return self.add(queue, key, packet, batch, expires_at_s, confirm_by_s, discard=discard)
+
+    def add(
+        self,
+        queue: OutgoingQueue,
+        key: int,
+        packet: Packet,
+        batch: Batch,
+        expires_at_s: int | None,
+        confirm_by_s: int | None,
+        *,
+        discard: bool,
+    ) -> Appended:
+        """The same, where all is known; `release` was called for the batch."""
         if not queue.bytes:
             queue.may_be_misdated = False
         queue.grow(len(packet))
@@ -242,10 +260,6 @@ class Outgoing:
             head, part = packet, None
         else:
             head, part = packet.head, part_of(packet)
-        if queue.for_others:
-            expires_at_s = deadline_s
-        else:
-            expires_at_s = self._manager.clock.deadline_s(reach_time_s(head))
         if key < TRANSACTIONAL_FIRST:
             queue.others += 1
             if is_express(head):

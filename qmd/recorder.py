@@ -433,6 +433,21 @@ class Recorder:
                 reason=reason,
             )
 
+    def beside(self, event: Event, *, queue: str, sequence_id: int) -> Event:
+        """An event of this turn and its batch as that one, of messages of another queue."""
+        other = Event(
+            kind=event.kind,
+            at_ms=event.at_ms,
+            source=event.source,
+            numbers=[],
+            queue=queue,
+            sequence_id=sequence_id,
+            transaction=event.transaction,
+            delivery=event.delivery,
+        )
+        self._manager.storage.batch.mention(other)
+        return other
+
     def _begin(self, batch: Batch, key: _Key, now: float) -> Event:
         kind = key[0]
         rank = _RANK[kind]

@@ -199,7 +199,22 @@ class Sending:
             - routes[0].address.size
             for delivery in (RECOVERABLE, TRANSACTIONAL)
         }
+        elsewhere = new.delivery
+        if in_transaction:
+            elsewhere = TRANSACTIONAL
+        elif elsewhere == AUTOMATIC:
+            elsewhere = RECOVERABLE
+        largest = PACKET_BYTES_MAX - sizes[max(elsewhere, RECOVERABLE)]
         for index, (target, route) in enumerate(zip(several.targets, routes, strict=True)):
+            if (
+                isinstance(route, OutgoingQueue)
+                and not new.dead_letter_queue
+                and route.address.size <= largest
+                and route.sequence.next_number < NUMBER_MAX // 2
+            ):  # the usual case, a thousand times: nothing can be wrong with it
+                needed.bytes += PACKET_BYTES_MAX - largest + route.address.size
+                deliveries.append(elsewhere)
+                continue
             try:
                 delivery = self._delivery_of_copy(
                     route, new.delivery, in_transaction=in_transaction
@@ -215,6 +230,8 @@ class Sending:
             ):
                 misfits.add(index)
             deliveries.append(delivery)
+        if elsewhere == EXPRESS:
+            needed.express = True
         shared = min(sizes.values()) - HEAD_BYTES_MAX
         needed.stored_bytes += max(shared, 0) + HEAD_BYTES_MAX * len(routes)
         return Copies(several, routes, deliveries, frozenset(misfits))
