@@ -421,6 +421,7 @@ class Outgoing:
             # An ack for an earlier pass: how many rows it releases, only the disk knows.  Those
             # that were counted already have to be gone by then.
             self.release()
+            queue.known_to_disk = max(queue.known_to_disk, last & LOOKUP_MASK)
             batch = self._manager.storage.batch
             peer = queue.link.peer
 
@@ -472,10 +473,10 @@ class Outgoing:
         releasable, self._releasable = self._releasable, {}
         for queue, messages in releasable.items():
             base = queue.id << LOOKUP_BITS
-            self._manager.confirmations.arrived(
-                queue, messages, TRANSACTIONAL_FIRST, messages[-1].key
-            )
-            batch.delete_outgoing_range(base | TRANSACTIONAL_FIRST, base | messages[-1].key)
+            # From the beginning, with what was dying: it has arrived after all.
+            first = max(TRANSACTIONAL_FIRST, queue.known_to_disk + 1)
+            self._manager.confirmations.arrived(queue, messages, first, messages[-1].key)
+            batch.delete_outgoing_range(base | first, base | messages[-1].key)
             # Whatever is appended from here on is in this batch or a later one.
             self._released(queue, messages)
         for callback in self._when_released:

@@ -142,6 +142,8 @@ class OutgoingQueue(Measured):
         self._express_deadlines = Deadlines()
         self.in_flight: dict[int, Packet] = {}  # recoverable, on the session, by key
         self.transmitted: deque[InFlight] = deque()
+        # Acknowledged in order up to this key by what only the disk could count: it does so itself.
+        self.known_to_disk = 0
         self.resent_count = 0
         self.handed_first, self.handed_again = Handed(), Handed()
         self.why_again = "its queue manager was started"  # what began the pass

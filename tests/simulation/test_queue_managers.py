@@ -14,12 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from qmd.outgoing_queue import TRANSACTIONAL_FIRST, InFlight
 from tests.simulation import vfs
 from tests.simulation.__main__ import regressions
 from tests.simulation.applications import Queue
 from tests.simulation.crew import live_all
+from tests.simulation.disk import PowerLoss
 from tests.simulation.draw import KNOBS
 from tests.simulation.life import live
+from tests.simulation.oracle import Totals, examine
 from tests.simulation.stage import Stage
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -183,3 +186,32 @@ def test_a_queue_that_is_deleted_and_made_again_does_not_take_a_message_twice():
 
         assert stage.bodies("bert", "orders") == [b"3"]
         assert stage.outgoing("anna") == {ORDERS: 0}
+
+
+def test_what_only_the_disk_knows_to_be_acknowledged_is_not_swept_away_with_what_follows():
+    """Two order acks in one commit: the first speaks of what an earlier pass sent, the second of
+    what this one did.  The rows of the second were deleted from the beginning of the sequence."""
+    with Stage("anna", "bert") as stage:
+        stage.host("bert").lose_power(PowerLoss.NONE, back_after_s=None)
+        for body in (b"1", b"2"):
+            stage.act("anna", lambda qm, body=body: qm.send(ORDERS, body, delivery="transactional"))
+        host = stage.host("anna")
+        (queue,) = host.manager.outgoing.queues
+        sequence = queue.sequence
+
+        def hear() -> None:
+            now = host.daemon.loop.time()
+            sequence._highest_transmitted = 2  # before a start
+            hear_of = host.manager.outgoing.acknowledged
+            hear_of(None, queue, sequence.sequence_id, 1, now)
+            key, size = TRANSACTIONAL_FIRST | 2, queue.bytes // 2
+            queue.transmitted.append(InFlight(2, key, size, 2, confirms=False))
+            hear_of(None, queue, sequence.sequence_id, 2, now)
+
+        host.daemon.loop.call_soon(hear)
+        stage.wait(5.0)
+
+        found = examine(host.disk.image(durable=False), "anna", with_log=True)
+        assert found.contradictions == []
+        assert (queue.messages, queue.bytes) == (0, 0)
+        assert found.outgoing == {ORDERS: Totals(0, 0)}
