@@ -41,6 +41,7 @@ class Queue:
     name: str
     transactional: bool
     quota_bytes: int | None = None
+    journal: bool = False  # what is received from it is kept there
 
     @property
     def key(self) -> str:
@@ -56,6 +57,7 @@ class Kind:
     fate: Fate = Fate.RECEIVED
     lifetime_s: int | None = None  # to reach the queue
     receive_within_s: int | None = None
+    keeps: bool = False  # its queue has a journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,7 @@ class Writer:
             fate=kind.fate,
             wants_dead_letter=habits.dead_letter is not False,
             wants_journal=habits.journal,
+            is_kept=kind.keeps,
             request=request,
             lives=self._oracle.lives(self.host.name, destination.host),
         )
@@ -222,10 +225,19 @@ class Reader:
     """Receives from one queue for ever.  `way`: "take", "receive" or "each"."""
 
     def __init__(
-        self, host: Host, queue: Queue, oracle: Oracle, *, way: str, batch: int, pause_s: float
+        self,
+        host: Host,
+        queue: Queue,
+        oracle: Oracle,
+        *,
+        way: str,
+        batch: int,
+        pause_s: float,
+        rejects: float = 0.0,
     ) -> None:
         self.host = host
         self.queue = queue
+        self._rejects = rejects  # so often it will not have what it took
         self._oracle = oracle
         self._random = host.world.random
         self._way = way
@@ -265,8 +277,11 @@ class Reader:
     # Each way returns whether there was anything.
 
     async def _take(self, client: QueueManager) -> bool:
+        return await self._take_from(client, self.queue.name, self._wait_s)
+
+    async def _take_from(self, client: QueueManager, name: str, wait_s: float) -> bool:
         life = self.host.daemon_life
-        taken = await client.take(self.queue.name, self._batch, timeout_s=self._wait_s)
+        taken = await client.take(name, self._batch, timeout_s=wait_s)
         if not taken:
             return False
         if self._pause_s:
@@ -276,13 +291,18 @@ class Reader:
             return True
         numbers = _numbers(taken.messages)
         self._oracle.removing(numbers)
+        is_unwanted = self._random.random() < self._rejects
         try:
-            await taken.remove()
+            await (taken.reject("not wanted") if is_unwanted else taken.remove())
         except (QueueManagerError, NotConnected):
             self._oracle.not_removed(numbers)  # otherwise nobody knows
         else:
             self._oracle.not_removed(numbers)
-            self._received(taken.messages, life)
+            if is_unwanted:
+                self.host.world.happened("messages rejected", self.host.name)
+                self._oracle.rejected(self.host.name, numbers)
+            else:
+                self._received(taken.messages, life)
         return True
 
     async def _receive(self, client: QueueManager) -> bool:
@@ -329,6 +349,29 @@ class Reader:
             assert number is not None
             host.world.note("received", host.name, number)
             self._oracle.received(host.name, self.queue.key, number, life)
+
+
+class Sorter(Reader):
+    """Moves what comes to a subqueue, and takes it there; or moves it back, and begins again."""
+
+    has_sorted = True  # perhaps, by an earlier life
+
+    async def _take(self, client: QueueManager) -> bool:
+        name, sorted_name = self.queue.name, f"{self.queue.name};sorted"
+        moved = await client.move(name, sorted_name, limit=self._random.randint(1, self._batch))
+        if moved.messages:
+            self.has_sorted = True
+            self.host.world.happened("messages moved", self.host.name)
+            if self._random.random() < 0.1:
+                await client.move(sorted_name, name)
+                return True
+        if self.has_sorted:
+            try:
+                if await self._take_from(client, sorted_name, 0.0):
+                    return True
+            except QueueManagerError:  # there is none: the disk was replaced, or nothing came yet
+                self.has_sorted = False
+        return bool(await client.peek(name, timeout_s=self._wait_s))
 
 
 class Mover:
@@ -427,6 +470,7 @@ class Mover:
             fate=destination.kind.fate,
             wants_dead_letter=True,
             wants_journal=False,
+            is_kept=destination.kind.keeps,
             request=request,
             lives=self._oracle.lives(self.host.name, destination.host),
         )
@@ -476,7 +520,10 @@ class Operator:
                 continue
             with contextlib.suppress(QueueExists):
                 await client.create_queue(
-                    queue.name, transactional=queue.transactional, quota_bytes=queue.quota_bytes
+                    queue.name,
+                    transactional=queue.transactional,
+                    quota_bytes=queue.quota_bytes,
+                    journal=queue.journal,
                 )
 
     async def _obey(self, client: QueueManager) -> None:

@@ -98,6 +98,7 @@ class SimulatedDisk:
         self.faults: dict[Fault, tuple[int, int]] = {}  # (from which act on, how often)
         self.faults_met = 0
         self._capacity_bytes: int | None = None
+        self.was_full = False  # once, perhaps
         self._digest: int | None = None
 
     # What makes a difference to each act.
@@ -119,6 +120,7 @@ class SimulatedDisk:
     @capacity_bytes.setter
     def capacity_bytes(self, size: int | None) -> None:
         self._capacity_bytes = size
+        self.was_full = self.was_full or size is not None
         self._has_changed()
 
     @property

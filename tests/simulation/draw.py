@@ -21,6 +21,7 @@ from tests.simulation.applications import (
     Operator,
     Queue,
     Reader,
+    Sorter,
     Writer,
 )
 from tests.simulation.loop import Clock
@@ -51,6 +52,16 @@ QUEUES = (
     Queue("scratch_orders", True),  # likewise
     Queue("work", True),  # is read in transactions that send on what they read
 )
+# Some worlds have these as well.
+SOME = 0.3
+QUEUES_OF_SOME = (
+    Queue("audited", True, journal=True),
+    Queue("audited_news", False, journal=True),
+    Queue("sorted", True),  # is moved to a subqueue before it is read
+    Queue("sorted_news", False),
+    Queue("picky", True),  # its readers reject what they do not like
+    Queue("picky_news", False),
+)
 # Where messages go, how, and how they end; those that come first come often.
 KINDS = (
     *(Kind("orders", "transactional"),) * 4,
@@ -69,6 +80,12 @@ KINDS = (
     Kind("scratch", "express", Fate.UNCERTAIN),
     Kind("scratch_orders", "transactional", Fate.UNCERTAIN),
     *(Kind("work", "transactional"),) * 4,
+    *(Kind("audited", "transactional", keeps=True),) * 3,
+    *(Kind("audited_news", "recoverable", keeps=True),) * 3,
+    *(Kind("sorted", "transactional"),) * 3,
+    *(Kind("sorted_news", "recoverable"),) * 3,
+    *(Kind("picky", "transactional", Fate.PERHAPS),) * 2,
+    *(Kind("picky_news", "recoverable", Fate.PERHAPS),) * 2,
     Kind("missing", "transactional", Fate.REFUSED),
     Kind("missing", "recoverable", Fate.REFUSED),
     Kind("orders", "recoverable", Fate.REFUSED),
@@ -124,6 +141,11 @@ class DrawnWorld:
         }
         if source.random() < 0.2:
             self.world.network.on_open = self.begin_near_the_wrap
+        self.queues = QUEUES + tuple(
+            queue for queue in QUEUES_OF_SOME if source.random() < SOME and not self.is_long
+        )
+        names = {queue.name for queue in self.queues} | {"missing"}
+        self.kinds = [kind for kind in KINDS if kind.queue in names]
         for name in ("anna", "bert", "carl")[: source.choice((2, 2, 3))]:
             self.world.add_host(
                 name,
@@ -156,10 +178,10 @@ class DrawnWorld:
         for host in hosts:
             host.interface.is_fenced = True
             operator = story.operators[host.name] = Operator(
-                host, list(QUEUES), pace_s=0.25 * self.patience
+                host, list(self.queues), pace_s=0.25 * self.patience
             )
             host.programs["operator"] = operator.run
-            for queue in QUEUES:
+            for queue in self.queues:
                 if queue.name == "work":
                     self._add_mover(story, host, queue, hosts)
                 else:
@@ -178,11 +200,14 @@ class DrawnWorld:
 
     def _add_reader(self, story: Story, host: Host, queue: Queue) -> None:
         source = self.random
-        reader = Reader(
+        is_picky, is_sorted = queue.name.startswith("picky"), queue.name.startswith("sorted")
+        ways = ("take",) if is_picky or is_sorted else ("take", "take", "receive", "each")
+        reader = (Sorter if is_sorted else Reader)(
             host,
             queue,
             story.oracle,
-            way=source.choice(("take", "take", "receive", "each")),
+            way=source.choice(ways),
+            rejects=0.3 if is_picky else 0.0,
             batch=source.choice((20, 100) if self.is_busy else (1, 5, 50)),
             pause_s=source.choice((0.0, 0.05) if self.is_busy else (0.0, 0.0, 0.0, 0.05, 1.0)),
         )
@@ -192,7 +217,7 @@ class DrawnWorld:
 
     def _add_mover(self, story: Story, host: Host, queue: Queue, hosts: list[Host]) -> None:
         source = self.random
-        kinds = [kind for kind in KINDS if kind.delivery == "transactional"]
+        kinds = [kind for kind in self.kinds if kind.delivery == "transactional"]
         kinds = [kind for kind in kinds if kind.fate is Fate.RECEIVED and kind.queue != queue.name]
         name = f"reader-{queue.name}"
         mover = Mover(
@@ -251,9 +276,10 @@ class DrawnWorld:
         return ends[0], ends[1]
 
     def _destination(
-        self, source_host: Host, host: Host, kinds: Sequence[Kind] = KINDS
+        self, source_host: Host, host: Host, kinds: Sequence[Kind] = ()
     ) -> Destination:
         source = self.random
+        kinds = kinds or self.kinds
         kind = source.choice(kinds)
         while kind.fate is Fate.REFUSED and host is source_host:
             kind = source.choice(kinds)  # an application here would be refused at once

@@ -16,7 +16,7 @@ from protocol.identifiers import guid_text
 from tests.simulation.applications import Facts, Mover, Operator, Reader, Writer
 from tests.simulation.books import check_against, check_sums, is_up_to_date
 from tests.simulation.disk import PowerLoss
-from tests.simulation.draw import QUEUES, DrawnWorld
+from tests.simulation.draw import DrawnWorld
 from tests.simulation.isolation import isolated, one_source, turned
 from tests.simulation.loop import Stuck
 from tests.simulation.mischief import Mischief
@@ -70,10 +70,15 @@ class Story:
 
     def __init__(self, draw: DrawnWorld) -> None:
         self.world = world = draw.world
-        self.oracle = Oracle(world.fail, lambda name: world.hosts[name].daemon_life)
+        self.oracle = Oracle(
+            world.fail,
+            life_of=lambda name: world.hosts[name].daemon_life,
+            was_full=lambda name: world.hosts[name].disk.was_full,
+        )
         self.operators: dict[str, Operator] = {}
         self.writers: list[Writer] = []
         self.readers: list[Reader | Mover] = []
+        self._queue_names = [queue.name for queue in draw.queues]
         draw.populate(self)
         self.mischief = Mischief(
             world,
@@ -216,7 +221,7 @@ class Story:
         verb = random.choice(("pause", "resume", "resume", "kick", "peek", "purge", "delete"))
         scratch = random.choice(("scratch", "scratch_orders"))
         if verb == "peek":
-            orders.append((verb, random.choice(QUEUES).name))
+            orders.append((verb, random.choice(self._queue_names)))
         elif verb == "purge":
             orders.append((verb, scratch))
         elif verb == "delete":
@@ -303,7 +308,7 @@ class Story:
         return [
             f"{queue}@{name} has {totals.messages}"
             for queue, totals in queues.items()
-            if queue in read and totals.messages
+            if totals.messages and queue.removesuffix(";sorted") in read  # but not in journals
         ] + [
             f"{name} has {totals.messages} for {destination}"
             for destination, totals in outgoing.items()

@@ -29,6 +29,7 @@ from tests.stored_packets import packets
 
 _MARK = re.compile(rb"<message (\d+)>")
 _LOOKUP_BITS = 48
+_COPIES = ("journal", "kept")  # that say nothing of where the message is
 _KINDS = {
     "system$;deadletter": "dead",
     "system$;deadxact": "dead",
@@ -70,6 +71,8 @@ class Sent:
     wants_journal: bool
     request: int
     lives: tuple[int, int]  # of the two daemons, when it was sent
+    is_kept: bool = False  # in the journal of its queue, when it is received from there
+    rejected_in: int | None = None  # in this life of the target's disk somebody rejected it
     confirmed: bool = False
     refused: bool = False  # the queue manager said that it was not sent
     received: list[int | None] = field(default_factory=list)  # in this life of the target's daemon
@@ -88,11 +91,12 @@ class Transaction:
 class Place(NamedTuple):
     """Where a message lies: in a `queue` of `host`, or on its way ("outgoing").
 
-    "awaiting": a copy at its source, which wants to hear what became of it.
+    "awaiting": a copy at its source, which wants to hear what became of it.  "journal" and "kept":
+    copies in the journal of its source, and in that of its queue.
     """
 
     host: str
-    kind: str  # "queue", "dead", "journal", "outgoing", "awaiting"
+    kind: str  # "queue", "dead", "journal", "kept", "outgoing", "awaiting"
     queue: str
 
 
@@ -115,11 +119,18 @@ class Oracle:
     """`fail` is called with a sentence for each broken promise.
 
     `life_of` tells how often a host's daemon has died: what was in its memory is then gone.
+    `was_full`: whether its disk ever was, when no copies are kept.
     """
 
-    def __init__(self, fail: Callable[[str], None], life_of: Callable[[str], int]) -> None:
+    def __init__(
+        self,
+        fail: Callable[[str], None],
+        life_of: Callable[[str], int],
+        was_full: Callable[[str], bool] = lambda name: False,
+    ) -> None:
         self._fail = fail
         self._life_of = life_of
+        self._was_full = was_full
         self._last_number = 0
         self._last_request = 0
         self.messages: dict[int, Sent] = {}
@@ -162,11 +173,18 @@ class Oracle:
         for number in numbers:
             self.messages[number].removals_in_doubt -= 1
 
+    def rejected(self, host: str, numbers: list[int]) -> None:
+        """An application was told that nobody will see them again."""
+        for number in numbers:
+            self.messages[number].rejected_in = self.disk_lives[host]
+
     def received(self, host: str, queue: str, number: int, life: int | None) -> None:
         message = self.messages.get(number)
         if message is None:
             self._fail(f"message {number} was received and never sent")
             return
+        if message.rejected_in == self.disk_lives[host] and message.delivery != "express":
+            self._fail(f"message {number} was received after it had been rejected")
         if (host, queue) != (message.target, message.queue):
             self._fail(f"message {number} for {message.target} came to {queue}@{host}")
         if message.refused:
@@ -257,7 +275,9 @@ class Oracle:
         done = [bool(message.received or places[message.number]) for message in sent]
         back = [
             # A copy of what was received is kept in the journal of its source.
-            bool(message.received or any(each.kind != "journal" for each in places[message.number]))
+            bool(
+                message.received or any(each.kind not in _COPIES for each in places[message.number])
+            )
             for message in taken
         ]
         if any(done) and (not all(done) or any(back)):
@@ -279,7 +299,7 @@ class Oracle:
             return False
         return not (
             message.received
-            or any(place.kind != "journal" for place in places)
+            or any(place.kind not in _COPIES for place in places)
             or message.removals_in_doubt
             or message.may_be_lost
             or message.fate is Fate.UNCERTAIN
@@ -301,8 +321,12 @@ class Oracle:
             self._fail(f"message {number} is in two queues: {places}")
         for place in places:
             expected = (message.target, message.queue)
-            if place.kind == "queue" and (place.host, place.queue) != expected:
+            base = place.queue.partition(";")[0]  # it may have been moved to a subqueue
+            if place.kind == "queue" and (place.host, base) != expected:
                 self._fail(f"message {number} for {expected} is in {place}")
+        if message.rejected_in == disk_life and kinds["queue"] and message.delivery != "express":
+            self._fail(f"message {number} was rejected, and is in its queue again")
+        self._check_kept(message, kinds, disk_life)
         if message.refused and places:
             self._fail(f"message {number} is in {places}, and its sender was told it is not sent")
         if message.fate is Fate.RECEIVED and kinds["dead"]:
@@ -320,6 +344,20 @@ class Oracle:
             self._fail(f"message {number} was not delivered: {places}")
         if at_the_end and kinds["awaiting"] and not self.disk_lives.total():
             self._fail(f"nobody told the source what became of message {number}: {places}")
+
+    def _check_kept(self, message: Sent, kinds: Counter[str], disk_life: int) -> None:
+        """What is received is copied to its queue's journal, in the commit that removes it."""
+        number = message.number
+        if kinds["kept"] and not message.is_kept:
+            self._fail(f"message {number} is in the journal of a queue that has none")
+        if message.delivery == "express":
+            return
+        if kinds["kept"] and kinds["queue"]:
+            self._fail(f"message {number} is in the journal of its queue, and still in the queue")
+        is_here = (number, disk_life) in self._repeated
+        may_lack_it = message.may_be_lost or self._was_full(message.target)
+        if message.is_kept and is_here and not kinds["kept"] and not may_lack_it:
+            self._fail(f"message {number} was received, and is not in the journal of its queue")
 
     def _misses_in_journal(self, message: Sent, copies: int) -> bool:
         """A message for elsewhere is kept here when it has arrived there, a transactional one when
@@ -407,7 +445,7 @@ def _read(database: sqlite3.Connection, host: str) -> Found:
         queues[name] = _plus(queues[name], packet)
         number = marked(packet)
         if number is not None:
-            places[number].append(Place(host, _KINDS.get(name, "queue"), name))
+            places[number].append(Place(host, _kind(name), name))
     names = dict(database.execute("SELECT id, destination FROM outgoing_queue"))
     outgoing = {name: Totals(0, 0) for name in names.values()}
     for key, packet in packets(database, "outgoing"):
@@ -423,6 +461,10 @@ def _read(database: sqlite3.Connection, host: str) -> Found:
         if number is not None:
             places[number].append(Place(host, "awaiting", names[key]))
     return Found(places, queues, outgoing, awaiting)
+
+
+def _kind(queue: str) -> str:
+    return _KINDS.get(queue) or ("kept" if queue.endswith(";journal") else "queue")
 
 
 def _plus(totals: Totals, packet: bytes) -> Totals:
