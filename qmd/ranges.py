@@ -12,6 +12,7 @@ from functools import partial
 from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from protocol import parse_user_message, properties_offset
 from protocol.errors import ProtocolError
@@ -24,7 +25,7 @@ from storage import reservations
 from storage.damaged import is_whole
 from storage.keys import ARRIVAL_MAX, LOOKUP_MASK, TRANSACTIONAL_LEVEL
 from storage.messages import MessageRow
-from storage.reservations import RangeRow
+from storage.reservations import Plain, RangeRow
 
 if TYPE_CHECKING:
     import sqlite3
@@ -41,7 +42,8 @@ _PROPERTIES_BYTES = 56  # [MS-MQMQ] 2.2.19.3: label, extension and body follow
 #: ones of messages.
 _DENSE = 0.5
 
-Page = tuple[list[RangeRow], bool]
+Page = tuple[list[Plain], bool]
+_POSITION, _KEY, _EXPIRES, _CHECKSUM, _PACKET = 0, 1, 3, -3, -1  # of a plain row
 
 
 class Ranges:
@@ -130,19 +132,20 @@ class Ranges:
                 bytes_max=bytes_max,
                 prefix=None if whole else HEAD_BYTES,
             )
-            end = found[-1].position if may_be_more else None
+            end = found[-1][_POSITION] if may_be_more else None
             broken: list[MessageRow] = []
             if whole:
-                for row in found:
-                    if not is_whole(row.packet, row.checksum):
-                        broken.append(_message_row(row))
+                broken = [
+                    _message_row(RangeRow._make(row))
+                    for row in found
+                    if crc32(row[_PACKET]) != row[_CHECKSUM]
+                    and not is_whole(row[_PACKET], row[_CHECKSUM])
+                ]
                 if broken:
                     keys = {row.key for row in broken}
-                    found = [row for row in found if row.key not in keys]
+                    found = [row for row in found if row[_KEY] not in keys]
             if now_s is not None:
-                found = [
-                    row for row in found if row.expires_at_s is None or row.expires_at_s >= now_s
-                ]
+                found = [row for row in found if row[_EXPIRES] is None or row[_EXPIRES] >= now_s]
             if express:
                 within = until if end is None else end
                 found += [
@@ -153,9 +156,9 @@ class Ranges:
                 ]
                 found.sort(key=itemgetter(0))
             if matches is not None:
-                found = [row for row in found if matches(_stored(row))]
+                found = [row for row in found if matches(_stored(RangeRow._make(row)))]
             if not bodies:
-                found = [_without_body(row) for row in found]
+                found = [_without_body(RangeRow._make(row)) for row in found]
             return _columns(found, end, until), broken
 
         rows, broken = await self._manager.storage.read(look)
@@ -238,21 +241,24 @@ def _matches(wanted: Filter) -> Matches:
     return matches
 
 
-def _columns(rows: Sequence[RangeRow], end: int | None, until: int) -> Rows:
+def _columns(rows: Sequence[Plain], end: int | None, until: int) -> Rows:
     """Straight from the rows: one pass for each column, none for each message."""
     if not rows:
         none = b""
         return Rows(0, end, until, none, none, none, none, none, none, bytes(4), none)
     positions, keys, arrived, expires, reasons, aborts, moves, *_, packets = zip(*rows, strict=True)
     offsets = array("i", accumulate(map(len, packets), initial=0))
+    never = all(each is None for each in expires)
     return Rows(
         len(rows),
         end,
         until,
         _longs(positions),
-        _longs(key & LOOKUP_MASK for key in keys),
+        _longs([key & LOOKUP_MASK for key in keys]),
         _longs(arrived),
-        _longs(-1 if each is None else each for each in expires),
+        b"\xff" * (8 * len(rows))
+        if never
+        else _longs([-1 if each is None else each for each in expires]),
         _ints(aborts),
         _ints(moves),
         _little(offsets).tobytes(),

@@ -54,6 +54,9 @@ class RangeRow(NamedTuple):
     packet: bytes
 
 
+#: A `RangeRow` that has no names yet: they cost as much as the row itself.
+Plain = tuple[Any, ...]
+
 _QUEUE_COLUMNS = ", ".join(ReaderQueueRow._fields)
 _MESSAGE_COLUMNS = (
     "m.arrived_at_ms, m.expires_at_s, m.reason, m.abort_count, m.move_count, m.checksum, m.part_id"
@@ -260,7 +263,7 @@ def reserved_page(
     rows_max: int,
     bytes_max: int,
     prefix: int | None = None,
-) -> tuple[list[RangeRow], bool]:
+) -> tuple[list[Plain], bool]:
     """The next messages of a reserved range, and whether there may be more of it.
 
     `prefix`: only so many bytes of each packet.
@@ -271,7 +274,7 @@ def reserved_page(
         " ORDER BY r.id LIMIT ?",
         (*_range(reader_queue_id, after, until), rows_max),
     )
-    return _take(db, map(RangeRow._make, rows), rows_max, bytes_max, prefix)
+    return _take(db, _in_chunks(rows, bytes_max), rows_max, bytes_max, prefix)
 
 
 def arrival_page(
@@ -283,11 +286,29 @@ def arrival_page(
     rows_max: int,
     bytes_max: int,
     prefix: int | None = None,
-) -> tuple[list[RangeRow], bool]:
+) -> tuple[list[Plain], bool]:
     """The next messages of a queue by arrival, whoever has them; and whether there may be more."""
     columns = f"key & {ARRIVAL_MAX}, key, {_MESSAGE_COLUMNS}, {_packet(prefix)}"
-    rows = _by_arrival(db, columns, queue_id, after, until, key_at=1)
-    return _take(db, map(RangeRow._make, rows), rows_max, bytes_max, prefix)
+    scans = _scans(db, columns, queue_id, after, until)
+    if len(scans) == 1:
+        return _take(db, _in_chunks(scans[0], bytes_max), rows_max, bytes_max, prefix)
+    rows = ([row] for row in _merged(scans, key_at=1))
+    return _take(db, rows, rows_max, bytes_max, prefix)
+
+
+_CHUNK_ROWS = 1024
+
+
+def _in_chunks(rows: sqlite3.Cursor, bytes_max: int) -> Iterator[list[Plain]]:
+    """As many rows at once as are about to fit; a few at first."""
+    size = count = 0
+    wanted = 16
+    while chunk := rows.fetchmany(wanted):
+        yield chunk
+        count += len(chunk)
+        size += sum(len(row[-1]) for row in chunk)
+        left = max(bytes_max - size, 0) * count // max(size, 1)
+        wanted = max(min(left, _CHUNK_ROWS, 4 * wanted), 1)
 
 
 def _packet(prefix: int | None) -> str:
@@ -296,23 +317,35 @@ def _packet(prefix: int | None) -> str:
 
 def _take(
     db: sqlite3.Connection,
-    rows: Iterator[RangeRow],
+    chunks: Iterator[list[Plain]],
     rows_max: int,
     bytes_max: int,
     prefix: int | None,
-) -> tuple[list[RangeRow], bool]:
+) -> tuple[list[Plain], bool]:
     """One always."""
-    found: list[RangeRow] = []
+    found: list[Plain] = []
     size = 0
-    for row in rows:
-        if row.part_id is not None and (prefix is None or len(row.packet) < prefix):
-            whole = shared_parts.whole(db, row)
-            row = whole._replace(packet=whole.packet[:prefix])
-        found.append(row)
-        size += len(row.packet)
-        if size >= bytes_max or len(found) == rows_max:
-            return found, True
+    for chunk in chunks:
+        if any(row[-2] is not None for row in chunk):
+            chunk = [_with_part(db, row, prefix) for row in chunk]
+        added = sum(len(row[-1]) for row in chunk)
+        if size + added < bytes_max and len(found) + len(chunk) < rows_max:
+            found += chunk
+            size += added
+            continue
+        for row in chunk:
+            found.append(row)
+            size += len(row[-1])
+            if size >= bytes_max or len(found) == rows_max:
+                return found, True
     return found, False
+
+
+def _with_part(db: sqlite3.Connection, row: Plain, prefix: int | None) -> Plain:
+    if row[-2] is None or (prefix is not None and len(row[-1]) >= prefix):
+        return row
+    whole = shared_parts.whole(db, RangeRow._make(row))
+    return whole._replace(packet=whole.packet[:prefix])
 
 
 def bounds(db: sqlite3.Connection, queue_id: int, after: int, until: int) -> tuple[int, int] | None:
@@ -347,26 +380,30 @@ def arrivals(db: sqlite3.Connection, queue_id: int, after: int, until: int) -> l
 
 
 def _by_arrival(
-    db: sqlite3.Connection,
-    columns: str,
-    queue_id: int,
-    after: int,
-    until: int,
-    *,
-    key_at: int = 0,
-) -> Iterator[Any]:
-    """Rows of a queue from behind `after` to `until`: one scan for each level that there is."""
+    db: sqlite3.Connection, columns: str, queue_id: int, after: int, until: int
+) -> Iterator[Plain]:
+    """Rows of a queue from behind `after` to `until`; the first column is their key."""
+    return _merged(_scans(db, columns, queue_id, after, until), key_at=0)
+
+
+def _scans(
+    db: sqlite3.Connection, columns: str, queue_id: int, after: int, until: int
+) -> list[sqlite3.Cursor]:
+    """One for each level that there is."""
     statement = f"SELECT {columns} FROM message m WHERE key > ? AND key <= ? ORDER BY key"
-    scans = [
+    return [
         db.execute(
             statement,
             (message_key(queue_id, level, after), message_key(queue_id, level, until)),
         )
         for level in _levels(db, queue_id)
     ]
+
+
+def _merged(scans: list[sqlite3.Cursor], *, key_at: int) -> Iterator[Plain]:
     if len(scans) == 1:
         return iter(scans[0])
-    in_order: Callable[[Any], int] = lambda row: row[key_at] & ARRIVAL_MAX  # noqa: E731
+    in_order: Callable[[Plain], int] = lambda row: row[key_at] & ARRIVAL_MAX  # noqa: E731
     return merge(*scans, key=in_order)
 
 
