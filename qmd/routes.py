@@ -71,12 +71,16 @@ class Routes:
         )
 
     def find_outgoing(self, text: str) -> OutgoingQueue:
-        """The outgoing queue to a destination by any spelling.  Raises Refusal."""
+        """The outgoing queue to a destination by any spelling.  Raises Refusal, MustAsk."""
         try:
             name = parse_destination(text, local_host=".")
         except InvalidName as error:
-            raise Refusal("name_not_understood", f"{text!r} is no queue's name: {error}") from error
-        queue = self._manager.outgoing.find(name.key)
+            if not self._manager.resolver.names_entries(text):
+                raise Refusal(
+                    "name_not_understood", f"{text!r} is no queue's name: {error}"
+                ) from error
+            name = self.resolved(text).name  # that of a list or an alias
+        queue = self._manager.outgoing.find(name.key) or self._find_by_entry(text)
         if queue is None:
             raise Refusal(
                 "no_such_outgoing_queue",
@@ -84,6 +88,15 @@ class Routes:
                 "See `qmd outgoing list`; a queue appears with its first message.",
             )
         return queue
+
+    def _find_by_entry(self, text: str) -> OutgoingQueue | None:
+        """By a name that only a directory understands.  Raises Refusal, MustAsk."""
+        resolver = self._manager.resolver
+        if all(isinstance(each, SingleName) for each in resolver.parse(text)):
+            return None
+        found = self.resolved(text)
+        targets = found.targets
+        return self._manager.outgoing.find(targets[0].name.key) if len(targets) == 1 else None
 
     def queue_by_wire_name(self, wire_name: bytes) -> LocalQueue | None:
         """Our queue by its name in a packet; whatever way to us the name's host part says."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from protocol.identifiers import guid_text
-from qmd.client import Acknowledge, NoSuchQueue, connect
+from qmd.client import Acknowledge, DirectoryFailed, NoSuchQueue, QueueManager, connect
 from qmd.directory.file_format import parse
 from qmd.refusal import Refusal
 from tests.unit.qmd.managers import Host, Hosts, hosted, until
@@ -19,7 +19,7 @@ def directory_of(hosts: Hosts) -> Path:
 
 async def start(hosts: Hosts, name: str, **sections: Any) -> Host:
     file = directory_of(hosts)
-    if not file.exists():
+    if name == "a":
         file.write_text("# Written by a person.\n")
     directory = {"kind": "file", "file": file, "reload_s": 0.01} | sections.pop("directory", {})
     return await hosts.start(name, directory=directory, **sections)
@@ -141,6 +141,7 @@ async def test_a_message_to_a_public_queue_elsewhere_gets_there(hosts: Hosts) ->
     assert await b.receive(".\\orders") == [b"%d" % number for number in range(20)]
     (outgoing,) = [q for q in a.outgoing.queues if q.destination.startswith("PUBLIC=")]
     assert outgoing.link.guid == b.id
+    assert a.routes.find_outgoing("b\\orders") is outgoing
     await until(lambda: not outgoing.messages)
 
 
@@ -174,8 +175,8 @@ async def test_a_commit_waits_for_the_directory_too(hosts: Hosts) -> None:
     facts = await create_public(b, "orders", transactional=True)
     await a.directory.reload()  # type: ignore[attr-defined]
 
-    async with connect(a.socket) as qm, qm.transaction():
-        await qm.send("b\\orders", b"1")
+    async with connect(a.socket) as qm, qm.transaction() as transaction:
+        await transaction.send("b\\orders", b"1")
         a.resolver.forget()
 
     (outgoing,) = a.outgoing.queues
@@ -268,3 +269,60 @@ async def test_a_private_name_leads_to_a_computer_that_the_directory_knows(hosts
     await until(lambda: queue.messages)
     await b.settled()
     assert await b.receive("orders") == [b"1"]
+
+
+@hosted
+async def test_two_that_write_into_one_file_lose_nothing_of_each_other(hosts: Hosts) -> None:
+    a, b = await start(hosts, "a"), await start(hosts, "b")
+
+    await asyncio.gather(
+        *(create_public(host, f"q{number}") for host in (a, b) for number in range(10))
+    )
+
+    found = parse(directory_of(hosts).read_text(), directory_of(hosts))
+    assert sorted(entry.path for entry in found.queues.values()) == sorted(
+        f"{name}\\q{number}" for name in "ab" for number in range(10)
+    )
+
+
+@hosted
+async def test_a_directory_that_is_away_holds_up_nobody_who_does_not_need_it(hosts: Hosts) -> None:
+    a = await start(hosts, "a")
+    await a.create("orders")
+    directory_of(hosts).unlink()
+    b = await start(hosts, "b", directory={"file": hosts._folder / "never.toml"})
+    await b.create("orders")
+
+    async with connect(b.socket) as qm:
+        refused = await asyncio.gather(
+            qm.send("orders,a\\orders", b"both"), qm.send("orders", b"one"), return_exceptions=True
+        )
+
+    assert isinstance(refused[0], DirectoryFailed)
+    assert refused[0].code == "directory_away"
+    assert "element 2 of 2, a\\orders" in refused[0].text
+    assert await b.receive("orders") == [b"one"], "and nothing of the message to both"
+
+
+@hosted
+async def test_a_commit_to_a_public_queue_that_is_gone_aborts(hosts: Hosts) -> None:
+    a = await start(hosts, "a")
+    await a.create("orders", transactional=True)
+    await a.send("orders", b"before")
+    entry = f'[[machine]]\nname = "c"\nguid = "{guid_text(bytes(range(16)))}"\n'
+    directory_of(hosts).write_text(entry + "[[queue]]\npath = 'c\\orders'\n")
+    await a.directory.reload()  # type: ignore[attr-defined]
+
+    async def work(qm: QueueManager) -> None:
+        async with qm.transaction() as transaction:
+            await transaction.send("c\\orders", b"1")
+            assert await transaction.receive("orders") is not None
+            directory_of(hosts).write_text(entry)
+            await qm.directory.reload()
+
+    async with connect(a.socket) as qm:
+        with pytest.raises(NoSuchQueue):
+            await work(qm)
+
+    assert await a.receive("orders") == [b"before"], "it is back"
+    assert sum(queue.messages for queue in a.outgoing.queues) == 0
