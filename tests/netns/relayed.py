@@ -28,7 +28,6 @@ from benchmarks.pair import Daemon, ended_at_last, nothing_is_left, run
 from qmd.client import QueueManager, new_message
 from tests.netns.star import EVERYBODY, HOSTS, ROUTER, Star, why_not
 
-MULTIPLE = False
 BATCH = 50  # messages to lists, handed over at once: one commit
 QUIET_S = 0.5  # when all is settled: would a doubled message come?
 RECONNECT_S = 120.0
@@ -164,8 +163,7 @@ class World:
                 queues = self._chance.choice(LISTS)
                 destination = ",".join(self._name(source, queue) for queue in queues)
                 body = f"{source} {number} ".encode().ljust(BODY_BYTES, b".")
-                names = [destination] if MULTIPLE else destination.split(",")
-                batch += [new_message(name, body, delivery="transactional") for name in names]
+                batch.append(new_message(destination, body, delivery="transactional"))
                 for queue in queues:
                     self._expected[queue, source].append(number)
                 self.report.copies += len(queues)
