@@ -205,6 +205,7 @@ class Link:
 
     def kick(self) -> None:
         """Try at once, whatever the back-off says."""
+        self._manager.routing.ask_anew(self)
         for each in {self: None, **dict.fromkeys(self._manager.routing.carriers(self))}:
             each.retry.kick(self._manager.loop.time())
             if each._retry_timer is not None:

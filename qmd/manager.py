@@ -284,6 +284,7 @@ class QueueManager:
         """What was looked up may be wrong now."""
         self.resolver.forget()
         self.routes.forget()
+        self.routing.directory_changed()
 
     def next_message_number(self) -> int:
         """[MS-MQQB] 3.1.1.3 MessageIdOrdinal: 32 bits, each number once."""

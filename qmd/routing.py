@@ -187,17 +187,32 @@ class Routing:
             self._asking[guid] = manager.loop.create_task(self._ask(link, guid))
         return self._directory_ways.get(guid, ())
 
+    def directory_changed(self) -> None:
+        """What it said may be wrong now; what waits for a way asks anew."""
+        self._asked_until.clear()
+        for link in self._manager.peers.links:
+            if link.guid is not None and link.connection is None and link.has_work:
+                link.connect()
+
+    def ask_anew(self, link: Link) -> None:
+        """An operator wants to know it now."""
+        if link.guid is not None:
+            self._asked_until.pop(link.guid, None)
+
+    def _retry(self, link: Link) -> None:
+        if link.connection is None and link.has_work and not self._manager.stopping:
+            link.connect()
+
     async def _ask(self, link: Link, guid: bytes) -> None:
         manager = self._manager
         try:
             entries = await self._next_entries(guid)
-        except DirectoryAway as error:
-            log.info("route_not_known", queue_manager=guid_text(guid), reason=error.text)
-            return  # what was known before still holds
         except (DirectoryError, Refusal) as error:
+            # What was known before still holds.
             manager.log_limited(
                 "route_not_known", guid_text(guid), reason=error.text, code=error.code
             )
+            manager.loop.call_later(ROUTE_RETRY_S, self._retry, link)
             return
         finally:
             self._asking.pop(guid, None)

@@ -1,0 +1,137 @@
+"""Ways that the directory knows: several addresses, routing servers, gates between sites."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from protocol.identifiers import guid_text
+from qmd.frames import TRANSACTIONAL
+from qmd.outgoing_queue import OutgoingQueue
+from qmd.route_rules import parse_pattern
+from tests.unit.qmd.managers import Host, Hosts, hosted, until
+
+RELAY: dict[str, Any] = {"relay_for": (parse_pattern("127.0.0.0/8").network,)}
+
+
+def machine(host: Host, *addresses: str, **more: str) -> str:
+    named = ", ".join(f'"{each}"' for each in addresses or (f"127.0.0.1:{host.port}",))
+    rest = "".join(f"{key} = {value}\n" for key, value in more.items())
+    return (
+        f'[[machine]]\nname = "{host.name}"\nguid = "{guid_text(host.id)}"\n'
+        f"addresses = [{named}]\n{rest}\n"
+    )
+
+
+async def with_directory(hosts: Hosts, text: str, *running: Host, **sections: Any) -> list[Host]:
+    """The same hosts, with a directory file."""
+    file: Path = hosts._folder / "directory.toml"
+    await asyncio.to_thread(file.write_text, text)
+    directory = {"kind": "file", "file": file, "reload_s": 0.01}
+    return [
+        await hosts.restart(each, directory=directory, **sections.get(each.name, {}))
+        for each in running
+    ]
+
+
+def queue_of(a: Host, b: Host) -> OutgoingQueue:
+    (found,) = (each for each in a.outgoing.queues if guid_text(b.id) in each.destination)
+    return found
+
+
+async def private_name(b: Host) -> str:
+    orders = await b.create("orders", transactional=True)
+    return f"PRIVATE={guid_text(b.id)}\\{orders.id:08x}"
+
+
+@hosted
+async def test_of_several_addresses_the_next_one_is_tried_when_one_fails(hosts: Hosts) -> None:
+    a, b = await hosts.start("a"), await hosts.start("b")
+    name = await private_name(b)
+    text = machine(a) + machine(b, "127.0.0.1:1", f"127.0.0.1:{b.port}")
+    (a,) = await with_directory(hosts, text, a)
+
+    await a.send(name, b"1", b"2", delivery=TRANSACTIONAL)
+    await until(lambda: b.queue("orders").messages == 2)
+    await until(lambda: queue_of(a, b).messages == 0)
+
+    assert await b.receive("orders") == [b"1", b"2"]
+
+
+@hosted
+async def test_between_sites_messages_go_over_the_gates_and_acknowledgments_come_back(
+    hosts: Hosts,
+) -> None:
+    a, b = await hosts.start("a"), await hosts.start("b")
+    here, there = await hosts.start("here"), await hosts.start("there")
+    name = await private_name(b)
+    text = (
+        machine(a, sites='["one"]')
+        + machine(b, sites='["two"]')
+        + machine(here, sites='["one"]', routes="true")
+        + machine(there, sites='["two"]', routes="true")
+        + '[[site]]\nname = "one"\ngates = ["here"]\n'
+        + '[[site]]\nname = "two"\ngates = ["there"]\n'
+        + '[[link]]\nsites = ["one", "two"]\ncost = 3\n'
+    )
+    relays = {"here": {"routing": RELAY}, "there": {"routing": RELAY}}
+    a, here, there = await with_directory(hosts, text, a, here, there, **relays)
+
+    await a.send(name, b"1", b"2", delivery=TRANSACTIONAL)
+    await until(lambda: b.queue("orders").messages == 2)
+    await until(lambda: queue_of(a, b).messages == 0, "the order ack")
+    await until(lambda: not here.relaying.usage.bytes and not there.relaying.usage.bytes)
+
+    (first, _) = await b.peek("orders")
+    assert first.packet[60] & 0x1F == 2  # hops
+    assert a.peers.connection_to(b.id) is None
+    assert queue_of(a, b).link.via == guid_text(here.id)
+
+
+@hosted
+async def test_an_in_routing_server_is_passed_and_another_tried_when_it_is_away(
+    hosts: Hosts,
+) -> None:
+    a, b, server = await hosts.start("a"), await hosts.start("b"), await hosts.start("server")
+    dead = await hosts.start("dead")
+    name = await private_name(b)
+    text = (
+        machine(a, sites='["one"]')
+        + machine(b, sites='["one"]', in_routers='["dead", "server"]')
+        + machine(server, sites='["one"]', routes="true")
+        + machine(dead, "127.0.0.1:1", sites='["one"]', routes="true")
+        + '[[site]]\nname = "one"\n'
+    )
+    a, server = await with_directory(hosts, text, a, server, server={"routing": RELAY})
+
+    await a.send(name, b"1", delivery=TRANSACTIONAL)
+    await until(lambda: b.queue("orders").messages == 1)
+    await until(lambda: queue_of(a, b).messages == 0, "the order ack")
+    await until(lambda: not server.relaying.usage.bytes)
+
+    assert server.relaying.relayed_count >= 1
+
+
+@hosted
+async def test_without_a_way_in_the_directory_messages_wait_until_there_is_one(
+    hosts: Hosts,
+) -> None:
+    a, b = await hosts.start("a"), await hosts.start("b")
+    name = await private_name(b)
+    text = (
+        machine(a, sites='["one"]')
+        + machine(b, sites='["two"]')
+        + '[[site]]\nname = "one"\n[[site]]\nname = "two"\n'
+    )
+    (a,) = await with_directory(hosts, text, a)
+    await a.send(name, b"1", delivery=TRANSACTIONAL)
+    await until(lambda: a.routing._asked_until and not a.routing._asking)
+    assert queue_of(a, b).messages == 1
+
+    (hosts._folder / "directory.toml").write_text(
+        text.replace('sites = ["one"]', 'sites = ["two"]')
+    )
+
+    await until(lambda: b.queue("orders").messages == 1)
+    await until(lambda: queue_of(a, b).messages == 0)
