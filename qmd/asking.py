@@ -79,6 +79,8 @@ class ToldEvent(msgspec.Struct, array_like=True, frozen=True):
     reason: Line
     to_queue: Word
     transaction: Word
+    label: Word = ""
+    correlation_id: Word = ""
 
 
 class Answer(msgspec.Struct, array_like=True, tag="told", frozen=True):
@@ -383,6 +385,8 @@ def _encoded(account: Value) -> bytes:
             _cut(event["reason"]),
             _cut(event["to_queue"], 512),
             _cut(event["transaction"], 512),
+            event["label"],
+            event["correlation_id"],
         )
         for event in account["events"]
     ]
@@ -450,6 +454,8 @@ def _flat(event: ToldEvent, host: str, remote: bytes, source: bytes, number: int
         "reason": event.reason,
         "to_queue": event.to_queue,
         "transaction": event.transaction,
+        "label": event.label,
+        "correlation_id": event.correlation_id,
     }
 
 

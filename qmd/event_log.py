@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from protocol.direct_name import DirectName, queue_key
 from protocol.errors import InvalidName
 from protocol.format_name import parse_destination
-from protocol.identifiers import guid_text, message_id_text
+from protocol.identifiers import correlation_text, guid_text, message_id_text
 from protocol.message_class import MessageClass
 from qmd.recorder import Kind
 from qmd.refusal import Refusal
@@ -56,7 +56,13 @@ def flat(manager: QueueManager, told: Told) -> Value:
         "reason": event.reason,
         "to_queue": event.to_queue,
         "transaction": event.transaction,
+        "label": event.labels[0] if event.labels else "",
+        "correlation_id": _correlation(event.correlations[0]) if event.correlations else "",
     }
+
+
+def _correlation(raw: bytes) -> str:
+    return correlation_text(raw) if raw else ""
 
 
 def time_text(at_ms: int) -> str:

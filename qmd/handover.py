@@ -33,7 +33,7 @@ from qmd.packets import (
     split,
     whole,
 )
-from qmd.recorder import DELIVERIES, Kind
+from qmd.recorder import DELIVERIES, Kind, bear_correlation
 from qmd.refusal import Refusal
 from storage.keys import LOOKUP_BITS
 
@@ -266,6 +266,8 @@ class Handover:
             told.places.append(key)
             if position is not None and position[0]:
                 told.positions.append(position[1])
+            if new.correlation_id:
+                bear_correlation(told, new.correlation_id)
 
     def _reckon(self, new: NewMessage, packet: Packet) -> None:
         """Times that are the same for all copies of a message."""

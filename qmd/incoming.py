@@ -37,7 +37,7 @@ from qmd.core.sequence import IncomingSequence, OrderAckSettings
 from qmd.core.session import MessageReceived
 from qmd.core.stored_packet import reach_time_s, receive_time_s, time_left_s
 from qmd.frames import StoredMessage
-from qmd.recorder import Kind
+from qmd.recorder import Kind, bear_correlation
 from qmd.relaying import Taken
 from storage.keys import LOOKUP_BITS
 
@@ -55,6 +55,7 @@ WIRE_NAMES_MAX = 10_000  # destinations as peers spell them, remembered with the
 POSITIVE_ARRIVAL = 0x01  # MessagePropertiesHeader.Flags.PA
 
 _PRIVATE = 3
+_NO_CORRELATION = bytes(20)
 _EXPRESS_BITS = 0x60
 _HOPS = 0x1F
 _JOURNALED_BITS = 0x300  # UserHeader.Flags.JN, JP: its source waits to hear of its receipt
@@ -381,6 +382,8 @@ class Incoming:
                 told.sizes.append(size)
                 if transaction is not None:
                     told.positions.append(transaction.sequence_number)
+                if message.properties.correlation_id != _NO_CORRELATION:
+                    bear_correlation(told, message.properties.correlation_id)
             if flags & _EXPRESS_BITS:
                 batch.insert_message(
                     queue.id << LOOKUP_BITS | lookup_id, packet, wall_ms, expires_at_s

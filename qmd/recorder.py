@@ -20,6 +20,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from protocol import parse_user_message
+from protocol.errors import ProtocolError
 from qmd.packets import whole
 from storage.events import Event, mark_shipped, size_bytes
 from storage.events import trim as trim_events
@@ -94,6 +96,10 @@ class Kind(enum.StrEnum):
     ACKNOWLEDGED = "acknowledged"  # an acknowledgment message went to `to_queue`
     REPORTED = "reported"  # a report message went to `to_queue`
 
+
+#: Who looks into dead letters looks for what they were about; of others nobody asks so often that
+#: each should be parsed for it.
+_LABELLED = frozenset((Kind.DEAD_LETTERED, Kind.DISCARDED))
 
 _RANK = {kind.value: rank for rank, kind in enumerate(Kind)}
 
@@ -203,6 +209,8 @@ class Recorder:
             event.sizes.append(len(packet))
             if places:
                 event.places.append(places[index])
+            if kind in _LABELLED:
+                event.labels.append(_label_of(packet))
         if not lazily:
             self._manager.storage.batch.write_soon()
 
@@ -220,7 +228,7 @@ class Recorder:
         transaction: str = "",
     ) -> list[Event]:
         """One event for each source among `packets`; `places` are their lookup ids, or nothing."""
-        return self.told(
+        told = self.told(
             kind,
             (
                 (*identity_of(packet), places[index] if places else -1, len(packet))
@@ -233,6 +241,11 @@ class Recorder:
             to_queue=to_queue,
             transaction=transaction,
         )
+        if kind in _LABELLED:
+            by_source = {event.source: event for event in told}
+            for packet in packets if told else ():
+                by_source[identity_of(packet)[0]].labels.append(_label_of(packet))
+        return told
 
     def told(
         self,
@@ -497,6 +510,21 @@ def identity_of(packet: bytes) -> tuple[bytes, int]:
     """The queue manager that gave the message its number, and the number."""
     source, number = _IDENTITY.unpack_from(packet, _IDENTITY_OFFSET)
     return source, number
+
+
+def bear_correlation(event: Event, correlation: bytes) -> None:
+    """The message that `event` was given last bears this correlation id."""
+    missing = len(event.numbers) - 1 - len(event.correlations)
+    event.correlations += [b""] * missing
+    event.correlations.append(correlation)
+
+
+def _label_of(packet: bytes) -> str:
+    try:
+        label = parse_user_message(packet).properties.label
+    except ProtocolError:
+        return ""
+    return label.decode("utf-16-le", "replace").rstrip("\0")
 
 
 def _write_now(recorder: Recorder) -> None:

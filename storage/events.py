@@ -29,6 +29,9 @@ ARRIVALS = frozenset(
 )
 
 
+_Raw = bytes  # which is a field's name below
+
+
 class Event(msgspec.Struct, array_like=True, kw_only=True):
     """Something that happened to messages: `numbers` of the queue manager `source`.
 
@@ -54,6 +57,9 @@ class Event(msgspec.Struct, array_like=True, kw_only=True):
     transaction: str = ""
     sizes: list[int] = msgspec.field(default_factory=list)
     delivery: str = ""  # express, recoverable or transactional, of what begins its life here
+    #: What the messages bear, where they bear it: an index behind the end of these has none.
+    labels: list[str] = msgspec.field(default_factory=list)
+    correlations: list[_Raw] = msgspec.field(default_factory=list)
 
 
 class Block(NamedTuple):
@@ -168,6 +174,8 @@ def only(event: Event, index: int) -> Event:
         positions=event.positions[index : index + 1],
         sizes=event.sizes[index : index + 1],
         bytes=event.sizes[index] if event.sizes else 0,
+        labels=event.labels[index : index + 1],
+        correlations=event.correlations[index : index + 1],
     )
 
 

@@ -117,6 +117,8 @@ EVENT = _columns(
     ("reason", "string"),
     ("to_queue", "string"),
     ("transaction", "string"),
+    ("label", "string"),
+    ("correlation_id", "string"),
 )
 
 _KINDS = {"messages": MESSAGE, "events": EVENT}

@@ -41,12 +41,31 @@ FIELDS = (
     ("reason", "string", False),
     ("to_queue", "string", False),
     ("transaction", "string", False),
+    ("label", "string", False),
+    ("correlation_id", "string", False),
 )
 
 
 class Writer(Protocol):
     def write(self, events: Sequence[Event]) -> None:
         """Append them."""
+
+
+def arrow_schema() -> Any:
+    """Of a Parquet file of events.  Raises ImportError without pyarrow."""
+    import pyarrow as arrow
+
+    types = {
+        "int32": arrow.int32(),
+        "int64": arrow.int64(),
+        "string": arrow.string(),
+        "timestamp": arrow.timestamp("ms", tz="UTC"),
+        "decimal": arrow.decimal128(20, 0),
+    }
+    return arrow.schema(
+        [arrow.field(name, types[kind], nullable=nullable) for name, kind, nullable in FIELDS],
+        metadata={"qmd.events.schema": "1"},
+    )
 
 
 @contextlib.contextmanager
@@ -120,17 +139,7 @@ def _open_parquet(path: Path) -> Iterator[Writer]:
             " pip install 'qmd[spark]', or use --format ndjson",
             "parquet_missing",
         ) from error
-    types = {
-        "int32": arrow.int32(),
-        "int64": arrow.int64(),
-        "string": arrow.string(),
-        "timestamp": arrow.timestamp("ms", tz="UTC"),
-        "decimal": arrow.decimal128(20, 0),
-    }
-    schema = arrow.schema(
-        [arrow.field(name, types[kind], nullable=nullable) for name, kind, nullable in FIELDS],
-        metadata={"qmd.events.schema": "1"},
-    )
+    schema = arrow_schema()
     # Created here, for us alone: the library would follow what is there.
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     with (

@@ -22,7 +22,8 @@ QUICK = {"resend": ["500ms"], "retry_first": "50ms", "retry_max": "200ms"}
 EVENT = {
     *("schema", "host", "queue_manager", "cursor", "block", "index", "time", "at_ms", "kind"),
     *("message_id", "queue", "peer", "lookup_id", "sequence_id", "sequence_number", "class"),
-    *("delivery", "bytes", "reason", "to_queue", "transaction"),
+    *("delivery", "bytes", "reason", "to_queue", "transaction", "label"),
+    "correlation_id",
 }
 
 

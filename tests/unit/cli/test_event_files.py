@@ -32,6 +32,8 @@ EVENT: dict[str, Any] = {
     "reason": "",
     "to_queue": "",
     "transaction": "",
+    "label": "order",
+    "correlation_id": "",
 }
 BARE = EVENT | {"lookup_id": None, "sequence_id": None, "sequence_number": None, "class": None}
 

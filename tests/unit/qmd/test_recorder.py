@@ -9,13 +9,14 @@ import asyncio
 import sqlite3
 from contextlib import closing
 
-from protocol.identifiers import guid_text
+from protocol.identifiers import correlation_bytes, guid_text, message_id_text
 from protocol.message_class import MessageClass
 from qmd import recorder
-from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL
+from qmd.event_log import flat
+from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
 from qmd.local_queue import Reader
 from qmd.recorder import Kind
-from storage import events
+from storage import event_search, events
 from storage.events import Event
 from tests.ledger import disagreements
 from tests.unit.qmd.managers import Host, Hosts, dial, guid, hosted, listening, packet, until
@@ -325,3 +326,36 @@ async def test_what_was_received_while_the_daemon_stopped_is_not_told_to_be_lost
     blocks = await a.storage.read(lambda db: events.page(db, 0, 100))
     lost = [event for block in blocks for event in block.events if event.kind == "lost"]
     assert [len(event.numbers) for event in lost] == [1], "the other one"
+
+
+@hosted
+async def test_a_correlation_id_is_told_with_the_message_that_bears_it(hosts: Hosts) -> None:
+    a, b = await hosts.start("a"), await hosts.start("b")
+    await b.create("answers")
+    destination = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\answers"
+    question = correlation_bytes(b.id, 7)
+    with_and_without = [
+        NewMessage(destination, b"x", delivery=RECOVERABLE, correlation_id=correlation)
+        for correlation in (b"", question, b"")
+    ]
+    await a.handed_over(with_and_without)
+    await until(lambda: not a.sending_to(destination).messages, "its release")
+
+    for host, kind in ((a, "sent"), (b, "accepted")):
+        await host.settled()
+        page = await host.storage.read(
+            lambda db: event_search.last(db, events_max=99, blocks_max=99, is_wanted=lambda _: True)
+        )
+        of_kind = [flat(host, each) for each in page.found if each.event.kind == kind]
+        assert [each["correlation_id"] for each in of_kind] == ["", message_id_text(b.id, 7), ""]
+
+
+@hosted
+async def test_a_dead_letter_is_told_with_its_label(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    await a.send("orders", b"x", delivery=RECOVERABLE, label="order 7", dead_letter=True)
+    await a.administration.purge(a.queue("orders"))
+
+    ended = [event for event in await told(a) if event.kind in ("dead_lettered", "discarded")]
+    assert [event.labels for event in ended] == [["order 7"]]
