@@ -14,6 +14,8 @@ COMMANDS = {
     "archive": "pipeline.commands.archive:archive",
     "replay": "pipeline.commands.replay:replay",
     "finish": "pipeline.commands.finish:finish",
+    "run": "pipeline.commands.jobs:run",
+    "generate": "pipeline.commands.jobs:generate",
 }
 
 

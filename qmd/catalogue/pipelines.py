@@ -271,4 +271,11 @@ ENTRIES = (
         "Nothing was archived there, or not yet: a day is archived when it is over.",
         "Run `qmd pipeline archive`, and see --since and --until.",
     ),
+    Entry(
+        1895,
+        "no_events",
+        "There are no event logs to read.",
+        "The folder does not exist, or holds no .parquet and no .ndjson file.",
+        "Name the folder that `qmd events export` or `qmd ship` writes to.",
+    ),
 )

@@ -57,6 +57,9 @@ LAYERS: dict[str, set[str]] = {
     # Commands of qmd that live with what they run.
     "pipeline.cli": {"pipeline.cli", "qmd.cli", "click"},
     "pipeline.commands": {"pipeline", "qmd.cli", "qmd.client", "click"},
+    "pipeline.commands.jobs": {"pipeline", "qmd.cli", "click", "pyarrow"},
+    "pipeline.submit": {"pipeline.commands.jobs", "qmd.cli"},
+    "pipeline.generator": {"pipeline", "qmd.cli.event_files", "storage.keys", "numpy", "pyarrow"},
     "pyspark_qmd": {"pipeline.source"},  # where Spark looks for it
 }
 # Of what a layer may import, what stands above it.

@@ -1,0 +1,197 @@
+"""What one event says about exactly-once, as numbers: the columns that the audit works on.
+
+A *stream* is a source and the higher half of a sequence id: one outgoing queue of one queue
+manager, for as long as that exists.  The lower half counts its sequences, and each message has a
+number in its sequence; both together are the *key*, which only grows.  The receiver's arrival
+number is in the lookup id of an accepted message.
+
+An event without sequence has no stream: -1.  Names are hashes of 64 bits, `events.hash_of`.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.events import text_hashes
+
+Array = Any
+
+COLUMNS = (
+    *("host", "queue_manager", "block", "index", "at_ms", "kind", "message_id", "queue", "peer"),
+    *("lookup_id", "sequence_id", "sequence_number", "class", "delivery"),
+)
+
+
+class Role(IntEnum):
+    """What an event means to the audit."""
+
+    NOTHING = 0
+    SENT = 1  # into an outgoing queue
+    ACCEPTED = 2
+    ORDER_ACKED = 3
+    SESSION_ACKED = 4
+    ENDED = 5  # at its source, before it arrived, as far as that knows
+    REFUSED = 6  # where it came
+    RECEIVED = 7  # left its place in a queue: by an application
+    LEFT = 8  # in another way: expired there, purged, ...
+    DEAD_LATER = 9  # at its source, because of what became of it after it had arrived
+    HANDED = 10  # to a session: tells who the other queue manager is
+    RELAYED = 11  # by a third queue manager, which has it now
+
+
+_ROLES = {
+    "accepted": Role.ACCEPTED,
+    "order_acknowledged": Role.ORDER_ACKED,
+    "session_acknowledged": Role.SESSION_ACKED,
+    "refused": Role.REFUSED,
+    "received": Role.RECEIVED,
+    "relayed": Role.RELAYED,
+    "transmitted": Role.HANDED,
+    "retransmitted": Role.HANDED,
+}
+#: Where the message is the host's own and goes elsewhere they end it; where it is in a queue of
+#: the host they take it out.
+_ENDS = frozenset(("expired", "purged", "queue_deleted", "rejected"))
+#: Always the end of a message of the host's own that was to go elsewhere.
+_DEAD = frozenset(("final_ack_received", "damaged", "unconfirmed", "dead_lettered", "discarded"))
+#: Of these classes the message had arrived before it ended.
+_ARRIVED = frozenset(
+    ("nack_receive_timeout", "nack_receive_rejected", "nack_queue_purged", "nack_queue_deleted")
+)
+TRANSACTIONAL, RECOVERABLE, EXPRESS = 0, 1, 2
+_GRADES = {"transactional": TRANSACTIONAL, "recoverable": RECOVERABLE, "express": EXPRESS}
+
+ARRIVAL_MAX = (1 << 44) - 1  # of a lookup id: storage/keys.py
+HALF = np.int64(32)
+_LOW = np.int64(0xFFFF_FFFF)
+
+
+class Facts(NamedTuple):
+    """One row for each event of a table, in its order."""
+
+    role: Array
+    host: Array  # its queue manager
+    block: Array
+    index: Array
+    at_ms: Array
+    source: Array
+    number: Array  # of the message
+    stream: Array  # -1: it has none
+    key: Array
+    place: Array  # lookup id; -1: none
+    queue: Array
+    peer: Array
+    grade: Array  # express and so on, of what is sent and accepted; -1
+
+    @property
+    def arrival(self) -> Array:
+        """Grows with each message that the host accepts."""
+        return np.where(self.place >= 0, self.place & ARRIVAL_MAX, self.block << 20 | self.index)
+
+    def where(self, chosen: Array) -> Facts:
+        return Facts(*(column[chosen] for column in self))
+
+
+def facts_of(table: Any, names: dict[int, str] | None = None) -> Facts:
+    """Of a table with `COLUMNS`.  `names` gets the text of each hash."""
+
+    def column(name: str) -> Any:
+        found = table.column(name)
+        return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+
+    def numbers(name: str, default: int) -> Array:
+        return pc.fill_null(column(name), default).to_numpy(zero_copy_only=False).astype(np.int64)
+
+    host = text_hashes(column("queue_manager"), names)
+    queue = text_hashes(column("queue"), names)
+    peer = text_hashes(column("peer"), names)
+    ids = column("message_id")
+    sources = pc.utf8_slice_codeunits(ids, 0, 36).dictionary_encode()
+    source = text_hashes(sources, names)
+    tail = pc.utf8_slice_codeunits(ids, 37)
+    tail = pc.if_else(pc.equal(tail, ""), "0", tail)
+    number = pc.fill_null(tail.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    has_id = pc.not_equal(ids, "").to_numpy(zero_copy_only=False)
+
+    high, low, has_sequence = _halves(column("sequence_id"))
+    sequence_number = numbers("sequence_number", 0)
+    place = numbers("lookup_id", -1)
+    role = _roles(column("kind"), column("queue"), column("class"), source == host)
+    role = np.where(has_id, role, Role.NOTHING).astype(np.int8)
+    grade = _coded(column("delivery"), _GRADES, -1)
+    # A message for a queue of the host's own goes no way that could be audited.
+    is_elsewhere = ~_is_local(column("queue"))
+    role[(role == Role.SENT) & ~is_elsewhere] = Role.NOTHING
+    return Facts(
+        role,
+        host,
+        numbers("block", 0),
+        numbers("index", 0),
+        numbers("at_ms", 0),
+        source,
+        number.astype(np.int64),
+        np.where(has_sequence, high, np.int64(-1)),
+        np.where(has_sequence, low << HALF | (sequence_number & _LOW), np.int64(0)),
+        place,
+        queue,
+        peer,
+        grade,
+    )
+
+
+def _roles(kinds: Any, queues: Any, classes: Any, own: Array) -> Array:
+    """Of each event; `own`: of the host's own message."""
+    role = _coded(kinds, {name: int(role) for name, role in _ROLES.items()}, Role.NOTHING)
+    remote = ~_is_local(queues)
+    sent = _coded(kinds, {"sent": 1}, 0) == 1
+    ends = _coded(kinds, dict.fromkeys(_ENDS, 1), 0) == 1
+    dead = _coded(kinds, dict.fromkeys(_DEAD, 1), 0) == 1
+    role[sent] = Role.SENT
+    # A queue manager that passes messages on is acknowledged to as well.
+    role[np.isin(role, (Role.ORDER_ACKED, Role.SESSION_ACKED)) & ~own] = Role.NOTHING
+    role[ends] = np.where(own & remote, Role.ENDED, Role.LEFT)[ends]
+    arrived = _coded(classes, dict.fromkeys(_ARRIVED, 1), 0) == 1
+    role[dead & own & remote] = np.where(arrived, Role.DEAD_LATER, Role.ENDED)[dead & own & remote]
+    return role
+
+
+def _is_local(queues: Any) -> Array:
+    """Whether the name is that of a queue of the host that tells: others are format names."""
+    queues = _dictionary(queues)
+    texts = [text or "" for text in queues.dictionary.to_pylist()]
+    table = np.array([*("=" not in text for text in texts), True])
+    return table[queues.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)]
+
+
+def _coded(column: Any, codes: dict[str, int], default: int) -> Array:
+    column = _dictionary(column)
+    texts = column.dictionary.to_pylist()
+    table = np.array([*(codes.get(text, default) for text in texts), default], np.int64)
+    return table[column.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)]
+
+
+def _dictionary(column: Any) -> Any:
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+
+
+def _halves(column: Any) -> tuple[Array, Array, Array]:
+    """The higher and the lower half of unsigned numbers of 64 bits, and where there are any."""
+    if not pa.types.is_decimal128(column.type):
+        column = column.cast(pa.decimal128(20, 0))
+    there = pc.is_valid(column).to_numpy(zero_copy_only=False)
+    data = column.buffers()[1]
+    if data is None or len(column) == 0:
+        nothing = np.zeros(len(column), np.int64)
+        return nothing, nothing, there
+    words = np.frombuffer(data, np.uint64)[2 * column.offset : 2 * (column.offset + len(column))]
+    whole = words[::2]
+    high = (whole >> np.uint64(32)).astype(np.int64)
+    low = (whole & np.uint64(0xFFFF_FFFF)).astype(np.int64)
+    return high, low, there

@@ -1,0 +1,136 @@
+"""What a job leaves behind: tables as Parquet files, and report.html, each written as a whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from pyarrow import parquet
+
+from pipeline.jobs.audit import ABOUT_HOSTS, FINDING_SCHEMA, AuditResult
+from pipeline.jobs.state import State
+from pipeline.report import plots
+from pipeline.report.reports import audit_page
+
+Frame = Any
+
+
+def write_tables(folder: Path, tables: Mapping[str, Frame], page: str) -> None:
+    """`folder`/NAME.parquet for each, and report.html at last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, frame in tables.items():
+        _write(folder / f"{name}.parquet", pa.Table.from_pandas(frame, preserve_index=False))
+    _replace(folder / "report.html", page.encode())
+
+
+def write_audit(
+    folder: Path, result: AuditResult, state: State, *, is_first: bool
+) -> dict[str, int]:
+    """Findings are added to those of earlier audits; what is open, and about hosts, is as of now.
+
+    The state is written last: an audit that is cut off is done again, and then replaces what it
+    had written.  Returns how many findings of each kind there are altogether.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "findings.parquet"
+    findings = result.findings
+    if path.exists() and not is_first and (folder / "state" / "state.json").exists():
+        old = parquet.read_table(path).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+        old = old[~old.kind.isin(ABOUT_HOSTS)]
+        same = ["kind", "message_id", "sequence_id", "sequence_number", "host"]
+        findings = pd.concat([findings, old]).drop_duplicates(same, ignore_index=True)
+    fresh = len(findings[~findings.kind.isin(ABOUT_HOSTS)])
+    counts: dict[str, int] = {
+        kind: n for kind, n in (result.counts or {}).items()
+    }  # more than are listed, if there are very many
+    for kind, n in findings.kind.value_counts().items():
+        counts[kind] = max(int(n), counts.get(kind, 0))
+    result.findings, result.counts = findings, counts
+    streams = _all_streams(folder / "streams.parquet", result.streams, is_first=is_first)
+    result.streams = streams
+    result.messages = int(streams.sent.sum()) if len(streams) else 0
+    del fresh
+    rows = [
+        {name: _plain(value) for name, value in row.items()}
+        for row in findings.astype(object).to_dict("records")
+    ]
+    _write(path, pa.Table.from_pylist(rows, schema=FINDING_SCHEMA))
+    _write(folder / "open.parquet", pa.Table.from_pandas(result.open, preserve_index=False))
+    _write(folder / "streams.parquet", pa.Table.from_pandas(streams, preserve_index=False))
+    drawn = [draw(picture) for picture in result.pictures]
+    _replace(folder / "report.html", audit_page(result, drawn).encode())
+    state.save(folder / "state")
+    return counts
+
+
+def _all_streams(path: Path, new: Frame, *, is_first: bool) -> Frame:
+    """With what earlier audits have counted."""
+    if is_first or not path.exists():
+        return new
+    old = parquet.read_table(path).to_pandas()
+    both = pd.concat([new, old], ignore_index=True)
+    return both.groupby(["source", "stream"], as_index=False, sort=False).agg(
+        from_host=("from_host", "first"),
+        to_host=("to_host", "first"),
+        queue=("queue", "first"),
+        sent=("sent", "sum"),
+        accepted=("accepted", "sum"),
+        mean_ms=("mean_ms", "first"),
+        open=("open", "first"),
+    )
+
+
+def draw(picture: Any) -> str:
+    """The timeline of a finding."""
+    messages = picture.messages
+    times = [
+        sorted({int(each) for each in (row.accepted_at, row.accepted_at_last) if pd.notna(each)})
+        for row in messages.itertuples()
+    ]
+    frame = pd.DataFrame(
+        {
+            "key": messages.key.astype("int64").to_list(),
+            "sent_at": [None if pd.isna(each) else float(each) for each in messages.sent_at],
+            "accepted_at": times,
+            "ended_at": [None if pd.isna(each) else float(each) for each in messages.ended_at],
+            "is_bad": [bool(each) for each in messages.is_bad],
+        }
+    )
+    titles = {
+        "acked_not_stored": "Acknowledged, and never stored",
+        "lost": "Lost: later messages were stored, this one was not",
+        "duplicated": "Stored twice",
+        "reordered": "Stored after a later one",
+        "delivered_and_dead": "Stored, and a dead letter of its sender (the square)",
+        "wrong_number": "Stored under another number",
+        "number_reused": "One number, two messages",
+        "never_sent": "Stored, and never sent",
+        "gap": "A number is missing behind these",
+    }
+    title = f"{titles.get(picture.kind, picture.kind)}: number {picture.key & 0xFFFF_FFFF}"
+    return plots.timeline(frame, title, picture.from_host, picture.to_host)
+
+
+def _plain(value: Any) -> Any:
+    if value is None or value is pd.NA or (isinstance(value, float) and value != value):
+        return None
+    if isinstance(value, Decimal | str):
+        return value
+    return int(value)
+
+
+def _write(path: Path, table: Any) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    parquet.write_table(table, part, compression="zstd")
+    part.replace(path)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.write_bytes(data)
+    part.replace(path)

@@ -1,0 +1,357 @@
+"""From the fingerprints of all pieces: what is known of each stream and host, and what is suspect.
+
+Everything here is as large as the fleet (streams, queues, hosts), not as its log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pipeline.jobs.facts import HALF, Role
+from pipeline.jobs.runs import What, follows
+
+Frame = Any
+END = np.int64(1) << np.int64(62)  # of a log: behind any block, and any time
+
+#: What of earlier runs of the audit is kept of each merged run.
+RUN_COLUMNS = ["what", "source", "stream", "key_first", "key_last", "place_first", "place_last",
+               "block_first", "block_last", "host", "queue", "at_first", "at_last"]  # fmt: skip
+
+
+@dataclass
+class Survey:
+    """What one audit knows before it looks at single messages."""
+
+    names: dict[int, str]
+    hosts: dict[int, str]  # queue managers whose logs are there
+    runs: Frame  # merged, of all time
+    streams: Frame  # one row for each stream of these files or carried over
+    holes: Frame  # stretches of logs that are missing: host, blocks, times
+    covered: Frame  # stretches that are there
+    suspect_streams: set[tuple[int, int]] = field(default_factory=set)
+    suspect_plain: set[int] = field(default_factory=set)
+    suspect_queues: set[tuple[int, int]] = field(default_factory=set)
+    dead: Frame = None  # source, number, role
+    twice: set[int] = field(default_factory=set)  # hosts of which some events are there twice
+    events: int = 0
+    plain_last: dict[int, int] = field(default_factory=dict)  # number, of each source
+
+
+def survey(
+    rows: Frame,
+    *,
+    old_runs: Frame,
+    old_covered: Frame,
+    old_names: dict[int, str],
+    old_hosts: dict[int, str],
+    old_routes: Frame,
+    carried: set[tuple[int, int]],
+    full: bool,
+) -> tuple[Survey, Frame]:
+    """`rows` are those of `fingerprint`, `carried` the streams with open messages.
+
+    Returns the survey, and the routes that are known now.
+    """
+    by_what = {What(what): part for what, part in rows.groupby("what")}
+    nothing = rows.iloc[:0]
+
+    def of(what: What) -> Frame:
+        return by_what.get(what, nothing)
+
+    names = old_names | dict(zip(of(What.NAME).key_first, of(What.NAME).text, strict=True))
+    hosts = old_hosts | dict(zip(of(What.HOST).host, of(What.HOST).text, strict=True))
+    routes = pd.concat([old_routes, of(What.ROUTE)[["host", "queue", "source"]]]).drop_duplicates()
+    covered, twice = _cover(pd.concat([old_covered, of(What.COVERED)]))
+    new = pd.concat([of(What.SENT), of(What.ACCEPTED)])
+    merged_new = _merge(new)
+    runs = _merge(pd.concat([old_runs, merged_new[RUN_COLUMNS]])) if len(old_runs) else merged_new
+    streams = _streams(new, merged_new, old_runs, runs)
+    _link(streams, runs, hosts, names, routes)
+    found = Survey(
+        names,
+        hosts,
+        runs[RUN_COLUMNS],
+        streams,
+        _holes(covered),
+        covered,
+        dead=of(What.DEAD)[["source", "key_first", "key_last"]].drop_duplicates(),
+        twice=twice,
+        events=int(of(What.COVERED).key_last.sum()),
+    )
+    plain = of(What.PLAIN)
+    found.plain_last = (
+        plain[plain.key_first == Role.SENT].groupby("source").key_last.max().to_dict()
+    )
+    suspect = streams[~streams.is_clean]
+    found.suspect_streams = set(zip(suspect.source, suspect.stream, strict=True)) | carried
+    if full:
+        found.suspect_streams = set(zip(streams.source, streams.stream, strict=True))
+    found.suspect_plain = _plain(of(What.PLAIN), full=full) | {
+        source for source, stream in carried if stream < 0
+    }
+    found.suspect_queues = _queues(of(What.CAME), of(What.LEFT), full=full)
+    return found, routes
+
+
+def _merge(runs: Frame) -> Frame:
+    """Runs that follow each other, of one side of one stream, as one."""
+    if len(runs) == 0:
+        return runs
+    by = ["what", "source", "stream", "key_first", "place_first"]
+    runs = runs.sort_values(by, ignore_index=True)
+    same = np.zeros(len(runs), bool)
+    a, b = runs.iloc[:-1], runs.iloc[1:]
+    same[1:] = (
+        (a.what.values == b.what.values)
+        & (a.source.values == b.source.values)
+        & (a.stream.values == b.stream.values)
+        & (a.host.values == b.host.values)
+        & (a.queue.values == b.queue.values)
+        & follows(a.key_last.values, b.key_first.values)
+        & (b.place_first.values > a.place_last.values)
+    )
+    run = np.cumsum(~same)
+    how = {
+        "what": "first", "source": "first", "stream": "first", "host": "first", "queue": "first",
+        "key_first": "first", "key_last": "last", "place_first": "first", "place_last": "last",
+        "block_first": "first", "block_last": "last", "at_first": "first", "at_last": "last",
+    }  # fmt: skip
+    return runs.groupby(run, sort=False).agg(how).reset_index(drop=True)
+
+
+def _streams(new: Frame, merged: Frame, old: Frame, runs: Frame) -> Frame:
+    """One row for each stream that is in these files: both sides beside each other."""
+    key = ["source", "stream"]
+
+    def side(what: What, name: str) -> Frame:
+        these = new[new.what == what]
+        sums = these.groupby(key).agg(
+            **{
+                f"{name}_count": ("count", "sum"),
+                f"{name}_hashes": ("hashes", _wrapping_sum),
+                f"{name}_at_sum": ("at_sum", "sum"),
+            }
+        )
+        spans = (
+            merged[merged.what == what]
+            .groupby(key)
+            .agg(
+                **{
+                    f"{name}_runs": ("what", "size"),
+                    f"{name}_first": ("key_first", "min"),
+                    f"{name}_last": ("key_last", "max"),
+                    f"{name}_place": ("place_first", "min"),
+                    f"{name}_place_last": ("place_last", "max"),
+                    f"{name}_block": ("block_first", "min"),
+                    f"{name}_host": ("host", "first"),
+                    f"{name}_queue": ("queue", "first"),
+                }
+            )
+        )
+        return sums.join(spans).astype("Int64")  # 64 bits, also where one side is not there
+
+    def before(what: What, name: str) -> Frame:
+        these = old[old.what == what] if len(old) else old
+        return (
+            these.groupby(key)
+            .agg(
+                **{
+                    f"old_{name}_last": ("key_last", "max"),
+                    f"old_{name}_place": ("place_last", "max"),
+                }
+            )
+            .astype("Int64")
+        )
+
+    streams = side(What.SENT, "sent").join(side(What.ACCEPTED, "accepted"), how="outer")
+    streams = streams.join(before(What.SENT, "sent")).join(before(What.ACCEPTED, "accepted"))
+    streams = streams.reset_index()
+    columns = [name for name in streams.columns if name not in key]
+    streams[columns] = streams[columns].fillna(-1).astype(np.int64)
+    s = streams
+    first_number = s.sent_first & 0xFFFF_FFFF
+    streams["is_clean"] = (
+        (s.sent_runs == 1)
+        & (s.accepted_runs == 1)
+        & (s.sent_first == s.accepted_first)
+        & (s.sent_last == s.accepted_last)
+        & (s.sent_count == s.accepted_count)
+        & (s.sent_hashes == s.accepted_hashes)
+        & np.where(
+            s.old_sent_last < 0,
+            first_number == 1,
+            follows(s.old_sent_last.values, s.sent_first.values),
+        )
+        & (s.accepted_first > s.old_accepted_last)
+        & (s.accepted_place > s.old_accepted_place)
+    )
+    return streams
+
+
+def _wrapping_sum(values: Any) -> int:
+    return int(np.add.reduce(values.to_numpy(np.int64)))
+
+
+def _link(
+    streams: Frame, runs: Frame, hosts: dict[int, str], names: dict[int, str], routes: Frame
+) -> None:
+    """Where each stream leads, and which one of the same source and queue comes after it.
+
+    A restart, or another kind of queue manager, may begin a stream with new ids; what is missing
+    at the end of the one is then passed over when the other one is accepted.
+    """
+    n = len(streams)
+    accepted = runs[runs.what == What.ACCEPTED]
+    sent = runs[runs.what == What.SENT]
+    at = {pair: i for i, pair in enumerate(zip(streams.source, streams.stream, strict=True))}
+    parent = list(range(n))
+
+    def root(i: int) -> int:
+        while parent[i] != i:
+            parent[i] = parent[parent[i]]
+            i = parent[i]
+        return i
+
+    known: dict[tuple[Any, ...], int] = {}
+    for side, frame in (("sent", sent), ("accepted", accepted)):
+        unique = frame[["source", "stream", "host", "queue"]].drop_duplicates()
+        for source, stream, host, queue in unique.itertuples(index=False):
+            i = at.get((source, stream))
+            if i is None:
+                continue
+            key = (side, source, host if side == "accepted" else 0, queue)
+            parent[root(i)] = root(known.setdefault(key, i))
+    by_name = {name.casefold(): host for host, name in hosts.items()}
+    known_routes = routes[["host", "queue", "source"]].itertuples(index=False)
+    guids = {(host, queue): peer for host, queue, peer in known_routes if peer in hosts}
+    groups: dict[int, list[int]] = {}
+    for i in range(n):
+        groups.setdefault(root(i), []).append(i)
+    receiver = np.zeros(n, np.int64)
+    following = np.full(n, -1, np.int64)
+    source_at, stream_at = streams.source.to_numpy(), streams.stream.to_numpy()
+    accepted_at, queue_at = streams.accepted_host.to_numpy(), streams.sent_queue.to_numpy()
+    block_at, place_at = streams.accepted_block.to_numpy(), streams.accepted_place.to_numpy()
+    last_at = streams.accepted_place_last.to_numpy()
+    clean = streams.is_clean.to_numpy().copy()
+    group_at = np.zeros(n, np.int64)
+    for number, members in enumerate(groups.values()):
+        members.sort(key=lambda i: stream_at[i])
+        where = next((int(accepted_at[i]) for i in members if accepted_at[i] not in (0, -1)), 0)
+        if where == 0:
+            for i in members:
+                name = names.get(int(queue_at[i]), "")
+                where = guids.get((source_at[i], queue_at[i]), 0) or by_name.get(host_in(name), 0)
+                if where:
+                    break
+        behind, place = -1, END
+        for i in reversed(members):
+            group_at[i] = number
+            receiver[i] = where
+            following[i] = behind
+            if block_at[i] >= 0:
+                if last_at[i] > place and clean[i]:
+                    clean[i] = False  # it goes on after the next one has begun
+                behind, place = int(block_at[i]), min(place, place_at[i])
+    streams["receiver"], streams["following"], streams["group"] = receiver, following, group_at
+    streams["is_clean"] = clean
+
+
+def host_in(name: str) -> str:
+    """The computer that a direct format name means; "" for others."""
+    kind, colon, rest = name.partition(":")
+    if not colon or not kind.casefold().startswith("direct="):
+        return ""
+    return rest.partition("\\")[0].partition(":")[0].casefold()
+
+
+def queue_in(name: str) -> str:
+    """Its queue there; other names as they are."""
+    return name.partition("\\")[2] if host_in(name) else name
+
+
+def _cover(rows: Frame) -> tuple[Frame, set[int]]:
+    """Stretches, merged; and the hosts of which some blocks are there more than once."""
+    columns = ["host", "block_first", "block_last", "at_first", "at_last", "count"]
+    rows = rows[columns].sort_values(["host", "block_first", "block_last"], ignore_index=True)
+    if len(rows) == 0:
+        return rows, set()
+    reached = rows.groupby("host").block_last.cummax()
+    before = reached.groupby(rows.host).shift(fill_value=-(1 << 60))
+    begins = rows.block_first > before + 1
+    merged = rows.groupby(begins.cumsum(), sort=False).agg(
+        host=("host", "first"),
+        block_first=("block_first", "min"),
+        block_last=("block_last", "max"),
+        at_first=("at_first", "min"),
+        at_last=("at_last", "max"),
+        count=("count", "sum"),
+    )
+    merged = merged.reset_index(drop=True)
+    expected = merged.block_last - merged.block_first + 1
+    twice = set(merged[merged["count"] > expected].host)
+    merged["count"] = np.minimum(merged["count"], expected)
+    return merged, twice
+
+
+def _holes(covered: Frame) -> Frame:
+    """What is missing of each log: before, between and behind its stretches."""
+    found = []
+    for host, part in covered.groupby("host"):
+        part = part.sort_values("block_first")
+        # Who numbers blocks in a way of his own has no holes that could be seen.
+        blocks = part["count"].sum()
+        if len(part) > 2 and blocks * 2 < part.block_last.max() - part.block_first.min() + 1:
+            last = part.iloc[-1]
+            found.append((host, last.block_last + 1, END, part.at_last.max(), END))
+            continue
+        before_block, before_at = 0, -END
+        for row in part.itertuples():
+            if row.block_first > before_block + 1:
+                found.append((host, before_block + 1, row.block_first - 1, before_at, row.at_first))
+            before_block, before_at = row.block_last, row.at_last
+        found.append((host, before_block + 1, END, before_at, END))
+    frame = pd.DataFrame(
+        found, columns=["host", "block_first", "block_last", "at_first", "at_last"]
+    )
+    return frame.astype(np.int64)
+
+
+def _plain(rows: Frame, *, full: bool) -> set[int]:
+    """Sources whose messages without a sequence do not agree everywhere."""
+    suspect: set[int] = set()
+    for source, part in rows.groupby("source"):
+        sides = {
+            Role(role): (int(each["count"].sum()), _wrapping_sum(each.hashes))
+            for role, each in part.groupby("key_first")
+        }
+        sent, accepted = sides.get(Role.SENT, (0, 0)), sides.get(Role.ACCEPTED, (0, 0))
+        if full or sent != accepted:
+            suspect.add(int(source))
+    return suspect
+
+
+def _queues(came: Frame, left: Frame, *, full: bool) -> set[tuple[int, int]]:
+    """Queues (host, name) of which not just what came there has left."""
+    there = (
+        came.groupby(["host", "queue"])
+        .agg(count=("count", "sum"), hashes=("hashes", _wrapping_sum))
+        .astype("Int64")
+    )
+    gone = (
+        left.groupby(["host", "queue"])
+        .agg(count=("count", "sum"), hashes=("hashes", _wrapping_sum))
+        .astype("Int64")
+    )
+    both = gone.join(there, rsuffix="_came", how="left").fillna(-1)
+    suspect = both[(both["count"] != both.count_came) | (both.hashes != both.hashes_came) | full]
+    return set(suspect.index)
+
+
+def low(key: int) -> tuple[int, int]:
+    """The lower half of the sequence id, and the number."""
+    return key >> int(HALF), key & 0xFFFF_FFFF

@@ -1,0 +1,1 @@
+"""What the jobs found, as pages for people: one HTML file each, that loads nothing."""
