@@ -85,7 +85,7 @@ def test_lists_and_aliases_stand_among_others():
     [
         ("list:", 5),
         ("orders,list:a b", 13),
-        ("list:a,orders@hostb,a+b", 22),
+        ("list:a,orders@hostb,a+b", 21),
         ("list:a,dl=1", 11),
         ("alias:" + "x" * 256, 261),
     ],
