@@ -29,6 +29,7 @@ from qmd.directory.interface import (
     DirectoryAway,
     DirectoryDenied,
     DirectoryError,
+    DirectoryReadOnly,
     DirectoryStatus,
     ListEntry,
     MachineEntry,
@@ -198,6 +199,11 @@ class ActiveDirectory:
                 raise DirectoryDenied(
                     f"the directory ({error.server}) does not let us: {error}",
                     "See docs/active-directory.md for the rights that are needed.",
+                ) from error
+            if error.result_code == ResultCode.REFERRAL:
+                raise DirectoryReadOnly(
+                    f"the directory ({error.server}) has only a copy of this: {error}",
+                    "List a domain controller of that domain that can be written to.",
                 ) from error
             raise DirectoryError(f"the directory ({error.server}) refused: {error}") from error
         except LdapError as error:

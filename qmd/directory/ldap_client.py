@@ -39,6 +39,9 @@ PAGES_MAX: Final = 10_000  # of one search: a server that never ends is broken
 
 ANYTHING: Final = FilterPresent(attribute="objectClass")
 
+# A referral leads to another domain, where we do not follow.
+_NOT_HERE: Final = (ResultCode.NO_SUCH_OBJECT, ResultCode.REFERRAL)
+
 T = TypeVar("T")
 
 # When, by the event loop's clock, whoever asks has waited long enough.
@@ -141,7 +144,7 @@ class LdapClient:
                     *(dn, Scope.BASE, ANYTHING, attributes), time_limit_s=self._time_limit_s
                 )
             except LdapRefused as error:
-                if error.result_code == ResultCode.NO_SUCH_OBJECT:
+                if error.result_code in _NOT_HERE:
                     return []
                 raise
             return page.entries
@@ -190,7 +193,7 @@ class LdapClient:
                     f"the server went away in the middle of {doing}", server=self.server
                 ) from None
             except LdapRefused as error:
-                if error.result_code == ResultCode.NO_SUCH_OBJECT:
+                if error.result_code in _NOT_HERE:
                     return []
                 raise
             if not cookie or len(entries) >= entries_max:

@@ -13,6 +13,7 @@ from qmd.catalogue import id_of
 from tests.directory.domain import administrator
 from tests.directory.domain_controller import DomainController
 from tests.directory.hosts import (
+    COMPUTER_PASSWORD,
     address,
     fails,
     lookup,
@@ -129,3 +130,10 @@ def test_a_first_start_without_the_directory_says_what_it_needs(hosts, tmp_path:
     assert "takes the queue manager's id from the directory" in daemon.tail()
     assert "Connection refused" in daemon.tail()
     assert hosts.controller.password not in daemon.tail()
+
+
+def test_no_password_is_in_any_log(hosts):
+    for daemon in (hosts.pc1, hosts.pc2):
+        assert "directory_connected" in daemon.tail(10_000_000)
+        for password in (COMPUTER_PASSWORD, hosts.controller.password):
+            assert password not in daemon.tail(10_000_000)

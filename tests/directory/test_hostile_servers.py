@@ -23,7 +23,7 @@ from sansldap._messages import PackingOptions
 
 from qmd.directory import ldap_client, ldap_connection
 from qmd.directory.active_directory import ActiveDirectory
-from qmd.directory.interface import DirectoryAway, EntryUnusable
+from qmd.directory.interface import DirectoryError
 from qmd.directory.ldap_connection import Access, Security, Server
 
 SUCCESS = LDAPResult(LDAPResultCode.SUCCESS, "", "", None)
@@ -65,10 +65,18 @@ class Session:
         await self._writer.drain()
 
 
+async def ask_for_lists(directory: ActiveDirectory) -> object:
+    return await directory.lists()
+
+
 def refusal(
-    behave: Behave, tmp_path: Path, *, security: Security = Security.NONE
+    behave: Behave,
+    tmp_path: Path,
+    *,
+    security: Security = Security.NONE,
+    ask: Callable[[ActiveDirectory], Awaitable[object]] = ask_for_lists,
 ) -> tuple[str, int]:
-    """What a look-up says that asks such a server, and how many connections it took."""
+    """What a request to such a server ends with, and how many connections it took."""
     password = tmp_path / "password"
     password.touch(mode=0o600)
     password.write_text("secret")
@@ -101,8 +109,9 @@ def refusal(
         )
         found = ActiveDirectory([Server("127.0.0.1", port, security)], access, retry_first_s=30.0)
         try:
-            with pytest.raises((DirectoryAway, EntryUnusable)) as refused:
-                await found.lists()
+            with pytest.raises(DirectoryError) as refused:
+                await ask(found)
+            assert type(refused.value) is not DirectoryError
             return refused.value.text
         finally:
             await found.stop()
@@ -233,3 +242,37 @@ def test_a_server_without_tls_is_told_apart_from_one_that_is_away(tmp_path):
 
     assert "the server has no TLS for us" in text
     assert "no TLS here" in text
+
+
+async def refers(session: Session) -> None:
+    """It has a part of the forest, and names another server for the rest."""
+    elsewhere = LDAPResult(LDAPResultCode.REFERRAL, "", "", ["ldap://child.x/DC=child,DC=x"])
+    await session.bind()
+    while True:
+        await session.send(SearchResultDone(await session.request(), [], elsewhere))
+
+
+def test_what_is_in_another_domain_is_not_in_the_directory(tmp_path):
+    text, _ = refusal(refers, tmp_path, ask=lambda directory: directory.queue(bytes(range(16))))
+
+    assert "has no PUBLIC=" in text
+
+
+def test_a_controller_that_has_only_a_copy_is_said_to_be_one(tmp_path):
+    async def copy(session: Session) -> None:
+        await session.bind()
+        number = await session.request()
+        kind = PartialAttribute("objectClass", [b"mSMQQueue"])
+        await session.send(SearchResultEntry(number, [], "CN=q,DC=x", [kind]))
+        await session.send(SearchResultDone(number, [], SUCCESS))
+        # The response to a deletion is a result, as that to a search is, under a tag of its own.
+        number = await session.request()
+        await session.send(
+            b"\x30\x0c\x02\x01" + bytes((number,)) + b"\x6b\x07\x0a\x01\x0a\x04\0\x04\0"
+        )
+
+    text, _ = refusal(
+        copy, tmp_path, ask=lambda directory: directory.unregister_queue(bytes(range(16)))
+    )
+
+    assert "only a copy" in text
