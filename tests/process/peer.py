@@ -172,6 +172,7 @@ class RemoteQueueManager:
         self.guid = guid or os.urandom(16)
         self.ledger = Ledger()
         self.daemon_guid: bytes | None = None
+        self.relayed = False  # its acknowledgments may be of and for somebody else
         self.highest_sent: dict[int, int] = {}  # sequence id -> highest number ever built
         self.order_acked: dict[int, int] = {}  # sequence id -> highest order ack that came
         self._message_ids = itertools.count(1)
@@ -699,7 +700,7 @@ class Peer:
         self._check_order_address(message)
         highest = self.owner.highest_sent.get(sequence_id, 0)
         require(
-            number <= highest,
+            number <= highest or message.address not in (wire.NULL_GUID, self.owner.guid),
             "QB 3.1.1.6.2",
             f"order ack {number} of sequence {sequence_id:#x}, of which {highest} were sent",
         )
@@ -709,7 +710,12 @@ class Peer:
         self.order_acks.append(message)
 
     def _check_order_address(self, message: Message) -> None:
-        """QB 3.1.7.17: to the textual address of our end of the session."""
+        """QB 3.1.7.17: to the textual address of our end; over a relay to the source's GUID."""
+        if self.owner.relayed:
+            require(message.destination.kind == 3, "QB 3.1.7.17", "no private name by its number")
+            require(message.destination.number == 4, "QB 3.1.7.17", "not to the order queue")
+            require(message.address != wire.NULL_GUID, "QB 3.1.7.17", "to nobody's order queue")
+            return
         address = self.connection.sock.getsockname()[0]
         expected = f"TCP:{address}\\PRIVATE$\\order_queue$"
         text = message.destination.text

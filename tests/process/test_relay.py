@@ -1,0 +1,122 @@
+"""Real daemons and an independent peer: before a relay, behind one, and as one."""
+
+from __future__ import annotations
+
+import struct
+import time
+
+from tests.process import wire
+from tests.process.harness import Daemon, Hosts
+from tests.process.peer import RemoteQueueManager
+
+QUICK = {"retry_first": "20ms", "retry_max": "100ms", "resend": ["500ms"]}
+QUEUE = "OS:b.example\\private$\\orders"
+DESTINATION = f"DIRECT={QUEUE}"
+HOPS = 0x1F
+
+
+def relay_to(port: int) -> dict[str, object]:
+    return {
+        "relay_for": ["127.0.0.0/8"],
+        "relay_to": ["*.example"],
+        "routes": [f"*.example via 127.0.0.1:{port}"],
+    }
+
+
+def until_sent(daemon: Daemon, destination: str) -> None:
+    deadline = time.monotonic() + 15
+    while daemon.json("outgoing", "show", destination)[0]["messages"]:
+        assert time.monotonic() < deadline, "the order ack did not find back"
+        time.sleep(0.05)
+
+
+def as_passed_on(message: wire.Message) -> bytes:
+    """What a relay makes of a message: without its session header, and one hop more."""
+    packet = bytearray(message.raw)
+    if packet[2] & 0x10:
+        packet[2] &= ~0x10
+        del packet[-16:]
+    flags = struct.unpack_from("<I", packet, 60)[0]
+    assert flags & HOPS < 29
+    struct.pack_into("<I", packet, 60, flags + 1)
+    return bytes(packet)
+
+
+def test_a_peer_sends_to_a_peer_over_a_real_relay_that_touches_nothing_but_the_hops(
+    hosts: Hosts,
+) -> None:
+    with RemoteQueueManager() as source, RemoteQueueManager() as target:
+        listener = target.listen()
+        relay = hosts.daemon(delivery=QUICK, routing=relay_to(listener.port))
+        sequence = source.new_sequence()
+        near = source.connect(relay.port)
+        sent = [
+            source.transactional("orders", sequence, number, destination=wire.direct(QUEUE))
+            for number in (1, 2, 3)
+        ]
+        near.send_many(sent)
+        near.wait_stored()
+
+        far = listener.accept()
+        came = far.receive_many(3)
+
+        assert [each.flags & HOPS for each in came] == [1, 1, 1]
+        assert [each.source for each in came] == [source.guid] * 3
+        for packet, message in zip(sent, came, strict=True):
+            passed = bytearray(message.raw)
+            if passed[2] & 0x10:
+                passed[2] &= ~0x10
+                del passed[-16:]
+            passed[60] &= ~HOPS
+            assert bytes(passed) == packet
+
+        # It knows nothing of relays, and answers to whom it talks with.
+        source.relayed = True
+        far.order_ack(sequence, 3)
+        near.wait_order_ack(sequence, 3)
+        assert near.order_acks[-1].source == target.guid
+        assert near.order_acks[-1].address == source.guid
+
+
+def test_a_peer_passes_messages_on_between_two_daemons_and_acknowledgments_back(
+    hosts: Hosts,
+) -> None:
+    with RemoteQueueManager() as relay, RemoteQueueManager(relay.guid) as far_side:
+        far_side.relayed = True
+        listener = relay.listen()
+        route = {"routes": [f"*.example via 127.0.0.1:{listener.port}"]}
+        a = hosts.daemon(delivery=QUICK, routing=route)
+        b = hosts.daemon(delivery=QUICK)
+        b.create("orders", transactional=True)
+        for body in (b"1", b"2", b"3"):
+            a.send(DESTINATION, body, "--transactional")
+        to_a = listener.accept()
+        messages = to_a.receive_many(3)
+
+        to_b = far_side.connect(b.port)
+        to_b.send_many([as_passed_on(each) for each in messages])
+        to_b.wait_stored()
+        to_b.wait(lambda: bool(to_b.order_acks) and to_b.order_acks[-1].order_body()[1] == 3)
+        back = to_b.order_acks[-1]
+        assert back.address == messages[0].source
+        to_a.send(as_passed_on(back))
+
+        until_sent(a, DESTINATION)
+        assert b.bodies("orders") == [b"1", b"2", b"3"]
+
+
+def test_a_relay_that_is_killed_again_and_again_passes_everything_on_once(hosts: Hosts) -> None:
+    b = hosts.daemon(delivery=QUICK)
+    relay = hosts.daemon(delivery=QUICK, routing=relay_to(b.port))
+    route = {"routes": [f"*.example via 127.0.0.1:{relay.port}"]}
+    a = hosts.daemon(delivery=QUICK, routing=route)
+    b.create("orders", transactional=True)
+    expected = [b"%d" % number for number in range(300)]
+    for first in range(0, 300, 100):
+        a.send_all(DESTINATION, expected[first : first + 100], "--transactional")
+        relay.kill()
+        relay.start()
+
+    until_sent(a, DESTINATION)
+
+    assert b.bodies("orders") == expected
