@@ -215,9 +215,11 @@ class Demo:
             *("pipeline", "run", "audit", "--input", str(logs), "--output", str(report)),
             check=False,
         )
-        self.tell(f"the audit ended with {code}: {output.strip().splitlines()[-1][:200]}")
         if code:
-            self.wrong.append(f"the audit: {output[-1500:]}")
+            self.wrong.append(f"the audit ended with {code}: {output[-1500:]}")
+            return
+        verdict = next(line for line in reversed(output.splitlines()) if "see " not in line)
+        self.tell(f"the audit of both logs: {verdict}")
 
     async def _qmd(self, *words: str, check: bool = True) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
@@ -291,7 +293,10 @@ def main() -> int:
     if arguments.keep:
         print(f"the data is in {folder}")
     else:
+        report = Path(tempfile.mkdtemp(prefix="qmd-demo-report-"))
+        shutil.copytree(folder / "report", report, dirs_exist_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
+        demo.tell(f"the audit's report, for a browser: {report / 'report.html'}")
     return 0
 
 
