@@ -83,6 +83,28 @@ def test_a_public_queue_of_another_daemon_is_sent_to_by_its_path(start):
     assert b.bodies(".\\orders") == [b"10 screws", b"20 screws"]
 
 
+def test_a_list_that_changes_between_two_sends_and_a_kill(start, file):
+    a, b = start("hosta"), start("hostb")
+    a.create("one", "two", transactional=True)
+    b.cli("queue", "create", "orders", "--public", "--transactional")
+    until(lambda: a.json("directory", "status")[0]["queues"] == 1)
+    a.cli("dl", "create", "inner", "one", "hostb\\orders")
+    a.cli("dl", "create", "all", "list:inner")
+
+    b.kill()
+    a.cli("send", "list:all", "first", "--transactional")
+    a.restart()
+    a.cli("dl", "add", "inner", "two", "list:all")
+    a.cli("dl", "remove", "inner", "one")
+    a.cli("send", "list:all", "second", "--transactional")
+    b.start()
+
+    b.wait_for(".\\orders", 2)
+    assert b.bodies(".\\orders") == [b"first", b"second"]
+    assert a.bodies("one") == [b"first"]
+    assert a.bodies("two") == [b"second"]
+
+
 def test_a_broken_file_replaces_nothing_and_is_told_of_loudly(start, file):
     a = start("hosta")
     a.cli("queue", "create", "orders", "--public")
@@ -112,7 +134,7 @@ def test_a_daemon_whose_file_is_missing_serves_and_says_what_it_lacks(hosts, tmp
     a.create("orders")
 
     a.send("orders", b"1")
-    refused = a.cli("send", "hostb\\orders", input=b"2", check=False)
+    refused = a.cli("send", "hostb\\orders", "2", check=False)
 
     assert a.bodies("orders") == [b"1"]
     assert refused.returncode == EXIT_REFUSED
@@ -179,13 +201,13 @@ def test_workgroup_mode_refuses_what_needs_a_directory(hosts):
     guid = "00000000-0000-0000-0000-0000000000aa"
 
     for command in (
-        ("send", f"PUBLIC={guid}"),
-        ("send", f"DL={guid}"),
+        ("send", f"PUBLIC={guid}", "1"),
+        ("send", f"DL={guid}", "1"),
         ("queue", "create", "orders", "--public"),
         ("dl", "create", "all"),
         ("directory", "lookup", "list:all"),
     ):
-        refused = a.cli(*command, input=b"", check=False)
+        refused = a.cli(*command, check=False)
         assert (refused.returncode, b"QM-1102" in refused.stderr) == (EXIT_USAGE, True), command
     assert a.json("directory", "status")[0]["state"] == "none"
 
