@@ -203,11 +203,11 @@ class DomainController:
 
     def stop(self) -> None:
         """State is kept."""
-        process, self._process = self._process, None
-        if process is None:
+        if self._process is None:
             return
-        process.send_signal(signal.SIGCONT)
-        process.terminate()
+        self._signal(signal.SIGCONT)
+        self._signal(signal.SIGTERM)
+        process, self._process = self._process, None
         try:
             process.wait(20)
         except subprocess.TimeoutExpired:
@@ -217,23 +217,36 @@ class DomainController:
         process.stdin.close()
 
     def kill(self) -> None:
+        self._signal(signal.SIGKILL)
         process, self._process = self._process, None
         assert process is not None
-        process.kill()
         process.wait()
         assert process.stdin is not None
         process.stdin.close()
 
     def freeze(self) -> None:
         """It takes connections (the kernel does), and says nothing."""
-        assert self._process is not None
-        os.kill(self._process.pid, signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """To the server, which in a namespace is a child's child."""
         assert self._process is not None
-        os.kill(self._process.pid, signal.SIGCONT)
+        for pid in _family(self._process.pid):
+            with contextlib.suppress(ProcessLookupError):  # it ended with its child
+                os.kill(pid, number)
 
     def close(self) -> None:
         self.stop()
         for listener in self._listeners.values():
             listener.close()
+
+
+def _family(pid: int) -> list[int]:
+    """A process and all that came of it, the youngest first."""
+    children: list[str] = []
+    with contextlib.suppress(OSError):  # it is no more
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [*(one for child in children for one in _family(int(child))), pid]
