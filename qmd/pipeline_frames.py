@@ -68,7 +68,7 @@ class Filter(msgspec.Struct, array_like=True, frozen=True):
 
     choice: Choice = EVERY_MESSAGE
     # Of transactional messages: the sequence, and the first and last number in it that is wanted.
-    sequence_id: Amount | None = None
+    sequence_id: int | None = None  # 64 bits without a sign
     sequence_from: Amount | None = None
     sequence_until: Amount | None = None
 

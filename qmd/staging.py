@@ -35,6 +35,8 @@ log = structlog.get_logger()
 
 Value = dict[str, Any]
 
+NUMBERS_TRIES = 6  # each time for twice as many
+
 _decoder = msgspec.msgpack.Decoder(list[NewMessage])
 _encoder = msgspec.msgpack.Encoder()
 
@@ -216,12 +218,19 @@ class Staging:
         Nothing else happens between the answer and the next act of the caller.
         """
         manager, answers = self._manager, dict[str, Resolution | Refusal]()
+        tries = 0
         while True:
             manager.routes.answers = answers
             try:
                 return manager.sending.check(messages)
             except MustAsk as ask:
                 name = ask.name
+            except Refusal as refusal:
+                if refusal.code != "busy" or tries == NUMBERS_TRIES:
+                    raise
+                tries += 1  # a message to several queues needs several numbers
+                await manager.numbers_for(len(messages) << tries)
+                continue
             finally:
                 manager.routes.answers = {}
             try:

@@ -48,6 +48,19 @@ REQUESTS: dict[str, list[Any]] = {
     "list_sequences": [],
     "list_sessions": [],
     "status": [],
+    "login": [1, ""],
+    "open_reader": ["r", [PLAIN], False, "oldest"],
+    "reserve": ["r", 1, PLAIN, 0, 1, 0],
+    "read_range": [PLAIN, 0, 0, 1, 1, "", [], True],
+    "split_range": [PLAIN, 1, 0, 0],
+    "consume": ["r", 1, {}],
+    "list_readers": [],
+    "release_reader": ["r", "", True, False],
+    "stage": ["q", 0, 0, "a", 0, []],
+    "publish": ["q", 0, []],
+    "discard_stages": ["q", None, None, "", 0],
+    "list_stages": [],
+    "mark_shipped": [0],
 }
 
 

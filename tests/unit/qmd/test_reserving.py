@@ -415,6 +415,7 @@ async def test_filters_are_applied_where_the_messages_are(hosts: Hosts) -> None:
     await a.send("orders", *numbered(4), label="green")
     await a.send("orders", *numbered(4, 4), label="red")
     red = Filter(Choice(label="RED"))
+    assert await read(a, "orders", wanted=Filter(sequence_id=(1 << 64) - 1)) == []
     assert await read(a, "orders", wanted=red) == numbered(4, 4)
     assert await read(a, "orders", wanted=Filter(Choice(message_class="normal"))) == numbered(8)
     rows = await a.ranges.read(
