@@ -40,7 +40,8 @@ def test_the_sandbox_is_rated_tight():
 @needs_systemd_analyze
 def test_systemd_understands_every_line_of_the_units(tmp_path):
     """With a command that exists here, since the installed one does not."""
-    for unit in ("qmd.service", "qmd.socket", "qmd-service@.service"):
+    shipping = ("qmd-ship.service", "qmd-ship.timer")
+    for unit in ("qmd.service", "qmd.socket", "qmd-service@.service", *shipping):
         text = (DEPLOY / unit).read_text().replace("/usr/local/bin/qmd", "/bin/true")
         (tmp_path / unit).write_text(text)
 
@@ -48,7 +49,7 @@ def test_systemd_understands_every_line_of_the_units(tmp_path):
     units = sorted(tmp_path.glob("qmd*"))
     result = analyze("verify", "--man=no", *units)
 
-    assert len(units) == 3
+    assert len(units) == 5
     complaints = [line for line in result.stderr.splitlines() if "qmd" in line]
     assert result.returncode == 0, result.stderr
     assert not complaints

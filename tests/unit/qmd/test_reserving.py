@@ -203,8 +203,14 @@ async def test_what_is_released_is_ready_again_at_its_place(hosts: Hosts) -> Non
     assert await refused(run.read(1, 4)) == "range_consumed"
     assert (await run.reserve(4, 2))["end"] == 6
     assert await run.read(4) == numbered(2, 1)
+    released = await opened(a)
+    await a.reserving.release("archive", "", dry_run=False, forget=False)
     a = await hosts.restart(a)
-    assert await a.receive("orders") == numbered(3, 3)
+    assert (
+        await refused(a.reserving.reserve("archive", released.fence, released.queue, 6, 1, 0))
+        == "reader_fenced"
+    )  # it is so on the disk
+    assert await a.receive("orders") == numbered(5, 1)
 
 
 @hosted
