@@ -34,3 +34,6 @@ class ReadOnlyElement(InvalidName):
     def __init__(self, field: str, offset: int, rule: str, place: int) -> None:
         super().__init__(field, offset, rule)
         self.place = place
+
+    def __str__(self) -> str:
+        return f"element {self.place}: {self.rule}"

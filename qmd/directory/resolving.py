@@ -259,7 +259,7 @@ class Resolver:
         except ReadOnlyElement as error:
             raise Refusal(
                 "queue_read_only",
-                f"element {error.place}: {error.rule}",
+                str(error),
                 "Journals and dead-letter queues can be read, and not be sent to.",
             ) from error
         except InvalidName as error:

@@ -16,6 +16,9 @@ from protocol.message_class import MessageClass
 from qmd.client.message import Message
 from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
 from qmd.refusal import Refusal
+from storage import check
+from storage.rescue import Rescue
+from tests.stored_packets import packets
 from tests.unit.qmd.managers import (
     DEAD_LETTERS,
     TRANSACTIONAL_DEAD_LETTERS,
@@ -285,3 +288,69 @@ async def test_acknowledgments_say_which_queue_they_speak_of(hosts: Hosts) -> No
         each: f"DIRECT=TCP:127.0.0.1\\private$\\{name}"
         for each, name in zip(ids, ("one", "two"), strict=True)
     }
+
+
+@hosted
+async def test_a_folder_with_copies_is_examined_and_saved(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("one")
+    names = [NOWHERE.format(n) for n in range(3)]
+    await a.send(",".join([*names, "one"]), LARGE, delivery=RECOVERABLE)
+    await a.send("one", b"ordinary")
+    folder = a.settings.queue_manager.data
+    await hosts.stop(a)
+
+    report = check.check(folder)
+    assert report.findings == []
+    assert sum(report.messages.values()) == 5
+    rescue = Rescue(folder)
+    found = list(rescue.run(now_s=1, new_id=bytes(16)))
+    assert [each.problem for each in found] == [None] * 5
+    assert sum(LARGE in each.packet for each in found) == 4
+    assert check.check(rescue.fresh).findings == []
+    with closing(sqlite3.connect(rescue.fresh / "queues.db")) as db:
+        assert db.execute("SELECT count(*) FROM shared_part").fetchone() == (1,)
+        assert all(LARGE in packet for _, packet in packets(db, "outgoing"))
+
+    with closing(sqlite3.connect(folder / "queues.db")) as db:
+        db.execute("UPDATE shared_part SET packet = zeroblob(length(packet))")
+        db.commit()
+    report = check.check(folder)
+    assert report.damaged == 4
+    assert any("which it shares, is damaged" in each for each in report.findings)
+
+
+@hosted
+async def test_a_damaged_part_costs_the_copies_and_nothing_else(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("one")
+    await a.send(f"{NOWHERE.format(1)},one", LARGE, delivery=RECOVERABLE)
+    await a.send("one", b"ordinary")
+    await a.storage.batch.run(
+        lambda db: db.execute("UPDATE shared_part SET packet = zeroblob(length(packet))") and None
+    )
+
+    a = await hosts.restart(a)
+
+    assert await a.receive("one") == [b"ordinary"]
+    await until(lambda: a.queue("one").messages == 0)
+
+
+@hosted
+async def test_a_queue_that_goes_before_the_commit_aborts_all_of_the_transaction(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    for name in ("one", "two"):
+        await a.create(name, transactional=True)
+    owner, transaction = object(), os.urandom(16)
+    a.transactions.begin(transaction, owner, 0.0)
+    a.transactions.send(transaction, owner, [NewMessage("one,two", b"x")])
+    await a.administration.delete(a.queue("two"))
+    done: asyncio.Future[list[Any]] = a.loop.create_future()
+
+    with pytest.raises(Refusal, match="element 2 of 2") as refusal:
+        a.transactions.commit(transaction, owner, done.set_result)
+
+    assert refusal.value.code == "no_such_queue"
+    assert a.queue("one").messages == 0

@@ -1,0 +1,128 @@
+"""One message to many queues, by real daemons and a peer that knows only the wire."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.process import wire
+from tests.process.harness import ROOT, Daemon, Hosts, body
+from tests.process.peer import Listener
+from tests.process.test_two_daemons import QUICK, direct, wait_count
+
+COUNT = 120
+
+
+@pytest.fixture
+def daemon(hosts: Hosts) -> Daemon:
+    return hosts.daemon(delivery=QUICK)
+
+
+@pytest.fixture
+def listener(hosts: Hosts) -> Listener:
+    return hosts.remote().listen()
+
+
+def start_worker(daemon: Daemon, *queues: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.process.many_worker", str(daemon.folder / "qmd.sock")]
+    return subprocess.Popen([*command, *queues, str(COUNT)], cwd=ROOT)
+
+
+def beginnings(daemon: Daemon, queue: str) -> list[bytes]:
+    return [body(message).rstrip(b"\0").strip() for message in daemon.peek(queue)]
+
+
+@pytest.mark.parametrize("victim", ["the sender", "a receiver"])
+def test_the_example_of_the_source_document_holds_whoever_is_killed(hosts: Hosts, victim: str):
+    sender, near, far = (hosts.daemon(delivery=QUICK) for _ in range(3))
+    near.create("q1", "q2", transactional=True)
+    far.create("q3", transactional=True)
+    queues = direct(near, "q1"), direct(near, "q2"), direct(far, "q3")
+    dice = random.Random(victim)
+
+    worker = start_worker(sender, *queues)
+    for turn in range(4):
+        time.sleep(dice.uniform(0.2, 0.6))
+        daemon = sender if victim == "the sender" else (near, far)[turn % 2]
+        daemon.kill()
+        daemon.start()
+    assert worker.wait(90) == 0
+
+    rounds = range(COUNT)
+    for daemon, queue, kinds in ((near, "q1", (1,)), (near, "q2", (1, 2, 3)), (far, "q3", (2,))):
+        expected = [b"M%d %d" % (kind, round_) for round_ in rounds for kind in kinds]
+        wait_count(daemon, queue, len(expected))
+        assert beginnings(daemon, queue) == expected
+
+
+def test_each_packet_names_its_own_queue_and_lists_all(hosts: Hosts, daemon: Daemon):
+    daemon.create("here")
+    one, other = hosts.remote().listen(), hosts.remote().listen()
+    names = one.destination("a"), other.destination("b"), "here"
+
+    (sent,) = daemon.json("send", ",".join(names), "x" * 1000, "--recoverable")
+
+    assert len(sent["copies"]) == 3
+    assert sent["id"] == sent["copies"][0]
+    listed = ["tcp:127.0.0.1\\private$\\a", "tcp:127.0.0.1\\private$\\b"]
+    for listener, own, id_ in zip((one, other), listed, sent["copies"], strict=False):
+        message = listener.accept().receive()
+        assert message.destination.text.lower() == own
+        assert id_.endswith(f"\\{message.message_id}")
+        assert message.body == b"x" * 1000
+        assert message.queues is not None
+        found = [name.text.lower() for name in message.queues.destinations]
+        assert found[:2] == listed
+        assert found[2].endswith("\\private$\\here")
+    (kept,) = daemon.peek("here")
+    assert len(kept["destinations"]) == 3
+    assert kept["id"] == sent["copies"][2]
+
+
+def test_one_queue_is_not_listed(daemon: Daemon, listener: Listener):
+    daemon.send(listener.destination("a"), b"x")
+
+    assert listener.accept().receive().queues is None
+
+
+def test_a_packet_that_lists_queues_comes_to_its_own_and_the_list_is_kept(
+    hosts: Hosts, daemon: Daemon
+):
+    daemon.create("orders")
+    names = "TCP:127.0.0.1\\private$\\orders", "OS:hostb\\private$\\copies"
+    remote = hosts.remote()
+    peer = remote.connect(daemon.port)
+
+    peer.send(remote.message("orders", b"listed", multi_queue=wire.multi_queue_header(names)))
+
+    (message,) = daemon.wait_for("orders", 1)
+    assert body(message) == b"listed"
+    assert message["destinations"] == [f"DIRECT={name}" for name in names]
+
+
+def test_copies_of_an_older_sender_are_messages_like_any_other(hosts: Hosts, daemon: Daemon):
+    """Who does not know such names sends to explicit destinations, with a number for each."""
+    daemon.create("one", "two")
+    remote = hosts.remote()
+    peer = remote.connect(daemon.port)
+
+    for queue in ("one", "two"):
+        peer.send(remote.message(queue, b"plain", recoverable=True))
+
+    for queue in ("one", "two"):
+        (message,) = daemon.wait_for(queue, 1)
+        assert message["destinations"] == []
+
+
+def test_a_read_only_element_is_named_and_nothing_is_sent(daemon: Daemon):
+    daemon.create("one")
+
+    failed = daemon.cli("send", "one,DIRECT=OS:.\\SYSTEM$;DEADLETTER", "x", check=False)
+
+    assert failed.returncode
+    assert b"element 2" in failed.stderr
+    assert daemon.count("one") == 0
