@@ -68,6 +68,9 @@ class Page:
         return (
             '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            # Whatever anybody writes into a label: a browser loads and runs nothing.
+            '<meta http-equiv="Content-Security-Policy" content="default-src \'none\';'
+            " style-src 'unsafe-inline'; img-src data:\">"
             '<link rel="icon" href="data:,">'  # else browsers ask for one
             f"<title>{_text(self._title)}</title><style>{_STYLE}</style></head><body><main>"
             + "".join(self._parts)

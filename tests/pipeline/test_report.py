@@ -1,0 +1,160 @@
+"""Pages of reports: the verdict first, names as text, and nothing loaded from anywhere."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pandas", reason="the extra qmd[spark] is not installed")
+pytest.importorskip("matplotlib", reason="the extra qmd[spark] is not installed")
+
+import pandas as pd
+
+from pipeline.jobs.audit import FINDING_SCHEMA, AuditResult, Picture
+from pipeline.jobs.outcome import draw
+from pipeline.report.reports import audit_page, dead_letters_page
+
+SOURCE = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
+
+
+def finding(kind: str, **more: Any) -> dict[str, Any]:
+    return dict.fromkeys(FINDING_SCHEMA.names) | {"kind": kind} | more
+
+
+def result(*findings: dict[str, Any], undecided: int = 0) -> AuditResult:
+    frame = pd.DataFrame(findings, columns=FINDING_SCHEMA.names, dtype=object)
+    opened = [("late_log", "hostb", undecided, 1_790_000_000_000)] if undecided else []
+    ways = [(1, 1, "hosta", "hostb", "private$\\orders", 1000, 1000, 12.0, undecided)]
+    return AuditResult(
+        findings=frame,
+        open=pd.DataFrame(opened, columns=["reason", "host", "messages", "oldest_at_ms"]),
+        streams=pd.DataFrame(
+            ways,
+            columns=[
+                *("source", "stream", "from_host", "to_host", "queue"),
+                *("sent", "accepted", "mean_ms", "open"),
+            ],
+        ),
+        offsets_ms={},
+        events=5000,
+        messages=1000,
+        suspects=1,
+        files=2,
+        seconds=1.0,
+        counts=frame.kind.value_counts().to_dict(),
+    )
+
+
+def lost(queue: str = "private$\\orders") -> dict[str, Any]:
+    return finding(
+        "lost",
+        from_host="hosta",
+        to_host="hostb",
+        queue=queue,
+        message_id=f"{SOURCE}\\7",
+        sequence_id=(1_790_000_000 << 32) | 1,
+        sequence_number=7,
+        at_ms=1_790_000_000_000,
+    )
+
+
+def picture() -> Picture:
+    messages = pd.DataFrame(
+        {
+            "key": [6, 7, 8],
+            "number": [6, 7, 8],
+            "sent_at": [0, 1000, 2000],
+            "accepted_at": [500, None, 2500],
+            "accepted_at_last": [500, None, 2500],
+            "ended_at": [None, None, None],
+            "is_bad": [False, True, False],
+        }
+    ).astype({"accepted_at": "Int64", "accepted_at_last": "Int64", "ended_at": "Int64"})
+    return Picture("lost", 1, 2, 7, messages, "hosta", "hostb")
+
+
+def headline(page: str) -> str:
+    found = re.search(r'<div class="verdict (\w+)"><h1>(.*?)</h1>', page)
+    assert found is not None
+    return f"{found[1]}: {found[2]}"
+
+
+def test_the_verdict_says_at_once_whether_anything_was_lost() -> None:
+    assert headline(audit_page(result())) == "good: Nothing was lost, doubled or reordered."
+    assert headline(audit_page(result(undecided=3))).startswith("unsure: Nothing wrong was found")
+    assert headline(audit_page(result(lost()))) == "bad: Messages were lost: 1 lost."
+    doubled = finding("duplicated", from_host="a", to_host="b", queue="q", message_id="x")
+    assert headline(audit_page(result(doubled))) == "bad: Nothing was lost, but: 1 doubled."
+
+
+def test_what_is_found_stands_below_with_where() -> None:
+    page = audit_page(result(lost()), [draw(picture())])
+
+    assert page.index("Where") < page.index("hosta") < page.index(f"{SOURCE}\\7")
+    assert "Lost: later messages were stored, this one was not: number 7" in page
+
+
+def test_names_are_text_whatever_they_are() -> None:
+    page = audit_page(result(lost(queue="<script>alert(1)</script>")))
+
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_a_browser_shows_a_page_and_loads_nothing(tmp_path: Path) -> None:
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        pytest.skip("there is no chromium: apt-get install chromium")
+    groups = pd.DataFrame(
+        {
+            "host": ["hosta"],
+            "message_class": ["nack_reach_queue_timeout"],
+            "queue": ["DIRECT=OS:hostb\\private$\\orders"],
+            "label": ["order"],
+            "to_queue": ["system$;deadxact"],
+            "messages": [3],
+            "bytes": [900],
+            "first_ms": [1_790_000_000_000],
+            "last_ms": [1_790_000_000_000],
+            "examples": [f"{SOURCE}\\7"],
+            "reason": ["Its time was over."],
+            "command": ["qmd dead-letter requeue --queue transactional-dead-letter"],
+        }
+    )
+    hours = pd.DataFrame(
+        {
+            "hour": [pd.Timestamp("2026-09-21T10:00")],
+            "message_class": ["nack_reach_queue_timeout"],
+            "messages": [3],
+        }
+    )
+    pages = {
+        "audit": audit_page(result(lost(), undecided=5), [draw(picture())]),
+        "dead-letters": dead_letters_page({"groups": groups, "by_hour": hours}),
+    }
+    for name, page in pages.items():
+        # But for the name spaces of SVG, which nobody loads, there is no address in it.
+        addresses = re.findall(r"""(?:src=|href=|url\()["']?([^"'\s)>]+)""", page)
+        assert all(each.startswith(("#", "data:")) for each in addresses), addresses
+        assert "<script" not in page
+        file = tmp_path / f"{name}.html"
+        file.write_text(page)
+        shown = subprocess.run(
+            [
+                *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-sync"),
+                *("--enable-logging=stderr", "--disable-background-networking", "--dump-dom"),
+                *(f"--user-data-dir={tmp_path / 'profile'}", file.as_uri()),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=True,
+        )
+        assert ":CONSOLE" not in shown.stderr
+        assert "<svg" in shown.stdout
+        assert headline(page).partition(": ")[2] in shown.stdout
