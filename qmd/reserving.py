@@ -107,6 +107,7 @@ class Reserving:
         self._manager = manager
         self._readers: dict[str, _Reader] = {}
         self._opening = asyncio.Lock()
+        self._stale: list[int] = []  # of queues that were deleted before the start
 
     def restore(self, state: State) -> None:
         """Before anybody can receive: what was reserved is."""
@@ -119,7 +120,8 @@ class Reserving:
         for each in state.queues:
             queue = manager.queues_by_id.get(each.queue_id)
             if queue is None or queue.guid != each.queue or each.reader_id not in by_id:
-                continue  # it was deleted; `forget_gone` tidies up
+                self._stale.append(each.id)
+                continue
             adopted = self._adopt(by_id[each.reader_id], queue, each)
             queues[each.id] = adopted
         for queue_id, key in state.keys:
@@ -231,6 +233,7 @@ class Reserving:
                     " checkpoint: begin with a new checkpoint, and another reader.",
                 )
             self._check_not_consumed(held, start)
+            self._manager.picking.check_share(held.queue, self)
             limit = min(max(messages_max, 1), MESSAGES_MAX)
             end, messages, size, is_cut = start, 0, 0, False
             if held.next - 1 > start:
@@ -607,6 +610,9 @@ class Reserving:
 
     async def forget_gone(self) -> None:
         """Drop what readers had to do with queues that are deleted."""
+        while self._stale:
+            forget = partial(reservations.forget_queue, reader_queue_id=self._stale.pop())
+            await self._manager.storage.batch.run(forget)
         for reader in list(self._readers.values()):
             for queue_id, held in list(reader.queues.items()):
                 if held.queue.deleted and not reader.lock.locked():

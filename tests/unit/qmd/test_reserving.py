@@ -334,6 +334,32 @@ async def test_a_queue_that_was_made_anew_is_another_one(hosts: Hosts) -> None:
 
 
 @hosted
+async def test_what_is_left_of_a_reader_of_a_deleted_queue_goes_after_a_restart(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    await opened(a)
+    await a.administration.delete(a.queue("orders"))
+    a = await hosts.restart(a)
+    await a.reserving.forget_gone()
+    rows = await a.storage.read(lambda db: db.execute("SELECT * FROM reader_queue").fetchall())
+    assert rows == []
+
+
+@hosted
+async def test_a_queue_that_somebody_has_for_himself_is_not_reserved(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    await a.send("orders", b"one")
+    run = await opened(a)
+    a.picking.open(a.queue("orders"), "an application")
+    assert await refused(run.reserve(0)) == "sharing_violation"
+    a.picking.leave("an application")
+    assert (await run.reserve(0))["end"] == 1
+
+
+@hosted
 async def test_a_checkpoint_of_another_reader_is_noticed(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
