@@ -123,9 +123,10 @@ class World:
         loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(ended_at_last(*daemons))
+            async with asyncio.TaskGroup() as starting:
+                for daemon in daemons:
+                    starting.create_task(_begin(daemon))
             for daemon in daemons:
-                await daemon.create()
-                await daemon.start()
                 client = daemon.client(reconnect_s=RECONNECT_S)
                 self._clients[daemon.name] = await stack.enter_async_context(client)
             for queue, host in QUEUES.items():
@@ -185,13 +186,16 @@ class World:
     async def _do_harm(self) -> None:
         """One is cut off, one is killed, whoever; sometimes both at once."""
         try:
+            await self._pause(0.1, 0.3)
+            chance = 1.0  # the first time both
             while not self._sent_all.is_set():
-                await self._pause(0.5, 2.5)
                 async with asyncio.TaskGroup() as both:
-                    if self._chance.random() < 0.7:
+                    if self._chance.random() <= chance:
                         both.create_task(self._cut(self._chance.choice(HOSTS)))
-                    if self._chance.random() < 0.7:
+                    if self._chance.random() <= chance:
                         both.create_task(self._kill(self._chance.choice(EVERYBODY)))
+                chance = 0.7
+                await self._pause(0.5, 2.5)
         finally:
             for host in HOSTS:
                 self._star.join(host)
@@ -245,6 +249,11 @@ class World:
                 f" {sum(one > two for one, two in itertools.pairwise(arrived))}"
                 " out of order"
             )
+
+
+async def _begin(daemon: Daemon) -> None:
+    await daemon.create()
+    await daemon.start()
 
 
 def lived(

@@ -7,7 +7,7 @@ import pytest
 from tests.netns.relayed import lived
 from tests.netns.star import why_not
 
-MESSAGES = 3000
+MESSAGES = 1500
 
 
 @pytest.mark.process
@@ -23,10 +23,11 @@ def test_over_a_router_that_is_killed_too_each_queue_gets_its_messages_once_and_
         tmp_path,
         MESSAGES // (3 if ipv6 else 1),
         seed=1,
-        settle_s=60.0,
+        settle_s=120.0,
         ipv6=ipv6,
         tell=lambda _: None,
     )
 
     assert not report.wrong
-    assert report.kills + report.cuts > 0
+    assert report.kills
+    assert report.cuts
