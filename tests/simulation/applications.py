@@ -527,9 +527,12 @@ class Operator:
                 )
 
     async def _obey(self, client: QueueManager) -> None:
-        """An order that was under way when the daemon died is not given again."""
+        """An order that was under way when the daemon died is given again only in the end, when all
+        of them are to resume."""
         while self.orders:
-            verb, name = self.orders.pop(0)
+            order = verb, name = self.orders[0]
+            if not self.is_watching:
+                self.orders.pop(0)
             act: Callable[[str], Awaitable[object]] = {
                 "pause": client.pause_outgoing,
                 "resume": client.resume_outgoing,
@@ -542,6 +545,8 @@ class Operator:
             self.host.world.happened(f"operator: {verb}", self.host.name, name)
             with contextlib.suppress(QueueManagerError):  # there is no such queue yet
                 await act(name)
+            if self.is_watching and self.orders[:1] == [order]:
+                self.orders.pop(0)
 
 
 @dataclass(frozen=True, slots=True)

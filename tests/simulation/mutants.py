@@ -595,6 +595,101 @@ MUTANTS = (
         "            db.execute('COMMIT')\n"
         "            db.execute('BEGIN IMMEDIATE')",
     ),
+    # What worlds have found since, and what is joined to messages: transactions, moves, receipts.
+    Mutant(
+        "a queue that is made again knows nothing of what came to the last one",
+        "storage/queues.py",
+        "sequences.take_over(db, row.name, row.id)",
+        "pass",
+        "tests/simulation/test_queue_managers.py::"
+        "test_a_queue_that_is_deleted_and_made_again_does_not_take_a_message_twice",
+    ),
+    Mutant(
+        "an order ack sweeps away what only the disk can count",
+        "qmd/outgoing.py",
+        "first = max(TRANSACTIONAL_FIRST, queue.known_to_disk + 1)",
+        "first = TRANSACTIONAL_FIRST",
+        "tests/simulation/test_queue_managers.py::"
+        "test_what_only_the_disk_knows_to_be_acknowledged_is_not_swept_away_with_what_follows",
+    ),
+    Mutant(
+        "a decision is forgotten before its databases have heard it",
+        "storage/outcomes.py",
+        " WHERE token NOT IN (SELECT transaction_id FROM branch) ORDER BY id LIMIT ?)",
+        " ORDER BY id LIMIT ?)",
+        "tests/unit/storage/test_small_tables.py",
+    ),
+    Mutant(
+        "a database prepares before anybody would know of it",
+        "qmd/branches.py",
+        "await manager.storage.batch.run(partial(branch_rows.add, row=row))",
+        "pass",
+        "tests/unit/qmd/test_manager_transactions.py",
+    ),
+    Mutant(
+        "a part of a transaction that is under way is forgotten",
+        "qmd/branches.py",
+        "if self._manager.transactions.is_under_way(transaction_id):",
+        "if False:",
+        "tests/unit/qmd/test_manager_transactions.py",
+    ),
+    Mutant(
+        "a transaction without an outcome counts as committed",
+        "qmd/branches.py",
+        'decision = "roll back"',
+        'decision = "commit"',
+        "tests/unit/qmd/test_manager_transactions.py",
+    ),
+    Mutant(
+        "who leaves during the commit has it undone",
+        "qmd/transactions.py",
+        "if transaction.owner is owner and not transaction.is_committing:\n"
+        "                self._abort",
+        "if transaction.owner is owner:\n                self._abort",
+        "tests/unit/qmd/test_manager_transactions.py",
+    ),
+    Mutant(
+        "what a transaction moves or rejects is only removed",
+        "qmd/transactions.py",
+        "self._settle_received(transaction)\n        for queue",
+        "for queue",
+        "tests/unit/qmd/test_manager_transactions.py",
+    ),
+    Mutant(
+        "a transaction that somebody asked about may still be committed",
+        "qmd/transactions.py",
+        'self._abort(transaction, "another connection asked for its outcome")',
+        "pass",
+        "tests/unit/qmd/test_manager_transactions.py",
+    ),
+    Mutant(
+        "a final ack for another message with the number ends this one",
+        "qmd/confirmations.py",
+        "return  # it speaks of another message",
+        "pass",
+        "tests/unit/qmd/test_manager_confirmations.py",
+    ),
+    Mutant(
+        "what is named to be moved and is gone is passed over in silence",
+        "qmd/moving.py",
+        "if gone and is_named:",
+        "if False:",
+        "tests/unit/qmd/test_moving.py",
+    ),
+    Mutant(
+        "an abort is not counted",
+        "storage/messages.py",
+        "abort_count = abort_count + 1",
+        "abort_count = abort_count",
+        "tests/unit/storage/test_messages.py",
+    ),
+    Mutant(
+        "what somebody received has no copy in its queue's journal",
+        "qmd/endings.py",
+        "places.append(self._keep(journal, packet, None, wall_ms))",
+        "places.append(1)",
+        "tests/unit/qmd/test_journals.py",
+    ),
 )
 
 
