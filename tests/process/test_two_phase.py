@@ -238,3 +238,34 @@ def test_every_order_is_booked_and_answered_once_whoever_is_killed(
     wait_count(far, "answers", COUNT)
     assert [body(message) for message in far.peek("answers")] == texts(1, COUNT)
     assert daemon.json("transaction", "list") == []
+
+
+@pytest.mark.parametrize("decision", ["commit", "roll back"])
+def test_what_prepared_after_its_part_was_forgotten_is_recovered(
+    daemon: Daemon, sales: postgresql.Server, decision: str
+):
+    """A recovery was faster than its application: the queue manager does not know of it any more."""
+    told: dict[str, list[str]] = {}
+
+    async def prepare_unknown_to_all(qm: QueueManager) -> None:
+        database = Database("shop", lambda: psycopg.connect(sales.dsn))
+        transaction = qm.transaction()
+        await transaction.begin()
+        await transaction.send("orders", b"1")
+        with contextlib.closing(psycopg.connect(sales.dsn)) as connection:
+            connection.tpc_begin(database.xid(connection, qm.id, transaction.id))
+            connection.execute("INSERT INTO sale (number) VALUES (1)")
+            connection.tpc_prepare()
+            if decision == "commit":
+                await transaction.commit()
+            else:
+                await transaction.abort("thought again")
+            assert await qm.list_branches() == []
+        told.update(await database.recover(qm), transaction=[transaction.id.hex()])
+
+    with_client(daemon, prepare_unknown_to_all)
+
+    assert told[decision] == told["transaction"]
+    assert prepared(sales) == 0
+    assert sold(sales) == ([1] if decision == "commit" else [])
+    assert daemon.count("orders") == (1 if decision == "commit" else 0)

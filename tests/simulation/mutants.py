@@ -22,7 +22,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent.parent
 COPIES = ROOT / "build" / "mutants"
 PACKAGES = ("protocol", "storage", "qmd", "tests/simulation", "tests/unit", "tests/process")
-FILES = ("pyproject.toml", "tests/conftest.py", "tests/ledger.py")
+FILES = ("pyproject.toml", "tests/*.py")
 SOUND_SEEDS = 10
 SEEDS_MAX = 300
 SECONDS_MAX = 900
@@ -728,7 +728,8 @@ def _try(original: Path, number: int, mutant: Mutant) -> tuple[str, bool]:
     if mutant.test:
         run = _run(copy, ["pytest", "-x", "-q", "-p", "no:cacheprovider", mutant.test])
         if run.returncode != 1:
-            return f"NOT NOTICED by {mutant.test}", False
+            verdict = "NOT NOTICED" if run.returncode == 0 else "NOT TRIED"
+            return f"{verdict} by {mutant.test}", False
         shutil.rmtree(copy)
         return f"noticed by {mutant.test}", True
     try:
@@ -750,8 +751,9 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copytree(
             source / package, target / package, ignore=shutil.ignore_patterns("__pycache__")
         )
-    for file in FILES:
-        shutil.copy(source / file, target / file)
+    for pattern in FILES:
+        for file in source.glob(pattern):
+            shutil.copy(file, target / file.relative_to(source))
 
 
 def _simulate(folder: Path, seeds: int) -> subprocess.CompletedProcess[str]:
