@@ -244,7 +244,7 @@ def test_every_order_is_booked_and_answered_once_whoever_is_killed(
 def test_what_prepared_after_its_part_was_forgotten_is_recovered(
     daemon: Daemon, sales: postgresql.Server, decision: str
 ):
-    """A recovery was faster than its application: the queue manager does not know of it any more."""
+    """A recovery was faster than its application: the queue manager knows of it no more."""
     told: dict[str, list[str]] = {}
 
     async def prepare_unknown_to_all(qm: QueueManager) -> None:
