@@ -78,7 +78,6 @@ class Kind(enum.StrEnum):
     LATE_CONFIRMATION = "late_confirmation"  # somebody did after that
     ABORTED = "aborted"  # was to be received, and is back at its place
     MOVED = "moved"
-    EXPORTED = "exported"
     RECEIVED = "received"  # by an application: it has left its queue
     EXPIRED = "expired"  # its time was over
     UNROUTABLE = "unroutable"  # was to be passed on, and no way leads on
