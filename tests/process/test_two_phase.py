@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from qmd import frames
-from qmd.client import Database, QueueManager, connect
+from qmd.client import Database, QueueManager, QueueManagerError, connect
 from tests.process import postgresql
 from tests.process.harness import ROOT, Daemon, Hosts, body
 from tests.process.test_two_daemons import QUICK, direct, texts, wait_count
@@ -238,6 +238,18 @@ def test_every_order_is_booked_and_answered_once_whoever_is_killed(
     wait_count(far, "answers", COUNT)
     assert [body(message) for message in far.peek("answers")] == texts(1, COUNT)
     assert daemon.json("transaction", "list") == []
+
+
+def test_a_part_is_not_forgotten_while_its_transaction_is_under_way(
+    daemon: Daemon, sales: postgresql.Server
+):
+    async def forget_too_early(qm: QueueManager) -> None:
+        async with qm.transaction() as transaction:
+            await transaction.enlist(Database("shop", lambda: psycopg.connect(sales.dsn)))
+            with pytest.raises(QueueManagerError, match="under way"):
+                await qm.forget_branch(transaction.id, "shop")
+
+    with_client(daemon, forget_too_early)
 
 
 @pytest.mark.parametrize("decision", ["commit", "roll back"])

@@ -285,6 +285,7 @@ MUTANTS = (
         "qmd/core/session_acks.py",
         "elif number > stored:\n                early.add(number)",
         "elif number > stored:\n                stored = number",
+        "tests/unit/core/test_session_acks.py",
     ),
     Mutant(
         "receipt releases recoverable messages",
@@ -299,6 +300,7 @@ MUTANTS = (
         "qmd/core/session.py",
         "while self.incoming.pending:",
         "while False:",
+        "tests/unit/core/test_session.py",
     ),
     Mutant(
         "an idle session is closed although acknowledgments are missing",
@@ -355,6 +357,7 @@ MUTANTS = (
         "qmd/reading.py",
         'self.give_back(reader, queue, sorted(mine), "its reader\'s connection ended")',
         "pass",
+        "tests/unit/qmd/test_manager_reading.py",
     ),
     Mutant(
         "what was taken is taken again after a refill",
@@ -624,21 +627,22 @@ MUTANTS = (
         "qmd/branches.py",
         "await manager.storage.batch.run(partial(branch_rows.add, row=row))",
         "pass",
-        "tests/unit/qmd/test_manager_transactions.py",
+        "tests/process/test_two_phase.py::test_what_was_left_in_doubt_can_be_seen_and_is_recovered",
     ),
     Mutant(
         "a part of a transaction that is under way is forgotten",
         "qmd/branches.py",
         "if self._manager.transactions.is_under_way(transaction_id):",
         "if False:",
-        "tests/unit/qmd/test_manager_transactions.py",
+        "tests/process/test_two_phase.py::"
+        "test_a_part_is_not_forgotten_while_its_transaction_is_under_way",
     ),
     Mutant(
         "a transaction without an outcome counts as committed",
         "qmd/branches.py",
         'decision = "roll back"',
         'decision = "commit"',
-        "tests/unit/qmd/test_manager_transactions.py",
+        "tests/process/test_two_phase.py::test_what_was_left_in_doubt_can_be_seen_and_is_recovered",
     ),
     Mutant(
         "who leaves during the commit has it undone",

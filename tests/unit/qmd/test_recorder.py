@@ -46,10 +46,10 @@ async def test_what_is_told_is_durable_with_the_batch_that_it_was_told_to(hosts:
     await a.send("orders", b"x", delivery=RECOVERABLE)
     (message,) = await a.peek("orders")
     a.recorder.record(
-        Kind.EXPORTED, [message.packet], queue="here", to_queue="there", places=[message.lookup_id]
+        Kind.REPORTED, [message.packet], queue="here", to_queue="there", places=[message.lookup_id]
     )
 
-    (event,) = [event for event in await told(a) if event.kind == "exported"]
+    (event,) = [event for event in await told(a) if event.kind == "reported"]
     assert (event.source, event.queue, event.to_queue) == (a.id, "here", "there")
     assert event.places == [message.lookup_id]
 

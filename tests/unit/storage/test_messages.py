@@ -112,3 +112,14 @@ def test_reading_a_page_seeks_and_does_not_scan(db: sqlite3.Connection) -> None:
     assert [row[3] for row in plan] == [
         "SEARCH message USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"
     ]
+
+
+def test_each_abort_of_a_transaction_that_had_a_message_is_counted(db: sqlite3.Connection) -> None:
+    had, other = message_key(Q, 4, 1), message_key(Q, 4, 2)
+    put(db, had, other)
+
+    messages.count_abort(db, [had])
+    messages.count_abort(db, [had])
+
+    counted = db.execute("SELECT abort_count FROM message ORDER BY key").fetchall()
+    assert counted == [(2,), (0,)]

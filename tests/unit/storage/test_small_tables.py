@@ -4,7 +4,8 @@ import sqlite3
 
 import pytest
 
-from storage import counters, history, outcomes, sequences
+from storage import branches, counters, history, outcomes, sequences
+from storage.branches import BranchRow
 from storage.sequences import IncomingSequenceRow, encode_sequence_id
 from tests.unit.storage.support import SOURCE
 
@@ -90,6 +91,17 @@ def test_old_outcomes_are_forgotten_in_steps(db: sqlite3.Connection) -> None:
     assert outcomes.forget(db, before_s=7, rows_max=5) == 2
     assert outcomes.forget(db, before_s=7, rows_max=5) == 0
     assert [row.at_s for row in outcomes.list_all(db)] == [7, 8, 9]
+
+
+def test_an_outcome_stays_while_a_database_may_have_to_hear_it(db: sqlite3.Connection) -> None:
+    outcomes.record(db, [(b"a", b"", 1), (b"b", b"", 1)])
+    branches.add(db, BranchRow(b"a", "shop", 1))
+
+    assert outcomes.forget(db, before_s=7, rows_max=5) == 1
+    assert [row.token for row in outcomes.list_all(db)] == [b"a"]
+
+    branches.forget(db, b"a", "shop")
+    assert outcomes.forget(db, before_s=7, rows_max=5) == 1
 
 
 def test_reserved_blocks_follow_each_other(db: sqlite3.Connection) -> None:
