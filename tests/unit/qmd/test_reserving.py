@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from qmd import frames
 from qmd.client.pipeline import each_message
 from qmd.frames import EXPRESS, Choice, NewMessage, Piece
 from qmd.local_queue import Reader
-from qmd.pipeline_frames import EVERYTHING, Filter
+from qmd.pipeline_frames import EVERYTHING, Attempt, Filter
 from qmd.refusal import Refusal
+from storage.rescue import Rescue
 from tests.unit.qmd.managers import Host, Hosts, bodies, hosted
 
 Value = dict[str, Any]
@@ -482,3 +484,31 @@ async def test_dead_letters_are_read_with_their_reasons(hosts: Hosts) -> None:
         "system$;deadletter",
         wanted=Filter(Choice(message_class=MessageClass.NACK_RECEIVE_TIMEOUT.name.lower())),
     ) == [b"old"]
+
+
+@hosted
+async def test_a_rescued_folder_knows_readers_ranges_stages_and_epochs(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    await a.send("orders", *numbered(5))
+    run = await opened(a)
+    await run.reserve(0, 4)
+    await run.consume(1)
+    rows = [NewMessage("orders", b"staged")]
+    await a.staging.stage("etl", 0, 0, "a", 0, rows)
+    await a.staging.publish("etl", 0, [Attempt(0, "a", 1)])
+    await a.staging.stage("etl", 1, 0, "a", 0, rows)
+    folder = a.settings.queue_manager.data
+    await hosts.stop(a)
+    rescue = Rescue(folder)
+    for _ in rescue.run(now_s=1, new_id=bytes(16)):
+        pass
+    shutil.rmtree(folder)
+    rescue.fresh.rename(folder)
+    a = await hosts.start()
+    run = await opened(a)
+    assert (run.position, run.reserved) == (1, 4)
+    assert await run.read(1, 4) == numbered(3, 1)
+    assert not (await a.staging.publish("etl", 0, [Attempt(0, "a", 1)]))["published"]
+    assert (await a.staging.publish("etl", 1, [Attempt(0, "a", 1)]))["published"]
+    assert await a.receive("orders") == [b"4", b"staged", b"staged"]
