@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import pytest
 
@@ -13,6 +15,7 @@ from tests.process import wire
 from tests.process.harness import ROOT, Daemon, Hosts, body
 from tests.process.peer import Listener
 from tests.process.test_two_daemons import QUICK, direct, wait_count
+from tests.stored_packets import unshared_parts
 
 COUNT = 120
 
@@ -57,6 +60,42 @@ def test_the_example_of_the_source_document_holds_whoever_is_killed(hosts: Hosts
         expected = [b"M%d %d" % (kind, round_) for round_ in rounds for kind in kinds]
         wait_count(daemon, queue, len(expected))
         assert beginnings(daemon, queue) == expected
+
+
+@pytest.mark.parametrize("kind", ["recoverable", "transactional"])
+def test_a_kill_in_the_middle_of_a_commit_leaves_all_copies_or_none(daemon: Daemon, kind: str):
+    queues = "one", "two", "three"
+    daemon.create(*queues, transactional=kind == "transactional")
+    dice = random.Random(kind)
+    text = "{n} " + "x" * 3000
+
+    for _ in range(3):
+        sender = daemon.spawn_cli("send", ",".join(queues), text, "--count", "100000", f"--{kind}")
+        wait_count(daemon, "one", daemon.count("one") + 1)
+        time.sleep(dice.uniform(0.0, 0.2))
+        daemon.kill()
+        sender.kill()
+        sender.communicate()
+        daemon.start()
+        assert len({daemon.count(queue) for queue in queues}) == 1
+
+    assert daemon.count("one")
+    found = [beginnings(daemon, queue) for queue in queues]
+    assert found[0] == found[1] == found[2]
+    daemon.terminate()
+    assert parts_of(daemon) > 0
+    daemon.start()
+    daemon.empty()
+    daemon.terminate()
+    assert parts_of(daemon) == 0
+    daemon.start()
+
+
+def parts_of(daemon: Daemon) -> int:
+    """How many parts of packets the disk of a daemon has that does not run; none is in vain."""
+    with closing(sqlite3.connect(daemon.database())) as db:
+        assert not unshared_parts(db)
+        return int(db.execute("SELECT count(*) FROM shared_part").fetchone()[0])
 
 
 def test_each_packet_names_its_own_queue_and_lists_all(hosts: Hosts, daemon: Daemon):
