@@ -25,12 +25,13 @@ class Cluster:
         import pyspark
 
         from pipeline.java import java_home
+        from pipeline.spark_home import light_home
 
         self.folder = folder
         self.port = free_port()
         self.master = f"spark://127.0.0.1:{self.port}"
         self._processes: list[subprocess.Popen[bytes]] = []
-        home = Path(pyspark.__file__).parent
+        home = light_home(Path(pyspark.__file__).parent)
         self._command = str(home / "bin" / "spark-class")
         self.environment = {
             "JAVA_HOME": str(java_home()),
