@@ -12,6 +12,7 @@ pytest.importorskip("pyspark", reason="the extra qmd[spark] is not installed")
 from pipeline.java import NoJava, require_java
 from qmd.client import blocking, new_message
 from tests.pipeline.cluster import Cluster
+from tests.pipeline.cluster_job import SETTINGS
 from tests.process.harness import ROOT, Hosts
 
 # Not beside the other tests of Spark: it would be eight times Java on one machine.
@@ -19,8 +20,21 @@ pytestmark = [
     pytest.mark.process,
     pytest.mark.slow,
     pytest.mark.xdist_group("spark"),
-    pytest.mark.timeout(420),
+    pytest.mark.timeout(600),
 ]
+
+
+def run_on(cluster, *words):
+    """A Python module as the driver."""
+    kept = {key: each for key, each in os.environ.items() if "ASYNCIODEBUG" not in key}
+    return subprocess.run(
+        [sys.executable, "-m", *words],
+        cwd=ROOT,
+        env={**kept, **cluster.environment},
+        capture_output=True,
+        text=True,
+        timeout=360,
+    )
 
 
 @pytest.fixture
@@ -34,28 +48,28 @@ def daemon():
     hosts.close()
 
 
-def test_source_and_sink_work_on_two_workers(daemon, tmp_path):
+def test_source_sink_and_audit_work_on_two_workers(daemon, tmp_path):
     socket = daemon.folder / "qmd.sock"
     daemon.create("orders", "copy", "batch", transactional=True)
     with blocking.connect(socket) as qm:
         messages = [new_message("orders", str(number), label="order") for number in range(1000)]
         qm.send_many(messages)
         with Cluster(tmp_path / "cluster") as cluster:
-            done = subprocess.run(
-                [
-                    *(sys.executable, "-m", "tests.pipeline.cluster_job"),
-                    *(cluster.master, str(socket), str(tmp_path)),
-                ],
-                cwd=ROOT,
-                env={
-                    **{key: each for key, each in os.environ.items() if "ASYNCIODEBUG" not in key},
-                    **cluster.environment,
-                },
-                capture_output=True,
-                text=True,
-                timeout=360,
+            job = ("tests.pipeline.cluster_job", cluster.master, str(socket), str(tmp_path))
+            done = run_on(cluster, *job)
+            logs = tmp_path / "logs"
+            logs.mkdir()
+            daemon.cli("events", "export", str(logs / "a.parquet"), "--format", "parquet")
+            audit = run_on(
+                cluster,
+                *("qmd", "pipeline", "run", "audit", "--input", str(logs)),
+                *("--output", str(tmp_path / "report"), "--master", cluster.master),
+                *(f"--conf={name}={value}" for name, value in SETTINGS.items()),
             )
         assert done.returncode == 0, done.stderr[-3000:]
+        assert audit.returncode == 0, audit.stderr[-3000:]
+        assert "nothing was lost, doubled or reordered" in audit.stdout
+        assert (tmp_path / "report" / "report.html").exists()
         told = json.loads(done.stdout.splitlines()[-1])
 
         assert told == {"rows": 1000, "executors": 2, "master": cluster.master}
