@@ -49,7 +49,7 @@ def read_line(line: bytes) -> ImportedMessage:
     """Raises BrokenLine."""
     try:
         found = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter: brackets in brackets in brackets
         raise BrokenLine(f"it is no JSON: {error}") from error
     if not isinstance(found, dict) or "qmd_message" not in found:
         raise BrokenLine("it is no exported message: qmd_message is missing")

@@ -17,7 +17,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +29,8 @@ CORPUS = Path(__file__).parent / "corpus"
 WORK = ROOT / "build" / "fuzz"
 RSS_MB_MAX = 1024
 HANG_S = 10
-KEPT_BYTES_MAX = 32 * 1024  # of a target, in the repository
+KEPT_BYTES_MAX = 16 * 1024  # of a target, in the repository
+KEPT_INPUTS_MAX = 60
 KEPT_INPUT_BYTES_MAX = 1024
 
 
@@ -95,20 +95,22 @@ def run(name: str, seconds: int) -> Run:
 
 
 def keep(name: str) -> None:
-    """The smallest inputs that reach what all reach, as far as they are small."""
-    with tempfile.TemporaryDirectory() as merged:
-        folder = WORK / name
-        _libfuzzer(name, "-merge=1", merged, str(folder), str(CORPUS / name))
-        shutil.rmtree(CORPUS / name, ignore_errors=True)
-        (CORPUS / name).mkdir()
-        left = KEPT_BYTES_MAX
-        for file in sorted(Path(merged).iterdir(), key=lambda file: file.stat().st_size):
-            size = file.stat().st_size
-            left -= size
-            if left < 0 or size > KEPT_INPUT_BYTES_MAX:
-                break
-            shutil.copy(file, CORPUS / name / hashlib.sha1(file.read_bytes()).hexdigest()[:16])
-    print(f"{name}: {len(list((CORPUS / name).iterdir()))} inputs kept")
+    """The smallest inputs of build/fuzz; each has reached something new when it was found."""
+    seeds = {hashlib.sha1(seed).hexdigest() for seed in TARGETS[name].seeds()}
+    found = [file for file in (WORK / name).glob("*") if file.name not in seeds]
+    kept = CORPUS / name
+    for file in kept.glob("*"):
+        found.append(file)
+    inputs = sorted({file.read_bytes() for file in found}, key=lambda each: (len(each), each))
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.mkdir(parents=True)
+    left = KEPT_BYTES_MAX
+    for data in inputs[:KEPT_INPUTS_MAX]:
+        left -= len(data)
+        if left < 0 or len(data) > KEPT_INPUT_BYTES_MAX:
+            break
+        (kept / hashlib.sha1(data).hexdigest()[:16]).write_bytes(data)
+    print(f"{name}: {len(list(kept.iterdir()))} inputs kept")
 
 
 def _libfuzzer(name: str, *options: str) -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz import control, directory, names, packets, questions, streams
+from tests.fuzz import control, directory, imports, names, packets, questions, streams
 from tests.fuzz.target import Target
 
 TARGETS: dict[str, Target] = {
@@ -11,5 +11,6 @@ TARGETS: dict[str, Target] = {
         *(*packets.TARGETS, *streams.TARGETS, *names.TARGETS, *control.TARGETS),
         *questions.TARGETS,
         *directory.TARGETS,
+        *imports.TARGETS,
     )
 }
