@@ -55,6 +55,8 @@ def find_files(inputs: Sequence[str]) -> list[LogFile]:
             below = path[len(root) :].strip("/") or path.rsplit("/", 1)[-1]
             if any(part.startswith(("_", ".")) for part in below.split("/")):
                 continue
+            if below.startswith("journal/"):
+                continue  # beside the events, where `qmd ship` puts both
             if not path.endswith((".parquet", ".ndjson", ".jsonl", ".json")):
                 continue
             stamp = info.get("mtime") or info.get("ETag") or info.get("LastModified") or ""

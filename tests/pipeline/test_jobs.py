@@ -1,0 +1,174 @@
+"""Jobs over event logs: the audit finds just what is wrong; the others add up."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra qmd[spark] is not installed")
+pytest.importorskip("pandas", reason="the extra qmd[spark] is not installed")
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from pipeline.events import find_files
+from pipeline.generator import Fleet, generate, parse_faults
+from pipeline.jobs.audit import ABOUT_HOSTS, AuditResult, AuditSettings, audit
+from pipeline.jobs.dead_letters import dead_letters
+from pipeline.jobs.latency import latency
+from pipeline.jobs.outcome import write_audit
+from pipeline.jobs.state import State
+from pipeline.jobs.trace import trace
+from pipeline.jobs.traffic import traffic
+from tests.pipeline.second_opinion import second_opinion
+
+Key = tuple[str, str, int, int]
+
+pytestmark = pytest.mark.timeout(300)  # a machine that is busy with other things takes its time
+
+
+def fleet(folder: Path, faults: str, seed: int, **sizes: int) -> dict[str, Any]:
+    """A small fleet's logs in `folder`; returns the truth about them."""
+    wanted = {"hosts": 8, "streams": 30, "messages": 6000, "days": 2} | sizes
+    return generate(Fleet(seed=seed, faults=parse_faults(faults), **wanted), folder)
+
+
+def key(finding: dict[str, Any]) -> Key:
+    """What makes two findings the same: a number that was never given has no message."""
+    if finding["kind"] != "gap":
+        return finding["kind"], finding["message_id"], 0, 0
+    return "gap", "", int(finding["sequence_id"]), int(finding["sequence_number"])
+
+
+def true(truth: dict[str, Any]) -> Counter[Key]:
+    return Counter(map(key, truth["findings"]))
+
+
+def rows(result: AuditResult) -> list[dict[str, Any]]:
+    return list(result.findings.astype(object).to_dict("records"))
+
+
+def found(result: AuditResult) -> Counter[Key]:
+    return Counter(key(each) for each in rows(result) if each["kind"] not in ABOUT_HOSTS)
+
+
+def about_hosts(result: AuditResult) -> set[tuple[str, str]]:
+    return {(each["kind"], each["host"]) for each in rows(result) if each["kind"] in ABOUT_HOSTS}
+
+
+def audited(spark: Any, folder: Path, *, full: bool = False) -> AuditResult:
+    return audit(spark, find_files([str(folder)]), State(), AuditSettings(full=full, tasks=2))
+
+
+def test_the_audit_finds_just_the_faults_of_a_fleet(spark: Any, tmp_path: Path) -> None:
+    truth = fleet(tmp_path / "logs", "all", seed=11, hosts=14, streams=60, messages=12_000)
+
+    result = audited(spark, tmp_path / "logs")
+
+    assert found(result) == true(truth)
+    assert about_hosts(result) == {(each["kind"], each["host"]) for each in truth["hosts"]}
+
+
+def test_every_message_looked_at_gives_the_same_and_so_does_a_second_opinion(
+    spark: Any, tmp_path: Path
+) -> None:
+    pytest.importorskip("duckdb")
+    kinds = "lost,acked_not_stored,duplicated,reordered,delayed,gap,delivered_dead,expired,refused"
+    truth = fleet(tmp_path / "logs", kinds, seed=12)
+
+    result = audited(spark, tmp_path / "logs", full=True)
+
+    assert found(result) == true(truth)
+    assert second_opinion(tmp_path / "logs") == true(truth)
+
+
+def test_days_are_read_once_and_what_comes_late_is_decided_then(spark: Any, tmp_path: Path) -> None:
+    logs, here = tmp_path / "logs", tmp_path / "here"
+    truth = fleet(logs, "lost,acked_not_stored,duplicated=3,gap=4,expired", seed=14, hosts=5)
+    days = sorted(logs.glob("day=*"))
+    late = days[0] / "host=host003"
+    out = tmp_path / "out"
+    sizes = []
+    for arriving in (
+        [each for each in days[0].iterdir() if each != late],
+        [late, *days[1].iterdir()],
+    ):
+        for each in arriving:
+            shutil.copytree(each, here / each.relative_to(logs))
+        state = State.load(out / "state")
+        fresh = state.unseen(find_files([str(here)]))
+        sizes.append(len(fresh))
+        result = audit(spark, fresh, state, AuditSettings(tasks=2))
+        write_audit(out, result, state, is_first=False)
+        assert found(result) <= true(truth)  # nothing is called lost for lack of a log
+
+    assert sizes == [4, 6]
+    assert found(result) == true(truth)
+    assert parquet.read_table(out / "findings.parquet").num_rows == len(rows(result))
+
+
+def test_the_other_jobs_add_up(spark: Any, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    faults = "expired=9,discarded=4,refused=5,clock=1"
+    truth = fleet(logs, faults, seed=16, hosts=6, streams=20, messages=3000)
+    files = find_files([str(logs)])
+
+    kinds = Counter(
+        kind
+        for file in files
+        for kind in parquet.read_table(file.path, columns=["kind"])["kind"].to_pylist()
+    )
+
+    dead = dead_letters(spark, files)["groups"]
+    assert dead[dead.to_queue != ""].messages.sum() == kinds["dead_lettered"] > 5
+    assert dead[dead.to_queue == ""].messages.sum() == kinds["discarded"] > 0
+    (example,) = (
+        dead[(dead.to_queue != "") & (dead.message_class == "nack_reach_queue_timeout")]
+        .head(1)
+        .itertuples()
+    )
+    assert example.command.startswith("qmd dead-letter requeue --queue transactional-dead-letter")
+
+    tables = latency(spark, files)
+    (wrong,) = truth["hosts"]
+    assert tables["clocks"].iloc[0].host == wrong["host"]
+    assert abs(tables["clocks"].iloc[0].offset_ms) > 4000
+    assert tables["by_route"].before_sent.sum() <= 30  # what clocks leave, of 3000
+    assert tables["by_route"].messages.sum() == tables["by_hour"].messages.sum()
+
+    moved = traffic(spark, files, quota_bytes=1 << 40)
+    assert moved["by_hour"].sent.sum() == kinds["sent"]
+
+    message = dead[dead.to_queue != ""].iloc[0].examples.split(", ")[0]
+    history = trace(spark, files, message)["events"]
+    assert history.iloc[0].kind == "sent"
+    assert "dead_lettered" in set(history.kind)
+
+
+def test_a_fleet_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    first = fleet(tmp_path / "a", "all", seed=5, messages=1000)
+    again = fleet(tmp_path / "b", "all", seed=5, messages=1000)
+    other = fleet(tmp_path / "c", "all", seed=6, messages=1000)
+
+    assert first == again != other
+    files = sorted(each.relative_to(tmp_path / "a") for each in (tmp_path / "a").rglob("*.parquet"))
+    for file in files:
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_a_fleet_has_the_columns_of_an_export(tmp_path: Path) -> None:
+    from qmd.cli.event_files import arrow_schema
+
+    fleet(tmp_path / "logs", "all", seed=5, messages=1000)
+
+    file = next((tmp_path / "logs").rglob("*.parquet"))
+    made = parquet.ParquetFile(file).schema_arrow
+    assert made.names == arrow_schema().names
+    assert [str(each) for each in made.types] == [str(each) for each in arrow_schema().types]
+    assert json.loads((tmp_path / "logs" / "_truth.json").read_text())["seed"] == 5
+    assert pa.types.is_decimal(made.field("sequence_id").type)
