@@ -10,10 +10,12 @@
 SYSCONFDIR is /etc below the prefixes /usr and /usr/local, else PREFIX/etc.  The dependencies are
 copied out of the environment that runs this file, at the versions of requirements.lock: what was
 tested is what is installed, and the one who installs (often root) downloads and builds nothing.
+The extra `directory` comes along where that environment has it.
 """
 
 import argparse
 import compileall
+import contextlib
 import importlib.metadata
 import os
 import re
@@ -23,6 +25,8 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent.parent
 PACKAGES = ("protocol", "storage", "qmd")
+# Of the extra `directory`, what LDAP needs, and what `bind = "negotiate"` needs beside it.
+DIRECTORY_EXTRA = ("sansldap", "pyspnego", "cryptography", "cffi", "pycparser")
 
 # -I: neither the caller's environment nor a user's site folder can change what runs.
 LAUNCHER = """\
@@ -75,6 +79,8 @@ def install(layout: Layout) -> None:
     fresh.mkdir(parents=True)
     for name, version in _locked().items():
         _copy_distribution(name, version, fresh)
+    for name, version in _extras().items():
+        _copy_distribution(name, version, fresh)
     _copy_own_packages(fresh)
     shutil.rmtree(layout.application, ignore_errors=True)
     fresh.rename(layout.application)
@@ -116,6 +122,15 @@ def _locked() -> dict[str, str]:
     """Name and version of every distribution that qmd needs to run."""
     lines = (SOURCE / "requirements.lock").read_text()
     return dict(re.findall(r"^([\w.-]+)==(\S+)", lines, re.MULTILINE))
+
+
+def _extras() -> dict[str, str]:
+    """What Active Directory needs beside that, where the environment has it."""
+    found = {}
+    for name in DIRECTORY_EXTRA:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def _copy_distribution(name: str, version: str, target: Path) -> None:
