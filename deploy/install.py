@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent.parent
-PACKAGES = ("protocol", "storage", "qmd")
+PACKAGES = ("protocol", "storage", "qmd", "pipeline")
 # Of the extra `directory`, what LDAP needs, and what `bind = "negotiate"` needs beside it.
 DIRECTORY_EXTRA = ("sansldap", "pyspnego", "cryptography", "cffi", "pycparser")
 
