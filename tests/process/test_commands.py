@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import time
 from datetime import UTC, datetime, timedelta
@@ -397,17 +398,24 @@ def test_a_label_cannot_steer_the_terminal(daemon: Daemon, remote: RemoteQueueMa
      ["queue", "create"], ["outgoing"], ["sequence"], ["session"]],
 )  # fmt: skip
 def test_help_comes_quickly(arguments: list[str]):
-    best = min(_time(arguments) for _ in range(3))
+    best_s, processor_s = map(min, zip(*(_time(arguments) for _ in range(3)), strict=True))
 
-    # 200 ms is the promise; other work on this computer is allowed for.
-    assert best < (0.2 if os.getloadavg()[0] < 1 else 0.6)
+    # 200 ms is the promise.  Where others are at work it says only what the command itself does,
+    # which takes longer when it shares the processor's caches.
+    assert best_s < 0.2 or (os.getloadavg()[0] >= 1 and processor_s < 0.4)
 
 
-def _time(arguments: list[str]) -> float:
-    started = time.monotonic()
+def _time(arguments: list[str]) -> tuple[float, float]:
+    """By the clock, and of the processor."""
+    started, used_s = time.monotonic(), _used_by_children_s()
     done = run([*arguments, "--help"])
     assert b"Usage" in done.stdout
-    return time.monotonic() - started
+    return time.monotonic() - started, _used_by_children_s() - used_s
+
+
+def _used_by_children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_nothing_is_lost_when_the_reader_of_the_output_goes_away(daemon: Daemon):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -119,12 +120,16 @@ async def test_a_flood_that_outruns_the_disk_is_refused_and_not_numbered_twice(
     flood = [NewMessage("orders", b"", delivery=EXPRESS)] * frames.MESSAGES_MAX
     ids: list[str] = []
     refused = ""
+    is_free = threading.Event()  # the disk; until then no more numbers can be reserved
+    held = a.storage.batch.run(lambda db: is_free.wait(60))
     for _ in range(10):
         try:
             ids += await a.handed_over(flood)
         except Refusal as refusal:
             refused = refusal.text
             break
+    is_free.set()
+    assert await held
     assert "than can be given a number" in refused
     assert len(ids) == len(set(ids)) >= 2 * frames.MESSAGES_MAX, "what one client may ask for"
 
