@@ -106,7 +106,7 @@ class Administration:
         queue, *_ = [self._manager.adopt(row, 0, 0) for row in rows]
         for stream in streams:  # a queue of that name was deleted: what came to it does not again
             self._manager.incoming.restore_stream(
-                stream.id, stream.source, queue, stream.sequence_id, stream.number
+                stream.id, stream.source, queue, stream.name, stream.sequence_id, stream.number
             )
         return queue
 

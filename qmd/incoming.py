@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -39,6 +39,7 @@ from qmd.core.stored_packet import reach_time_s, receive_time_s, time_left_s
 from qmd.frames import StoredMessage
 from qmd.recorder import Kind, bear_correlation
 from qmd.relaying import Taken
+from storage import sequences as sequence_rows
 from storage.keys import LOOKUP_BITS
 
 if TYPE_CHECKING:
@@ -62,14 +63,25 @@ _JOURNALED_BITS = 0x300  # UserHeader.Flags.JN, JP: its source waits to hear of 
 _TRACING_BIT = 0x01  # TR of BaseHeader.Flags, in its second byte
 
 
+#: By which a source knows our queue, as its packets say it: the type of the format name, and the
+#: bytes of a direct name, a GUID, or the number of a private queue.
+_Name = tuple[int, bytes | int]
+_NOT_KNOWN: _Name = (0, b"")  # of a stream that an older version has begun
+
+
 class IncomingStream:
-    """A transactional sequence from one source to one of our queues."""
+    """A transactional sequence from one source to one of our queues, by one name of that.
+
+    Whoever sends to a queue by two names has two outgoing queues for it, and a sequence for each:
+    they know nothing of each other.  [MS-MQDMPR] 3.1.1.5
+    """
 
     __slots__ = (
         "by_direct_name",
         "id",
         "last_host",
         "last_message",
+        "name",
         "queue",
         "return_path",
         "sequence",
@@ -77,11 +89,12 @@ class IncomingStream:
     )
 
     def __init__(
-        self, id: int, source: bytes, queue: LocalQueue, sequence: IncomingSequence
+        self, id: int, source: bytes, queue: LocalQueue, name: _Name, sequence: IncomingSequence
     ) -> None:
         self.id = id
         self.source = source
         self.queue = queue
+        self.name = name
         self.sequence = sequence
         self.return_path: PeerConnection | None = None  # where its last message came from
         self.last_message = 0  # the number of the message that was accepted last; 0: not known
@@ -99,7 +112,7 @@ class Incoming:
         self._history_age_s = delivery.message_id_history_age_s
         self._history: OrderedDict[tuple[bytes, int], float] = OrderedDict()
         self._queues_by_wire_name: dict[bytes, LocalQueue] = {}
-        self._streams: dict[tuple[bytes, int], IncomingStream] = {}
+        self._streams: dict[tuple[bytes, int, _Name], IncomingStream] = {}
         self._next_stream_id = 1
         self._waiting_for_disk: dict[PeerConnection, None] = {}
         self._asked: Batch | None = None  # the last one after whose commit those may go on
@@ -120,11 +133,17 @@ class Incoming:
     # Start-up.
 
     def restore_stream(
-        self, id: int, source: bytes, queue: LocalQueue, sequence_id: int, number: int
+        self,
+        id: int,
+        source: bytes,
+        queue: LocalQueue,
+        stored_name: bytes,
+        sequence_id: int,
+        number: int,
     ) -> None:
         sequence = IncomingSequence(sequence_id, number, settings=self.sequence_settings)
-        stream = IncomingStream(id, source, queue, sequence)
-        self._streams[source, queue.id] = stream
+        name = _read_name(stored_name)
+        self._streams[source, queue.id, name] = IncomingStream(id, source, queue, name, sequence)
         self._next_stream_id = max(self._next_stream_id, id + 1)
 
     def reserve_stream_id(self, id: int) -> None:
@@ -285,13 +304,15 @@ class Incoming:
                 continue
             has_room = queue.has_room(size)
             if transaction is not None:
-                if len(self._streams) >= STREAMS_MAX and (source, queue.id) not in self._streams:
+                name: Any = (flags >> 10 & 7, getattr(destination, "name", destination))
+                known = self._streams.get((source, queue.id, name))
+                if known is None and len(self._streams) >= STREAMS_MAX:
                     manager.log_limited("too_many_streams", connection.host, limit=STREAMS_MAX)
                     decided.pop()
                     self._finish(connection, decided, arrivals, accepted, wall_s)
                     connection.drop("too many sources of transactional messages")
                     return
-                stream = self._streams.get((source, queue.id)) or self._new_stream(source, queue)
+                stream = known or self._new_stream(source, queue, name)
                 if stream.return_path is not connection:
                     stream.return_path = connection
                     connection.streams[stream] = None
@@ -588,14 +609,26 @@ class Incoming:
             return self._manager.routes.queue_by_guid(user.destination_queue)
         return None
 
-    def _new_stream(self, source: bytes, queue: LocalQueue) -> IncomingStream:
-        stream = IncomingStream(
-            self._next_stream_id, source, queue, IncomingSequence(settings=self.sequence_settings)
-        )
+    def _new_stream(self, source: bytes, queue: LocalQueue, name: _Name) -> IncomingStream:
+        batch = self._manager.storage.batch
+        stream = self._streams.pop((source, queue.id, _NOT_KNOWN), None)
+        if stream is not None:
+            stream.name = name
+            self._streams[source, queue.id, name] = stream
+            batch.run(
+                partial(sequence_rows.set_name, incoming_id=stream.id, name=_write_name(name))
+            )
+            return stream
+        sequence = IncomingSequence(settings=self.sequence_settings)
+        stream = IncomingStream(self._next_stream_id, source, queue, name, sequence)
         self._next_stream_id += 1
-        self._streams[source, queue.id] = stream
-        self._manager.storage.batch.add_incoming_sequence(
-            stream.id, source, queue.id, int(self._manager.environment.time())
+        self._streams[source, queue.id, name] = stream
+        batch.add_incoming_sequence(
+            stream.id,
+            source,
+            queue.id,
+            _write_name(name),
+            int(self._manager.environment.time()),
         )
         return stream
 
@@ -698,3 +731,16 @@ class Incoming:
             reason=reason,
             code=MessageClass.name_of(message_class),
         )
+
+
+def _write_name(name: _Name) -> bytes:
+    """As it is stored: a byte with its type, and what follows."""
+    kind, what = name
+    return bytes([kind]) + (what if isinstance(what, bytes) else b"%d" % what)
+
+
+def _read_name(stored: bytes) -> _Name:
+    if not stored:
+        return _NOT_KNOWN
+    kind, what = stored[0], stored[1:]
+    return kind, int(what) if kind == _PRIVATE else what

@@ -241,7 +241,7 @@ class QueueManager:
             queue = self.queues_by_id.get(stream.queue_id)
             if queue is not None:
                 self.incoming.restore_stream(
-                    stream.id, stream.source, queue, stream.sequence_id, stream.number
+                    stream.id, stream.source, queue, stream.name, stream.sequence_id, stream.number
                 )
             else:
                 self.incoming.reserve_stream_id(stream.id)

@@ -158,13 +158,14 @@ class Batch:
         self._count(1)
 
     def add_incoming_sequence(
-        self, incoming_id: int, source: bytes, queue_id: int, at_s: int
+        self, incoming_id: int, source: bytes, queue_id: int, name: bytes, at_s: int
     ) -> None:
-        """A stream that begins.  The caller chooses the id: one above all that there are.
+        """A stream that begins, to a queue that its source knows by this name.
 
-        So the first message's state can be set at once, in the same batch.
+        The caller chooses the id: one above all that there are.  So the first message's state can
+        be set at once, in the same batch.
         """
-        self._new_sequences.append((incoming_id, source, queue_id, at_s))
+        self._new_sequences.append((incoming_id, source, queue_id, name, at_s))
         self._count(1)
 
     def add_outgoing_queue(self, row: outgoing.OutgoingQueueRow) -> None:

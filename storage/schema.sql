@@ -100,7 +100,8 @@ CREATE INDEX outgoing_expiry ON outgoing (expires_at_s) WHERE expires_at_s IS NO
 
 CREATE INDEX outgoing_part ON outgoing (part_id) WHERE part_id IS NOT NULL;
 
--- What each remote queue manager has sent in order to each of our queues.  [MS-MQQB] 3.1.1.5
+-- What each remote queue manager has sent in order to each of our queues, by each name of it.
+-- [MS-MQQB] 3.1.1.5
 -- A queue's rows outlive it, and its id is not given again while they do.
 CREATE TABLE incoming_sequence (
     id          INTEGER PRIMARY KEY,
@@ -110,7 +111,8 @@ CREATE TABLE incoming_sequence (
     number      INTEGER NOT NULL,                -- the highest accepted
     last_seen_s INTEGER NOT NULL,
     former      TEXT,                            -- the casefolded name of a queue that is no more
-    UNIQUE (queue_id, source)                    -- in this order: also answers "is the id in use"
+    name        BLOB NOT NULL DEFAULT x'',       -- by which the source knows the queue: sequences.py
+    UNIQUE (queue_id, source, name)              -- in this order: also answers "is the id in use"
 );
 
 -- The identifiers of the last plain messages, against duplicates.  [MS-MQQB] 3.1.1.3

@@ -2,6 +2,9 @@
 
 A row changes in the same commit as the message that moved it on, so that after a crash the two
 agree.  (The state of our own sequences stands with the outgoing queue: outgoing.py.)
+
+A source has a sequence for each name by which it knows a queue, so that two names of one queue are
+two rows ([MS-MQDMPR] 3.1.1.5, FormatName).
 """
 
 import sqlite3
@@ -16,10 +19,11 @@ class IncomingSequenceRow(NamedTuple):
     sequence_id: int
     number: int
     last_seen_s: int
+    name: bytes  # by which the source knows the queue; empty: not known yet
 
 
-#: Id, GUID of the source, queue id, seen at s.
-NewSequence = tuple[int, bytes, int, int]
+#: Id, GUID of the source, queue id, name, seen at s.
+NewSequence = tuple[int, bytes, int, bytes, int]
 #: Sequence id (8 bytes), number, seen at s, row id.
 SequenceState = tuple[bytes, int, int, int]
 
@@ -36,10 +40,16 @@ def decode_sequence_id(stored: bytes) -> int:
 def add(db: sqlite3.Connection, rows: Iterable[NewSequence]) -> None:
     """Nothing accepted yet: sequence id and number are 0."""
     db.executemany(
-        "INSERT INTO incoming_sequence (id, source, queue_id, sequence_id, number, last_seen_s)"
-        " VALUES (?, ?, ?, x'0000000000000000', 0, ?)",
+        "INSERT INTO incoming_sequence"
+        " (id, source, queue_id, name, sequence_id, number, last_seen_s)"
+        " VALUES (?, ?, ?, ?, x'0000000000000000', 0, ?)",
         rows,
     )
+
+
+def set_name(db: sqlite3.Connection, incoming_id: int, name: bytes) -> None:
+    """By which the source knows the queue; of a row that an older version has written."""
+    db.execute("UPDATE incoming_sequence SET name = ? WHERE id = ?", (name, incoming_id))
 
 
 def set_states(db: sqlite3.Connection, states: Sequence[SequenceState]) -> None:
@@ -72,12 +82,14 @@ def of_queue(db: sqlite3.Connection, queue_id: int) -> list[IncomingSequenceRow]
 
 def list_all(db: sqlite3.Connection) -> list[IncomingSequenceRow]:
     rows = db.execute(
-        "SELECT id, source, queue_id, sequence_id, number, last_seen_s"
+        "SELECT id, source, queue_id, sequence_id, number, last_seen_s, name"
         " FROM incoming_sequence ORDER BY id"
     )
     return [
-        IncomingSequenceRow(id_, source, queue_id, decode_sequence_id(sequence_id), number, seen_s)
-        for id_, source, queue_id, sequence_id, number, seen_s in rows
+        IncomingSequenceRow(
+            id_, source, queue_id, decode_sequence_id(sequence_id), number, seen_s, name
+        )
+        for id_, source, queue_id, sequence_id, number, seen_s, name in rows
     ]
 
 

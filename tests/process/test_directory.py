@@ -105,6 +105,36 @@ def test_a_list_that_changes_between_two_sends_and_a_kill(start, file):
     assert a.bodies("two") == [b"second"]
 
 
+def test_lists_that_name_one_queue_in_two_ways_promise_no_order_between_them(start):
+    """What the manual says of D1 and D2: two names are two streams, and each keeps its order."""
+    a, b = start("hosta"), start("hostb")
+    b.cli("queue", "create", "q1", "--public", "--transactional")
+    b.create("q2", transactional=True)
+    until(lambda: a.json("directory", "status")[0]["queues"] == 1)
+    q2 = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\q2"
+    a.cli("dl", "create", "d1", "hostb\\q1")
+    a.cli("dl", "create", "d2", f"DIRECT=TCP:127.0.0.1:{b.port}\\q1")
+    (public,) = (row["name"] for row in a.json("dl", "expand", "d1"))
+    a.send(f"list:d1,{q2}", b"M1 0", "--transactional")
+    b.wait_for(".\\q1", 1)
+
+    a.cli("outgoing", "pause", public)
+    for number in (1, 2, 3):
+        a.send(f"list:d1,{q2}", f"M1 {number}".encode(), "--transactional")
+        a.send(f"list:d2,{q2}", f"M2 {number}".encode(), "--transactional")
+        (b if number == 2 else a).restart()
+    b.wait_for(".\\q1", 4)
+    a.cli("outgoing", "resume", public)
+
+    b.wait_for("q2", 7)
+    b.wait_for(".\\q1", 7)
+    pairs = [f"M{kind} {number}".encode() for number in (1, 2, 3) for kind in (1, 2)]
+    assert b.bodies("q2") == [b"M1 0", *pairs], "one name: one stream"
+    first = [b"M1 1", b"M1 2", b"M1 3"]
+    second = [b"M2 1", b"M2 2", b"M2 3"]
+    assert b.bodies(".\\q1") == [b"M1 0", *second, *first], "two names: two streams, each in order"
+
+
 def test_a_broken_file_replaces_nothing_and_is_told_of_loudly(start, file):
     a = start("hosta")
     a.cli("queue", "create", "orders", "--public")

@@ -39,7 +39,7 @@ def test_every_kind_of_act_is_stored_by_one_commit(folder: Path) -> None:
             batch.delete_messages([key(1)])
             batch.delete_outgoing([message_key(7, 8, 4)])
             batch.delete_outgoing_range(message_key(7, 8, 1), message_key(7, 8, 2))
-            batch.add_incoming_sequence(1, SOURCE, 16, at_s=7)
+            batch.add_incoming_sequence(1, SOURCE, 16, b"\5q", at_s=7)
             batch.set_incoming_sequence(1, 2**64 - 1, 5, at_s=8)
             batch.add_outgoing_queue(outgoing.OutgoingQueueRow(7, "b", "b:1801", False, 1, 0, 1, 5))
             batch.set_outgoing_sequence(7, 2**64 - 2, base=3, next_number=4)
@@ -62,7 +62,7 @@ def test_every_kind_of_act_is_stored_by_one_commit(folder: Path) -> None:
             assert await storage.read(look) == (
                 [key(2)],
                 [message_key(7, 8, 3)],
-                [(1, SOURCE, 16, 2**64 - 1, 5, 8)],
+                [(1, SOURCE, 16, 2**64 - 1, 5, 8, b"\5q")],
                 [(2**64 - 2, 3, 4)],
                 [(SOURCE, 11, 9)],
                 b"result",
@@ -110,7 +110,7 @@ def test_a_read_after_sees_its_own_batch_and_not_the_next(folder: Path) -> None:
 def test_the_last_state_of_a_sequence_within_a_batch_wins(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
-            storage.batch.add_incoming_sequence(1, SOURCE, 16, at_s=0)
+            storage.batch.add_incoming_sequence(1, SOURCE, 16, b"\5q", at_s=0)
             for number in (1, 2, 3):
                 storage.batch.set_incoming_sequence(1, 7, number, at_s=number)
             await durable(storage)

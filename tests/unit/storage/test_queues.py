@@ -118,7 +118,7 @@ def test_after_a_round_ids_are_given_again_but_none_that_is_referred_to(
     db: sqlite3.Connection,
 ) -> None:
     kept, sequence, message, free = (create(db, f"private$\\{n}").id for n in range(4))
-    sequences.add(db, [(1, SOURCE, sequence, 0)])
+    sequences.add(db, [(1, SOURCE, sequence, b"", 0)])
     for queue_id in (sequence, message, free):
         queues.delete(db, queue_id)
     messages.insert(db, [(message_key(message, 7, 1), 0, None, None, b"left behind")])

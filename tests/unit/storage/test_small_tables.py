@@ -11,19 +11,19 @@ from tests.unit.storage.support import SOURCE
 
 
 def test_a_sequence_begins_with_nothing_and_moves_on(db: sqlite3.Connection) -> None:
-    sequences.add(db, [(1, SOURCE, 16, 100), (2, SOURCE, 17, 100)])
+    sequences.add(db, [(1, SOURCE, 16, b"", 100), (2, SOURCE, 17, b"\5q", 100)])
     sequences.set_states(db, [(encode_sequence_id(2**64 - 1), 9, 200, 2)])
 
     assert sequences.list_all(db) == [
-        IncomingSequenceRow(1, SOURCE, 16, 0, 0, 100),
-        IncomingSequenceRow(2, SOURCE, 17, 2**64 - 1, 9, 200),
+        IncomingSequenceRow(1, SOURCE, 16, 0, 0, 100, b""),
+        IncomingSequenceRow(2, SOURCE, 17, 2**64 - 1, 9, 200, b"\5q"),
     ]
 
 
 def test_a_state_without_its_sequence_is_a_bug_and_not_lost_silently(
     db: sqlite3.Connection,
 ) -> None:
-    sequences.add(db, [(1, SOURCE, 16, 100)])
+    sequences.add(db, [(1, SOURCE, 16, b"", 100)])
 
     with pytest.raises(AssertionError):
         sequences.set_states(
@@ -32,14 +32,14 @@ def test_a_state_without_its_sequence_is_a_bug_and_not_lost_silently(
 
 
 def test_one_source_has_one_sequence_to_a_queue(db: sqlite3.Connection) -> None:
-    sequences.add(db, [(1, SOURCE, 16, 100)])
+    sequences.add(db, [(1, SOURCE, 16, b"", 100)])
 
     with pytest.raises(sqlite3.IntegrityError):
-        sequences.add(db, [(2, SOURCE, 16, 100)])
+        sequences.add(db, [(2, SOURCE, 16, b"", 100)])
 
 
 def test_sequences_that_nobody_used_for_long_are_forgotten(db: sqlite3.Connection) -> None:
-    sequences.add(db, [(1, SOURCE, 16, 99), (2, SOURCE, 17, 100)])
+    sequences.add(db, [(1, SOURCE, 16, b"", 99), (2, SOURCE, 17, b"", 100)])
 
     assert sequences.forget(db, before_s=100) == [1]
     assert [row.id for row in sequences.list_all(db)] == [2]
