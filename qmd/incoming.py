@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 STREAMS_MAX = 100_000  # (source, queue) whose sequences are remembered
+NAMES_MAX = 100  # by which one source knows one queue
 WIRE_NAMES_MAX = 10_000  # destinations as peers spell them, remembered with their queue
 POSITIVE_ARRIVAL = 0x01  # MessagePropertiesHeader.Flags.PA
 
@@ -73,7 +74,8 @@ class IncomingStream:
     """A transactional sequence from one source to one of our queues, by one name of that.
 
     Whoever sends to a queue by two names has two outgoing queues for it, and a sequence for each:
-    they know nothing of each other.  [MS-MQDMPR] 3.1.1.5
+    they know nothing of each other.  [MS-MQDMPR] 3.1.1.5  One sequence is one stream, however often
+    its source spells the name anew.
     """
 
     __slots__ = (
@@ -113,6 +115,7 @@ class Incoming:
         self._history: OrderedDict[tuple[bytes, int], float] = OrderedDict()
         self._queues_by_wire_name: dict[bytes, LocalQueue] = {}
         self._streams: dict[tuple[bytes, int, _Name], IncomingStream] = {}
+        self._names: dict[tuple[bytes, int], list[_Name]] = {}  # that a source has for a queue
         self._next_stream_id = 1
         self._waiting_for_disk: dict[PeerConnection, None] = {}
         self._asked: Batch | None = None  # the last one after whose commit those may go on
@@ -128,7 +131,7 @@ class Incoming:
 
     @property
     def streams(self) -> list[IncomingStream]:
-        return list(self._streams.values())
+        return list(dict.fromkeys(self._streams.values()))
 
     # Start-up.
 
@@ -143,7 +146,7 @@ class Incoming:
     ) -> None:
         sequence = IncomingSequence(sequence_id, number, settings=self.sequence_settings)
         name = _read_name(stored_name)
-        self._streams[source, queue.id, name] = IncomingStream(id, source, queue, name, sequence)
+        self._know(source, queue, name, IncomingStream(id, source, queue, name, sequence))
         self._next_stream_id = max(self._next_stream_id, id + 1)
 
     def reserve_stream_id(self, id: int) -> None:
@@ -166,6 +169,8 @@ class Incoming:
     def forget_queue(self, queue: LocalQueue) -> None:
         for key in [key for key in self._streams if key[1] == queue.id]:
             del self._streams[key]
+        for source_and_queue in [key for key in self._names if key[1] == queue.id]:
+            del self._names[source_and_queue]
 
     # The hot path.
 
@@ -306,13 +311,13 @@ class Incoming:
             if transaction is not None:
                 name: Any = (flags >> 10 & 7, getattr(destination, "name", destination))
                 known = self._streams.get((source, queue.id, name))
-                if known is None and len(self._streams) >= STREAMS_MAX:
+                if known is None and self._has_too_many(source, queue):
                     manager.log_limited("too_many_streams", connection.host, limit=STREAMS_MAX)
                     decided.pop()
                     self._finish(connection, decided, arrivals, accepted, wall_s)
                     connection.drop("too many sources of transactional messages")
                     return
-                stream = known or self._new_stream(source, queue, name)
+                stream = known or self._new_stream(source, queue, name, transaction.sequence_id)
                 if stream.return_path is not connection:
                     stream.return_path = connection
                     connection.streams[stream] = None
@@ -609,20 +614,36 @@ class Incoming:
             return self._manager.routes.queue_by_guid(user.destination_queue)
         return None
 
-    def _new_stream(self, source: bytes, queue: LocalQueue, name: _Name) -> IncomingStream:
+    def _has_too_many(self, source: bytes, queue: LocalQueue) -> bool:
+        return (
+            len(self._streams) >= STREAMS_MAX
+            or len(self._names.get((source, queue.id), ())) >= NAMES_MAX
+        )
+
+    def _know(self, source: bytes, queue: LocalQueue, name: _Name, stream: IncomingStream) -> None:
+        self._streams[source, queue.id, name] = stream
+        self._names.setdefault((source, queue.id), []).append(name)
+
+    def _new_stream(
+        self, source: bytes, queue: LocalQueue, name: _Name, sequence_id: int
+    ) -> IncomingStream:
         batch = self._manager.storage.batch
-        stream = self._streams.pop((source, queue.id, _NOT_KNOWN), None)
-        if stream is not None:
-            stream.name = name
-            self._streams[source, queue.id, name] = stream
-            batch.run(
-                partial(sequence_rows.set_name, incoming_id=stream.id, name=_write_name(name))
-            )
-            return stream
+        for other in self._names.get((source, queue.id), ()):
+            stream = self._streams[source, queue.id, other]
+            if stream.sequence.accepted_id == sequence_id:  # it is spelled anew
+                self._know(source, queue, name, stream)
+                return stream
+            if stream.name == _NOT_KNOWN and stream.sequence.accepted_id < sequence_id:
+                stream.name = name
+                self._know(source, queue, name, stream)
+                batch.run(
+                    partial(sequence_rows.set_name, incoming_id=stream.id, name=_write_name(name))
+                )
+                return stream
         sequence = IncomingSequence(settings=self.sequence_settings)
         stream = IncomingStream(self._next_stream_id, source, queue, name, sequence)
         self._next_stream_id += 1
-        self._streams[source, queue.id, name] = stream
+        self._know(source, queue, name, stream)
         batch.add_incoming_sequence(
             stream.id,
             source,

@@ -176,6 +176,7 @@ class RemoteQueueManager:
         self.highest_sent: dict[int, int] = {}  # sequence id -> highest number ever built
         self.order_acked: dict[int, int] = {}  # sequence id -> highest order ack that came
         self._message_ids = itertools.count(1)
+        self._ids_of: dict[tuple[str, int, int], int] = {}  # of transactional ones, which keep them
         self._timestamp = wire.now_s() - 1000
         self._ordinals = itertools.count(1)
         self._open: list[Connection | Listener] = []
@@ -208,6 +209,8 @@ class RemoteQueueManager:
         previous = number - 1 if previous is None else previous
         body = b"%d" % number if body is None else body
         self.highest_sent[sequence_id] = max(self.highest_sent.get(sequence_id, 0), number)
+        own_id = self._ids_of.setdefault((queue, sequence_id, number), self.next_id())
+        properties.setdefault("message_id", own_id)
         header = wire.Transaction(0xC | (number & 0xFFFFF) << 4, sequence_id, number, previous)
         return self.message(queue, body, transaction=header, **properties)
 
