@@ -15,7 +15,10 @@ settings.register_profile("ci", deadline=None, derandomize=True, max_examples=20
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
 
 #: Tests that take long and stand alone.  Others keep together what their file has set up.
-EACH_ALONE = ("tests/crash/", "tests/netns/", "tests/process/", "tests/simulation/")
+EACH_ALONE = (
+    *("tests/crash/", "tests/netns/", "tests/simulation/"),
+    *("tests/process/test_transactions.py", "tests/process/test_two_phase.py"),
+)
 #: One Spark is enough: it takes seconds to start, and a gigabyte.
 ALL_TOGETHER = ("tests/pipeline/",)
 

@@ -125,8 +125,10 @@ class Handshake:
         foreign = request.server not in (self._own_id, NULL_GUID)
         met = from_padding(request.padding)
         hindrance = None
-        if self._judge is not None and not (foreign or self._refuse):
-            hindrance = self._judge(request.client, met)
+        # Asked once: it knows the connection, and would keep that alive when it has ended.
+        judge, self._judge = self._judge, None
+        if judge is not None and not (foreign or self._refuse):
+            hindrance = judge(request.client, met)
         refused = foreign or self._refuse or hindrance is not None
         answer = self._instance if met is not None else None
         if answer is not None and hindrance is not None:
@@ -163,8 +165,9 @@ class Handshake:
             raise SessionOver("the peer answered a connection request that is not ours")
         if self._expected_remote not in (None, response.server):
             raise SessionOver("another queue manager than the expected one answered")
-        if self._judge is not None:
-            hindrance = self._judge(response.server, met)
+        judge, self._judge = self._judge, None
+        if judge is not None:
+            hindrance = judge(response.server, met)
             if hindrance is not None:
                 raise SessionOver(hindrance)
         self.peer_id = response.server

@@ -222,6 +222,7 @@ def test_floods_of_tiny_messages(daemon: Daemon, attack: Callable[..., None], ki
 def send_from_many(port: int, sources: int) -> None:
     """Streams of as many queue managers, as if they came over a router."""
     with RemoteQueueManager() as remote:
+        remote.relayed = True
         peer = remote.connect(port)
         sequence_id = remote.new_sequence()
         peer.send_many(
@@ -378,6 +379,7 @@ def test_clients_that_never_read(daemon: Daemon, attack: Callable[..., None]):
 
 def test_a_client_with_more_requests_than_are_taken_up_gets_all_answers(daemon: Daemon):
     with ControlClient(daemon.folder / "qmd.sock") as client:
-        numbers = [client.send("status") for _ in range(10_000)]
+        # Whose answers, 17 bytes each, have room on their way: nobody reads them so far.
+        numbers = [client.send("peek", r"private$\plain", 0, 1, 0.0) for _ in range(10_000)]
 
         assert [client.reply(number)[0] for number in numbers] == ["done"] * len(numbers)
