@@ -76,8 +76,8 @@ def measure(events: int, rounds: int, folder: Path) -> dict[str, Any]:
 def peak_mb(pid: int) -> int:
     """The most that a process has had in memory."""
     status = Path(f"/proc/{pid}/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) // 1024
+    lines = [line for line in status.splitlines() if line.startswith("VmHWM")]
+    return int(lines[0].split()[1]) // 1024 if lines else 0  # it has just ended
 
 
 def children(pid: int) -> list[int]:
