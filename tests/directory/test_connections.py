@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -182,7 +183,7 @@ def test_a_server_that_stalls_before_tls_costs_its_time_out_and_nothing_else(con
     finally:
         controller.thaw()
 
-    assert "no answer within 1 s while" in text
+    assert re.search(r"no answer within [01][.\d]* s while", text)
     assert ("TLS handshake" in text) == (security is Security.TLS)
     assert rounds > 10
 
@@ -213,7 +214,7 @@ def test_a_server_that_stalls_in_the_middle_of_a_search(controller):
 
     text, rounds, sites = asyncio.run(run())
 
-    assert "no answer within 1 s while" in text
+    assert re.search(r"no answer within [01][.\d]* s while", text)
     assert controller.url in text
     assert rounds > 10
     assert sites

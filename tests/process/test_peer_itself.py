@@ -169,7 +169,7 @@ def _a_changed_resend(left: Peer, right: Peer, owner: RemoteQueueManager) -> Non
 def _a_number_used_twice(left: Peer, right: Peer, owner: RemoteQueueManager) -> None:
     sequence = owner.new_sequence()
     left.send(owner.transactional("q", sequence, 1))
-    left.send(owner.transactional("q", sequence, 1))
+    left.send(owner.transactional("q", sequence, 1, message_id=owner.next_id()))
     right.receive_many(2)
 
 
