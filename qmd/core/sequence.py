@@ -62,8 +62,8 @@ class OrderAckSettings:
 class IncomingSequence:
     """What one queue manager has sent to one of our queues.  [MS-MQQB] 3.1.5.8.6
 
-    One for each (source queue manager, destination queue), whatever session or
-    router the messages come by.  `accepted` is ahead of `durable` while commits
+    One for each source queue manager and each name by which it knows the queue,
+    whatever session or router the messages come by.  `accepted` is ahead of `durable` while commits
     are under way; a daemon that starts has only the durable position.
     """
 
