@@ -53,4 +53,5 @@ def _start_again(machine: Machine, workload: Workload, changes: Sequence[str]) -
     control = machine.connect()
     workload.ask_again(control)
     workload.send_again(control)
+    workload.promise_more(control)
     machine.kill()
