@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -34,8 +34,8 @@ OWN_PREFIX = ".\\"  # of the names of our public queues: "orders" alone means a 
 TAKE_BYTES_MAX = 8 * 1024 * 1024  # of bodies in one answer; one message always fits
 
 
-#: What stands in `taken` for a message that is reserved: its packet is on disk.
-RESERVED_PACKET = b"reserved"
+#: What stands in `taken` for each message that is reserved: it is on disk.
+RESERVED = StoredMessage(0, 0, b"reserved")
 
 
 @dataclass(slots=True, eq=False)
@@ -181,6 +181,10 @@ class LocalQueue(Measured):
         for message in messages:
             add(message.lookup_id, message, len(message.packet), stored=True)
 
+    def arrived_on_disk(self, lookup_ids: Sequence[int]) -> None:
+        """The same for more of them than memory should hold; nobody else knows of them yet."""
+        self.window.leave_on_disk(min(lookup_ids))
+
     def express_arrived(self, message: StoredMessage) -> None:
         """A message that lives here, and nowhere else."""
         self.express[message.lookup_id] = message
@@ -268,7 +272,7 @@ class LocalQueue(Measured):
             self.window.take(lookup_id)
         else:
             self.window.hold(lookup_id)
-        self.taken[lookup_id] = StoredMessage(lookup_id, 0, RESERVED_PACKET)
+        self.taken[lookup_id] = RESERVED
         self.reserved[lookup_id] = 1
         return True
 
@@ -298,15 +302,29 @@ class LocalQueue(Measured):
         elif free:
             self.window.clear_to_disk(min(free), keep_taken=self.taken.keys())
 
-    def leave_reserved(self, messages: Iterable[StoredMessage]) -> list[int]:
-        """Reserved messages, read from the disk, are about to be removed; their lookup ids."""
-        lookup_ids = []
-        for message in messages:
-            del self.reserved[message.lookup_id]
-            self.taken[message.lookup_id] = message
-            lookup_ids.append(message.lookup_id)
+    def reserve_stored(self, lookup_ids: Sequence[int]) -> list[int]:
+        """`reserve` for many that are on the disk, by a reader that shares them with nobody; those
+        that somebody has are left out."""
+        taken = self.taken
+        free = [each for each in lookup_ids if each not in taken]
+        self.window.hold_all(free)
+        taken.update(dict.fromkeys(free, RESERVED))
+        self.reserved.update(dict.fromkeys(free, 1))
+        return free
+
+    def leave_reserved(self, lookup_ids: Sequence[int]) -> None:
+        """Reserved messages are about to be removed."""
+        for lookup_id in lookup_ids:
+            del self.reserved[lookup_id]
         self.leaving.update(lookup_ids)
-        return lookup_ids
+
+    def forget_reserved(self, lookup_ids: Sequence[int], size: int) -> None:
+        """Their removal is durable; `size`: the bytes of their packets."""
+        self.leaving.difference_update(lookup_ids)
+        for lookup_id in lookup_ids:
+            del self.taken[lookup_id]
+        self.window.remove_taken(lookup_ids)
+        self.count_out(len(lookup_ids), size)
 
     @property
     def is_settling(self) -> bool:

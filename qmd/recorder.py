@@ -213,6 +213,23 @@ class Recorder:
         if not lazily:
             self._manager.storage.batch.write_soon()
 
+    def record_told(
+        self,
+        kind: Kind,
+        source: bytes,
+        numbers: list[int],
+        sizes: list[int],
+        places: list[int],
+        *,
+        queue: str,
+    ) -> None:
+        """`record`, lazily, for many messages of one source that were looked at before."""
+        if self.enabled:
+            event = self.group(kind, source, queue=queue, lists=_SIZES_AND_PLACES)
+            event.numbers += numbers
+            event.sizes += sizes
+            event.places += places
+
     def events(
         self,
         kind: Kind,

@@ -21,11 +21,13 @@ import structlog
 
 from protocol.errors import InvalidName
 from protocol.identifiers import guid_bytes, guid_text
+from qmd.core.stored_packet import may_want_word
 from qmd.frames import StoredMessage
 from qmd.local_queue import LocalQueue
-from qmd.recorder import Kind
+from qmd.recorder import Kind, identity_of
 from qmd.refusal import Refusal
 from storage import reservations
+from storage.damaged import is_whole
 from storage.keys import ARRIVAL_MAX, LOOKUP_BITS, LOOKUP_MASK
 from storage.messages import MessageRow
 from storage.reservations import HeldRow, ReaderQueueRow, ReaderRow
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-PIECE_MESSAGES = 4096  # in one commit, for which everybody waits
+PIECE_MESSAGES = 8192  # in one commit, for which everybody waits
 PIECE_BYTES = 16 * 1024 * 1024
 MESSAGES_MAX = 1_000_000  # reserved for one reader of one queue: memory holds a note of each
 NO_LIMIT_BYTES = 1 << 62
@@ -81,11 +83,10 @@ class _Reader:
 
 
 class _Chosen(NamedTuple):
-    """Lookup ids in the order of arrival, their sizes, and where the looking ended."""
+    """Lookup ids in the order of arrival, and the bytes of their packets."""
 
     lookup_ids: list[int]
-    sizes: dict[int, int]
-    stopped: bool  # at a message that somebody else has
+    sizes: list[int]
 
 
 class State(NamedTuple):
@@ -248,10 +249,11 @@ class Reserving:
                 )
                 if not is_cut:
                     end = held.next - 1  # also where the last ones turned out to be damaged
+            looked_up_to = held.arrival
             while not is_cut and messages < limit and (not bytes_max or size < bytes_max):
                 left_bytes = bytes_max - size if bytes_max else NO_LIMIT_BYTES
-                count, added = await self._reserve_piece(
-                    held, limit - messages, left_bytes, is_first=messages == 0
+                count, added, looked_up_to = await self._reserve_piece(
+                    held, looked_up_to, limit - messages, left_bytes, is_first=messages == 0
                 )
                 if not count:
                     break
@@ -266,24 +268,28 @@ class Reserving:
             }
 
     async def _reserve_piece(
-        self, held: _Queue, messages_max: int, bytes_max: int, *, is_first: bool
-    ) -> tuple[int, int]:
-        """Reserve the next messages, in one commit; how many, and their bytes."""
+        self, held: _Queue, after: int, messages_max: int, bytes_max: int, *, is_first: bool
+    ) -> tuple[int, int, int]:
+        """Reserve the next messages that arrived after `after`, in one commit; how many, their
+        bytes, and the arrival up to which was looked."""
         manager, queue = self._manager, held.queue
-        chosen = await self._choose(held, messages_max, min(bytes_max, PIECE_BYTES))
-        sizes = chosen.sizes
-        if not is_first and chosen.lookup_ids and sizes[chosen.lookup_ids[0]] > bytes_max:
-            return 0, 0  # one message is always given, but it was
+        chosen = await self._choose(held, after, messages_max, min(bytes_max, PIECE_BYTES))
+        lookup_ids, sizes = chosen.lookup_ids, chosen.sizes
+        if not is_first and lookup_ids and sizes[0] > bytes_max:
+            return 0, 0, after  # one message is always given, but it was
         if queue.deleted:
             raise _gone(held.reader.name, queue.name)
-        mine: list[int] = []
-        for lookup_id in chosen.lookup_ids:
-            if queue.reserve(lookup_id, shared=held.shared):
-                mine.append(lookup_id)
-            elif held.shared:
-                break  # somebody takes it just now: what is behind it has to wait
+        if held.shared or queue.express:
+            mine: list[int] = []
+            for lookup_id in lookup_ids:
+                if queue.reserve(lookup_id, shared=held.shared):
+                    mine.append(lookup_id)
+                elif held.shared:
+                    break  # somebody takes it just now: what is behind it has to wait
+        else:
+            mine = queue.reserve_stored(lookup_ids)
         if not mine:
-            return 0, 0
+            return 0, 0, after
         base = queue.id << LOOKUP_BITS
         batch = manager.storage.batch
         express = [queue.express[each] for each in mine if each in queue.express]
@@ -303,29 +309,34 @@ class Reserving:
             places=[message.lookup_id for message in express],
         )
         now_s = int(manager.environment.time())
-        arrival = mine[-1] & ARRIVAL_MAX if held.shared else None
+        arrival = mine[-1] & ARRIVAL_MAX
         first, found = await batch.run(
             partial(
                 reservations.reserve,
                 reader_queue_id=held.id,
                 candidates=[base | each for each in mine],
                 at_s=now_s,
-                arrival=arrival,
+                arrival=arrival if held.shared else None,
             )
         )
         for message in express:
             queue.now_stored(message.lookup_id)
-        there = {key & LOOKUP_MASK for key in found}
-        gone = [each for each in mine if each not in there]
-        queue.unreserve(gone, are_there=False)
+        size = sum(sizes)
+        if len(found) < len(lookup_ids):
+            there = {key & LOOKUP_MASK for key in found}
+            queue.unreserve([each for each in mine if each not in there], are_there=False)
+            pairs = zip(lookup_ids, sizes, strict=True)
+            size = sum(each for lookup_id, each in pairs if lookup_id in there)
         held.next, held.reserved_at_s = first + len(found), now_s
-        if arrival is not None:
+        if held.shared:
             held.arrival = arrival
         if not found:  # all were received since we looked: look again
-            return await self._reserve_piece(held, messages_max, bytes_max, is_first=is_first)
-        return len(found), sum(sizes[each] for each in there)
+            return await self._reserve_piece(
+                held, max(after, held.arrival), messages_max, bytes_max, is_first=is_first
+            )
+        return len(found), size, arrival
 
-    async def _choose(self, held: _Queue, messages_max: int, bytes_max: int) -> _Chosen:
+    async def _choose(self, held: _Queue, after: int, messages_max: int, bytes_max: int) -> _Chosen:
         """Messages that nobody has, by arrival: from the disk, and express ones from memory."""
         manager, queue = self._manager, held.queue
         until = await manager.ranges.frontier()
@@ -340,7 +351,7 @@ class Reserving:
             partial(
                 reservations.choose,
                 queue_id=queue.id,
-                after=held.arrival,
+                after=after,
                 until=until,
                 busy=busy,
                 stop_at_busy=held.shared,
@@ -349,15 +360,18 @@ class Reserving:
                 bytes_max=bytes_max,
             )
         )
-        sizes = {each.key & LOOKUP_MASK: each.size for each in found}
+        stored = _Chosen([key & LOOKUP_MASK for key, _ in found], [size for _, size in found])
+        if not queue.express:
+            return stored
+        sizes = dict(zip(*stored, strict=True))
         within = ARRIVAL_MAX
-        if len(found) == rows_max or sum(sizes.values()) >= bytes_max:
-            within = found[-1].key & ARRIVAL_MAX
+        if len(found) == rows_max or sum(stored.sizes) >= bytes_max:
+            within = found[-1][0] & ARRIVAL_MAX
         if stop is not None:
             within = min(within, stop & ARRIVAL_MAX)
         for lookup_id, message in queue.express.items():
             if (
-                held.arrival < lookup_id & ARRIVAL_MAX <= min(within, until)
+                after < lookup_id & ARRIVAL_MAX <= min(within, until)
                 and lookup_id not in queue.taken
                 and (message.expires_at_s is None or message.expires_at_s >= now_s)
             ):
@@ -369,7 +383,7 @@ class Reserving:
                 break
             chosen.append(lookup_id)
             size += sizes[lookup_id]
-        return _Chosen(chosen, sizes, stop is not None)
+        return _Chosen(chosen, [sizes[each] for each in chosen])
 
     async def read(
         self,
@@ -435,55 +449,50 @@ class Reserving:
     async def _consume_piece(self, held: _Queue, end: int) -> tuple[int, int]:
         """In one commit; how many messages, and their bytes."""
         manager, queue = self._manager, held.queue
-        rows = await manager.storage.read(
+        page = await manager.storage.read(
             partial(
-                reservations.held_page,
+                _held_page,
                 reader_queue_id=held.id,
                 after=held.position,
                 until=end,
-                rows_max=PIECE_MESSAGES,
-                bytes_max=PIECE_BYTES,
                 with_packets=not held.shared,
             )
         )
-        is_last = not rows or rows[-1].position == end
-        position = end if is_last else rows[-1].position
+        position = end if page.end is None else page.end
         if held.shared:
-            return await self._let_go(held, position, rows)
-        whole, broken, gone = _sorted(rows)
+            return await self._let_go(held, position, page.rows)
         # An acknowledgment of each, and a final ack, and a copy.
-        while not manager.has_numbers(3 * len(whole)):
+        while not manager.has_numbers(3 * len(page.lookup_ids)):
             await manager.storage.batch.run(lambda db: None)
-        messages = [StoredMessage(key & LOOKUP_MASK, 0, packet) for key, packet in whole]
-        size = sum(len(message.packet) for message in messages)
+        lookup_ids, size = page.lookup_ids, page.size
         batch = manager.storage.batch
-        lookup_ids = queue.leave_reserved(messages)
-        manager.recorder.record(
-            Kind.RECEIVED,
-            [message.packet for message in messages],
-            queue=queue.name,
-            places=lookup_ids,
-            lazily=True,
-        )
-        manager.endings.received(queue, messages)
-        batch.delete_messages([key for key, _ in whole])
+        queue.leave_reserved(lookup_ids)
+        for run in page.told:
+            manager.recorder.record_told(Kind.RECEIVED, *run, queue=queue.name)
+        wanted = page.whole if queue.payer.journal else page.wanting
+        if wanted:
+            manager.endings.received(
+                queue, [StoredMessage(lookup_id, 0, packet) for lookup_id, packet in wanted]
+            )
+        base = queue.id << LOOKUP_BITS
+        batch.delete_messages([base | lookup_id for lookup_id in lookup_ids])
         done = batch.run(
             partial(
                 reservations.consumed,
                 reader_queue_id=held.id,
                 position=position,
-                messages=len(messages),
+                messages=len(lookup_ids),
                 size=size,
             )
         )
-        if broken:
-            manager.damage.whole_messages(queue, broken)
+        if page.broken:
+            manager.damage.whole_messages(queue, page.broken)
         await asyncio.shield(done)
-        queue.leaving.difference_update(lookup_ids)
-        queue.forget(lookup_ids)
-        queue.unreserve([*(row.key & LOOKUP_MASK for row in broken), *gone], are_there=False)
-        self._has_consumed(held, position, len(messages), size)
-        return len(messages), size
+        queue.forget_reserved(lookup_ids, size)
+        broken = [row.key & LOOKUP_MASK for row in page.broken]
+        queue.unreserve([*broken, *page.gone], are_there=False)
+        self._has_consumed(held, position, len(lookup_ids), size)
+        return len(lookup_ids), size
 
     async def _let_go(
         self, held: _Queue, position: int, rows: Sequence[HeldRow]
@@ -711,21 +720,65 @@ def id_text(queue: LocalQueue) -> str:
     return guid_text(queue.guid)
 
 
-def _sorted(rows: Sequence[HeldRow]) -> tuple[list[tuple[int, bytes]], list[MessageRow], list[int]]:
-    """Those that are whole, those that are not, and the lookup ids of those that are not there."""
+class _Page(NamedTuple):
+    """The next reservations of a range, as the thread that reads the disk has sorted them."""
+
+    end: int | None  # the position of the last one; None: the range has no more
+    rows: list[HeldRow]
+    lookup_ids: list[int]  # of those that are whole
+    whole: list[tuple[int, bytes]]  # the same with their packets
+    size: int  # bytes of these
+    wanting: list[tuple[int, bytes]]  # those of them of which somebody may have to be told
+    told: list[tuple[bytes, list[int], list[int], list[int]]]  # source, numbers, sizes, places
+    broken: list[MessageRow]
+    gone: list[int]  # lookup ids of those that are not there
+
+
+def _held_page(
+    db: sqlite3.Connection, reader_queue_id: int, after: int, until: int, *, with_packets: bool
+) -> _Page:
+    rows = reservations.held_page(
+        db,
+        reader_queue_id,
+        after,
+        until,
+        rows_max=PIECE_MESSAGES,
+        bytes_max=PIECE_BYTES,
+        with_packets=with_packets,
+    )
+    end = None if not rows or rows[-1].position == until else rows[-1].position
     whole: list[tuple[int, bytes]] = []
     broken: list[MessageRow] = []
     gone: list[int] = []
-    for row in rows:
-        if row.packet is None:
-            gone.append(row.key & LOOKUP_MASK)
-            continue
-        message = MessageRow(row.key, 0, None, None, 0, 0, None, row.checksum, None, row.packet)
-        if message.is_whole:
-            whole.append((row.key, row.packet))
+    for _, key, checksum, _, packet in rows if with_packets else ():
+        if packet is None:
+            gone.append(key & LOOKUP_MASK)
+        elif is_whole(packet, checksum):
+            whole.append((key & LOOKUP_MASK, packet))
         else:
-            broken.append(message)
-    return whole, broken, gone
+            broken.append(MessageRow(key, 0, None, None, 0, 0, None, checksum, None, packet))
+    told: list[tuple[bytes, list[int], list[int], list[int]]] = []
+    source: bytes | None = None
+    for lookup_id, packet in whole:
+        of, number = identity_of(packet)
+        if of != source:
+            source = of
+            numbers, sizes, places = list[int](), list[int](), list[int]()
+            told.append((of, numbers, sizes, places))
+        numbers.append(number)
+        sizes.append(len(packet))
+        places.append(lookup_id)
+    return _Page(
+        end,
+        rows,
+        [lookup_id for lookup_id, _ in whole],
+        whole,
+        sum(sum(sizes) for _, _, sizes, _ in told),
+        [each for each in whole if may_want_word(each[1])],
+        told,
+        broken,
+        gone,
+    )
 
 
 def _gone(reader: str, queue: str) -> Refusal:

@@ -8,10 +8,19 @@ its *position*, in the commit that writes who has it; docs/decisions/0019.  The 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence, Set
 from heapq import merge
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from storage import counters, shared_parts
-from storage.keys import ARRIVAL_MAX, arrival_of, level_of, level_range, message_key, queue_range
+from storage.keys import (
+    ARRIVAL_MAX,
+    LOOKUP_MASK,
+    arrival_of,
+    level_of,
+    level_range,
+    message_key,
+    queue_range,
+)
 from storage.pages import key_list
 
 POSITION_BITS = 44
@@ -140,9 +149,8 @@ def _reader_queue(row: tuple[Any, ...]) -> ReaderQueueRow:
 # Reserving.
 
 
-class Candidate(NamedTuple):
-    key: int
-    size: int  # bytes of the packet
+#: A message's key, and the bytes of its packet.
+Candidate = tuple[int, int]
 
 
 def choose(
@@ -175,7 +183,7 @@ def choose(
             continue
         if len(chosen) == rows_max or (chosen and size + packet_bytes > bytes_max):
             break
-        chosen.append(Candidate(key, packet_bytes))
+        chosen.append((key, packet_bytes))
         size += packet_bytes
     return chosen, None
 
@@ -187,26 +195,26 @@ def reserve(
     *,
     at_s: int,
     arrival: int | None,
-) -> tuple[int, list[int]]:
+) -> tuple[int, Sequence[int]]:
     """Give the messages at these keys the next positions; the first of them, and who got one.
 
     Those that are not there any more get none.  `arrival`: what arrived up to it is done with.
     """
-    there = {
-        key
-        for (key,) in db.execute(
-            "SELECT key FROM message WHERE key IN (SELECT value FROM json_each(?))",
-            (key_list(candidates),),
-        )
-    }
-    found = [key for key in candidates if key in there]
+    found = candidates
+    listed = key_list(candidates)
+    among = "FROM message WHERE key IN (SELECT value FROM json_each(?))"
+    (count,) = db.execute(f"SELECT count(*) {among}", (listed,)).fetchone()
+    if count != len(candidates):
+        there = {key for (key,) in db.execute(f"SELECT key {among}", (listed,))}
+        found = [key for key in candidates if key in there]
     (first,) = db.execute(
         "SELECT next_number FROM reader_queue WHERE id = ?", (reader_queue_id,)
     ).fetchone()
     base = reader_queue_id << POSITION_BITS | first
-    db.executemany(
-        "INSERT INTO reservation (id, key) VALUES (?, ?)",
-        [(base + at, key) for at, key in enumerate(found)],
+    # One statement for all: the key of an element of a list is its index.
+    db.execute(
+        "INSERT INTO reservation (id, key) SELECT ? + key, value FROM json_each(?)",
+        (base, key_list(found)),
     )
     db.execute(
         "UPDATE reader_queue SET next_number = ?, arrival = coalesce(?, arrival),"
@@ -296,6 +304,93 @@ def arrival_page(
     return _take(db, rows, rows_max, bytes_max, prefix)
 
 
+class QuickPage(NamedTuple):
+    """The next messages of a range in columns, where nothing but their packets marks them."""
+
+    positions: list[int]
+    lookup_ids: list[int]
+    arrived_at_ms: list[int]
+    checksums: list[int | None]
+    packets: list[bytes]
+    may_be_more: bool
+
+
+#: Whether a message has anything that few have; then its row is read as a whole.
+_RARE = (
+    "m.abort_count OR m.move_count OR m.expires_at_s IS NOT NULL OR m.reason IS NOT NULL"
+    " OR m.part_id IS NOT NULL"
+)
+_QUICK_COLUMNS = f"m.key & {LOOKUP_MASK}, m.arrived_at_ms, m.checksum, {_RARE}, m.packet"
+
+
+def quick_reserved_page(
+    db: sqlite3.Connection,
+    reader_queue_id: int,
+    after: int,
+    until: int,
+    *,
+    rows_max: int,
+    bytes_max: int,
+) -> QuickPage | None:
+    """What `reserved_page` finds, in half the time; None: some of it is rare, or there is none."""
+    rows = db.execute(
+        f"SELECT r.id & {POSITION_MAX}, {_QUICK_COLUMNS}"
+        " FROM reservation r JOIN message m ON m.key = r.key WHERE r.id BETWEEN ? AND ?"
+        " ORDER BY r.id LIMIT ?",
+        (*_range(reader_queue_id, after, until), rows_max),
+    )
+    return _quick(rows, rows_max, bytes_max)
+
+
+def quick_arrival_page(
+    db: sqlite3.Connection,
+    queue_id: int,
+    after: int,
+    until: int,
+    *,
+    rows_max: int,
+    bytes_max: int,
+) -> QuickPage | None:
+    """What `arrival_page` finds, likewise; None also where messages have several priorities."""
+    scans = _scans(db, f"m.key & {ARRIVAL_MAX}, {_QUICK_COLUMNS}", queue_id, after, until)
+    if len(scans) != 1:
+        return None
+    page = _quick(scans[0], rows_max, bytes_max)
+    if page is None or len(page.packets) <= rows_max:
+        return page
+    return QuickPage(
+        page.positions[:rows_max],
+        page.lookup_ids[:rows_max],
+        page.arrived_at_ms[:rows_max],
+        page.checksums[:rows_max],
+        page.packets[:rows_max],
+        True,
+    )
+
+
+def _quick(rows: sqlite3.Cursor, rows_max: int, bytes_max: int) -> QuickPage | None:
+    found = QuickPage([], [], [], [], [], False)
+    size = 0
+    for chunk in _in_chunks(rows, bytes_max):
+        positions, lookup_ids, arrived_at_ms, checksums, rare, packets = zip(*chunk, strict=True)
+        if any(rare):
+            return None
+        end = len(chunk)
+        added = sum(map(len, packets))
+        if size + added >= bytes_max:
+            sizes = accumulate(map(len, packets), initial=size)
+            end = next(at for at, before in enumerate(sizes) if before >= bytes_max)
+        found.positions.extend(positions[:end])
+        found.lookup_ids.extend(lookup_ids[:end])
+        found.arrived_at_ms.extend(arrived_at_ms[:end])
+        found.checksums.extend(checksums[:end])
+        found.packets.extend(packets[:end])
+        size += added
+        if size >= bytes_max or len(found.packets) >= rows_max:
+            return found._replace(may_be_more=True)
+    return found if found.packets else None
+
+
 _CHUNK_ROWS = 1024
 
 
@@ -306,7 +401,7 @@ def _in_chunks(rows: sqlite3.Cursor, bytes_max: int) -> Iterator[list[Plain]]:
     while chunk := rows.fetchmany(wanted):
         yield chunk
         count += len(chunk)
-        size += sum(len(row[-1]) for row in chunk)
+        size += sum([len(row[-1] or b"") for row in chunk])
         left = max(bytes_max - size, 0) * count // max(size, 1)
         wanted = max(min(left, _CHUNK_ROWS, 4 * wanted), 1)
 
@@ -451,15 +546,18 @@ def held_page(
         " LEFT JOIN message m ON m.key = r.key WHERE r.id BETWEEN ? AND ? ORDER BY r.id LIMIT ?",
         (*_range(reader_queue_id, after, until), rows_max),
     )
+    if not with_packets:
+        return list(map(HeldRow._make, rows))
     found: list[HeldRow] = []
     size = 0
-    for row in map(HeldRow._make, rows):
-        if row.part_id is not None and row.packet is not None:
-            row = shared_parts.whole(db, row)
-        found.append(row)
-        size += len(row.packet or b"")
-        if size >= bytes_max:
-            break
+    for chunk in _in_chunks(rows, bytes_max):
+        for row in map(HeldRow._make, chunk):
+            if row.part_id is not None and row.packet is not None:
+                row = shared_parts.whole(db, row)
+            found.append(row)
+            size += len(row.packet or b"")
+            if size >= bytes_max:
+                return found
     return found
 
 

@@ -173,6 +173,13 @@ class ReadyWindow(Generic[Item]):
         self._taken.add(key)
         return True
 
+    def hold_all(self, keys: Collection[int]) -> None:
+        """`hold` for many, none of which is taken."""
+        if self._entries:
+            for key in keys:
+                self.take(key)
+        self._taken.update(keys)
+
     def put_back(self, key: int, item: Item, size: int) -> None:
         """A taken message returns to its place, unless the disk has it and will be read there."""
         if key in self._taken_express:
@@ -199,6 +206,21 @@ class ReadyWindow(Generic[Item]):
         self._forget_from(from_key)
         self._taken = {key for key in self._taken if key < from_key or key in keep_taken}
         self._horizon = min(self._horizon, from_key)
+
+    def leave_on_disk(self, from_key: int) -> None:
+        """Stored messages are ready, and none of them is before `from_key`: too many to be added
+        one by one, they are read when it is their turn.  What is taken stays taken.
+        """
+        self._forget_from(from_key)
+        self._horizon = min(self._horizon, from_key)
+        if self._refill_from is not None:  # which may have begun before they were there
+            self._missed = min(self._missed, from_key)
+
+    def remove_taken(self, keys: Collection[int]) -> None:
+        """`remove` for stored ones that are all taken."""
+        if self._refill_from is not None:
+            self._gone.update(keys)
+        self._taken.difference_update(keys)
 
     def purge(self) -> list[tuple[int, Item]]:
         """The commit that emptied the queue has returned; what is taken stays taken.

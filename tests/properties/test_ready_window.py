@@ -62,6 +62,13 @@ class Queue(RuleBasedStateMachine):
             self.disk.add(key)
             self.callbacks.append(("add", key))
 
+    @rule(arriving=st.lists(st.tuples(levels, sizes), min_size=1, max_size=9))
+    def commit_many(self, arriving):
+        """So many that they are not added one by one."""
+        keys = [self.new_key(level, size) for level, size in arriving]
+        self.disk.update(keys)
+        self.callbacks.append(("leave on disk", keys))
+
     @rule(level=levels, size=sizes)
     def arrive_express(self, level, size):
         key = self.new_key(level, size)
@@ -75,6 +82,13 @@ class Queue(RuleBasedStateMachine):
         if what == "add":
             self.added.add(key)
             self.window.add(key, *self.items[key], stored=True)
+        elif what == "leave on disk":
+            self.added.update(key)
+            self.window.leave_on_disk(min(key))
+        elif what == "remove all":
+            self.window.remove_taken(key)
+            self.leaving.difference_update(key)
+            self.taken.difference_update(key)
         else:
             self.window.remove(key)
             self.ghosts.discard(key)
@@ -131,6 +145,24 @@ class Queue(RuleBasedStateMachine):
         assert self.window.hold(key) is self.is_ready(key)
 
         self.taken.add(key)
+
+    @precondition(lambda self: self.ready)
+    @rule(choice=choices)
+    def hold_all(self, choice):
+        keys = sorted(self.ready)[choice % len(self.ready) :]
+
+        self.window.hold_all(keys)
+
+        self.taken.update(keys)
+
+    @precondition(lambda self: self.taken & self.disk)
+    @rule(choice=choices)
+    def finish_all(self, choice):
+        """What was held is consumed, many at once."""
+        keys = sorted(self.taken & self.disk)[: 1 + choice % 5]
+        self.disk.difference_update(keys)
+        self.leaving.update(keys)
+        self.callbacks.append(("remove all", keys))
 
     @precondition(lambda self: self.taken - self.leaving - self.ghosts)
     @rule(choice=choices)

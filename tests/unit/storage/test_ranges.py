@@ -1,0 +1,74 @@
+"""Ranges are read in columns where nothing but their packets marks the messages."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from storage import messages, reservations
+from storage.keys import message_key
+
+QUEUE = 16
+
+
+def insert(db: sqlite3.Connection, *levels: int, bytes_each: int = 100) -> None:
+    rows = [
+        (message_key(QUEUE, level, at), 7 * at, None, None, bytes([at]) * bytes_each)
+        for at, level in enumerate(levels, 1)
+    ]
+    messages.insert(db, rows)
+
+
+@pytest.mark.parametrize("rows_max", [1, 16, 17, 99, 100, 101])
+@pytest.mark.parametrize("bytes_max", [1, 1600, 1601, 9999, 10_000, 10_001])
+def test_the_quick_page_is_the_page(db: sqlite3.Connection, rows_max: int, bytes_max: int) -> None:
+    insert(db, *[7] * 100)
+    reader = 3
+    keys = [message_key(QUEUE, 7, at) for at in range(1, 101)]
+    db.execute(
+        "INSERT INTO reader_queue (id, reader_id, queue_id, queue, shared, position, next_number,"
+        " arrival, reserved_at_s, consumed_messages, consumed_bytes)"
+        " VALUES (?, 1, ?, zeroblob(16), 0, 0, 1, 0, 0, 0, 0)",
+        (reader, QUEUE),
+    )
+    reservations.reserve(db, reader, keys, at_s=1, arrival=None)
+    limits = {"rows_max": rows_max, "bytes_max": bytes_max}
+
+    for rows, quick in (
+        (
+            reservations.arrival_page(db, QUEUE, 2, 99, **limits),
+            reservations.quick_arrival_page(db, QUEUE, 2, 99, **limits),
+        ),
+        (
+            reservations.reserved_page(db, reader, 2, 99, **limits),
+            reservations.quick_reserved_page(db, reader, 2, 99, **limits),
+        ),
+    ):
+        found, may_be_more = rows
+        assert quick is not None
+        assert quick.positions == [row[0] for row in found]
+        assert quick.arrived_at_ms == [row[2] for row in found]
+        assert quick.packets == [row[-1] for row in found]
+        # A page that ends with its range may say so or not.
+        assert quick.may_be_more == may_be_more or found[-1][0] == 99
+
+
+def test_what_few_messages_have_is_left_to_the_page_itself(db: sqlite3.Connection) -> None:
+    limits = {"rows_max": 100, "bytes_max": 1 << 20}
+    for column, value in (
+        ("abort_count", 1),
+        ("move_count", 1),
+        ("expires_at_s", 5),
+        ("expires_at_s", 0),
+        ("reason", "''"),
+        ("part_id", 1),
+    ):
+        db.execute("DELETE FROM message")
+        insert(db, 7, 7, 7)
+        assert reservations.quick_arrival_page(db, QUEUE, 0, 9, **limits) is not None
+        db.execute(f"UPDATE message SET {column} = {value} WHERE key & 15 = 2")
+        assert reservations.quick_arrival_page(db, QUEUE, 0, 9, **limits) is None, column
+    db.execute("DELETE FROM message")
+    insert(db, 7, 4, 7)
+    assert reservations.quick_arrival_page(db, QUEUE, 0, 9, **limits) is None
