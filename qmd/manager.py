@@ -293,6 +293,15 @@ class QueueManager:
     def next_lookup_id(self, level: int) -> int:
         return level << ARRIVAL_BITS | self._arrivals.next()
 
+    def next_message_numbers(self, count: int) -> list[int]:
+        """So many at once."""
+        return [number & 0xFFFFFFFF for number in self.message_numbers.take(count)]
+
+    def next_lookup_ids(self, level: int, count: int) -> list[int]:
+        """So many at once."""
+        at = level << ARRIVAL_BITS
+        return [at | number for number in self._arrivals.take(count)]
+
     def is_full(
         self, size: int, *, express: bool = False, messages: int = 1, stored: int | None = None
     ) -> Refusal | None:

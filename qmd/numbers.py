@@ -57,6 +57,17 @@ class Numbers:
             self._spare -= self._end - self._next
         return number
 
+    def take(self, count: int) -> list[int]:
+        """So many at once, ascending.  There must be as many left."""
+        numbers: list[int] = []
+        while len(numbers) < count:
+            # The last one of a block by `next`, which goes on to the following block.
+            last = min(self._next + count - len(numbers), self._end) - 1
+            numbers += range(self._next, last)
+            self._next = last
+            numbers.append(self.next())
+        return numbers
+
     @property
     def _reserve(self) -> partial[int]:
         return partial(counters.reserve, name=self._name, count=self._block)

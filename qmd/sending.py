@@ -17,6 +17,7 @@ from qmd.compose import PRIORITY_MAX, check, packet_size
 from qmd.copies import Copies, Several
 from qmd.core.sequence import NUMBER_MAX
 from qmd.core.stored_packet import is_express, message_number
+from qmd.directory.resolving import MustAsk
 from qmd.frames import AUTOMATIC, EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
 from qmd.handover import Handover, enter, sent_to
 from qmd.local_queue import LocalQueue
@@ -178,6 +179,20 @@ class Sending:
         if full is not None:
             raise full
         return chosen
+
+    def way_of(self, new: NewMessage) -> tuple[Route, int] | None:
+        """Where a message goes, and how; None: it goes to several queues, or that is not known.
+
+        Whether there is room for it is not looked at.  Raises Refusal.
+        """
+        check(new)
+        try:
+            aims = self._manager.routes.aims(new.destination)
+        except MustAsk:
+            return None
+        if isinstance(aims, Several):
+            return None
+        return aims, self._delivery(aims, new.delivery, in_transaction=False)
 
     def _check_copies(
         self, new: NewMessage, several: Several, needed: _Needed, *, in_transaction: bool
@@ -356,6 +371,12 @@ class Sending:
         """A number for a transaction, of 20 bits.  [MS-MQMQ] 2.2.20.5"""
         self._transaction_index = self._transaction_index + 1 & 0xFFFFF
         return self._transaction_index
+
+    def next_indexes(self, count: int) -> int:
+        """Numbers for so many transactions; the first of them, which the others follow."""
+        first = self._next_index()
+        self._transaction_index = first + count - 1 & 0xFFFFF
+        return first
 
     def send_packet(
         self, name: FormatName, packet: bytes, batch: Batch, *, via: bytes | None = None

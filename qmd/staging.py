@@ -9,7 +9,7 @@ docs/decisions/0019 says why it takes two steps.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +19,7 @@ import structlog
 from qmd.compose import check
 from qmd.directory.resolving import MustAsk, Resolution
 from qmd.frames import EXPRESS, NewMessage
+from qmd.publishing import NotAlike, Prepared
 from qmd.refusal import Refusal
 from qmd.units import format_size
 from storage import stages
@@ -38,6 +39,7 @@ Value = dict[str, Any]
 NUMBERS_TRIES = 6  # each time for twice as many
 
 _decoder = msgspec.msgpack.Decoder(list[NewMessage])
+_row_decoder = msgspec.msgpack.Decoder(list[tuple[Any, ...]])
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -184,33 +186,56 @@ class Staging:
                 "Write smaller batches, or set published_rows_max in the section [pipeline] of the"
                 " configuration higher: all of them are in memory and in one commit.",
             )
-        messages: list[NewMessage] = []
-        for piece in pieces:  # one after the other, because others want to be served meanwhile
-            [data] = await manager.storage.read(partial(stages.data, ids=[piece.id]))
-            messages += _decoder.decode(data)
-        await manager.numbers_for(row_count)
-        routes = await self._routes(messages)
-        # From here to the end of this turn everything goes into one batch.
+        try:
+            prepared = Prepared(manager)
+            for piece in pieces:
+                await prepared.prepare(_row_decoder.decode(await self._data(piece)))
+            await manager.numbers_for(row_count)
+            done = self._commit(query, epoch, row_count, prepared.take_over)
+        except NotAlike:
+            messages: list[NewMessage] = []
+            for piece in pieces:  # one after the other, because others want to be served meanwhile
+                messages += _decoder.decode(await self._data(piece))
+            await manager.numbers_for(row_count)
+            routes = await self._routes(messages)
+            take_over = partial(manager.sending.take_over, messages, routes, b"", _ignore)
+            done = self._commit(query, epoch, row_count, take_over)
+        at_ms = await asyncio.shield(done)
+        log.info("published", query=query, epoch=epoch, messages=row_count)
+        return {"published": True, "messages": row_count, "at_ms": at_ms}
+
+    async def _data(self, piece: StageRow) -> bytes:
+        [data] = await self._manager.storage.read(partial(stages.data, ids=[piece.id]))
+        return data
+
+    def _commit(
+        self, query: str, epoch: int, row_count: int, take_over: Callable[[], None]
+    ) -> asyncio.Future[int]:
+        """Messages, the epoch and no stages, in one batch; when that was, once it is durable.
+
+        Whatever `take_over` raises is raised, and nothing was done then.
+        """
+        manager = self._manager
         staged = self._of_epochs(query, epoch)
         at_ms = int(manager.environment.time() * 1000)
-        sent: asyncio.Future[list[object]] = manager.loop.create_future()
         batch = manager.storage.batch
-        manager.sending.take_over(messages, routes, b"", partial(_settle, sent))
+        take_over()
         assert batch is manager.storage.batch
-        done = batch.run(
-            partial(
-                stages.publish,
+
+        def publish(db: sqlite3.Connection) -> int:
+            stages.publish(
+                db,
                 query=query,
                 epoch=epoch,
                 messages=row_count,
                 at_ms=at_ms,
                 ids=[piece.id for piece in staged],
             )
-        )
-        await asyncio.shield(done)
-        self._forget(staged)
-        log.info("published", query=query, epoch=epoch, messages=row_count)
-        return {"published": True, "messages": row_count, "at_ms": at_ms}
+            return at_ms
+
+        done = batch.run(publish)
+        batch.when_durable(partial(self._forget, staged))
+        return done
 
     async def _routes(self, messages: list[NewMessage]) -> list[Chosen]:
         """Where they go; the directory is asked as often as it takes.  Raises Refusal.
@@ -393,6 +418,5 @@ class Staging:
             self._pieces.pop(place, None)
 
 
-def _settle(sent: asyncio.Future[list[object]], ids: list[object]) -> None:
-    if not sent.done():
-        sent.set_result(ids)
+def _ignore(ids: list[object]) -> None:
+    """Nobody asks for the ids of what is published."""

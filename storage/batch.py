@@ -103,6 +103,12 @@ class Batch:
         self.bytes += len(packet)
         self._count(1)
 
+    def insert_messages(self, rows: Sequence[messages.NewMessage], size: int) -> None:
+        """Many at once; `size`: the bytes of their packets."""
+        self._messages += rows
+        self.bytes += size
+        self._count(len(rows))
+
     def insert_shared_part(self, part_id: int, packet: bytes) -> None:
         """The end of the packets of rows in this batch.  The caller chooses an id that is new."""
         self._shared_parts.append((part_id, packet))

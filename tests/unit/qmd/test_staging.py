@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
+from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 
 from protocol import parse_user_message
+from qmd import frames
 from qmd.client.pipeline import each_message
-from qmd.frames import EXPRESS, TRANSACTIONAL, NewMessage
+from qmd.frames import EXPRESS, TRANSACTIONAL, NewMessage, StoredMessage
+from qmd.local_queue import Reader
 from qmd.pipeline_frames import EVERYTHING, Attempt
+from qmd.publishing import ROWS_A_TURN, NotAlike, Prepared
 from qmd.refusal import Refusal
+from storage import events
+from storage.events import Event
 from tests.unit.qmd.managers import Host, Hosts, bodies, guid, hosted, listening, until
 
 
@@ -41,6 +50,12 @@ async def refused(work: Any) -> str:
     with pytest.raises(Refusal) as error:
         await work
     return error.value.code
+
+
+async def sent_events(host: Host) -> list[Event]:
+    await host.settled()
+    blocks = await host.storage.read(lambda db: events.page(db, 0, 10_000))
+    return [event for block in blocks for event in block.events if event.kind == "sent"]
 
 
 async def contents(host: Host, queue: str = "orders") -> list[bytes]:
@@ -226,3 +241,114 @@ async def test_a_long_batch_gets_its_numbers_without_a_gap_or_a_double(hosts: Ho
     assert left >= 400_000
     numbers = [a.message_numbers.next() for _ in range(300_000)]
     assert numbers == sorted(set(numbers))
+
+
+@hosted
+async def test_thousands_are_ready_at_once_and_in_order_for_who_waits(hosts: Hosts) -> None:
+    """More than are handed to a queue in memory: it reads them from the disk."""
+    a = await hosts.start()
+    await a.create("orders", transactional=True)
+    rows = [b"%d" % number for number in range(3000)]
+    waiting = asyncio.ensure_future(a.take(Reader(), "orders", 1, wait_s=frames.FOREVER))
+    await asyncio.sleep(0)
+
+    assert await publish(a, 0, await stage(a, 0, 0, "a", *rows)) == (True, 3000)
+
+    found = bodies(await waiting)
+    while len(found) < 3000:
+        found += await a.receive("orders")
+    assert found == rows
+    assert a.queue("orders").messages == 1  # which is taken
+
+
+@hosted
+async def test_who_sends_meanwhile_is_not_passed_over(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders", transactional=True)
+    attempt = await stage(a, 0, 0, "a", *[b"published"] * 3000)
+    left = [a.message_numbers.left]
+    publishing = asyncio.ensure_future(publish(a, 0, attempt))
+    while not publishing.done():
+        await asyncio.sleep(0)  # a turn of the loop, in which others are served
+        left.append(a.message_numbers.left)
+
+    assert await publishing == (True, 3000)
+    assert max(before - after for before, after in pairwise(left)) <= ROWS_A_TURN < 3000
+
+
+@hosted
+async def test_what_is_sent_meanwhile_is_there_too(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders", transactional=True)
+    attempt = await stage(a, 0, 0, "a", *[b"published"] * 3000)
+    publishing = asyncio.ensure_future(publish(a, 0, attempt))
+    sent = 0
+    while not publishing.done() or sent < 5:
+        await a.send("orders", b"sent")
+        sent += 1
+
+    found: list[bytes] = []
+    while some := await a.receive("orders"):
+        found += some
+    assert Counter(found) == {b"published": 3000, b"sent": sent}
+    assert a.queue("orders").messages == 0
+
+
+@hosted
+async def test_rows_of_every_kind_are_told_and_kept_as_if_they_were_sent(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    await a.create("bills", transactional=True)
+    rows = [
+        NewMessage(
+            ("orders", "bills")[number % 3 == 0],
+            b"%d" % number,
+            f"row {number}",
+            priority=number % 4,
+            correlation_id=bytes([number % 7]) * 20 if number % 5 == 0 else b"",
+            time_to_be_received_s=1000 if number % 11 == 0 else None,
+            application_tag=number,
+        )
+        for number in range(700)
+    ]
+    staged = await a.staging.stage("etl", 0, 0, "a", 0, rows)
+    assert await publish(a, 0, Attempt(0, "a", staged["rows"])) == (True, 700)
+
+    for queue in ("orders", "bills"):
+        mine = [row for row in rows if row.destination == queue]
+        found: list[StoredMessage] = []
+        while some := await a.peek(queue, found[-1].lookup_id + 1 if found else 0):
+            found += some
+        if queue == "orders":
+            mine.sort(key=lambda row: -row.priority)
+        assert [parse_user_message(each.packet).properties.application_tag for each in found] == [
+            row.application_tag for row in mine
+        ]
+        assert [each.expires_at_s is not None for each in found] == [
+            row.time_to_be_received_s is not None for row in mine
+        ]
+    told = [
+        correlation
+        for event in await sent_events(a)
+        for correlation in event.correlations
+        + [b""] * (len(event.numbers) - len(event.correlations))
+    ]
+    assert Counter(told) == Counter(row.correlation_id for row in rows)
+
+
+@hosted
+async def test_a_queue_that_was_made_anew_since_rows_were_made_ready_is_noticed(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    prepared = Prepared(a)
+    rows = msgspec.msgpack.encode([NewMessage("orders", b"x")])
+    await prepared.prepare(msgspec.msgpack.decode(rows, type=list[tuple[Any, ...]]))
+    await a.administration.delete(a.queue("orders"))
+    await a.create("orders", transactional=True)
+
+    with pytest.raises(NotAlike):
+        prepared.take_over()
+
+    assert a.queue("orders").messages == 0
