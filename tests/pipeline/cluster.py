@@ -21,13 +21,14 @@ WORKERS = 2
 class Cluster:
     """`with Cluster(folder) as cluster:` a master at `cluster.master`, with its workers."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, workers: int = WORKERS) -> None:
         import pyspark
 
         from pipeline.java import java_home
         from pipeline.spark_home import light_home
 
         self.folder = folder
+        self.workers = workers
         self.port = free_port()
         self.master = f"spark://127.0.0.1:{self.port}"
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -56,7 +57,7 @@ class Cluster:
         try:
             self._start("master.Master", "--host", "127.0.0.1", "--port", str(self.port))
             self._wait(self._master_listens, "the master does not listen")
-            for number in range(WORKERS):
+            for number in range(self.workers):
                 folder = str(self.folder / f"worker{number}")
                 resources = ("--cores", "1", "--memory", "1g", "--work-dir", folder)
                 self._start("worker.Worker", "--host", "127.0.0.1", *resources, self.master)
@@ -104,7 +105,7 @@ class Cluster:
         return False
 
     def _workers_are_there(self) -> bool:
-        return self._log().count("Registering worker") >= WORKERS
+        return self._log().count("Registering worker") >= self.workers
 
     def _wait(self, condition: object, failure: str) -> None:
         assert callable(condition)

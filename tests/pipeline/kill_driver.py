@@ -1,15 +1,17 @@
 """A driver that is killed and started again: one queue into Parquet, another into a third queue.
 
-    python -m tests.pipeline.kill_driver SOCKET FOLDER [--once] [--master M] [--seed N]
+    python -m tests.pipeline.kill_driver SOCKET FOLDER [--once] [--wait] [--master M] [--seed N]
 
 What Spark does not write down differs at every start, by the seed: partitions, and how much a batch
-may have.  With --once it reads what is there, closes its last batches and ends.
+may have.  With --once it reads what is there, closes its last batches and ends.  With --wait it
+starts Spark, says so, and touches no queue before a line comes: what takes long is over by then.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import sys
 from pathlib import Path
 
 from pipeline.session import spark_session
@@ -24,6 +26,7 @@ def main() -> None:
     parser.add_argument("socket")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--once", action="store_true")
+    parser.add_argument("--wait", action="store_true")
     parser.add_argument("--master", default="local[2,4]")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -44,6 +47,14 @@ def main() -> None:
             "spark.cores.max": "2",
         },
     )
+
+    print(f"application {spark.sparkContext.applicationId}", flush=True)
+    if arguments.wait:
+        # The first query compiles and loads more than all that follow.
+        spark.range(1).mapInArrow(lambda batches: batches, "id bigint").collect()
+        print("ready", flush=True)
+        if not sys.stdin.readline():
+            return  # whoever wanted it is gone
 
     def read(queue: str, reader: str) -> object:
         return (

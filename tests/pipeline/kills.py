@@ -1,6 +1,6 @@
 """Drivers, workers and the queue manager are killed at random: is every message there, once?
 
-    python -m tests.pipeline.kills [--kills 200] [--seed N] [--cluster]
+    python -m tests.pipeline.kills [--kills 200] [--seed N] [--cluster] [--standby N]
 
 Two streams run all the time: from one queue to Parquet files, from another one to a third queue;
 and somebody sends to both.  A kill is a SIGKILL of
@@ -10,6 +10,10 @@ and somebody sends to both.  A kill is a SIGKILL of
     worker      a Python process of Spark that reads or writes
     executor    with --cluster: the Java process of one, and what it has begun; a standalone
                 master with two workers starts another
+
+Spark takes long to start.  So a driver that is started already stands by, touches nothing, and
+takes over as soon as the one before it is killed; the other kinds of kills fill the time that its
+successor needs.
 
 In the end everything is read to the last message, and every message of every stream has to be in
 the files and in the third queue exactly once, and in order; nothing may be left in the others.
@@ -24,6 +28,7 @@ import json
 import operator
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -96,48 +101,113 @@ class Producer(threading.Thread):
         return self.sent
 
 
-class Kills:
-    """One run in a folder of its own."""
+class Driver:
+    """A process of `kill_driver`, with all that it starts."""
 
-    def __init__(self, folder: Path, seed: int, *, cluster: bool = False) -> None:
+    def __init__(self, command: list[str], log: Path, environment: dict[str, str]) -> None:
+        self.log = log
+        with log.open("wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.pipeline.kill_driver", *command],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                env=environment,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def is_ready(self) -> bool:
+        """To take over."""
+        return self.is_alive and b"ready\n" in self.log.read_bytes()
+
+    @property
+    def application(self) -> str:
+        """The name that Spark gave it, once it has."""
+        found = re.search(r"^application (\S+)$", self.log.read_text(errors="replace"), re.M)
+        return found[1] if found else ""
+
+    def go(self) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(b"go\n")
+            self.process.stdin.flush()
+
+    def kill(self) -> None:
+        for pid in [self.pid, *descendants(self.pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+
+class Kills:
+    """One run in a folder of its own.  `standby`: how many drivers wait for their turn."""
+
+    def __init__(self, folder: Path, seed: int, *, cluster: bool = False, standby: int = 0) -> None:
         self.folder = folder
         self.chance = random.Random(seed)
         self.daemon = Daemon(folder / "a")
         self.socket = self.daemon.folder / "qmd.sock"
-        self.cluster = Cluster(folder / "cluster") if cluster else None
-        self.driver: subprocess.Popen[bytes] | None = None
+        # Those that stand by have executors too.
+        workers = 2 * (1 + standby)
+        self.cluster = Cluster(folder / "cluster", workers=workers) if cluster else None
+        self.driver: Driver | None = None
+        self.standby: list[Driver] = []
+        self.standby_wanted = standby
         self.starts = 0
         self.done: Counter[str] = Counter()
 
     # -- the driver --
 
     def start_driver(self, *, once: bool = False) -> None:
+        ready = [] if once else [each for each in self.standby if each.is_ready]
+        if ready:
+            self.driver = ready[0]
+            self.standby.remove(ready[0])
+            self.driver.go()
+        else:
+            self.driver = self._started("--once" if once else "")
+        if not once:
+            self._fill_up()
+
+    def _started(self, word: str) -> Driver:
         self.starts += 1
-        master = self.cluster.master if self.cluster else "local[2,20]"
         environment = {
             name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"
         }
-        with (self.folder / "driver.log").open("ab") as log:
-            self.driver = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "tests.pipeline.kill_driver"),
-                    *(str(self.socket), str(self.folder), "--master", master),
-                    *("--seed", str(self.starts), *(["--once"] if once else [])),
-                ],
-                cwd=ROOT,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env={**environment, **(self.cluster.environment if self.cluster else {})},
-            )
+        master = self.cluster.master if self.cluster else "local[2,20]"
+        return Driver(
+            [
+                *(str(self.socket), str(self.folder), "--master", master),
+                *("--seed", str(self.starts), *([word] if word else [])),
+            ],
+            self.folder / f"driver{self.starts}.log",
+            {**environment, **(self.cluster.environment if self.cluster else {})},
+        )
+
+    def _fill_up(self) -> None:
+        """Those that stand by; some may have ended by themselves."""
+        for each in [each for each in self.standby if not each.is_alive]:
+            each.kill()
+            self.standby.remove(each)
+        while len(self.standby) < self.standby_wanted:
+            self.standby.append(self._started("--wait"))
 
     def kill_driver(self) -> None:
         assert self.driver is not None
-        doomed = [self.driver.pid, *descendants(self.driver.pid)]
-        for pid in doomed:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.driver.wait()
+        self.driver.kill()
+        self.driver.log.unlink()
         self.driver = None
 
     def committed(self) -> list[int]:
@@ -155,44 +225,63 @@ class Kills:
         wanted = [batch + more for batch in self.committed()]
         deadline = time.monotonic() + BATCH_S
         while any(map(operator.lt, self.committed(), wanted)):
-            if self.driver is not None and self.driver.poll() is not None:
-                # A query fails when its queue manager is away for long, or a worker dies too often.
-                self.done["driver ended by itself"] += 1
-                self.kill_driver()
-                self.start_driver()
+            if self.driver is not None and not self.driver.is_alive:
+                self._begin_again()
             if time.monotonic() > deadline:
                 raise AssertionError(f"no batch for {BATCH_S:.0f} s:\n{self.log()}")
             time.sleep(0.05)
 
+    def _begin_again(self) -> None:
+        """A query fails when its queue manager is away for long, or a worker dies too often."""
+        self.done["driver ended by itself"] += 1
+        self.kill_driver()
+        self.start_driver()
+
     def log(self) -> str:
-        return (self.folder / "driver.log").read_text(errors="replace")[-4000:]
+        if self.driver is None:
+            return ""
+        return self.driver.log.read_text(errors="replace")[-4000:]
 
     # -- killing --
 
     def kill(self, what: str) -> None:
-        self.done[what] += 1
+        """Kills are counted when something was there to be killed."""
         if what == "driver":
             self.kill_driver()
             self.start_driver()
         elif what == "daemon":
             self.daemon.restart()
-        elif what == "worker":
-            self._kill_one("pyspark")
-        elif what == "executor":
-            self._kill_one("CoarseGrainedExecutorBackend")
+        else:
+            self._kill_one("pyspark" if what == "worker" else "CoarseGrainedExecutorBackend")
+        self.done[what] += 1
 
     def _kill_one(self, words: str) -> None:
-        """A process of ours with these words in its command line."""
+        """A process of the driver at work with these words in its command line."""
+        deadline = time.monotonic() + BATCH_S
+        while not (found := self._processes(words)):
+            assert time.monotonic() < deadline, f"no {words} to kill:\n{self.log()}"
+            if self.driver is not None and not self.driver.is_alive:
+                self._begin_again()
+            time.sleep(0.05)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.chance.choice(found), signal.SIGKILL)
+
+    def _processes(self, words: str) -> list[int]:
         assert self.driver is not None
         ours = descendants(self.driver.pid)
         if self.cluster is not None:
-            ours += [pid for each in self.cluster.pids for pid in descendants(each)]
-        found = [pid for pid in ours if words in command_line(pid) and pid != self.driver.pid]
+            name = self.driver.application
+            executors = [
+                pid
+                for each in self.cluster.pids
+                for pid in descendants(each)
+                if name and name in command_line(pid)
+            ]
+            ours += [pid for each in executors for pid in [each, *descendants(each)]]
+        found = [pid for pid in ours if words in command_line(pid)]
         if "CoarseGrained" not in words:
             found = [pid for pid in found if "java" not in command_line(pid).split("\0")[0]]
-        if found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.chance.choice(found), signal.SIGKILL)
+        return found
 
     def run(self, kills: int, kinds: list[str], *, tell: Any = lambda text: None) -> None:
         """Raises AssertionError, with all that is wrong."""
@@ -210,7 +299,7 @@ class Kills:
             self.wait_for_batches(2)
             for number in range(kills):
                 # One kind after the other, so that a short run has them all.
-                what = kinds[number % len(kinds)] if number < len(kinds) else self._any(kinds)
+                what = kinds[number] if number < len(kinds) else self._any(kinds)
                 time.sleep(self.chance.random() * 1.5)
                 self.kill(what)
                 if self.chance.random() < 0.7:  # else the next comes on its heels
@@ -223,27 +312,37 @@ class Kills:
             tell(f"{2 * STREAMS * sent} messages, each once and in order; {dict(self.done)}")
 
     def _any(self, kinds: list[str]) -> str:
-        return self.chance.choice(kinds)
+        """A driver, whenever another one can take over at once; else something that is quick."""
+        self._fill_up()
+        if any(each.is_ready for each in self.standby) and "driver" in kinds:
+            return "driver"
+        return self.chance.choice([kind for kind in kinds if kind != "driver"] or kinds)
 
     def _drain(self) -> None:
         self.kill_driver()
+        for each in self.standby:
+            each.kill()
+        self.standby.clear()
         deadline = time.monotonic() + DRAIN_S
         while True:
             self.start_driver(once=True)
             assert self.driver is not None
-            code = self.driver.wait(max(1.0, deadline - time.monotonic()))
-            self.driver = None
+            code = self.driver.process.wait(max(1.0, deadline - time.monotonic()))
+            last, self.driver = self.driver, None
+            last.kill()  # what it may have left
             if code != 0:
                 # Spark gives its Python processes ten seconds to start, busy machine or not.
                 self.done["last run failed"] += 1
             elif self.daemon.count("to_lake") == 0 and self.daemon.count("to_copy") == 0:
                 return
             if time.monotonic() > deadline:
-                raise AssertionError(f"messages are left in the queues:\n{self.log()}")
+                told = last.log.read_text(errors="replace")[-4000:]
+                raise AssertionError(f"messages are left in the queues:\n{told}")
 
     def _end(self) -> None:
-        if self.driver is not None:
-            self.kill_driver()
+        for each in [*self.standby, *([self.driver] if self.driver else [])]:
+            each.kill()
+        self.standby.clear()
         self.daemon.kill()
 
     # -- what became of them --
@@ -332,11 +431,14 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--cluster", action="store_true")
+    parser.add_argument("--standby", type=int, default=1, help="drivers that wait for their turn")
     arguments = parser.parse_args()
     kinds = ["driver", "daemon", "worker", *(["executor"] if arguments.cluster else [])]
     print(f"seed {arguments.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="qmd-kills-") as folder:
-        run = Kills(Path(folder), arguments.seed, cluster=arguments.cluster)
+        run = Kills(
+            Path(folder), arguments.seed, cluster=arguments.cluster, standby=arguments.standby
+        )
         try:
             run.run(arguments.kills, kinds, tell=lambda text: print(text, flush=True))
         except (AssertionError, ClientError, subprocess.TimeoutExpired) as failure:
