@@ -115,23 +115,23 @@ class Demo:
         await self._batches(2)
 
     async def _finish(self, at_b: QueueManager) -> None:
-        """A last run to the end, which closes the streams."""
-        while (await at_b.show_queue("orders"))["messages"] or await self._is_on_its_way():
-            if await self._is_on_its_way():
-                await asyncio.sleep(POLL_S)
-                continue
+        """The streams read to the end, and are closed."""
+        await _until(self._all_at_b)
+        self.tell("all of them are at B; Spark reads to the end")
+        await self._end_spark()
+        while (await at_b.show_queue("orders"))["messages"]:
+            self.tell("it has not come to its end: a last run does")
             await self._kill_spark()
-            self.tell("the last run: what is there, and the end")
             await self._start_spark("--once")
             assert self._driver is not None
             if await self._driver.wait():
                 raise RuntimeError(f"Spark failed:\n{self._last_words()}")
             self._driver = None
 
-    async def _is_on_its_way(self) -> bool:
-        """Whether A still has orders for B."""
+    async def _all_at_b(self) -> bool:
+        """Whether A has no orders for B any more."""
         async with self._a.client() as at_a:
-            return bool((await at_a.status())["outgoing_messages"])
+            return not (await at_a.status())["outgoing_messages"]
 
     def _returned_all(self, at_a: QueueManager) -> Callable[[], Awaitable[bool]]:
         async def are_there() -> bool:
@@ -147,10 +147,22 @@ class Demo:
                 *(sys.executable, "-m", "benchmarks.demo_pipeline_driver"),
                 *(str(self._b.control_socket), str(self.folder)),
                 *(self._a.destination("returned"), *words),
+                stdin=asyncio.subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
+
+    async def _end_spark(self) -> None:
+        """Ask it to; it may have failed before, or fail now."""
+        driver = self._driver
+        assert driver is not None
+        assert driver.stdin is not None
+        with contextlib.suppress(ConnectionError):
+            driver.stdin.write(b"\n")
+            await driver.stdin.drain()
+        await driver.wait()
+        self._driver = None
 
     async def _kill_spark(self) -> None:
         driver, self._driver = self._driver, None

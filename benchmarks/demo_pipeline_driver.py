@@ -2,13 +2,15 @@
 
     python -m benchmarks.demo_pipeline_driver SOCKET FOLDER DESTINATION [--once]
 
-With --once it reads what is there, closes its streams and ends; else it runs until it is killed.
+It runs until it is killed, or until a line comes: then it reads what is there, closes its streams
+and ends.  With --once it does so at once.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 from functools import partial
 from typing import Any
 
@@ -51,9 +53,22 @@ def main() -> None:
         finish(checkpoint)
         back.trigger(availableNow=True).start().awaitTermination()
         return
-    into_lake.start()
-    back.start()
+    queries = into_lake.start(), back.start()
+    wanted = threading.Thread(target=end_when_told, args=(queries,), daemon=True)
+    wanted.start()
     spark.streams.awaitAnyTermination()
+    wanted.join()
+    finish(checkpoint)
+
+
+def end_when_told(queries: tuple[Any, ...]) -> None:
+    """A Java that starts anew to read the rest would take longer than the rest."""
+    if not os.read(0, 1):  # of stdin, and not by it: a process that fails must not wait for it
+        return
+    for query in queries:  # the second one reads what the first one files
+        query.processAllAvailable()
+    for query in queries:
+        query.stop()
 
 
 def send_back(socket: str, destination: str, batch: Any, epoch: int) -> None:
