@@ -4,14 +4,18 @@
 
 Local mode with two threads; Spark, its Python workers and the queue manager share the machine.  The
 start of the session and each first run, which compiles, are left out: rows a second are those of
-the best run of a batch read, and of the median batch of a stream.
+the best run of a batch read, and of the median batch of a stream.  Beside them stands what a row
+costs the processors, in the queue manager, in Java and in the Python workers: those figures hold on
+a machine that has other work too.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -26,6 +30,48 @@ from qmd.client import new_message
 RUNS = 4
 SENT_AT_ONCE = 2_000
 FEW = "position,id,label,body,sent_at,class,priority,destination"
+
+
+class Spent:
+    """Processor time since it was made: of the queue manager, of Java, and of Spark's workers."""
+
+    def __init__(self, daemon: pair.Daemon) -> None:
+        self._daemon = daemon
+        self._began = self._now()
+
+    def us_each(self, count: int) -> dict[str, float]:
+        """Of each of so many rows, in microseconds."""
+        return {
+            f"{name}_us_a_row": 1e6 * (now - before) / count
+            for (name, now), before in zip(self._now().items(), self._began.values(), strict=True)
+        }
+
+    def _now(self) -> dict[str, float]:
+        spent = {"daemon": self._daemon.cpu_s(), "java": 0.0, "python": 0.0}
+        waiting = _children(os.getpid())
+        while waiting:
+            pid = waiting.pop()
+            with contextlib.suppress(OSError):
+                name = Path(f"/proc/{pid}/comm").read_text().strip()
+                if pid == self._daemon.pid:
+                    continue
+                spent["java" if name == "java" else "python"] += _cpu_s(pid, ended=name != "java")
+                waiting += _children(pid)
+        return spent
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def _cpu_s(pid: int, *, ended: bool) -> float:
+    """User and system; `ended`: and of those of its children that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11 : 15 if ended else 13])) / os.sysconf("SC_CLK_TCK")
 
 
 async def fill(daemon: pair.Daemon, messages: int, body_bytes: int) -> None:
@@ -104,14 +150,12 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                 spark_session, "bench", "local[2]", {"spark.driver.memory": "2g"}
             )
             try:
-                cpu_s = daemon.cpu_s()
+                spent = Spent(daemon)
                 read = await asyncio.to_thread(batch_reads, spark, socket, arguments.messages)
-                read["daemon_us_a_row"] = (
-                    1e6 * (daemon.cpu_s() - cpu_s) / (3 * RUNS * arguments.messages)
-                )
-                cpu_s = daemon.cpu_s()
+                read |= spent.us_each(3 * RUNS * arguments.messages)
+                spent = Spent(daemon)
                 moved = await asyncio.to_thread(stream, spark, socket, folder, arguments.batch)
-                moved["daemon_us_a_message"] = 1e6 * (daemon.cpu_s() - cpu_s) / arguments.messages
+                moved |= spent.us_each(arguments.messages)
             finally:
                 await asyncio.to_thread(spark.stop)
             return {"batch read": read, "queue to queue": moved}
