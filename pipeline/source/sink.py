@@ -14,6 +14,7 @@ the user gives would not do: a new checkpoint counts from 0 again.  A batch writ
 from __future__ import annotations
 
 import contextlib
+import itertools
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,7 @@ PROPERTIES = {
     "class_number": "message_class",
 }
 _DESTINATION = "destination"
+_PLAIN = {"body", "label"}
 # Spark's types by the first word of their names.
 _TYPES = {
     "destination": ("string",),
@@ -262,6 +264,10 @@ def messages_of(
     batch: Any, columns: Sequence[str], destination: str, delivery: str
 ) -> list[NewMessage]:
     """The rows of a record batch as messages.  What is null is left out."""
+    if destination and not delivery and set(columns) <= _PLAIN:
+        quick = _plain_messages(batch, columns, destination)
+        if quick is not None:
+            return quick
     names = [name for name in columns if name in PROPERTIES]
     if delivery:
         names = [name for name in names if name != "delivery"]
@@ -282,6 +288,23 @@ def messages_of(
         except (ValueError, InvalidName) as error:
             raise SourceError(f"qmd: a row for {place} cannot be a message: {error}") from error
     return messages
+
+
+def _plain_messages(
+    batch: Any, columns: Sequence[str], destination: str
+) -> list[NewMessage] | None:
+    """The same where there are texts and bytes only, and none of them is null: most of the rows
+    that are written are such.  None: it is not so."""
+    given = {name: batch.column(name) for name in columns}
+    if any(column.null_count for column in given.values()):
+        return None
+    body, label = given.get("body"), given.get("label")
+    # Text is written in UTF-8, and Arrow has it so.
+    bodies = itertools.repeat(b"", batch.num_rows)
+    if body is not None:
+        bodies = (body if str(body.type) == "binary" else body.cast("binary")).to_pylist()
+    labels = itertools.repeat("") if label is None else label.to_pylist()
+    return list(map(NewMessage, itertools.repeat(destination), bodies, labels))
 
 
 def _values(name: str, batch: Any) -> list[Any]:
