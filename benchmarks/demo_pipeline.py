@@ -35,7 +35,7 @@ from qmd.client.errors import ClientError
 ORDERS = 6_000
 LINES = 4  # of business; each is a stream whose order counts
 PIECE = 100  # orders that are sent together
-TIMEOUT_S = 300.0  # on a machine that does nothing else it takes a minute
+TIMEOUT_S = 900.0  # on a machine that does nothing else it takes a minute
 POLL_S = 0.1
 RECONNECT_S = 60.0
 
