@@ -88,7 +88,8 @@ class Options:
         self.use = use
         for name in self.given:
             if name not in _USES[use]:
-                raise option_error(_SPELLED.get(name, name), f"is none of {use}{self._like(name)}")
+                of = "read" if use == "schema" else use  # Spark asks for the schema first
+                raise option_error(_SPELLED.get(name, name), f"is none of {of}{self._like(name)}")
 
     # -- what is read --
 
