@@ -31,6 +31,9 @@ class Contents(Protocol):
     @property
     def durable(self) -> bytes | bytearray: ...
     def size(self) -> int: ...
+    def read(self, offset: int, size: int) -> bytes:
+        """As many as there are."""
+
     def write(self, offset: int, data: bytes) -> None: ...
     def remember(self, offset: int, data: bytes) -> None:
         """A write of which the disk may have something, and the system shows nothing."""
@@ -46,8 +49,8 @@ class Contents(Protocol):
         """The writes never reach the disk."""
 
     def unsynced(self) -> list[Write]: ...
-    def shown_from(self, durable: bytes | bytearray) -> None:
-        """A disk that has this, and nothing that lies between."""
+    def lose_power(self, kept: list[Write]) -> None:
+        """What the disk has, with those of the writes that it has kept; and nothing between."""
 
     def lend(self, *, durable: bool) -> Contents:
         """Those of another file: copied when it is written, and to be read before this one is."""
@@ -62,6 +65,9 @@ class PlainContents:
 
     def size(self) -> int:
         return len(self.content)
+
+    def read(self, offset: int, size: int) -> bytes:
+        return bytes(self.content[offset : offset + size])
 
     def write(self, offset: int, data: bytes) -> None:
         self._make_own()
@@ -93,9 +99,10 @@ class PlainContents:
     def unsynced(self) -> list[Write]:
         return self._writes
 
-    def shown_from(self, durable: bytes | bytearray) -> None:
-        self.durable = bytearray(durable)
-        self.content, self._is_borrowed = bytearray(durable), False
+    def lose_power(self, kept: list[Write]) -> None:
+        for offset, data in kept:
+            apply(self.durable, offset, data)
+        self.content, self._is_borrowed = bytearray(self.durable), False
         self._writes.clear()
 
     def lend(self, *, durable: bool) -> PlainContents:
@@ -146,6 +153,11 @@ class QuickContents:
         size: int = self.c.content.size
         return size
 
+    def read(self, offset: int, size: int) -> bytes:
+        block = self.c.content
+        there = min(size, block.size - offset)
+        return ctypes.string_at(block.data + offset, there) if there > 0 else b""
+
     def write(self, offset: int, data: bytes) -> None:
         _succeeds(quick.bytes_write(self.pointer, offset, data, len(data)))
 
@@ -176,12 +188,16 @@ class QuickContents:
             at += max(size, 0)
         return writes
 
-    def shown_from(self, durable: bytes | bytearray) -> None:
-        self.empty()
+    def lose_power(self, kept: list[Write]) -> None:
         self.forget()
-        for block in (Bytes.content, Bytes.durable):
-            start = self.pointer + block.offset
-            _succeeds(quick.bytes_set(start, bytes(durable), len(durable)))
+        for offset, data in kept:
+            self.remember(offset, data) if data is not None else self._remember_size(offset)
+        self.settle()
+        self.empty()
+        _succeeds(quick.bytes_show_durable(self.pointer))
+
+    def _remember_size(self, size: int) -> None:
+        _succeeds(quick.bytes_remember(self.pointer, size, None, 0))
 
     def lend(self, *, durable: bool) -> QuickContents:
         other = QuickContents()
@@ -231,7 +247,7 @@ def _library() -> Any:
     library.bytes_remember.argtypes = (where, size, ctypes.c_char_p, size)
     library.bytes_truncate.argtypes = (where, size)
     library.bytes_settle.argtypes = (where,)
-    library.bytes_set.argtypes = (where, ctypes.c_char_p, size)
+    library.bytes_show_durable.argtypes = (where,)
     library.bytes_free.argtypes = (where,)
     library.bytes_free.restype = None
     return library

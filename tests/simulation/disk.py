@@ -25,7 +25,7 @@ from typing import Any
 
 from storage.disk import Disk as StorageDisk
 from storage.disk import Lock
-from tests.simulation.contents import Contents, apply, new_contents
+from tests.simulation.contents import Contents, Write, new_contents
 
 SECTOR_BYTES = 512
 
@@ -80,6 +80,7 @@ class State(ctypes.Structure):
         ("generation", ctypes.c_int32),  # handles of an earlier one are dead
         ("is_off", ctypes.c_int32),
         ("needs_decision", ctypes.c_int32),  # each act may end in another way
+        ("reads_need_decision", ctypes.c_int32),
     ]
 
 
@@ -145,6 +146,7 @@ class SimulatedDisk:
             or self._capacity_bytes is not None
             or self._digest is not None
         )
+        self.state.reads_need_decision = self.state.is_off or Fault.READ_ERROR in self.faults
 
     # What the system does.
 
@@ -274,9 +276,8 @@ class SimulatedDisk:
             survivor = survivors[path] = File()
             survivor.durably_exists = True
             survivor.phantom_bytes = file.phantom_bytes
-            durable = bytearray(file.contents.durable)
-            self._keep_some(durable, file.contents.unsynced(), kind)
-            survivor.contents.shown_from(durable)
+            survivor.contents = file.contents
+            survivor.contents.lose_power(self._draw_kept(file.contents.unsynced(), kind))
         self.files = survivors
 
     def wipe(self) -> None:
@@ -299,29 +300,30 @@ class SimulatedDisk:
         self.state.is_off = False
         self.off_at_act = None
 
-    def _keep_some(
-        self, durable: bytearray, writes: list[tuple[int, bytes | None]], kind: PowerLoss
-    ) -> None:
+    def _draw_kept(self, writes: list[Write], kind: PowerLoss) -> list[Write]:
+        """Which of the writes, and which parts of them, have reached the disk after all."""
         choose = self.random
+        survived: list[Write] = []
         kept = choose.randrange(len(writes) + 1) if kind is PowerLoss.FIRST else 0
         for index, (offset, data) in enumerate(writes):
             if kind is PowerLoss.FIRST:
                 if index < kept:
-                    apply(durable, offset, data)
+                    survived.append((offset, data))
                 elif index == kept and data is not None:
                     torn = choose.randrange(len(data) // SECTOR_BYTES + 1) * SECTOR_BYTES
                     if torn:
-                        apply(durable, offset, data[:torn])
+                        survived.append((offset, data[:torn]))
             elif kind is PowerLoss.ANY or (kind is PowerLoss.SECTORS and data is None):
                 if choose.random() < 0.5:
-                    apply(durable, offset, data)
+                    survived.append((offset, data))
             elif kind is PowerLoss.SECTORS and data is not None:
                 start = 0
                 while start < len(data):
                     end = min(len(data), start + SECTOR_BYTES - (offset + start) % SECTOR_BYTES)
                     if choose.random() < 0.5:
-                        apply(durable, offset + start, data[start:end])
+                        survived.append((offset + start, data[start:end]))
                     start = end
+        return survived
 
 
 class BorrowedDisk(SimulatedDisk):

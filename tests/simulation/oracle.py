@@ -244,10 +244,16 @@ class Oracle:
             for number, where in found.places.items():
                 places[number] += where
         missing: dict[tuple[str, str], list[Sent]] = defaultdict(list)
-        for message in self.messages.values():
-            self._check_places(message, places[message.number], at_the_end=at_the_end)
-            if message.confirmed and self._is_missing(
-                message, places[message.number], at_the_end=at_the_end
+        nowhere: list[Place] = []
+        for number, message in self.messages.items():
+            where = places.get(number, nowhere)
+            # One that is nowhere can only be missing; where it should have left a copy, too.
+            if where or message.is_kept or at_the_end:
+                self._check_places(message, where, at_the_end=at_the_end)
+            if (
+                message.confirmed
+                and not message.received
+                and self._is_missing(message, where, at_the_end=at_the_end)
             ):
                 missing[message.target, message.queue].append(message)
         for (host, queue), messages in missing.items():
@@ -308,10 +314,11 @@ class Oracle:
 
     def _check_places(self, message: Sent, places: list[Place], *, at_the_end: bool) -> None:
         number = message.number
-        for place in places:
-            if places.count(place) > 1:
-                self._fail(f"message {number} is in {place} twice")
-        kinds = Counter(place.kind for place in places)
+        if len(places) > 1:
+            for place in places:
+                if places.count(place) > 1:
+                    self._fail(f"message {number} is in {place} twice")
+        kinds = Counter([place.kind for place in places])
         disk_life = self.disk_lives[message.target]
         is_here = (number, disk_life) in self._repeated
         may_return = message.delivery == "express" or message.removals_in_doubt
@@ -387,8 +394,13 @@ class Oracle:
             self._fail(f"message {message.number} was refused, and is in {places}")
 
     def _check_requests(self, places: dict[int, list[Place]]) -> None:
-        for request, messages in self.requests.items():
-            if len(messages) == 1 or any(
+        for request, messages in list(self.requests.items()):
+            if len(messages) == 1:
+                continue
+            if all(message.received for message in messages):
+                del self.requests[request]  # done as a whole, whatever comes
+                continue
+            if any(
                 message.may_be_lost
                 or message.delivery == "express"
                 or message.fate in (Fate.PERHAPS, Fate.UNCERTAIN)

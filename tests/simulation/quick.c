@@ -29,7 +29,7 @@ struct bytes {
 
 struct disk {
     int64_t acts;
-    int32_t generation, is_off, needs_decision;
+    int32_t generation, is_off, needs_decision, reads_need_decision;
 };
 
 struct lock {
@@ -149,10 +149,11 @@ int bytes_settle(struct bytes *bytes)
     return 1;
 }
 
-int bytes_set(struct block *block, const void *data, int64_t size)
+/* The system knows of nothing that the disk does not have. */
+int bytes_show_durable(struct bytes *bytes)
 {
-    block->size = 0;
-    return put(block, 0, data, size);
+    bytes->content.size = 0;
+    return put(&bytes->content, 0, bytes->durable.data, bytes->durable.size);
 }
 
 void bytes_free(struct bytes *bytes)
@@ -169,7 +170,7 @@ void bytes_free(struct bytes *bytes)
 int quick_read(struct handle *handle, void *buffer, int size, int64_t offset)
 {
     struct disk *disk = handle->disk;
-    if (disk->needs_decision || handle->generation != disk->generation)
+    if (disk->reads_need_decision || handle->generation != disk->generation)
         return decide_read(handle, buffer, size, offset);
     struct block *content = &handle->bytes->content;
     int64_t there = content->size - offset;

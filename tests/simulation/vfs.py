@@ -206,7 +206,7 @@ def _read(pointer: int, buffer: int, size: int, offset: int) -> int:
         return _IOERR_READ
     if disk.faults and disk.meets(Fault.READ_ERROR):
         return _IOERR_READ
-    data = bytes(memoryview(handle.file.contents.content)[offset : offset + size])
+    data = handle.file.contents.read(offset, size)
     _memmove(buffer, data, len(data))
     if len(data) < size:
         ctypes.memset(buffer + len(data), 0, size - len(data))
