@@ -442,7 +442,10 @@ class Transport(asyncio.Transport):
                 self._network.carry(self, RST)
             return
         self._received.append(piece)
-        self._read_soon()
+        if self.loop._ready or self._protocol is None:
+            self._read_soon()  # others come first, and more may arrive meanwhile
+        elif not self._read_due:
+            self._read()  # as asyncio does: it reads where it learns that there is something
 
     def arrived(self, size: int) -> None:
         """What was written is there; whoever waits for room may go on."""

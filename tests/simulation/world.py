@@ -417,7 +417,10 @@ class DatabaseCalls:
             error = caught
         if self._host.disk.is_off:
             return  # the host goes with it
-        self._later(rest_s, self._finish, future, result, error)
+        if rest_s > 0:
+            self._later(rest_s, self._finish, future, result, error)
+        else:
+            self._finish(future, result, error)
 
     def _finish(
         self, future: asyncio.Future[Any] | None, result: Any, error: Exception | None
