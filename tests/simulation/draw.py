@@ -41,6 +41,9 @@ MESSAGES_MAX = 150
 # Some worlds are busy: long streams in great batches, and readers who take many at once.
 BUSY = 0.5
 BUSY_MESSAGES = (300, 2000)
+# How fast disks are: much meets in one commit of a slow one, and much happens during it.
+SYNC_S = (0.0002, 0.0002, 0.003)
+BUSY_SYNC_S = (0.0002, 0.003, 0.01)
 
 QUEUES = (
     Queue("orders", True),
@@ -152,6 +155,7 @@ class DrawnWorld:
                 self._configuration(),
                 clock=Clock(offset_s=source.uniform(0, 1e6), rate=source.uniform(0.98, 1.02)),
                 stall_probability=source.choice((0.0, 0.01, 0.1)),
+                sync_s=source.choice(BUSY_SYNC_S if self.is_busy else SYNC_S),
             ).wall_rate = source.uniform(0.98, 1.02)
 
     def _configuration(self) -> str:

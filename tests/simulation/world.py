@@ -181,7 +181,8 @@ class Process:
 
 
 class Host:
-    """A computer with a queue manager.  `stall_probability`: of each sync."""
+    """A computer with a queue manager.  `stall_probability`: of each sync, which takes thrice
+    `sync_s` on average."""
 
     def __init__(
         self,
@@ -192,6 +193,7 @@ class Host:
         *,
         clock: Clock | None = None,
         stall_probability: float = 0.01,
+        sync_s: float = SYNC_S,
     ) -> None:
         self.world = world
         self.name = name
@@ -208,6 +210,7 @@ class Host:
         self.boots = 0
         self.booted_at = self.clock.local(world.now)
         self.stall_probability = stall_probability
+        self.sync_s = sync_s
         self.stalled_until = 0.0
         self.settings = settings(name, address, configuration)
         self.environment = HostEnvironment(self)
@@ -366,7 +369,7 @@ class Host:
         source = self.world.random
         if not writes:
             return CALL_S + source.expovariate(1 / CALL_S)
-        took = SYNC_S + source.expovariate(1 / (2 * SYNC_S))
+        took = self.sync_s + source.expovariate(1 / (2 * self.sync_s))
         if source.random() < self.stall_probability:
             took += source.expovariate(1 / 0.1)
         return took + max(0.0, self.stalled_until - self.world.now)
