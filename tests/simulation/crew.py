@@ -6,8 +6,10 @@ replaced after some hundred seeds, so that memory stays bounded.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import multiprocessing
+import signal
 import time
 from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection, wait
@@ -17,6 +19,7 @@ from tests.simulation.life import Life, live
 
 SEEDS_PER_PROCESS = 500
 SEED_S_MAX = 600.0  # of real time; then it is killed, and has failed
+SEED_CPU_S_MAX = 90.0  # likewise; some ten are the most that a sound one has taken
 _LOOK_S = 5.0
 
 # Forked from a process that has only imported this: nothing of pytest's is inherited.
@@ -77,6 +80,8 @@ class _Worker:
             life: Life = self.pipe.recv()
         except (EOFError, OSError):
             self._process.join()
+            if self._process.exitcode == -signal.SIGPROF:
+                return self.give_up(f"no end after {SEED_CPU_S_MAX:g} s of processor time")
             return self.give_up(f"its process died with exit code {self._process.exitcode}")
         return life
 
@@ -93,6 +98,7 @@ class _Worker:
 
 
 def _work(pipe: Connection[Any, Any]) -> None:
+    _die_with_parent()
     gc.collect()
     gc.freeze()  # the modules need not be walked over after each seed
     while True:
@@ -102,10 +108,20 @@ def _work(pipe: Connection[Any, Any]) -> None:
             return
         try:
             started = time.process_time()
+            # Whatever turns round for ever in one callback hears no exception: it is killed.
+            signal.setitimer(signal.ITIMER_PROF, SEED_CPU_S_MAX)
             life = live(seed)
             life.cpu_s = time.process_time() - started
         except KeyboardInterrupt:
             return
         except BaseException as error:
             life = Life(seed, [f"the simulation itself failed: {error!r}"])
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
         pipe.send(life)
+
+
+def _die_with_parent() -> None:
+    """A world that never ends would go on, and grow, when nobody waits for it any more."""
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
