@@ -8,7 +8,7 @@ the peer refuses it for good.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -253,8 +253,6 @@ class Outgoing:
         discard: bool,
     ) -> Appended:
         """The same, where all is known; `release` was called for the batch."""
-        if not queue.bytes:
-            queue.may_be_misdated = False
         queue.grow(len(packet))
         if isinstance(packet, bytes):
             head, part = packet, None
@@ -275,22 +273,42 @@ class Outgoing:
         )
         return key, packet, expires_at_s
 
+    def all_appended(self, messages: dict[OutgoingQueue, list[Appended]]) -> None:
+        """As `appended`, of many queues; most of them may have one link."""
+        links: dict[Link, None] = {}
+        for queue, its_messages in messages.items():
+            self._add_to_window(queue, its_messages)
+            links[queue.link] = None
+        for link in links:
+            link.wake()
+
     def appended(self, queue: OutgoingQueue, messages: list[Appended]) -> None:
         """These messages are durable (or express): they may be sent."""
+        self._add_to_window(queue, messages)
+        queue.link.wake()
+
+    def _add_to_window(self, queue: OutgoingQueue, messages: list[Appended]) -> None:
         add = queue.window.add
         for key, packet, expires_at_s in messages:
             express = is_express(head_of(packet))
             if express and key not in queue.express:
                 continue  # its time ran out before the commit that it waited for
             add(key, (packet, expires_at_s), len(packet), stored=not express)
-        queue.link.wake()
 
-    def save(self, queue: OutgoingQueue, batch: Batch) -> None:
-        """Keep where its sequence stands, in the same commit as the messages."""
-        sequence = queue.sequence
-        batch.set_outgoing_sequence(
-            queue.id, sequence.sequence_id, sequence.base, sequence.next_number
-        )
+    def save(self, queues: Iterable[OutgoingQueue], batch: Batch) -> None:
+        """Keep where their sequences stand, in the same commit as the messages."""
+        next_numbers: dict[int, int] = {}
+        for queue in queues:
+            sequence = queue.sequence
+            if queue.stored_sequence_id == sequence.sequence_id:  # then its base is the same too
+                next_numbers[queue.id] = sequence.next_number
+            else:
+                queue.stored_sequence_id = sequence.sequence_id
+                batch.set_outgoing_sequence(
+                    queue.id, sequence.sequence_id, sequence.base, sequence.next_number
+                )
+        if next_numbers:
+            batch.set_next_numbers(next_numbers)
 
     def refill(self, queue: OutgoingQueue) -> None:
         """Read on where the window ends."""

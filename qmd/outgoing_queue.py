@@ -130,6 +130,7 @@ class OutgoingQueue(Measured):
         self.address = address
         self.link = link
         self.sequence = sequence
+        self.stored_sequence_id = sequence.sequence_id  # what the open batch leaves on the disk
         self.paused = paused
         self.others = others  # what is not of our sequence: express, recoverable, others' own
         self.removing: set[int] = set()  # keys; what follows them in the sequence waits
@@ -155,6 +156,8 @@ class OutgoingQueue(Measured):
         self.traced: list[bytes] = []  # handed to the session, and to be reported
 
     def grow(self, size: int) -> None:
+        if not self.bytes:
+            self.may_be_misdated = False
         super().grow(size)
         if self.others_usage is not None:
             self.others_usage.bytes += size

@@ -104,7 +104,7 @@ _RANK = {kind.value: rank for rank, kind in enumerate(Kind)}
 
 _Key = tuple[str, bytes, str, str, int, int, str, str, str, str, int]
 # Which lists an event has, beside its numbers.
-_SIZES, _PLACES, _SIZES_AND_PLACES, _NONE = 1, 2, 3, 4
+_SIZES, _PLACES, _SIZES_AND_PLACES, _NONE, _COPIES, _COPIES_IN_SEQUENCES = range(1, 7)
 
 
 class Recorder:
@@ -462,20 +462,18 @@ class Recorder:
                 reason=reason,
             )
 
-    def beside(self, event: Event, *, queue: str, sequence_id: int) -> Event:
-        """An event of this turn and its batch as that one, of messages of another queue."""
-        other = Event(
-            kind=event.kind,
-            at_ms=event.at_ms,
-            source=event.source,
-            numbers=[],
-            queue=queue,
-            sequence_id=sequence_id,
-            transaction=event.transaction,
-            delivery=event.delivery,
+    def of_copies(
+        self, kind: Kind, *, transaction: str, delivery: str, in_sequences: bool
+    ) -> Event:
+        """As `group`, for copies of messages in many queues: its `queues` and `sequence_ids` are to
+        be added to as well, and its `positions`, if they are `in_sequences`."""
+        return self.group(
+            kind,
+            self._manager.id,
+            transaction=transaction,
+            delivery=delivery,
+            lists=_COPIES_IN_SEQUENCES if in_sequences else _COPIES,
         )
-        self._manager.storage.batch.mention(other)
-        return other
 
     def _begin(self, batch: Batch, key: _Key, now: float) -> Event:
         kind = key[0]
@@ -528,11 +526,10 @@ def identity_of(packet: bytes) -> tuple[bytes, int]:
     return source, number
 
 
-def bear_correlation(event: Event, correlation: bytes) -> None:
-    """The message that `event` was given last bears this correlation id."""
-    missing = len(event.numbers) - 1 - len(event.correlations)
-    event.correlations += [b""] * missing
-    event.correlations.append(correlation)
+def bear_correlation(event: Event, correlation: bytes, messages: int = 1) -> None:
+    """So many messages, those that `event` was given last, bear this correlation id."""
+    missing = len(event.numbers) - messages - len(event.correlations)
+    event.correlations += [b""] * missing + [correlation] * messages
 
 
 def _label_of(packet: bytes) -> str:

@@ -204,7 +204,6 @@ class Sending:
             names.reply_address(each) for each in (new.admin_queue, new.response_queue)
         )
         needed.messages += len(routes) - 1
-        deliveries: list[int] = []
         misfits: set[int] = set()
         # What differs is the destination and the TransactionHeader.
         sizes = {
@@ -220,16 +219,21 @@ class Sending:
         elif elsewhere == AUTOMATIC:
             elsewhere = RECOVERABLE
         largest = PACKET_BYTES_MAX - sizes[max(elsewhere, RECOVERABLE)]
-        for index, (target, route) in enumerate(zip(several.targets, routes, strict=True)):
-            if (
-                isinstance(route, OutgoingQueue)
-                and not new.dead_letter_queue
-                and route.address.size <= largest
-                and route.sequence.next_number < NUMBER_MAX // 2
-            ):  # the usual case, a thousand times: nothing can be wrong with it
-                needed.bytes += PACKET_BYTES_MAX - largest + route.address.size
-                deliveries.append(elsewhere)
-                continue
+        # The usual case, a thousand times: nothing can be wrong with it.
+        usual = [
+            index
+            for index, route in enumerate(routes)
+            if isinstance(route, OutgoingQueue)
+            and not new.dead_letter_queue
+            and route.address.size <= largest
+            and route.sequence.next_number < NUMBER_MAX // 2
+        ]
+        needed.bytes += (PACKET_BYTES_MAX - largest) * len(usual)
+        needed.bytes += sum([routes[index].address.size for index in usual])
+        deliveries = [elsewhere] * len(routes)
+        others = sorted(set(range(len(routes))).difference(usual))
+        for index in others:
+            target, route = several.targets[index], routes[index]
             try:
                 delivery = self._delivery_of_copy(
                     route, new.delivery, in_transaction=in_transaction
@@ -244,12 +248,13 @@ class Sending:
                 and not route.transactional
             ):
                 misfits.add(index)
-            deliveries.append(delivery)
+            deliveries[index] = delivery
         if elsewhere == EXPRESS:
             needed.express = True
+            others, usual = list(range(len(routes))), []
         shared = min(sizes.values()) - HEAD_BYTES_MAX
         needed.stored_bytes += max(shared, 0) + HEAD_BYTES_MAX * len(routes)
-        return Copies(several, routes, deliveries, frozenset(misfits))
+        return Copies(several, routes, deliveries, others, usual, frozenset(misfits))
 
     def _check_way(
         self, new: NewMessage, route: Route, delivery: int, size: int, needed: _Needed

@@ -65,7 +65,7 @@ class Batch:
         self._outgoing: list[outgoing.NewOutgoing] = []
         self._shared_parts: list[shared_parts.NewPart] = []
         self._message_copies: list[messages.NewCopy] = []
-        self._outgoing_copies: list[outgoing.NewCopy] = []
+        self._outgoing_copies: list[outgoing.NewCopies] = []
         self._message_deletions: list[int] = []
         self._outgoing_deletions: list[int] = []
         self._arrivals: list[_Arrival] = []
@@ -76,6 +76,7 @@ class Batch:
         # The last state within a batch is the one that counts.
         self._incoming_states: dict[int, sequences.SequenceState] = {}
         self._outgoing_states: dict[int, outgoing.SequenceState] = {}
+        self._next_numbers: dict[int, int] = {}  # of those that have no state here
         self._history: list[tuple[bytes, int, int]] = []
         self._outcomes: list[tuple[bytes, bytes, int]] = []
         self._events: list[Event] = []
@@ -133,10 +134,28 @@ class Batch:
         """`part`: as of `insert_message`."""
         if part is None:
             self._outgoing.append((key, expires_at_s, packet, confirm_by_s, discard))
+            self.bytes += len(packet)
+            self._count(1)
         else:
-            self._outgoing_copies.append((key, expires_at_s, packet, confirm_by_s, discard, part))
-        self.bytes += len(packet)
-        self._count(1)
+            rows = [(key, packet)]
+            self.insert_outgoing_copies(
+                rows, expires_at_s, confirm_by_s, discard=discard, part=part
+            )
+
+    def insert_outgoing_copies(
+        self,
+        rows: Sequence[tuple[int, bytes]],
+        expires_at_s: int | None,
+        confirm_by_s: int | None,
+        *,
+        discard: bool,
+        part: PartOf | None,
+    ) -> None:
+        """Keys and packets of what is the same otherwise; the batch keeps the list."""
+        copies = outgoing.NewCopies(rows, expires_at_s, confirm_by_s, discard, part)
+        self._outgoing_copies.append(copies)
+        self.bytes += sum(len(packet) for _, packet in rows)
+        self._count(len(rows))
 
     def delete_outgoing(self, keys: Sequence[int]) -> None:
         """A key that is not there is no error."""
@@ -202,6 +221,16 @@ class Batch:
             next_number,
             outgoing_id,
         )
+        self._next_numbers.pop(outgoing_id, None)
+        self._count(1)
+
+    def set_next_numbers(self, numbers: dict[int, int]) -> None:
+        """By outgoing queue, where nothing else of the sequence has changed since it was set."""
+        states = self._outgoing_states
+        for outgoing_id in states.keys() & numbers.keys() if states else ():
+            sequence_id, base, _, _ = states[outgoing_id]
+            states[outgoing_id] = sequence_id, base, numbers.pop(outgoing_id), outgoing_id
+        self._next_numbers.update(numbers)
         self._count(1)
 
     def remember_message_id(self, source: bytes, number: int, at_s: int) -> None:
@@ -295,6 +324,8 @@ class Batch:
             sequences.set_states(db, list(self._incoming_states.values()))
         if self._outgoing_states:
             outgoing.set_sequences(db, list(self._outgoing_states.values()))
+        if self._next_numbers:
+            outgoing.set_next_numbers(db, self._next_numbers)
         if self._history:
             history.remember(db, self._history, self._history_entries_max)
         if self._outcomes:

@@ -12,7 +12,7 @@ docs/events.md has the schema of an event for readers outside; `SCHEMA` is its n
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -39,6 +39,9 @@ class Event(msgspec.Struct, array_like=True, kw_only=True):
     one event all belong to one queue, and to sequences or not.  `positions` are their numbers in
     the sequence `sequence_id`.  Each of these lists is empty, or as long as `numbers`; a message is
     at the same index of all.
+
+    Of the copies of a message to many queues one event may be written for all, with `queues`, and
+    `sequence_ids`.  Who reads gets one for each queue, and need not know.
     """
 
     kind: str
@@ -60,6 +63,9 @@ class Event(msgspec.Struct, array_like=True, kw_only=True):
     #: What the messages bear, where they bear it: an index behind the end of these has none.
     labels: list[str] = msgspec.field(default_factory=list)
     correlations: list[_Raw] = msgspec.field(default_factory=list)
+    #: Instead of `queue` and `sequence_id`, where each message is in another one.
+    queues: list[str] = msgspec.field(default_factory=list)
+    sequence_ids: list[int] = msgspec.field(default_factory=list)
 
 
 class Block(NamedTuple):
@@ -285,6 +291,7 @@ def _packed(event: Event) -> Event:
         positions=_short(event.positions),
         sizes=_short(event.sizes),
         bytes=sum(event.sizes) if event.sizes else event.bytes,
+        sequence_ids=_short(event.sequence_ids),
     )
 
 
@@ -310,10 +317,24 @@ def _whole(numbers: list[int]) -> list[int]:
 
 def _block(row: tuple[int, int, int, bytes]) -> Block:
     block_id, first_at_ms, last_at_ms, data = row
-    events = _decoder.decode(data)
-    for event in events:
+    events: list[Event] = []
+    for event in _decoder.decode(data):
         event.numbers = _whole(event.numbers)
         event.places = _whole(event.places)
         event.positions = _whole(event.positions)
         event.sizes = _whole(event.sizes)
+        if event.queues:
+            events += _by_queue(event)
+        else:
+            events.append(event)
     return Block(block_id, first_at_ms, last_at_ms, events)
+
+
+def _by_queue(event: Event) -> Iterator[Event]:
+    """What one event tells of copies in many queues, as one for each of them."""
+    sequence_ids = _whole(event.sequence_ids) or [0] * len(event.queues)
+    queues, event.queues, event.sequence_ids = event.queues, [], []
+    for index, (queue, sequence_id) in enumerate(zip(queues, sequence_ids, strict=True)):
+        each = only(event, index)
+        each.queue, each.sequence_id = queue, sequence_id
+        yield each

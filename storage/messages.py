@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from storage import damaged, pages, shared_parts
@@ -46,11 +47,20 @@ def insert(db: sqlite3.Connection, rows: Iterable[NewMessage]) -> None:
 
 
 def insert_copies(db: sqlite3.Connection, rows: Iterable[NewCopy]) -> None:
-    db.executemany(
-        "INSERT INTO message (key, arrived_at_ms, expires_at_s, reason, packet, part_id,"
-        " part_bytes, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        ((*row[:5], *row[5], checksum_of(row[4])) for row in rows),
-    )
+    for (arrived_at_ms, expires_at_s, reason, part), copies in groupby(rows, _alike):
+        alike = arrived_at_ms, expires_at_s, *part
+        # As in outgoing.py: what is the same in all copies stands in the statement.
+        values = ", ".join("NULL" if value is None else str(int(value)) for value in alike)
+        db.executemany(
+            "INSERT INTO message (key, packet, checksum, reason, arrived_at_ms, expires_at_s,"
+            f" part_id, part_bytes) VALUES (?, ?, ?, ?, {values})",
+            [(row[0], row[4], checksum_of(row[4]), reason) for row in copies],
+        )
+
+
+def _alike(row: NewCopy) -> tuple[int, int | None, str | None, PartOf]:
+    _, arrived_at_ms, expires_at_s, reason, _, part = row
+    return arrived_at_ms, expires_at_s, reason, part
 
 
 def delete(db: sqlite3.Connection, keys: Sequence[int]) -> None:

@@ -47,10 +47,22 @@ class OutgoingRow(NamedTuple):
 
 #: Key, expiry in s, packet, until when its final ack is waited for, whether it is no dead letter.
 NewOutgoing = tuple[int, int | None, bytes, int | None, bool]
-#: The same with the head of its packet, and the part that this goes on with.
-NewCopy = tuple[int, int | None, bytes, int | None, bool, PartOf]
 #: Sequence id (8 bytes), base, next number, outgoing queue id.
 SequenceState = tuple[bytes, int, int, int]
+
+
+class NewCopies(NamedTuple):
+    """Rows that differ in their keys and packets only, as the copies of one message do."""
+
+    #: Key, and the packet; with a `part` its head, which goes on with that.
+    rows: Sequence[tuple[int, bytes]]
+    expires_at_s: int | None
+    confirm_by_s: int | None
+    discard: bool
+    part: PartOf | None
+
+
+_MANY = 16  # rows from which on one statement for all is faster
 
 HEAD_BYTES = 2048  # with three names as long as they may be
 
@@ -66,12 +78,18 @@ def insert(db: sqlite3.Connection, rows: Iterable[NewOutgoing]) -> None:
     )
 
 
-def insert_copies(db: sqlite3.Connection, rows: Iterable[NewCopy]) -> None:
-    db.executemany(
-        "INSERT INTO outgoing (key, expires_at_s, packet, confirm_by_s, discard, part_id,"
-        " part_bytes, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        ((*row[:5], *row[5], checksum_of(row[2])) for row in rows),
-    )
+def insert_copies(db: sqlite3.Connection, copies: Iterable[NewCopies]) -> None:
+    for each in copies:
+        part_id, part_bytes = each.part or (None, 0)
+        alike = each.expires_at_s, each.confirm_by_s, int(each.discard), part_id, part_bytes
+        # What is the same in all rows stands in the statement: a value that is bound costs as much
+        # as a third of the insert.
+        values = ", ".join("NULL" if value is None else str(int(value)) for value in alike)
+        db.executemany(
+            "INSERT INTO outgoing (key, packet, checksum, expires_at_s, confirm_by_s, discard,"
+            f" part_id, part_bytes) VALUES (?, ?, ?, {values})",
+            ((key, packet, checksum_of(packet)) for key, packet in each.rows),
+        )
 
 
 def delete(db: sqlite3.Connection, keys: Sequence[int]) -> None:
@@ -108,6 +126,23 @@ def set_sequences(db: sqlite3.Connection, states: Sequence[SequenceState]) -> No
         "UPDATE outgoing_queue SET sequence_id = ?, base = ?, next_number = ? WHERE id = ?", states
     )
     assert changed.rowcount == len(states), "the state of an unknown outgoing queue would be lost"
+
+
+def set_next_numbers(db: sqlite3.Connection, numbers: dict[int, int]) -> None:
+    """Likewise where only the next number is another one; by outgoing queue."""
+    if len(numbers) < _MANY:
+        changed = db.executemany(
+            "UPDATE outgoing_queue SET next_number = ? WHERE id = ?",
+            [(number, outgoing_id) for outgoing_id, number in numbers.items()],
+        )
+    else:  # one statement: half of the time
+        listed = ",".join([f'"{outgoing_id}":{number}' for outgoing_id, number in numbers.items()])
+        changed = db.execute(
+            "UPDATE outgoing_queue SET next_number = each.value FROM json_each(?) AS each"
+            " WHERE outgoing_queue.id = CAST(each.key AS INTEGER)",
+            (f"{{{listed}}}",),
+        )
+    assert changed.rowcount == len(numbers), "the state of an unknown queue would be lost"
 
 
 def add_queues(db: sqlite3.Connection, rows: Iterable[OutgoingQueueRow]) -> None:

@@ -198,7 +198,7 @@ MUTANTS = (
     Mutant(
         "sender's position is not stored",
         "qmd/handover.py",
-        "manager.outgoing.save(queue, batch)",
+        "manager.outgoing.save(self._in_sequences, batch)",
         "pass",
     ),
     Mutant(

@@ -15,6 +15,7 @@ from storage import (
 )
 from storage.events import Event
 from storage.keys import message_key
+from storage.outgoing import OutgoingQueueRow
 from tests.unit.storage.support import (
     PACKET,
     SOURCE,
@@ -117,6 +118,28 @@ def test_the_last_state_of_a_sequence_within_a_batch_wins(folder: Path) -> None:
 
             (row,) = await storage.read(sequences.list_all)
             assert (row.sequence_id, row.number, row.last_seen_s) == (7, 3, 3)
+
+    asyncio.run(scenario())
+
+
+def test_of_a_sequence_the_last_number_and_the_last_state_win_together(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            for id in (1, 2, 3):
+                row = OutgoingQueueRow(id, f"DIRECT=OS:b\\q{id}", "b:1801", False, 7, 0, 1, 0)
+                storage.batch.add_outgoing_queue(row)
+            storage.batch.set_next_numbers({1: 5, 3: 5})
+            storage.batch.set_outgoing_sequence(1, 8, base=4, next_number=2)
+            storage.batch.set_outgoing_sequence(2, 9, base=6, next_number=2)
+            storage.batch.set_next_numbers({2: 4, 3: 6})
+            await durable(storage)
+
+            rows = await storage.read(outgoing.list_queues)
+            assert [(row.sequence_id, row.base, row.next_number) for row in rows] == [
+                (8, 4, 2),
+                (9, 6, 4),
+                (7, 0, 6),
+            ]
 
     asyncio.run(scenario())
 

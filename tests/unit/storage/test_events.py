@@ -94,6 +94,54 @@ def test_a_trimmed_block_leaves_nothing_behind(db: sqlite3.Connection) -> None:
     assert events.of_message(db, OWN, 3) == []
 
 
+@pytest.mark.parametrize("in_sequences", [True, False])
+def test_what_is_told_of_copies_at_once_is_read_as_one_event_for_each_queue(
+    db: sqlite3.Connection, in_sequences: bool
+) -> None:
+    level = OUTGOING_TRANSACTIONAL_LEVEL if in_sequences else 4
+    places = [message_key(0, level, arrival) for arrival in (7, 5, 9)]
+    copies = told(
+        "sent",
+        [1, 2, 4],
+        places=places,
+        positions=[3, 1, 8] if in_sequences else [],
+        sizes=[100, 101, 102],
+        delivery="recoverable",
+        queues=["x", "y", "x"],
+        sequence_ids=[6, (1 << 64) - 1, 6] if in_sequences else [0, 0, 0],
+        correlations=[b"c", b"c"],
+    )
+    events.insert(db, [copies, told("received", [1], queue="x")])
+
+    (block,) = events.page(db, 0, 9)
+    assert block.events[:3] == [
+        told(
+            "sent",
+            [number],
+            queue=queue,
+            places=[place],
+            positions=[position] if in_sequences else [],
+            sequence_id=sequence_id if in_sequences else 0,
+            sizes=[size],
+            bytes=size,
+            delivery="recoverable",
+            correlations=[b"c"] if number < 4 else [],
+        )
+        for number, queue, place, position, sequence_id, size in (
+            (1, "x", places[0], 3, 6, 100),
+            (2, "y", places[1], 1, (1 << 64) - 1, 101),
+            (4, "x", places[2], 8, 6, 102),
+        )
+    ]
+    assert [each.queue for each in events.of_message(db, OWN, 2)] == ["y"]
+    assert [each.kind for each in events.of_message(db, OWN, 1)] == ["sent", "received"]
+    assert events.of_place(db, "y", places[1]) == (OWN, 2)
+    assert events.of_place(db, "x", places[1]) is None
+    events.insert(db, [told("received", [4], queue="x")])
+    assert events.trim(db, size_max=0, before_ms=1 << 60, blocks_max=9) == 1
+    assert db.execute("SELECT first, last, block FROM event_range").fetchall() == [(4, 4, 2)]
+
+
 def test_events_without_a_message_make_a_block_and_no_events_make_none(
     db: sqlite3.Connection,
 ) -> None:

@@ -65,6 +65,23 @@ def test_a_sequence_state_without_its_queue_is_a_bug_and_not_lost_silently(
         outgoing.set_sequences(db, [(encode_sequence_id(1), 0, 1, 5)])
 
 
+@pytest.mark.parametrize("count", [1, 100])
+def test_next_numbers_are_kept_and_nothing_else_of_a_sequence_is_changed(
+    db: sqlite3.Connection, count: int
+) -> None:
+    outgoing.add_queues(db, [queue(id, f"DIRECT=OS:b\\q{id}") for id in range(1, 130)])
+    before = outgoing.list_queues(db)
+    numbers = {30 + id: 2**32 - id for id in range(count)}
+
+    outgoing.set_next_numbers(db, numbers)
+
+    assert outgoing.list_queues(db) == [
+        row._replace(next_number=numbers.get(row.id, row.next_number)) for row in before
+    ]
+    with pytest.raises(AssertionError):
+        outgoing.set_next_numbers(db, {130 + id: 5 for id in range(count)})
+
+
 @pytest.mark.parametrize("by_release", [False, True])
 def test_a_range_is_deleted_with_both_ends_and_without_its_neighbours(
     db: sqlite3.Connection, by_release: bool

@@ -24,7 +24,8 @@ def copies(db: sqlite3.Connection) -> sqlite3.Connection:
     shared_parts.insert(db, [(1, PART)])
     of = 1, len(PART)
     messages.insert_copies(db, [(key(n), 1, None, None, HEAD, of) for n in (1, 2)])
-    outgoing.insert_copies(db, [(key(n), None, HEAD, None, False, of) for n in (1, 2)])
+    rows = [(key(n), HEAD) for n in (1, 2)]
+    outgoing.insert_copies(db, [outgoing.NewCopies(rows, None, None, False, of)])
     messages.insert(db, [(key(3), 1, None, None, b"ordinary")])
     outgoing.insert(db, [(key(3), None, b"ordinary", None, False)])
     return db
@@ -126,7 +127,8 @@ def test_what_waits_for_its_receipt_keeps_the_part(db: sqlite3.Connection) -> No
     shared_parts.insert(db, [(1, PART)])
     head = bytes(56) + (7).to_bytes(4, "little") + bytes(40)
     until = awaiting.confirm_by(None)
-    outgoing.insert_copies(db, [(key(1), None, head, until, False, (1, len(PART)))])
+    copy = outgoing.NewCopies([(key(1), head)], None, until, False, (1, len(PART)))
+    outgoing.insert_copies(db, [copy])
 
     arrived = awaiting.Arrived(Q, 1 << 32 | 1, 0, key(1), key(1), 5)
     (kept,) = awaiting.take_over(db, arrived)
