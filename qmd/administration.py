@@ -14,6 +14,7 @@ from qmd.compose import LABEL_CHARACTERS_MAX
 from qmd.directory import publishing
 from qmd.frames import EVERY_MESSAGE, UNLIMITED, Choice, Piece
 from qmd.local_queue import LocalQueue
+from qmd.packets import express_removed
 from qmd.refusal import Refusal
 from storage import messages as message_rows
 from storage import queues as queue_rows
@@ -257,7 +258,7 @@ class Administration:
             purged += Purged(each.messages, each.own_bytes, 0)
             each.shrink(each.own_bytes)
             for message in each.express.values():
-                each.usage.express_bytes -= len(message.packet)
+                each.usage.express_bytes -= express_removed(message.packet)
             each.express.clear()
             manager.reading.serve(each)
         if queue.parent is not None:

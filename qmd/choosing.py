@@ -6,7 +6,7 @@ for one commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +16,7 @@ from protocol.message_class import MessageClass
 from qmd.core.stored_packet import message_number, source_of
 from qmd.frames import Choice, Piece, StoredMessage
 from qmd.local_queue import LocalQueue
+from qmd.packets import Held, whole_message
 from qmd.reading import stored_message
 from qmd.refusal import Refusal
 from storage import messages as message_rows
@@ -89,10 +90,8 @@ class Choosing:
             messages = [stored_message(row) for row in rows]
             messages += [
                 each
-                for lookup_id, each in queue.express.items()
-                if start <= lookup_id < beyond
-                and matches(each)
-                and (not choice.lookup_ids or lookup_id in named)
+                for lookup_id, each in _whole(queue.express, start, beyond)
+                if matches(each) and (not choice.lookup_ids or lookup_id in named)
             ]
             messages.sort(key=lambda each: each.lookup_id)
             for message in messages:
@@ -160,6 +159,15 @@ class Choosing:
                     f"{queue.name} has no message with the id {shown}",
                     f"Where it is says `qmd why '{shown}'`.",
                 )
+
+
+def _whole(
+    express: dict[int, Held], start: int, beyond: int
+) -> Iterator[tuple[int, StoredMessage]]:
+    """Those at these places, and their lookup ids."""
+    for lookup_id, held in express.items():
+        if start <= lookup_id < beyond:
+            yield lookup_id, whole_message(held)
 
 
 def id_of(packet: bytes) -> bytes:

@@ -25,7 +25,7 @@ from qmd.core.stored_packet import (
 )
 from qmd.frames import StoredMessage
 from qmd.local_queue import LocalQueue, Reader
-from qmd.packets import cut
+from qmd.packets import cut, whole
 from qmd.quotas import more_for
 from qmd.recorder import Kind
 from storage import messages as message_rows
@@ -318,7 +318,9 @@ class Endings:
     ) -> None:
         stored = [(row.key & LOOKUP_MASK, row.packet) for row in rows if row.is_whole]
         aside = [row for row in rows if not row.is_whole]
-        express = [(each, queue.express[each].packet) for each in held if each in queue.express]
+        express = [
+            (each, whole(queue.express[each].packet)) for each in held if each in queue.express
+        ]
         manager = self._manager
         batch = manager.storage.batch
         batch.delete_messages([queue.id << LOOKUP_BITS | lookup_id for lookup_id, _ in stored])

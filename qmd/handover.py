@@ -441,7 +441,7 @@ def enter(
     queue.messages += 1
     queue.grow(len(packet))
     if is_express(head):
-        queue.express_arrived(held.whole() if isinstance(held, SharedMessage) else held)
+        queue.express_arrived(held)
         manager.reading.serve(queue)
     else:
         batch.insert_message(

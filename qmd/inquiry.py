@@ -25,7 +25,7 @@ from qmd.event_log import flat, time_text
 from qmd.frames import StoredMessage
 from qmd.local_queue import LocalQueue
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
-from qmd.packets import head_of
+from qmd.packets import head_of, whole_message
 from qmd.refusal import Refusal
 from storage import event_search, whereabouts
 from storage import events as event_rows
@@ -197,7 +197,8 @@ class Inquiry:
         for each in [queue] if queue is not None else list(self._manager.queues.values()):
             express = each.express.get(lookup_id)
             if express is not None:
-                found.add((source_of(express.packet), message_number(express.packet)))
+                head = head_of(express.packet)
+                found.add((source_of(head), message_number(head)))
         keys = [
             each.id << LOOKUP_BITS | lookup_id
             for each in ([queue] if queue is not None else self._manager.queues.values())
@@ -247,8 +248,9 @@ class Inquiry:
             return None
         express = queue.express.get(key & LOOKUP_MASK)
         if express is not None:
-            of = source_of(express.packet), message_number(express.packet)
-            return of, self._express_place(queue, express)
+            head = head_of(express.packet)
+            of = source_of(head), message_number(head)
+            return of, self._express_place(queue, whole_message(express))
         found = await self._read(partial(whereabouts.in_queue, key=key, ahead_max=ahead_max))
         if found is None:
             return None
@@ -359,10 +361,11 @@ class Inquiry:
         places: list[Value] = []
         for queue in list(self._manager.queues.values()):
             async for lookup_id, _ in _matching(
-                queue.express, lambda message: message.packet, source, number
+                queue.express, lambda message: head_of(message.packet), source, number
             ):
                 if lookup_id in queue.express:
-                    places.append(self._express_place(queue, queue.express[lookup_id]))
+                    message = whole_message(queue.express[lookup_id])
+                    places.append(self._express_place(queue, message))
         for outgoing in self._manager.outgoing.queues:
             async for key, packet in _matching(
                 outgoing.express, lambda each: head_of(each[0]), source, number

@@ -18,13 +18,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
 from qmd.compose import QueueAddress
 from qmd.core.deadlines import Deadlines
 from qmd.core.ready import ReadyWindow
 from qmd.frames import StoredMessage
-from qmd.packets import Held, SharedMessage
+from qmd.packets import (
+    Held,
+    express_added,
+    express_removed,
+    once_more_aborted,
+    whole_message,
+)
 from qmd.usage import Gauge, Measured, Usage
 
 WINDOW_ENTRIES_MAX = 4096
@@ -110,7 +114,7 @@ class LocalQueue(Measured):
         )
         if messages:
             self.window.clear_to_disk(0)
-        self.express: dict[int, StoredMessage] = {}  # all of them: they are nowhere else
+        self.express: dict[int, Held] = {}  # all of them: they are nowhere else
         self._express_deadlines = Deadlines()
         self.taken: dict[int, StoredMessage] = {}
         self.reserved: dict[int, int] = {}  # of those: by pipelines, and by how many of them
@@ -185,12 +189,12 @@ class LocalQueue(Measured):
         """The same for more of them than memory should hold; nobody else knows of them yet."""
         self.window.leave_on_disk(min(lookup_ids))
 
-    def express_arrived(self, message: StoredMessage) -> None:
+    def express_arrived(self, message: Held) -> None:
         """A message that lives here, and nowhere else."""
         self.express[message.lookup_id] = message
         if message.expires_at_s is not None:
             self._express_deadlines.add(message.lookup_id, message.expires_at_s)
-        self.usage.express_bytes += len(message.packet)
+        self.usage.express_bytes += express_added(message.packet)
         self.window.add(message.lookup_id, message, len(message.packet), stored=False)
 
     def take(self, reader: Reader, limit: int, now_s: int) -> list[StoredMessage]:
@@ -208,7 +212,7 @@ class LocalQueue(Measured):
                 break
             window.pop()
             lookup_id, held = entry
-            message = held.whole() if isinstance(held, SharedMessage) else held
+            message = whole_message(held)
             if message.expires_at_s is not None and now_s > message.expires_at_s:
                 self.expired.append(message)
                 continue
@@ -232,7 +236,9 @@ class LocalQueue(Measured):
         """
         over = self._express_deadlines.pop_over(now_s, messages_max)
         # What somebody has taken is ended when it is given back.
-        self.expired += [self.express[each] for each in over if each not in self.taken]
+        self.expired += [
+            whole_message(self.express[each]) for each in over if each not in self.taken
+        ]
         return len(over)
 
     def is_busy_with(self, lookup_id: int) -> bool:
@@ -247,9 +253,10 @@ class LocalQueue(Measured):
         """
         if lookup_id in self.taken:
             return False
-        message = self.express.get(lookup_id)
-        if message is not None:
+        express = self.express.get(lookup_id)
+        if express is not None:
             self.window.take(lookup_id)
+            message = whole_message(express)
         else:
             self.window.hold(lookup_id)
             message = StoredMessage(lookup_id, 0, b"")
@@ -280,7 +287,7 @@ class LocalQueue(Measured):
         """An express message that is reserved is on the disk from now on."""
         message = self.express.pop(lookup_id)
         self._express_deadlines.discard(lookup_id)
-        self.usage.express_bytes -= len(message.packet)
+        self.usage.express_bytes -= express_removed(message.packet)
         self.window.remove(lookup_id)
         self.window.hold(lookup_id)
 
@@ -336,9 +343,10 @@ class LocalQueue(Measured):
         for lookup_id in lookup_ids:
             message = self.taken.pop(lookup_id)
             self.window.remove(lookup_id)
-            if self.express.pop(lookup_id, None) is not None:
+            express = self.express.pop(lookup_id, None)
+            if express is not None:
                 self._express_deadlines.discard(lookup_id)
-                self.usage.express_bytes -= len(message.packet)
+                self.usage.express_bytes -= express_removed(express.packet)
             if message.packet:
                 self.count_out(1, len(message.packet))
 
@@ -357,7 +365,8 @@ class LocalQueue(Measured):
         lookup_id = message.lookup_id
         del self.taken[lookup_id]
         if is_there:
-            self.window.put_back(lookup_id, message, len(message.packet))
+            held = self.express.get(lookup_id, message)
+            self.window.put_back(lookup_id, held, len(held.packet))
         else:
             self.window.remove(lookup_id)
 
@@ -376,14 +385,15 @@ class LocalQueue(Measured):
             if lookup_id in mine:
                 mine.remove(lookup_id)
                 message = self.taken.pop(lookup_id)
+                held = self.express.get(lookup_id, message)
                 if aborted:
-                    message = msgspec.structs.replace(message, abort_count=message.abort_count + 1)
+                    held = once_more_aborted(held)
                     if lookup_id in self.express:
-                        self.express[lookup_id] = message
-                self.window.put_back(lookup_id, message, len(message.packet))
+                        self.express[lookup_id] = held
+                self.window.put_back(lookup_id, held, len(held.packet))
                 if message.expires_at_s is not None and now_s > message.expires_at_s:
                     if len(self.expired) < EXPIRED_MAX:
-                        self.expired.append(message)
+                        self.expired.append(whole_message(held))
                     elif lookup_id in self.express:  # the reaper's turn, as with stored ones
                         self._express_deadlines.add(lookup_id, message.expires_at_s)
                 count += 1

@@ -307,7 +307,7 @@ class QueueManager:
     ) -> Refusal | None:
         """Why no more can be taken in now, or None.  What fits counts as taken.
 
-        `stored`: the bytes of it that go to disk, where those are others.
+        `stored`: the bytes of it that are kept, where those are fewer, because copies share them.
         """
         return quotas.no_room(self, size, express=express, messages=messages, stored=stored)
 

@@ -30,7 +30,7 @@ from qmd.core.stored_packet import (
     source_of,
     with_sent_time,
 )
-from qmd.packets import Packet, SharedPacket, whole
+from qmd.packets import Packet, SharedPacket, express_added, express_removed, whole
 from qmd.usage import Measured, Usage
 from storage.keys import ARRIVAL_BITS, OUTGOING_TRANSACTIONAL_LEVEL
 from storage.pages import EMPTY, Totals
@@ -328,7 +328,7 @@ class OutgoingQueue(Measured):
     def add_express(self, key: int, packet: Packet, expires_at_s: int | None) -> None:
         """A message that lives here, and nowhere else."""
         self.express[key] = packet, expires_at_s
-        self.usage.express_bytes += len(packet)
+        self.usage.express_bytes += express_added(packet)
         if expires_at_s is not None:
             self._express_deadlines.add(key, expires_at_s)
 
@@ -347,7 +347,7 @@ class OutgoingQueue(Measured):
             return None
         packet = whole(waiting[0])
         self._express_deadlines.discard(key)
-        self.usage.express_bytes -= len(packet)
+        self.usage.express_bytes -= express_removed(waiting[0])
         self.window.remove(key)
         self.others -= 1
         self.shrink(len(packet))

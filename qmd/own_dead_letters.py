@@ -117,7 +117,7 @@ class OwnDeadLetters:
     def _express_there(self) -> set[int]:
         there: set[int] = set()
         for queue in self._manager.queues.values():
-            there.update(message_number(each.packet) for each in queue.express.values())
+            there.update(message_number(head_of(each.packet)) for each in queue.express.values())
         for outgoing in self._manager.outgoing.queues:
             there.update(message_number(head_of(packet)) for packet, _ in outgoing.express.values())
         return there

@@ -25,11 +25,12 @@ PROPERTIES_BYTES = 56  # of MessagePropertiesHeader before the label, [MS-MQMQ] 
 class Part:
     """The end of the packets of several messages; `id` is that of its row, 0: it has none."""
 
-    __slots__ = ("__weakref__", "id", "packet")
+    __slots__ = ("__weakref__", "express_holders", "id", "packet")
 
     def __init__(self, part_id: int, packet: bytes) -> None:
         self.id = part_id
         self.packet = packet
+        self.express_holders = 0  # express messages that go on with it
 
 
 class SharedPacket:
@@ -58,6 +59,24 @@ def whole(packet: Packet) -> bytes:
 def head_of(packet: Packet) -> bytes:
     """Bytes that have all of the fields at fixed places."""
     return packet if isinstance(packet, bytes) else packet.head
+
+
+def express_added(packet: Packet) -> int:
+    """Bytes of memory that one more express message takes; `express_removed` when it goes."""
+    if isinstance(packet, bytes):
+        return len(packet)
+    part = packet.part
+    part.express_holders += 1
+    return len(packet.head) + (len(part.packet) if part.express_holders == 1 else 0)
+
+
+def express_removed(packet: Packet) -> int:
+    """Bytes of memory that are free without it."""
+    if isinstance(packet, bytes):
+        return len(packet)
+    part = packet.part
+    part.express_holders -= 1
+    return len(packet.head) + (0 if part.express_holders else len(part.packet))
 
 
 def part_of(packet: Packet) -> tuple[int, int] | None:
@@ -93,11 +112,26 @@ class SharedMessage:
     def expires_at_s(self) -> int | None:
         return self.stored.expires_at_s
 
+    @property
+    def arrived_at_ms(self) -> int:
+        return self.stored.arrived_at_ms
+
     def whole(self) -> StoredMessage:
         return msgspec.structs.replace(self.stored, packet=self.packet.whole())
 
 
 Held = StoredMessage | SharedMessage
+
+
+def whole_message(held: Held) -> StoredMessage:
+    return held.whole() if isinstance(held, SharedMessage) else held
+
+
+def once_more_aborted(held: Held) -> Held:
+    """The message, which remembers one more transaction that had received it and was aborted."""
+    stored = held.stored if isinstance(held, SharedMessage) else held
+    stored = msgspec.structs.replace(stored, abort_count=stored.abort_count + 1)
+    return SharedMessage(stored, held.packet) if isinstance(held, SharedMessage) else stored
 
 
 class Parts:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from qmd import frames
 from qmd.frames import Choice, Piece, StoredMessage
 from qmd.local_queue import LocalQueue, Reader
+from qmd.packets import Held, whole_message
 from qmd.reading import stored_message
 from qmd.refusal import Refusal
 from storage import messages as message_rows
@@ -118,7 +119,7 @@ class Picking:
                 inclusive=which == THIS,
             )
         )
-        candidates = dict(queue.express)
+        candidates: dict[int, Held] = dict(queue.express)
         if row is not None and row.is_whole:
             message = stored_message(row)
             candidates[message.lookup_id] = message
@@ -132,7 +133,7 @@ class Picking:
         ]
         if not places:
             return None
-        return candidates[max(places) if backwards else min(places)]
+        return whole_message(candidates[max(places) if backwards else min(places)])
 
     # For oneself.
 

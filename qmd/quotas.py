@@ -81,17 +81,17 @@ def no_room(
             f" ({usage.used_percent} %) are used, and {size} more are needed",
             MORE_FOR_THE_COMPUTER,
         )
-    if express and usage.express_bytes + size > quotas.express_bytes:
+    kept = size if stored is None else stored
+    if express and usage.express_bytes + kept > quotas.express_bytes:
         return Refusal(
             "express_full",
             f"express messages take {usage.express_bytes} of {quotas.express_bytes} bytes of memory"
-            f", and {size} more are needed",
+            f", and {kept} more are needed",
             "Receive some, send it with --recoverable, or set express in the section [quotas] of"
             " the configuration higher.",
         )
     storage = manager.storage
-    on_disk = size if stored is None else stored
-    if not storage.room(manager.loop.time(), 0 if express else on_disk):
+    if not storage.room(manager.loop.time(), 0 if express else kept):
         return Refusal(
             "disk_full",
             f"the disk of the data folder is full: {storage.free_bytes / 1e6:.1f} MB are"

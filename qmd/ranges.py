@@ -19,6 +19,7 @@ from protocol.errors import ProtocolError
 from qmd.choosing import Matches, filter_of
 from qmd.frames import StoredMessage
 from qmd.local_queue import LocalQueue
+from qmd.packets import whole_message
 from qmd.pipeline_frames import EVERYTHING, ROWS_MAX, Filter, Rows
 from qmd.refusal import Refusal
 from storage import reservations
@@ -75,7 +76,7 @@ class Ranges:
         until = min(until or await self.frontier(), ARRIVAL_MAX)
         _check_range(after, until)
         express = [
-            (message.lookup_id & ARRIVAL_MAX, message)
+            (message.lookup_id & ARRIVAL_MAX, whole_message(message))
             for message in queue.express.values()
             if after < message.lookup_id & ARRIVAL_MAX <= until
         ]

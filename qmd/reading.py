@@ -20,7 +20,7 @@ from qmd import frames
 from qmd.core.stored_packet import may_want_word
 from qmd.frames import StoredMessage
 from qmd.local_queue import EXPIRED_MAX, TAKE_BYTES_MAX, LocalQueue, Reader, Waiter
-from qmd.packets import Held
+from qmd.packets import Held, whole_message
 from qmd.recorder import Kind, identity_of
 from qmd.refusal import Refusal
 from storage import messages as message_rows
@@ -368,7 +368,7 @@ class Reading:
             start = (rows[-1].key & LOOKUP_MASK) + 1
         # Express messages are nowhere on disk: they belong among those that were read.
         express = [
-            message
+            whole_message(message)
             for lookup_id, message in queue.express.items()
             if first <= lookup_id < start
             and lookup_id not in queue.taken

@@ -449,7 +449,7 @@ class Recorder:
             messages = list(queue.express.values())
             self.record(
                 Kind.LOST,
-                [message.packet for message in messages],
+                [whole(message.packet) for message in messages],
                 queue=queue.name,
                 places=[message.lookup_id for message in messages],
                 reason=reason,

@@ -24,6 +24,7 @@ from protocol.identifiers import guid_bytes, guid_text
 from qmd.core.stored_packet import may_want_word
 from qmd.frames import StoredMessage
 from qmd.local_queue import LocalQueue
+from qmd.packets import whole_message
 from qmd.recorder import Kind, identity_of
 from qmd.refusal import Refusal
 from storage import reservations
@@ -292,7 +293,7 @@ class Reserving:
             return 0, 0, after
         base = queue.id << LOOKUP_BITS
         batch = manager.storage.batch
-        express = [queue.express[each] for each in mine if each in queue.express]
+        express = [whole_message(queue.express[each]) for each in mine if each in queue.express]
         for message in express:
             # It may be asked for again after a crash.
             batch.insert_message(

@@ -1,9 +1,14 @@
-"""The packets of a data folder's tables, whole: what a copy shares with others is put behind it."""
+"""The packets of a data folder's tables, whole: what a copy shares with others is put behind it.
+
+And what packets take in memory, where they share it likewise.
+"""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+
+from qmd.packets import Packet
 
 
 def packets(db: sqlite3.Connection, table: str, key: str = "key") -> Iterator[tuple[int, bytes]]:
@@ -28,3 +33,18 @@ def unshared_parts(db: sqlite3.Connection) -> list[int]:
     )
     rows = db.execute(f"SELECT id FROM shared_part WHERE id NOT IN ({named})")
     return [part_id for (part_id,) in rows]
+
+
+def memory_bytes(packets: Iterable[Packet]) -> int:
+    """What they take together: of a part that several go on with, once."""
+    size = 0
+    parts: set[int] = set()
+    for packet in packets:
+        if isinstance(packet, bytes):
+            size += len(packet)
+            continue
+        size += len(packet.head)
+        if id(packet.part) not in parts:
+            parts.add(id(packet.part))
+            size += len(packet.part.packet)
+    return size

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.oracle import Found, Totals
+from tests.stored_packets import memory_bytes
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager
+    from qmd.packets import Packet
 
 
 def check_sums(name: str, manager: QueueManager) -> Iterator[str]:
@@ -25,11 +27,13 @@ def check_sums(name: str, manager: QueueManager) -> Iterator[str]:
     )
     if usage.bytes != total:
         yield f"{name} has counted {usage.bytes} bytes in all, and {total} in its queues"
-    express = sum(
-        _bytes(packet for packet, _ in queue.express.values()) for queue in manager.outgoing.queues
-    ) + sum(
-        _bytes(message.packet for message in queue.express.values())
-        for queue in manager.queues.values()
+    express = memory_bytes(
+        [packet for queue in manager.outgoing.queues for packet, _ in queue.express.values()]
+        + [
+            message.packet
+            for queue in manager.queues.values()
+            for message in queue.express.values()
+        ]
     )
     if usage.express_bytes != express:
         yield f"{name} has counted {usage.express_bytes} bytes of express messages of {express}"
@@ -75,5 +79,5 @@ def is_up_to_date(manager: QueueManager) -> bool:
     )
 
 
-def _bytes(packets: Iterable[bytes]) -> int:
+def _bytes(packets: Iterable[Packet]) -> int:
     return sum(map(len, packets))

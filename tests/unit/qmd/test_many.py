@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import tracemalloc
 from contextlib import closing
 from typing import Any
 
@@ -14,7 +15,15 @@ from protocol import parse_user_message
 from protocol.identifiers import parse_message_id
 from protocol.message_class import MessageClass
 from qmd.client.message import Message
-from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
+from qmd.frames import (
+    EVERY_MESSAGE,
+    EXPRESS,
+    RECOVERABLE,
+    TRANSACTIONAL,
+    NewMessage,
+    Piece,
+)
+from qmd.local_queue import Reader
 from qmd.refusal import Refusal
 from storage import check
 from storage.rescue import Rescue
@@ -354,3 +363,84 @@ async def test_a_queue_that_goes_before_the_commit_aborts_all_of_the_transaction
 
     assert refusal.value.code == "no_such_queue"
     assert a.queue("one").messages == 0
+
+
+@pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE, TRANSACTIONAL])
+def test_copies_of_a_large_message_take_the_memory_and_the_disk_of_one(
+    tmp_path: Any, delivery: int
+) -> None:
+    @hosted
+    async def test(hosts: Hosts) -> None:
+        a = await hosts.start()
+        here = [f"q{n}" for n in range(30)]
+        for name in here:
+            await a.create(name, transactional=delivery == TRANSACTIONAL)
+        everywhere = ",".join([*here, *(NOWHERE.format(n) for n in range(30))])
+        body = os.urandom(2_000_000)
+        on_disk = file_bytes(a)
+
+        tracemalloc.start()
+        try:
+            await a.send(everywhere, body, delivery=delivery)
+            await a.settled()
+            kept, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
+        assert kept < 3 * len(body), "of 60 copies"
+        assert most < 8 * len(body)
+        assert file_bytes(a) - on_disk < (0.1 if delivery == EXPRESS else 1.5) * len(body)
+        for name in here:
+            assert await a.receive(name) == [body]
+        assert a.sending_to(NOWHERE.format(29)).bytes > len(body), "a queue counts what it gives"
+
+    test(tmp_path)
+
+
+@hosted
+async def test_express_copies_that_share_a_body_are_whole_wherever_they_are_looked_at(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    for name in ("one", "two", "three", "four"):
+        await a.create(name)
+    await a.send("one,two,three,four", LARGE, delivery=EXPRESS)
+
+    assert bodies(await a.peek("one")) == [LARGE]
+    reader = Reader()
+    [message] = a.queue("one").take(reader, 9, a.clock.now_s)
+    a.queue("one").put_back(reader, [message.lookup_id], a.clock.now_s, aborted=True)
+    [again] = a.queue("one").take(reader, 9, a.clock.now_s)
+    assert (again.packet, again.abort_count) == (message.packet, message.abort_count + 1)
+    a.queue("one").put_back(reader, [message.lookup_id], a.clock.now_s)
+    assert await a.receive("one") == [LARGE]
+    await a.administration.purge(a.queue("two"))
+    await a.create("five")
+    await a.moving.move(a.queue("three"), "five", EVERY_MESSAGE, Piece(9))
+    assert await a.receive("five") == [LARGE]
+    await a.check()
+    assert a.usage.express_bytes < 1.1 * len(LARGE)
+    assert await a.receive("four") == [LARGE]
+    assert a.usage.express_bytes == 0
+
+
+@hosted
+async def test_memory_for_express_messages_counts_a_body_that_copies_share_once(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start(quotas={"express_bytes": 3 * len(LARGE)})
+    names = [f"q{n}" for n in range(9)]
+    for name in names:
+        await a.create(name)
+    elsewhere = [NOWHERE.format(n) for n in range(9)]
+
+    await a.send(",".join(names + elsewhere), LARGE, delivery=EXPRESS)
+    await a.send(",".join(names), LARGE, delivery=EXPRESS)
+
+    assert 2 * len(LARGE) < a.usage.express_bytes < 2.5 * len(LARGE)
+    await a.check()
+    with pytest.raises(Refusal, match="express messages take"):
+        a.sending.check([NewMessage("q0,q1", LARGE, delivery=EXPRESS)])
+    for name in names:
+        assert await a.receive(name) == [LARGE] * 2
+    assert a.usage.express_bytes > len(LARGE), "those for elsewhere are there"
