@@ -386,10 +386,10 @@ MUTANTS = (
     Mutant(
         "messages given back come last",
         "qmd/local_queue.py",
-        "self.window.put_back(lookup_id, message, len(message.packet))\n"
+        "self.window.put_back(lookup_id, held, len(held.packet))\n"
         "                if message.expires_at_s",
         "self.window.put_back(\n"
-        "                    lookup_id + (1 << 30), message, len(message.packet)\n"
+        "                    lookup_id + (1 << 30), held, len(held.packet)\n"
         "                )\n"
         "                if message.expires_at_s",
     ),
@@ -566,7 +566,8 @@ MUTANTS = (
     Mutant(
         "what is given back too late is ready again",
         "qmd/local_queue.py",
-        "                        self.expired.append(message)\n                    elif",
+        "                        self.expired.append(whole_message(held))\n"
+        "                    elif",
         "                        pass\n                    elif",
         "tests/unit/qmd/test_manager_lifetimes.py",
     ),
