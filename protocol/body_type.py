@@ -79,6 +79,9 @@ def _number(word: str, text: str) -> int:
     except ValueError:
         number = -1
     if not 0 <= number <= 0xFFFFFFFF:
-        rule = f"{text!r} is no type of a body: it MUST be a name such as VT_LPWSTR, or a number"
+        rule = (
+            f"{text!r} is no type of a body: it MUST be a name such as VT_LPWSTR, or a number of"
+            " 32 bits"
+        )
         raise InvalidName("body_type", 0, rule)
     return number

@@ -16,6 +16,7 @@ CORRELATION_BYTES = 20  # a GUID and a message number, in an acknowledgment
 NULL_GUID = bytes(GUID_BYTES)
 
 _U32_MAX = 0xFFFFFFFF
+_TWENTY_BYTES = re.compile("[0-9A-Fa-f]{40}")
 _GUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
 
@@ -60,7 +61,12 @@ def correlation_text(raw: bytes) -> str:
 
 
 def parse_correlation(text: str) -> bytes:
-    """The 20 bytes of a CorrelationID that names a message.  InvalidName if the text does not."""
+    """The 20 bytes of a CorrelationID: of the id of a message, or 40 hexadecimal digits.
+
+    Raises InvalidName for anything else.
+    """
+    if _TWENTY_BYTES.fullmatch(text):
+        return bytes.fromhex(text)
     return correlation_bytes(*parse_message_id(text))
 
 

@@ -156,16 +156,18 @@ def check(new: NewMessage) -> None:
         )
     if not 0 <= new.delivery <= AUTOMATIC:
         raise Refusal("bad_delivery", f"there is no delivery {new.delivery}", "It is 0 to 3.")
-    for value, what in (
-        (new.time_to_reach_queue_s, "time-to-reach-queue"),
-        (new.time_to_be_received_s, "time-to-be-received"),
-        (new.body_type, "body type"),
-        (new.application_tag, "application tag"),
+    for value, what, unit in (
+        (new.time_to_reach_queue_s, "time-to-reach-queue", " s"),
+        (new.time_to_be_received_s, "time-to-be-received", " s"),
+        (new.body_type, "body type", ""),
+        (new.application_tag, "application tag", ""),
     ):
         if value is not None and not 0 <= value <= 0xFFFFFFFF:
             raise Refusal(
                 "number_out_of_range",
-                f"a {what} of {value} does not fit: it must be between 0 and {0xFFFFFFFF}",
+                f"a {what} of {value}{unit} does not fit: it must be between 0 and"
+                f" {0xFFFFFFFF}{unit}",
+                "It may be without an end instead: never." if unit else "",
             )
     if not 0 <= new.acknowledge <= 0x0F:
         raise Refusal(

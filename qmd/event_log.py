@@ -147,7 +147,7 @@ class EventLog:
         try:
             name = parse_destination(text, local_host=".")
         except InvalidName as error:
-            raise Refusal("name_not_understood", f"{text!r} is no queue's name: {error}") from error
+            raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
         names = {str(name).casefold()}
         if isinstance(name, DirectName) and self._manager.routes.is_local(name):
             key = queue_key(name)

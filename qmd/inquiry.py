@@ -164,7 +164,7 @@ class Inquiry:
             except InvalidName as error:
                 raise Refusal(
                     "not_a_message_id",
-                    f"{text!r} is neither the id of a message nor a lookup id: {error}",
+                    f"'{text}' is neither the id of a message nor a lookup id: {error}",
                     "An id is what `qmd send` prints; a lookup id stands in `qmd peek`.",
                 ) from error
         lookup_id = int(text) if len(text) < 20 else LOOKUP_MASK + 1

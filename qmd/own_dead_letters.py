@@ -45,7 +45,7 @@ class OwnDeadLetters:
         try:
             name = parse_destination(text, local_host=".")
         except InvalidName as error:
-            raise Refusal("name_not_understood", f"{text!r} is no queue's name: {error}") from error
+            raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
         queue = manager.routes.find_here(name)
         if queue is None or queue.is_read_only:
             raise Refusal(
@@ -55,11 +55,13 @@ class OwnDeadLetters:
                 f"Create it: qmd queue create NAME{_flag(delivery == TRANSACTIONAL)}",
             )
         if queue.transactional != (delivery == TRANSACTIONAL):
-            kind = "transactional" if queue.transactional else "not transactional"
+            kinds = (
+                ("transactional", "is not") if queue.transactional else ("not transactional", "is")
+            )
             raise Refusal(
                 "bad_dead_letter_queue",
-                f"queue {queue.name} is {kind} and the message is not of that kind, so that it"
-                " could not keep it",
+                f"queue {queue.name} is {kinds[0]} and the message {kinds[1]}, so that it could not"
+                " keep it",
                 f"Name another one: qmd queue create NAME{_flag(delivery == TRANSACTIONAL)}",
             )
         return queue

@@ -235,7 +235,7 @@ class Resending:
         try:
             name = parse_destination(text, local_host=".")
         except InvalidName as error:
-            raise Refusal("name_not_understood", f"{text!r} is no queue's name: {error}") from error
+            raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
         if isinstance(name, DirectName):
             return not self._manager.routes.is_local(name)
         return not (isinstance(name, PrivateName) and name.queue_manager == self._manager.id)

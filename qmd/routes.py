@@ -77,7 +77,7 @@ class Routes:
         except InvalidName as error:
             if not self._manager.resolver.names_entries(text):
                 raise Refusal(
-                    "name_not_understood", f"{text!r} is no queue's name: {error}"
+                    "name_not_understood", f"'{text}' is no queue's name: {error}"
                 ) from error
             name = self.resolved(text).name  # that of a list or an alias
         queue = self._manager.outgoing.find(name.key) or self._find_by_entry(text)
@@ -266,7 +266,7 @@ class Routes:
         try:
             name = parse_destination(text, local_host=self._manager.name)
         except InvalidName as error:
-            raise Refusal("name_not_understood", f"{text!r} is no queue's name: {error}") from error
+            raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
         address = reply_address(name)
         if len(self._reply_addresses) >= ROUTES_MAX:
             self._reply_addresses = {"": NO_ADDRESS}
@@ -298,7 +298,7 @@ class Routes:
         try:
             name = parse_destination(text, local_host=".")
         except InvalidName as error:
-            raise Refusal("name_not_understood", f"{text!r} is no queue's name: {error}") from error
+            raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
         if isinstance(name, PublicName):
             return name.queue
         route = self.find_here(name)
@@ -348,7 +348,7 @@ class Routes:
         try:
             parsed = parse_destination(name, local_host=".")
         except InvalidName as error:
-            raise Refusal("name_not_understood", f"{name!r} is no queue's name: {error}") from error
+            raise Refusal("name_not_understood", f"'{name}' is no queue's name: {error}") from error
         if not isinstance(parsed, DirectName) or not self.is_local(parsed):
             raise Refusal(
                 "name_elsewhere",

@@ -72,12 +72,12 @@ class NoSuchQueue(StoredError):
 
 class QueueExists(StoredError):
     def __init__(self, queue: str) -> None:
-        super().__init__(f"there is a queue {queue!r} already")
+        super().__init__(f"there is a queue {queue} already")
 
 
 class SystemQueue(StoredError):
     def __init__(self, queue: str) -> None:
-        super().__init__(f"{queue!r} belongs to the queue manager")
+        super().__init__(f"{queue} belongs to the queue manager")
 
 
 class TooManyQueues(StoredError):

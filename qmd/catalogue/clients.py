@@ -217,4 +217,13 @@ ENTRIES = (
         "It was changed by hand, or belongs to somebody else than the daemon.",
         "See the line of the log; make it anew with `qmd remote token create`.",
     ),
+    Entry(
+        4028,
+        "argument_unsendable",
+        "A text or a number cannot be sent to the daemon.",
+        "The text is not Unicode, such as a file's name or a label in another encoding; or the"
+        " number has more than 64 bits.",
+        "Give text as UTF-8, and bytes that are no text as a body: --file, --body-base64.",
+        "bad_request",
+    ),
 )

@@ -13,6 +13,7 @@ import click
 
 from qmd.cli.choice import dry_run_option, filter_options
 from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.output import counted
 from qmd.cli.parameters import json_option, queue_argument
 from qmd.cli.program import ExitCode, Failure
 
@@ -256,4 +257,4 @@ def _report(what: str, count: int, queue: str, *, dry_run: bool, as_json: bool, 
         click.echo(json.dumps(facts), err=err)
     else:
         would = f"would be {what}" if dry_run else what
-        click.echo(f"{would}: {count} messages of {printable(queue)}", err=err)
+        click.echo(f"{would}: {counted(count, 'message')} of {printable(queue)}", err=err)

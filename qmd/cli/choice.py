@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qmd.cli.parameters import duration, past
+from qmd.cli.parameters import duration, lookup_id, past
 
 if TYPE_CHECKING:
     from qmd.client import Choice
@@ -67,7 +67,7 @@ def choice_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--lookup-id",
         "lookup_ids",
-        type=click.IntRange(min=0),
+        type=lookup_id,
         multiple=True,
         metavar="N",
         help="The message with this lookup id, as `qmd peek` shows it.",

@@ -10,6 +10,7 @@ import click
 
 from qmd.cli.choice import Which, choice_options, dry_run_option, filter_options
 from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.output import counted
 from qmd.cli.parameters import SYSTEM_QUEUES, confirm, json_option, queue_argument, yes_option
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def list_(configuration: Configuration, queues: list[str], as_json: bool) -> Non
     ]
     columns = [
         ("MESSAGES", "messages"),
+        ("QUEUE", "queue"),
         ("CLASS", "class"),
         ("DESTINATION", "destination"),
         ("OLDEST", "oldest_at"),
@@ -205,12 +207,12 @@ def purge(
     count = purge_all(dry=True) if dry_run or not yes else -1
     if not dry_run and count:
         if not yes:
-            confirm(f"purge {count} dead letters")
+            confirm(f"purge {counted(count, 'dead letter')}")
         count = purge_all(dry=False)
     if as_json:
         print_json({"queues": queues, "messages": count, "dry_run": dry_run})
     else:
-        click.echo(f"{'would purge' if dry_run else 'purged'} {count} dead letters")
+        click.echo(f"{'would purge' if dry_run else 'purged'} {counted(count, 'dead letter')}")
 
 
 def _each(
@@ -252,7 +254,7 @@ def _each(
         facts = {"queues": queues, "messages": messages, "taken": taken, "dry_run": dry_run}
         print_json(facts)
         return
-    click.echo(f"{done}: {messages} dead letters")
+    click.echo(f"{done}: {counted(messages, 'dead letter')}")
     if taken:
         click.echo(f"passed over {taken} that applications have taken", err=True)
 

@@ -6,6 +6,7 @@ import click
 
 from qmd.cli.choice import Which, choice_options, dry_run_option
 from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.output import counted
 from qmd.cli.parameters import json_option, queue_argument
 
 
@@ -40,8 +41,10 @@ def move(
         return
     would = "would move" if dry_run else "moved"
     click.echo(
-        f"{would} {moved.messages} messages ({moved.bytes} bytes)"
+        f"{would} {counted(moved.messages, 'message')} ({moved.bytes} bytes)"
         f" from {printable(source)} to {printable(target)}"
     )
     if moved.taken:
-        click.echo(f"passed over {moved.taken} messages that applications have taken", err=True)
+        click.echo(
+            f"passed over {counted(moved.taken, 'message')} that applications have taken", err=True
+        )

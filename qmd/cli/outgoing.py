@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.output import counted
 from qmd.cli.parameters import confirm, json_option, yes_option
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def give_up(configuration: Configuration, destination: str, yes: bool, as_json: 
     if as_json:
         print_json({"destination": destination, "given_up": count})
     else:
-        click.echo(f"gave up waiting for {count} messages at {printable(destination)}")
+        click.echo(f"gave up waiting for {counted(count, 'message')} at {printable(destination)}")
 
 
 @outgoing.command()
@@ -211,14 +212,14 @@ def purge(
     if dry_run or not yes:
         messages = configuration.ask(lambda qm: qm.show_outgoing(destination))["messages"]
     if not dry_run and not yes and messages:
-        confirm(f"purge {messages} messages for {destination}")
+        confirm(f"purge {counted(messages, 'message')} for {destination}")
     if not dry_run:
         messages = configuration.ask(lambda qm: qm.purge_outgoing(destination))
     if as_json:
         print_json({"destination": destination, "purged": not dry_run, "messages": messages})
     else:
         would = "would purge" if dry_run else "purged"
-        click.echo(f"{would} {messages} messages for {printable(destination)}")
+        click.echo(f"{would} {counted(messages, 'message')} for {printable(destination)}")
 
 
 def _delivery(sequence: dict[str, Any]) -> dict[str, Any]:

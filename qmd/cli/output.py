@@ -70,6 +70,11 @@ def shown(value: Any) -> str:
     return printable(str(value))
 
 
+def counted(number: int, what: str) -> str:
+    """`1 message`, `2 messages`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def printable(text: str) -> str:
     r"""Control characters as `\x1b`: a label or body must not reach the terminal as it is."""
     if text.isprintable():

@@ -90,6 +90,15 @@ def number(text: str) -> int:
     return found
 
 
+def lookup_id(text: str) -> int:
+    """The type of an option: the place of a message in its queue, as `qmd peek` shows it."""
+    if not (text.isascii() and text.isdigit() and int(text) < 2**63):
+        raise BadValue(
+            "bad_number", f"{text!r} is no lookup id: it is a number that `qmd peek` shows"
+        )
+    return int(text)
+
+
 def confirm(act: str) -> None:
     """Ask before something that cannot be undone.  Raises Failure or Abort without a yes."""
     if not sys.stdin.isatty():

@@ -8,6 +8,7 @@ import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.messages import Wanted, end, reading_options
+from qmd.cli.parameters import lookup_id
 
 if TYPE_CHECKING:
     from qmd.cli.messages import Printer
@@ -17,9 +18,7 @@ BATCH_MESSAGES = 256
 
 @click.command()
 @reading_options
-@click.option(
-    "--start", type=click.IntRange(min=0), metavar="LOOKUP_ID", default=0, help="Where to begin."
-)
+@click.option("--start", type=lookup_id, metavar="LOOKUP-ID", default="0", help="Where to begin.")
 @pass_configuration
 @click.pass_context
 def peek(

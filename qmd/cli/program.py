@@ -48,7 +48,9 @@ class Failure(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         color = False if os.environ.get("NO_COLOR") else None
-        one_line = " ".join(self.message.split())
+        from qmd.cli.output import printable
+
+        one_line = printable(" ".join(self.message.split()))  # names can be somebody else's
         click.secho("qmd: ", err=True, file=file, nl=False, fg="red", color=color)
         click.echo(f"error {self.id}: {one_line}" if self.id else one_line, err=True, file=file)
 
@@ -87,6 +89,19 @@ class Program(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], self._commands_at)
+            if near and "such command" in error.message:
+                error.message = f"{error.message.rstrip('.')}; did you mean {' or '.join(near)}?"
+            raise
+
     def make_context(self, *args: Any, **named: Any) -> click.Context:
         with reported():
             return super().make_context(*args, **named)
@@ -119,6 +134,13 @@ def reported() -> Iterator[None]:
         raise failure from error
 
 
+def _said_by_the_system(error: OSError) -> str:
+    """Which file, and what is wrong with it."""
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    return f"{os.fsdecode(error.filename)}: {error.strerror}"
+
+
 def _explain(error: Exception) -> Failure | None:
     """What `error` means to the person at the terminal; None for a fault of ours."""
     from protocol.errors import InvalidName
@@ -136,12 +158,18 @@ def _explain(error: Exception) -> Failure | None:
             return Failure(ExitCode.NOT_FOUND, str(error), id=error.id)
         case errors.BadName():
             return Failure(ExitCode.USAGE, str(error), id=error.id)
+        case errors.BadRequest() if error.code == "argument_unsendable":
+            return Failure(ExitCode.USAGE, str(error), id=error.id)
         case errors.QueueManagerError():
             return Failure(ExitCode.REFUSED, str(error), id=error.id)
         case errors.NotConnected() | errors.OutcomeUnknown():
             return Failure(ExitCode.UNREACHABLE, str(error), id=error.id)
         case errors.ClientError():
             return Failure(ExitCode.FAILED, str(error), id=error.id)
+        case UnicodeEncodeError() if error.reason == "surrogates not allowed":
+            return Failure(
+                ExitCode.USAGE, f"{error.object!r} is not UTF-8 text", "argument_unsendable"
+            )
         case OSError() if error.errno != errno.EPIPE:
-            return Failure(ExitCode.FAILED, str(error), "file_failed")
+            return Failure(ExitCode.FAILED, _said_by_the_system(error), "file_failed")
     return None

@@ -8,7 +8,7 @@ import click
 
 from qmd.cli.choice import dry_run_option, filter_options
 from qmd.cli.configuration import Configuration, pass_configuration
-from qmd.cli.output import printable
+from qmd.cli.output import counted, printable
 from qmd.cli.parameters import confirm, json_option, queue_argument, quota, yes_option
 
 
@@ -86,7 +86,9 @@ def set_(
     from qmd.cli.output import print_facts
 
     if all(change is None for change in (quota, journal_quota, journal, label)):
-        raise click.UsageError("say what is to be changed: --quota, --journal-quota, ...")
+        raise click.UsageError(
+            "say what is to change: --quota, --journal-quota, --journal, --no-journal or --label"
+        )
     changed = configuration.ask(
         lambda qm: qm.set_queue(
             name,
@@ -158,7 +160,7 @@ def purge(
         if dry_run or not count:
             _gone("purged", name, count, dry_run=dry_run, as_json=as_json)
             return
-        confirm(f"purge {printable(name)} with {count} messages")
+        confirm(f"purge {printable(name)} with {counted(count, 'message')}")
     messages = configuration.ask(lambda qm: qm.purge_queue(name, choice))
     _gone("purged", name, messages, as_json=as_json)
 
@@ -182,7 +184,7 @@ def delete(
             _gone("deleted", name, count, dry_run=True, as_json=as_json)
             return
         if count:
-            confirm(f"delete {printable(name)} with {count} messages")
+            confirm(f"delete {printable(name)} with {counted(count, 'message')}")
     messages = configuration.ask(lambda qm: qm.delete_queue(name))
     _gone("deleted", name, messages, as_json=as_json)
 
@@ -193,6 +195,6 @@ def _gone(what: str, name: str, messages: int, *, as_json: bool, dry_run: bool =
     if as_json:
         print_json({"name": name, what: not dry_run, "messages": messages, "dry_run": dry_run})
     elif dry_run:
-        click.echo(f"{printable(name)} would be {what}: {messages} messages")
+        click.echo(f"{printable(name)} would be {what}: {counted(messages, 'message')}")
     else:
-        click.echo(f"{what} {printable(name)}: {messages} messages")
+        click.echo(f"{what} {printable(name)}: {counted(messages, 'message')}")

@@ -7,12 +7,13 @@ import click
 from qmd.cli.choice import dry_run_option
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import json_option, queue_argument
+from qmd.cli.parameters import lookup_id as as_lookup_id
 from qmd.cli.program import ExitCode, Failure
 
 
 @click.command()
 @queue_argument("queue")
-@click.argument("lookup_id", type=click.IntRange(min=0), metavar="LOOKUP-ID")
+@click.argument("lookup_id", type=as_lookup_id, metavar="LOOKUP-ID")
 @click.option("--to", default="", metavar="QUEUE", help="Where it goes.  [default: as before]")
 @click.option("--label", help="Its label.  [default: as before]")
 @click.option("--body", help="Its body, as UTF-8.  [default: as before]")

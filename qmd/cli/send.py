@@ -48,7 +48,44 @@ def body_type(text: str) -> int:
     try:
         return parse_body_type(text)
     except InvalidName as error:
-        raise BadValue("bad_body_type", str(error)) from error
+        raise BadValue("bad_body_type", error.rule) from error
+
+
+def message_id(text: str) -> str:
+    """The type of an option: the id of a message, as `qmd send` prints it."""
+    return _read("protocol.identifiers:parse_correlation", "bad_correlation_id", text)
+
+
+def security_id(text: str) -> str:
+    """The type of an option: a security identifier of Windows."""
+    return _read("protocol.security_id:parse_security_id", "bad_sender_id", text)
+
+
+def guid(text: str) -> str:
+    """The type of an option: a GUID."""
+    return _read("protocol.identifiers:guid_bytes", "bad_connector_type", text)
+
+
+def _read(reader: str, code: str, text: str) -> str:
+    """`text`, if it is empty or `reader`, of a module that --help must not load, understands it."""
+    import importlib
+
+    from protocol.errors import InvalidName
+
+    module, _, name = reader.partition(":")
+    try:
+        if text:
+            getattr(importlib.import_module(module), name)(text)
+    except InvalidName as error:
+        raise BadValue(code, f"{text!r} is none: it {error.rule}") from error
+    return text
+
+
+def queue_names(_context: click.Context, _option: click.Parameter, text: str | None) -> str:
+    """The callback of an option: queues, one at least.  Not given, it is empty."""
+    if text is not None and not text.strip():
+        raise BadValue("name_not_understood", "it names no queue")
+    return text or ""
 
 
 @click.command()
@@ -116,23 +153,57 @@ def body_type(text: str) -> int:
     metavar="TYPE",
     help="VT_ code of the body, as VT_LPWSTR, bstr, 8 or 0x8.",
 )
-@click.option("--correlation-id", default="", help="The id of the message that this is about.")
-@click.option("--application-tag", type=number, default="0", help="A number for the receiver.")
-@click.option("--extension-base64", metavar="BASE64", help="Bytes beside the body, as base64.")
-@click.option("--response-queue", default="", help="Where answers shall go; several: A,B.")
 @click.option(
-    "--admin-queue", default="", help="Where acknowledgment messages shall go; several: A,B."
+    "--correlation-id",
+    type=message_id,
+    default="",
+    metavar="ID",
+    help="The id of the message that this is about.",
+)
+@click.option(
+    "--application-tag", type=number, default="0", metavar="N", help="A number for the receiver."
+)
+@click.option("--extension-base64", metavar="BASE64", help="Bytes beside the body, as base64.")
+@click.option(
+    "--response-queue",
+    callback=queue_names,
+    metavar="QUEUE",
+    help="Where answers shall go; several: A,B.",
+)
+@click.option(
+    "--admin-queue",
+    callback=queue_names,
+    metavar="QUEUE",
+    help="Where acknowledgment messages shall go; several: A,B.  Needs --acknowledge.",
 )
 @click.option(
     "--acknowledge",
     type=acknowledgments,
     metavar="WHICH",
-    help=f"Which of them are wanted, separated by commas: {', '.join(ACKNOWLEDGE)}.",
+    help=f"Which of them are wanted, separated by commas: {', '.join(ACKNOWLEDGE)}."
+    "  Needs --admin-queue.",
 )
-@click.option("--sender-id", default="", metavar="SID", help="Who sends it, as S-1-5-21-1-2-1001.")
-@click.option("--connector-type", default="", metavar="GUID", help="Of a connector application.")
 @click.option(
-    "--class", "message_class", type=number, default="0", help="A class of a connector's own."
+    "--sender-id",
+    type=security_id,
+    default="",
+    metavar="SID",
+    help="Who sends it, as S-1-5-21-1-2-1001.",
+)
+@click.option(
+    "--connector-type",
+    type=guid,
+    default="",
+    metavar="GUID",
+    help="Of a connector application.",
+)
+@click.option(
+    "--class",
+    "message_class",
+    type=number,
+    default="0",
+    metavar="N",
+    help="A class of a connector's own, as 0x101.  Needs --connector-type.",
 )
 @click.option(
     "--report-queue",
@@ -283,17 +354,23 @@ def _properties(delivery: str | None, given: dict[str, Any]) -> Properties:
 
 def _content(body: str | None, body_base64: str | None) -> str | bytes:
     if body_base64 is None:
+        try:
+            (body or "").encode()
+        except UnicodeEncodeError as error:
+            raise Misuse(
+                "argument_unsendable",
+                "BODY is not UTF-8 text: give it with --file or --body-base64",
+            ) from error
         return body or ""
     return _from_base64("--body-base64", body_base64)
 
 
 def _from_base64(option: str, text: str) -> bytes:
     import base64
-    import binascii
 
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # also of characters that are not ASCII
         raise Misuse("not_base64", f"{option} is not base64 ({error})") from error
 
 

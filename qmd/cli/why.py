@@ -90,6 +90,8 @@ def trace(
     if told["sides"]:
         click.echo(f"qmd: {_line(told['sides'])}", err=True)
     if not events:
+        for sentence in (*told["sentences"], *told["remedies"]):
+            click.echo(f"qmd: {_line(sentence)}", err=True)
         context.exit(ExitCode.NOT_FOUND)
 
 

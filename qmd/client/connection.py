@@ -17,7 +17,7 @@ import msgspec
 
 from qmd import frames
 from qmd.client.address import RESTART_ADVICE, Address, SocketAddress
-from qmd.client.errors import NotConnected, TooLarge, refusal
+from qmd.client.errors import BadRequest, NotConnected, TooLarge, refusal
 
 
 class Connection(asyncio.Protocol):
@@ -39,8 +39,8 @@ class Connection(asyncio.Protocol):
     def ask(self, verb: Callable[..., frames.Request], *arguments: object) -> asyncio.Future[Any]:
         """Make a request and return the future of its result.
 
-        `arguments` are the fields of `verb` after its number.  Raises NotConnected
-        or TooLarge at once, when nothing was sent; the future raises a
+        `arguments` are the fields of `verb` after its number.  Raises NotConnected,
+        TooLarge or BadRequest at once, when nothing was sent; the future raises a
         QueueManagerError, or NotConnected when the connection was lost meanwhile.
         """
         if self.is_lost:
@@ -48,7 +48,18 @@ class Connection(asyncio.Protocol):
                 f"the connection to {self._path} was lost", RESTART_ADVICE, code="connection_lost"
             )
         self._last_number += 1
-        data = frames.frame(verb(self._last_number, *arguments))
+        try:
+            data = frames.frame(verb(self._last_number, *arguments))
+        except OverflowError as error:
+            raise BadRequest(
+                "a number has more than 64 bits", "see what was given", code="argument_unsendable"
+            ) from error
+        except UnicodeEncodeError as error:
+            raise BadRequest(
+                f"{error.object!r} is not Unicode text",
+                "give bytes as a body, and text otherwise",
+                code="argument_unsendable",
+            ) from error
         if len(data) > frames.FRAME_BYTES_MAX:
             raise TooLarge(
                 f"the request has {len(data)} bytes; {frames.FRAME_BYTES_MAX} are allowed",

@@ -50,7 +50,12 @@ class ClientError(Exception):
     def __str__(self) -> str:
         if not self.remedy:
             return self.text
-        return f"{self.text.rstrip('.')}; {self.remedy}"
+        return f"{self.text.rstrip('.')}; {_continued(self.remedy)}"
+
+
+def _continued(sentence: str) -> str:
+    """A sentence as it goes on behind a semicolon; a name that it begins with stays as it is."""
+    return sentence[0].lower() + sentence[1:] if sentence[1:2].islower() else sentence
 
 
 class QueueManagerError(ClientError):

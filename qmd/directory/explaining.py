@@ -45,7 +45,7 @@ async def explain(manager: QueueManager, request: frames.ExplainName) -> Value:
             whole = str(name_of(tuple(names)))
         except InvalidName as error:
             refusals.append(
-                _refused(Refusal("name_not_understood", f"{text!r} is no queue's name: {error}"))
+                _refused(Refusal("name_not_understood", f"'{text}' is no queue's name: {error}"))
             )
     return {
         "text": text,

@@ -263,7 +263,7 @@ class Resolver:
                 "Journals and dead-letter queues can be read, and not be sent to.",
             ) from error
         except InvalidName as error:
-            raise Refusal("name_not_understood", f"{text!r} is no queue's name: {error}") from error
+            raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
         if self.directory.kind != KIND_NONE:
             return spelled
         return tuple(each.direct if isinstance(each, QueuePath) else each for each in spelled)
@@ -280,7 +280,7 @@ class Resolver:
         try:
             return name_of(tuple(found)), expires_at
         except InvalidName as error:
-            raise Refusal("name_not_understood", f"{text!r} is no queue's name: {error}") from error
+            raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
 
     async def understand_one(self, spelled: Spelled) -> tuple[SingleName, float]:
         """The same of one element, in time."""

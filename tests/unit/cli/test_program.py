@@ -58,6 +58,17 @@ print(sorted(sys.modules), file=sys.stderr)
         ["send", "orders", "x", "--time-to-reach-queue", "1500ms"],
         ["send", "orders", "x", "--body-base64", "eA=="],
         ["send", "orders", "--body-base64", "&"],
+        ["send", "orders", "--body-base64", "ä"],
+        ["send", "orders", "\udcff"],
+        ["send", "orders", "x", "--correlation-id", "nonsense"],
+        ["send", "orders", "x", "--sender-id", "nonsense"],
+        ["send", "orders", "x", "--connector-type", "nonsense"],
+        ["send", "orders", "x", "--response-queue", ""],
+        ["send", "orders", "x", "--admin-queue", "", "--acknowledge", "full-receive"],
+        ["peek", "orders", "--start", str(2**64)],
+        ["move", "orders", "orders;x", "--lookup-id", "first"],
+        ["resend", "orders", "first"],
+        ["sned", "orders", "x"],
         ["send", "orders", "x", "--body-type", "zwei"],
         ["send", "orders", "x", "--acknowledge", "full-receive"],
         ["send", "orders", "--each-line", "--count", "2"],
@@ -76,6 +87,55 @@ def test_wrong_usage_is_said_in_one_line(qmd, words):
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
     assert re.match("qmd: error QM-[0-9]{4}: ", line)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["sned", "orders"], "did you mean send?"),
+        (["queue", "crate", "orders"], "create"),
+        (["send", "orders", "x", "--correlation-id", "7"], "--correlation-id"),
+        (["send", "orders", "x", "--sender-id", "7"], "such as S-1-5-21-1-2-1001"),
+        (["send", "orders", "\udcff"], "--file or --body-base64"),
+        (["resend", "orders", "first"], "'first' is no lookup id"),
+        (["queue", "set", "orders"], "--no-journal or --label"),
+    ],
+    ids=str,
+)
+def test_wrong_usage_says_what_would_be_right(qmd, words, said):
+    assert said in qmd(*words).stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["send", "orders", "x", "--label", "\udcff"],
+        ["peek", "\udcff"],
+        ["queue", "create", "q", "--quota", "99999999999999TB"],
+    ],
+    ids=str,
+)
+def test_what_no_frame_can_carry_is_wrong_usage(peer, qmd, words):
+    result = qmd(*words)
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("qmd: error QM-")
+
+
+def test_an_error_cannot_steer_the_terminal(qmd):
+    result = qmd("name", "explain", "DIRECT=\x1b[2Jnonsense")
+
+    assert "\x1b" not in result.stderr
+    assert r"\x1b" in result.stderr
+
+
+def test_a_file_that_is_not_there_is_named_and_no_number_of_the_system(peer, qmd, tmp_path):
+    result = qmd("import", "orders", str(tmp_path / "none"))
+
+    assert result.exit_code == 1
+    assert f"{tmp_path / 'none'}: No such file or directory" in result.stderr
+    assert "Errno" not in result.stderr
 
 
 def test_a_daemon_that_is_not_there_is_said_in_one_line(qmd):
@@ -128,7 +188,7 @@ def test_a_refusal_has_an_id_an_exit_code_and_says_what_to_do(qmd, peer, code, e
     result = qmd("queue", "show", "orders")
 
     assert result.exit_code == exit_code
-    assert result.stderr == f"qmd: {shown}It is not so; Do this.\n"
+    assert result.stderr == f"qmd: {shown}It is not so; do this.\n"
 
 
 def test_init_writes_a_configuration_that_can_be_used(tmp_path):

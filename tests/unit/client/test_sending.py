@@ -7,6 +7,7 @@ import pytest
 from qmd import frames
 from qmd.client import (
     Acknowledge,
+    BadRequest,
     NotConnected,
     OverQuota,
     TooLarge,
@@ -250,5 +251,21 @@ def test_after_closing_nothing_is_sent(tmp_path):
                 pass
             with pytest.raises(NotConnected, match="closed"):
                 await qm.send("orders", b"1")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "properties", [{"application_tag": 2**64}, {"label": "\udcff"}], ids=["number", "text"]
+)
+def test_what_no_frame_can_carry_is_refused_and_the_connection_goes_on(tmp_path, properties):
+    async def scenario():
+        async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
+            with pytest.raises(BadRequest) as caught:
+                await qm.send("orders", b"1", **properties)
+            assert caught.value.code == "argument_unsendable"
+
+            await qm.send("orders", b"2")
+            assert len(bodies(peer)) == 1
 
     asyncio.run(scenario())
