@@ -99,7 +99,8 @@ class Program(click.Group):
 
             near = difflib.get_close_matches(args[0], self._commands_at)
             if near and "such command" in error.message:
-                error.message = f"{error.message.rstrip('.')}; did you mean {' or '.join(near)}?"
+                told = f"{error.message.rstrip('.')}; did you mean {' or '.join(near)}?"
+                raise click.UsageError(told, ctx=error.ctx) from error
             raise
 
     def make_context(self, *args: Any, **named: Any) -> click.Context:
