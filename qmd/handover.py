@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from protocol import parse_user_message
 from protocol.message_class import MessageClass
 from qmd.compose import PRIORITY_MAX, QueueAddress, compose, multi_queue_size
 from qmd.copies import SHARED_BYTES_MIN, Copies, Heads, Several, with_multi_queue_header
+from qmd.core.acknowledgment import POSITIVE_ARRIVAL
 from qmd.core.stored_packet import is_express, reach_time_s, receive_time_s
 from qmd.frames import EXPRESS, TRANSACTIONAL, NewMessage, StoredMessage
 from qmd.local_queue import LocalQueue
@@ -281,6 +283,11 @@ class Handover:
                 told.positions.append(position[1])
             if new.correlation_id:
                 bear_correlation(told, new.correlation_id)
+        if new.acknowledge & POSITIVE_ARRIVAL and isinstance(route, LocalQueue):
+            # It has arrived: [MS-MQDMPR] 3.1.1.12.
+            manager.acknowledging.to_application(
+                parse_user_message(whole(packet)), MessageClass.ACK_REACH_QUEUE, batch
+            )
 
     def _put_alike(
         self,

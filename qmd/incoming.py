@@ -31,7 +31,7 @@ from protocol.errors import ProtocolError
 from protocol.headers import HOPS_MAX
 from protocol.identifiers import NULL_GUID, guid_text, message_id_text
 from protocol.message_class import MessageClass
-from qmd.core.acknowledgment import order_ack_packet
+from qmd.core.acknowledgment import POSITIVE_ARRIVAL, order_ack_packet
 from qmd.core.fate import consequences, reason_text
 from qmd.core.sequence import IncomingSequence, OrderAckSettings
 from qmd.core.session import MessageReceived
@@ -54,7 +54,6 @@ log = structlog.get_logger()
 STREAMS_MAX = 100_000  # (source, queue) whose sequences are remembered
 NAMES_MAX = 100  # by which one source knows one queue
 WIRE_NAMES_MAX = 10_000  # destinations as peers spell them, remembered with their queue
-POSITIVE_ARRIVAL = 0x01  # MessagePropertiesHeader.Flags.PA
 
 _PRIVATE = 3
 _NO_CORRELATION = bytes(20)

@@ -52,6 +52,7 @@ AckDestination = DirectQueueName | PrivateQueueName | bytes
 """A direct name, a private queue of a queue manager, or the GUID of a public queue."""
 
 ADMINISTRATION_QUEUES_MAX = 100  # of one message; ours
+POSITIVE_ARRIVAL = 0x01  # MessagePropertiesHeader.Flags.PA
 PRIORITY = 3  # the default, [MS-MQMQ] 2.2.19.1
 
 # Acknowledgments that bring the body of the original back are the negative ones.

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from protocol import final_ack_body, is_order_queue, parse_user_message
+from protocol.identifiers import correlation_text
 from protocol.message_class import MessageClass
 from qmd.core.session import MessageReceived
 from qmd.frames import (
@@ -41,7 +42,7 @@ from tests.unit.qmd.managers import (
 
 SEQUENCE = 1 << 32 | 1
 ADMIN = "DIRECT=TCP:127.0.0.1\\private$\\admin"
-PR, NR = 2, 8
+PA, PR, NA, NR = 1, 2, 4, 8
 
 
 async def rejecting(
@@ -343,6 +344,29 @@ def test_the_administration_queue_hears_of_each_end_that_it_asked_for(
             (MessageClass.NACK_RECEIVE_REJECTED, b"both"): 1,
             (MessageClass.NACK_RECEIVE_TIMEOUT, b"late"): 1,
         }
+
+    scenario(tmp_path)
+
+
+@pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE, TRANSACTIONAL])
+def test_a_message_for_a_queue_of_our_own_has_arrived_with_its_commit(
+    tmp_path: Any, delivery: int
+) -> None:
+    @hosted
+    async def scenario(hosts: Hosts) -> None:
+        a = await hosts.start()
+        await a.create("orders", transactional=delivery == TRANSACTIONAL)
+        await a.create("admin")
+        send = dict(delivery=delivery, admin_queue="admin")
+        sent = await a.send("orders", b"1", acknowledge=PA, **send)
+        await a.send("orders", b"2", acknowledge=NA, **send)
+
+        (told,) = [parse_user_message(each.packet) for each in await a.peek("admin")]
+
+        assert told.properties.message_class == MessageClass.ACK_REACH_QUEUE
+        assert correlation_text(told.properties.correlation_id) == sent[0]
+        events = await a.inquiry.why(sent[0], "", ask=False)
+        assert [event["kind"] for event in events["events"]] == ["sent", "acknowledged"]
 
     scenario(tmp_path)
 
