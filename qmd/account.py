@@ -46,7 +46,15 @@ _ENDS = {
 }
 # What is told about a message that has met its end, and changes nothing about it.
 _ASIDE = frozenset(
-    {"journaled", "journal_full", "acknowledged", "reported", "final_ack_sent", "duplicate"}
+    {
+        "journaled",
+        "journal_full",
+        "acknowledged",
+        "unacknowledged",
+        "reported",
+        "final_ack_sent",
+        "duplicate",
+    }
 )
 
 _PHRASES = {
@@ -79,6 +87,7 @@ _PHRASES = {
     "unconfirmed": "given up: nobody confirmed its receipt in time",
     "late_confirmation": "confirmed as received, after it had been given up",
     "acknowledged": "acknowledged to {to_queue} ({class})",
+    "unacknowledged": "not acknowledged to {to_queue} ({class}), which does not take it",
     "reported": "reported to {to_queue}",
     "damaged": "found damaged, and set aside",
     "lost": "lost with the memory of the daemon",

@@ -95,17 +95,24 @@ class Acknowledging:
                 name = PrivateName(destination.queue_manager, destination.number)
             else:
                 name = PublicName(destination)
-            via = self._session_to(original.user.source_queue_manager, name)
             if isinstance(name, PublicName) and not self._is_known(name):
-                self._send_when_known(name, packet)
-            else:
-                manager.sending.send_packet(name, packet, batch, via=via)
-            manager.recorder.one(
-                Kind.ACKNOWLEDGED,
-                original,
-                message_class=message_class,
-                to_queue=str(name),
-            )
+                self._send_when_known(name, packet, original, message_class)
+                continue
+            via = self._session_to(original.user.source_queue_manager, name)
+            dropped = manager.sending.send_packet(name, packet, batch, via=via)
+            self._told(original, message_class, name, dropped)
+
+    def _told(
+        self, original: UserMessage, message_class: int, name: FormatName, dropped: str
+    ) -> None:
+        """The history of a message says whom it was acknowledged to, and why not."""
+        self._manager.recorder.one(
+            Kind.UNACKNOWLEDGED if dropped else Kind.ACKNOWLEDGED,
+            original,
+            message_class=message_class,
+            to_queue=str(name),
+            reason=dropped,
+        )
 
     def _is_known(self, name: PublicName) -> bool:
         """Whether it can be said at once where a public queue is, or that nobody can say."""
@@ -117,27 +124,35 @@ class Acknowledging:
             pass  # whoever sends it says so
         return True
 
-    def _send_when_known(self, name: PublicName, packet: bytes) -> None:
+    def _send_when_known(
+        self, name: PublicName, packet: bytes, original: UserMessage, message_class: int
+    ) -> None:
         """When the directory has answered.  A crash until then loses the acknowledgment, as one
         loses it whose queue the directory has not got."""
         if len(self._asking) >= ASKING_MAX:
-            self._manager.log_limited(
-                "acknowledgment_not_sent", str(name), reason="too many wait for the directory"
-            )
+            reason = "too many wait for the directory"
+            self._manager.log_limited("acknowledgment_not_sent", str(name), reason=reason)
+            self._told(original, message_class, name, reason)
             return
-        task = self._manager.loop.create_task(self._ask_and_send(name, packet))
+        bare = original._replace(properties=original.properties._replace(body=b""))
+        asking = self._ask_and_send(name, packet, bare, message_class)
+        task = self._manager.loop.create_task(asking)
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
-    async def _ask_and_send(self, name: PublicName, packet: bytes) -> None:
+    async def _ask_and_send(
+        self, name: PublicName, packet: bytes, original: UserMessage, message_class: int
+    ) -> None:
         manager = self._manager
+        dropped = ""
         try:
             await manager.resolver.resolve(name)
         except Refusal as refusal:
-            manager.log_limited("acknowledgment_not_sent", str(name), reason=refusal.text)
-            return
+            dropped = refusal.text
+            manager.log_limited("acknowledgment_not_sent", str(name), reason=dropped)
         if not manager.stopping:
-            manager.sending.send_packet(name, packet, manager.storage.batch)
+            dropped = dropped or manager.sending.send_packet(name, packet, manager.storage.batch)
+            self._told(original, message_class, name, dropped)
 
     def _session_to(self, guid: bytes, name: FormatName) -> bytes | None:
         """The GUID, if there is a session with it and `name` is a queue of it.  [MS-MQQB] 1.3.5.1

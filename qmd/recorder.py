@@ -93,6 +93,7 @@ class Kind(enum.StrEnum):
     DISCARDED = "discarded"  # ended, and nobody wanted a dead letter
     FINAL_ACK_SENT = "final_ack_sent"
     ACKNOWLEDGED = "acknowledged"  # an acknowledgment message went to `to_queue`
+    UNACKNOWLEDGED = "unacknowledged"  # one was asked for, and nobody takes it at `to_queue`
     REPORTED = "reported"  # a report message went to `to_queue`
 
 
@@ -309,6 +310,7 @@ class Recorder:
         peer: str = "",
         message_class: int = 0,
         to_queue: str = "",
+        reason: str = "",
     ) -> None:
         """Tell of a message whose packet nobody has; the batch is written for another reason."""
         if self.enabled:
@@ -317,6 +319,7 @@ class Recorder:
                 message.user.source_queue_manager,
                 peer=peer,
                 message_class=message_class,
+                reason=reason,
                 to_queue=to_queue,
                 lists=_NONE,
             )

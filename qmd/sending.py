@@ -385,16 +385,16 @@ class Sending:
 
     def send_packet(
         self, name: FormatName, packet: bytes, batch: Batch, *, via: bytes | None = None
-    ) -> bool:
+    ) -> str:
         """A packet of our own making: an acknowledgment, to a queue here or elsewhere.
 
-        False when it cannot be sent there, and is dropped.
+        Returns why it cannot be sent there, and is dropped; "" when it is on its way.
         """
         try:
             route = self._manager.routes.route_name(name, for_acknowledgments=True, via=via)
         except Refusal as refusal:
             self._manager.log_limited("acknowledgment_not_sent", str(name), reason=refusal.text)
-            return False
+            return refusal.text
         priority = packet[2] & 7
         key = self._manager.next_lookup_id(PRIORITY_MAX - priority)
         if isinstance(route, OutgoingQueue):
@@ -404,18 +404,19 @@ class Sending:
                 self._manager.outgoing.appended(route, appended)
             else:
                 batch.when_durable(partial(self._manager.outgoing.appended, route, appended))
-            return True
+            return ""
         if route.transactional or route.is_read_only:
-            self._manager.log_limited(
-                "acknowledgment_not_sent", str(name), reason="the queue takes no such messages"
+            reason = f"{route.name} takes no acknowledgments: it is " + (
+                "transactional" if route.transactional else "one of the queue manager's own"
             )
-            return False
+            self._manager.log_limited("acknowledgment_not_sent", str(name), reason=reason)
+            return reason
         wall_ms = int(self._manager.environment.time() * 1000)
         held = enter(self._manager, route, key, wall_ms, packet, batch)
         self.tell(route, packet, key)
         if not is_express(packet):
             batch.when_durable(partial(self._manager.reading.arrived, route, [held]))
-        return True
+        return ""
 
     def tell(self, route: Route, packet: bytes, place: int) -> None:
         """Of a packet of our own making."""

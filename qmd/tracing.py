@@ -63,7 +63,7 @@ class Tracing:
         via = None if source == manager.id else source
         if manager.is_full(len(report), express=True) is not None:
             return  # reports are for information only, and peers can ask for any number of them
-        if manager.sending.send_packet(name, report, batch, via=via):
+        if not manager.sending.send_packet(name, report, batch, via=via):
             manager.recorder.record(Kind.REPORTED, [packet], batch=batch, to_queue=str(name))
 
 

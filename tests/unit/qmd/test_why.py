@@ -591,3 +591,22 @@ async def until_state(host: Host, message: str, state: str) -> None:
     async with asyncio.timeout(10):
         while (await why(host, message))["state"] != state:
             pass
+
+
+@hosted
+async def test_an_acknowledgment_that_nobody_takes_is_told_as_such(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    await a.create("strict", transactional=True)
+    ids = [
+        *await a.send("orders", b"1", delivery=RECOVERABLE, admin_queue="nowhere", acknowledge=1),
+        *await a.send("orders", b"2", delivery=RECOVERABLE, admin_queue="strict", acknowledge=1),
+    ]
+
+    told = [await why(a, each) for each in ids]
+
+    kinds = [[event["kind"] for event in each["events"]] for each in told]
+    assert kinds == [["sent", "unacknowledged"]] * 2
+    assert "has no queue private$\\nowhere" in told[0]["events"][-1]["reason"]
+    assert "it is transactional" in told[1]["events"][-1]["reason"]
+    assert any("not acknowledged to" in sentence for sentence in told[0]["sentences"])
