@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 BODY_CHARACTERS_MAX = 60  # of a body's beginning, in a table
 
+_UTF_16 = frozenset({"VT_LPWSTR", "VT_BSTR"})  # as Windows writes them, and reports of qmd
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -140,7 +142,8 @@ class Printer:
             heading = _row("LOOKUP ID", "SENT", "DELIVERY", "PRIORITY", "BYTES", "LABEL", "BODY")
             click.secho(heading, bold=True)
         body = message.body
-        text = printable(body[: 4 * BODY_CHARACTERS_MAX].decode("utf-8", "replace"))
+        encoding = "utf-16-le" if message.body_type_name in _UTF_16 else "utf-8"
+        text = printable(body[: 4 * BODY_CHARACTERS_MAX].decode(encoding, "replace"))
         click.echo(
             _row(
                 str(message.lookup_id),

@@ -30,6 +30,14 @@ def test_the_id_is_printed_and_nothing_else(qmd, peer):
     assert message.delivery == frames.AUTOMATIC
 
 
+def test_a_body_of_windows_characters_is_shown_as_text(qmd, peer):
+    body = "größer".encode("utf-16-le")
+    for body_type in (8, 31):
+        peer.put("orders", packet(frames.NewMessage(PLAIN, body, body_type=body_type)))
+
+    assert qmd("peek", "orders", "--all").output.count("  größer\n") == 2
+
+
 def test_json_gives_the_canonical_destination(qmd, peer):
     result = qmd("send", "orders@10.0.0.5:1802", "--json")
 
