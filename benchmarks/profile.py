@@ -44,6 +44,7 @@ GROUPS: Sequence[tuple[str, str]] = (
     ("storage/writer.py", "storage: writer"),
     ("storage/", "storage: rows in and out"),
     ("qmd/control.py", "control socket"),
+    ("qmd/message_verbs.py", "control socket"),
     ("qmd/frames.py", "control socket"),
     ("qmd/sending.py", "sending"),
     ("qmd/compose.py", "sending"),

@@ -140,11 +140,11 @@ class RemoteConnection(ControlConnection):
         peer = transport.get_extra_info("peername") or ("?", 0)
         self._host = str(peer[0])
         if len(self._server.connections) >= self._remote.settings.connections_max:
-            self._manager.log_limited("too_many_remote_clients", self._host, address=self._host)
+            self.manager.log_limited("too_many_remote_clients", self._host, address=self._host)
             cast(asyncio.Transport, transport).abort()
             return
         super().connection_made(transport)
-        self._reader.who = f"a client at {self._host}"
+        self.reader.who = f"a client at {self._host}"
         self._limit = self._loop.call_later(
             self._remote.settings.login_timeout_s, self._took_too_long
         )
@@ -156,7 +156,7 @@ class RemoteConnection(ControlConnection):
 
     def _took_too_long(self) -> None:
         if self._grant is None and self._transport is not None:
-            self._manager.log_limited("remote_login_too_slow", self._host, address=self._host)
+            self.manager.log_limited("remote_login_too_slow", self._host, address=self._host)
             self._transport.abort()
 
     def _handle(self, request: frames.Request) -> None:
@@ -193,18 +193,18 @@ class RemoteConnection(ControlConnection):
             grant = None
         if grant is None:
             self._logging_in = True  # another guess takes another connection
-            self._manager.log_limited("remote_token_refused", self._host, address=self._host)
+            self.manager.log_limited("remote_token_refused", self._host, address=self._host)
             self._loop.call_later(FAILURE_DELAY_S, self._turn_away, request.number)
             return
         self._grant = grant
         if self._limit is not None:
             self._limit.cancel()
         self._buffer.set_limit(frames.FRAME_BYTES_MAX)
-        self._reader.who = f"{grant.name} at {self._host}"
+        self.reader.who = f"{grant.name} at {self._host}"
         log.info("remote_client", token=grant.name, address=self._host)
-        self._done(
+        self.done(
             request.number,
-            {**overview.hello(self._manager), "scopes": sorted(grant.scopes), "token": grant.name},
+            {**overview.hello(self.manager), "scopes": sorted(grant.scopes), "token": grant.name},
         )
 
     def _turn_away(self, number: int) -> None:
@@ -213,7 +213,7 @@ class RemoteConnection(ControlConnection):
                 number,
                 Refusal(
                     "token_refused",
-                    f"{self._manager.name} does not know this token",
+                    f"{self.manager.name} does not know this token",
                     "It was revoked, or is another host's: see `qmd remote token list` there.",
                 ),
             )
@@ -282,7 +282,7 @@ class RemoteConnection(ControlConnection):
         except InvalidName:
             pass
         else:
-            queue = self._manager.routes.queue_by_guid(guid)
+            queue = self.manager.routes.queue_by_guid(guid)
             yield queue.key if queue is not None else text.casefold()
             return
         try:
@@ -297,10 +297,10 @@ class RemoteConnection(ControlConnection):
             for element in name.elements:
                 yield from self._keys_of(element)
             return
-        queue = self._manager.routes.find_here(name)
+        queue = self.manager.routes.find_here(name)
         if queue is not None:
             yield queue.key
-        elif isinstance(name, DirectName) and self._manager.routes.is_local(name):
+        elif isinstance(name, DirectName) and self.manager.routes.is_local(name):
             yield queue_key(name) or str(name).casefold()
         else:
             yield str(name).casefold()

@@ -44,6 +44,8 @@ LAYERS: dict[str, set[str]] = {
     },
     "qmd.daemon": THE_DAEMONS,
     "qmd.control": THE_DAEMONS,
+    "qmd.message_verbs": THE_DAEMONS,  # handlers of requests, which know the connection
+    "qmd.operator_verbs": THE_DAEMONS,
     "qmd.remote_control": THE_DAEMONS,
     "qmd.remote_tokens": set(),
     "qmd": THE_DAEMONS,  # the queue manager, its queues and its connections
@@ -65,11 +67,14 @@ LAYERS: dict[str, set[str]] = {
 # Of what a layer may import, what stands above it.
 ABOVE: dict[str, set[str]] = {
     "qmd.daemon": {"qmd.cli", "qmd.client", "qmd.__main__"},
-    "qmd.control": {"qmd.cli", "qmd.client", "qmd.__main__", "qmd.daemon", "qmd.remote_control"},
+    **{
+        name: {"qmd.cli", "qmd.client", "qmd.__main__", "qmd.daemon", "qmd.remote_control"}
+        for name in ("qmd.control", "qmd.message_verbs", "qmd.operator_verbs")
+    },
     "qmd.remote_control": {"qmd.cli", "qmd.client", "qmd.__main__", "qmd.daemon"},
     "qmd": {
         *("qmd.cli", "qmd.client", "qmd.__main__", "qmd.daemon", "qmd.control"),
-        "qmd.remote_control",
+        *("qmd.remote_control", "qmd.message_verbs", "qmd.operator_verbs"),
     },
 }
 # What single modules know beyond their layer, and why.
