@@ -31,6 +31,10 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 refused,
 """
 
 
+#: What the daemon or the client has found to be no such thing as was to be given.
+_WRONG_USAGE = frozenset({"argument_unsendable", "bad_lookup_id", "not_a_message_id"})
+
+
 class Failure(click.ClickException):
     """One line on standard error: its id; what; why; what to do.
 
@@ -159,7 +163,7 @@ def _explain(error: Exception) -> Failure | None:
             return Failure(ExitCode.NOT_FOUND, str(error), id=error.id)
         case errors.BadName():
             return Failure(ExitCode.USAGE, str(error), id=error.id)
-        case errors.BadRequest() if error.code == "argument_unsendable":
+        case errors.BadRequest() if error.code in _WRONG_USAGE:
             return Failure(ExitCode.USAGE, str(error), id=error.id)
         case errors.QueueManagerError():
             return Failure(ExitCode.REFUSED, str(error), id=error.id)

@@ -88,14 +88,15 @@ def new_message(
 ) -> frames.NewMessage:
     """A message for `send_many`; see `Properties`.  Text is sent as UTF-8.
 
-    Raises ValueError for a delivery that does not exist, and InvalidName for a
-    correlation id, body type, sender id or connector type that is none.
+    Raises TypeError for a body that is neither text nor bytes, ValueError for a delivery that does
+    not exist, and InvalidName for a correlation id, body type, sender id or connector type that
+    is none.
     """
     if delivery not in _DELIVERIES:
         raise ValueError(f"delivery is {delivery!r}; it must be one of {', '.join(_DELIVERIES)}")
     return frames.NewMessage(
         destination,
-        body.encode() if isinstance(body, str) else bytes(body),
+        body.encode() if isinstance(body, str) else bytes(memoryview(body)),  # a number is none
         delivery=_DELIVERIES[delivery],
         correlation_id=_correlation_bytes(correlation_id),
         body_type=_body_type(body_type),

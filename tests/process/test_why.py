@@ -150,7 +150,7 @@ def test_a_message_that_nobody_knows_is_not_found(pair: tuple[Daemon, Daemon]) -
     assert done.returncode == 3
     assert b"knows nothing of this message" in done.stdout
     assert sender.cli("why", "77", check=False).returncode == 3
-    assert sender.cli("why", "nonsense", check=False).returncode == 4
+    assert sender.cli("why", "nonsense", check=False).returncode == 2
     assert sender.cli("trace", nobody, check=False).returncode == 3
 
 

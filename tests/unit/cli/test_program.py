@@ -178,6 +178,7 @@ def test_the_environment_names_the_configuration(peer, config, monkeypatch):
         ("no_such_queue", 3, "error QM-1201: "),
         ("queue_elsewhere", 3, "error QM-1202: "),
         ("name_elsewhere", 2, "error QM-1105: "),
+        ("not_a_message_id", 2, "error QM-1008: "),
         ("queue_full", 4, "error QM-1401: "),
         ("something_new", 4, ""),
     ],

@@ -269,3 +269,10 @@ def test_what_no_frame_can_carry_is_refused_and_the_connection_goes_on(tmp_path,
             assert len(bodies(peer)) == 1
 
     asyncio.run(scenario())
+
+
+def test_a_number_is_no_body_and_not_so_many_zeros():
+    with pytest.raises(TypeError):
+        new_message("orders", 5)
+
+    assert new_message("orders", bytearray(b"5")).body == b"5"
