@@ -61,13 +61,31 @@ async def _export(
     filters: dict[str, Any],
     dry_run: bool,
 ) -> int:
+    if file is None:
+        return await _write(configuration, queue, sys.stdout, filters, dry_run)
+    part = file.with_name(f"{file.name}.part")
+    try:
+        with _open_private(part) as output:
+            count = await _write(configuration, queue, output, filters, dry_run)
+            os.fsync(output.fileno())
+        part.replace(file)  # whole, or not at all
+    finally:
+        part.unlink(missing_ok=True)
+    return count
+
+
+async def _write(
+    configuration: Configuration,
+    queue: str,
+    output: IO[str],
+    filters: dict[str, Any],
+    dry_run: bool,
+) -> int:
     from qmd.client import chosen
     from qmd.client.archive import line_of
 
     choice = chosen(**filters)
     count = 0
-    part = None if file is None else file.with_name(f"{file.name}.part")
-    output = sys.stdout if part is None else _open_private(part)
     async with configuration.connect() as qm:
         clock_s = int((await qm.status())["clock_s"])
         name = (await qm.show_queue(queue))["name"]
@@ -77,10 +95,6 @@ async def _export(
                 if not dry_run:
                     output.write(line_of(message, name, clock_s) + "\n")
     output.flush()
-    if file is not None and part is not None:
-        os.fsync(output.fileno())
-        output.close()
-        part.replace(file)  # whole, or not at all
     return count
 
 

@@ -6,6 +6,7 @@ A file gets its name when all of it is written and on the disk: who finds it fin
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import sys
@@ -75,6 +76,8 @@ def open_writer(path: Path | None, form: str) -> Iterator[Writer]:
         yield _Ndjson(sys.stdout)
         sys.stdout.flush()
         return
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
     opened = _open_parquet if form == "parquet" else _open_ndjson
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

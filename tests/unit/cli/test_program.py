@@ -138,6 +138,24 @@ def test_a_file_that_is_not_there_is_named_and_no_number_of_the_system(peer, qmd
     assert "Errno" not in result.stderr
 
 
+def test_an_export_that_fails_leaves_no_file(peer, qmd, tmp_path):
+    peer.refusals[frames.Status] = frames.Refused(0, "queue_full", "It is full.")
+    folder = tmp_path / "exports"
+    folder.mkdir()
+
+    assert qmd("export", "orders", str(folder / "orders.ndjson")).exit_code == 4
+
+    assert list(folder.iterdir()) == []
+
+
+def test_events_for_a_folder_that_is_not_there_name_the_folder(peer, qmd, tmp_path):
+    folder = tmp_path / "none"
+
+    result = qmd("events", "export", str(folder / "events.ndjson"))
+
+    assert f"{folder}: No such file or directory" in result.stderr
+
+
 def test_a_daemon_that_is_not_there_is_said_in_one_line(qmd):
     result = qmd("status")
 
