@@ -50,8 +50,15 @@ def until(condition: Callable[[], object]) -> None:
 
 def write(daemon: Daemon, file: Path, text: str) -> None:
     """Another file, and the daemon has looked at it."""
-    file.write_text(text)
+    put(file, text)
     daemon.cli("directory", "reload", check=False)
+
+
+def put(file: Path, text: str) -> None:
+    """At once, as editors do: a daemon that looks now finds no file that has been emptied only."""
+    new = file.with_name(f"{file.name}.new")
+    new.write_text(text)
+    new.replace(file)
 
 
 def test_a_list_that_changes_counts_from_the_next_question_on(start, file):
@@ -61,7 +68,7 @@ def test_a_list_that_changes_counts_from_the_next_question_on(start, file):
 
     before = [row["name"] for row in a.json("dl", "expand", "all")]
     changed = file.read_text().replace("\\one", "\\two")
-    file.write_text(changed)
+    put(file, changed)
     until(lambda: [row["name"] for row in a.json("dl", "expand", "all")] != before)
 
     assert before == [f"DIRECT=OS:hosta:{a.port}\\private$\\one"]
@@ -154,7 +161,7 @@ def test_a_broken_file_replaces_nothing_and_is_told_of_loudly(start, file):
     assert refused.returncode == EXIT_REFUSED
     assert b"QM-7005" in refused.stderr
 
-    file.write_text(whole)
+    put(file, whole)
 
     until(lambda: a.json("status")[0]["directory"]["state"] == "available")
 
