@@ -161,12 +161,12 @@ class Relaying:
                 connection, message, packet, wall_ms, MessageClass.NACK_REACH_QUEUE_TIMEOUT, ""
             )
             return Taken.DONE
-        if self.usage.bytes + len(packet) > manager.settings.routing.relay_bytes:
+        if self.usage.bytes + len(packet) > manager.settings.routing.relay_bytes_max:
             manager.log_limited(
                 "no_room_for_others",
                 "relay",
                 bytes=self.usage.bytes,
-                remedy="See relay_bytes in the section [routing] of the configuration.",
+                remedy="See relay_bytes_max in the section [routing] of the configuration.",
             )
             return Taken.NO_ROOM
         via = user.queue_manager_address if isinstance(name, PublicName) else None

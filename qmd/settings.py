@@ -146,7 +146,7 @@ class RoutingSettings:
         "Which direct names in messages that arrive stand for other computers. All others stand "
         "for this one, whatever their host part says. Names with a GUID need no entry.",
     )
-    relay_bytes: int = setting(
+    relay_bytes_max: int = setting(
         Size("1MB", "1000TB"), "1GB", "How much may wait here that others have sent to others."
     )
 

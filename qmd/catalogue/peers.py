@@ -225,7 +225,8 @@ ENTRIES = (
         "no_room_for_others",
         "A message for another computer was not taken: too much waits here for others.",
         "What was passed on to a computer that is away stays here until it comes back.",
-        "Raise relay_bytes in the section [routing]. The sender keeps the message and tries again.",
+        "Raise relay_bytes_max in the section [routing]. The sender keeps the message and tries"
+        " again.",
     ),
     Entry(
         1627,

@@ -315,7 +315,7 @@ async def test_a_message_whose_time_is_over_ends_at_the_relay(hosts: Hosts) -> N
 
 @hosted
 async def test_who_has_no_room_for_others_takes_nothing_from_them(hosts: Hosts) -> None:
-    relay = await hosts.start("relay", routing={**relaying(1), "relay_bytes": 1000})
+    relay = await hosts.start("relay", routing={**relaying(1), "relay_bytes_max": 1000})
     a = await hosts.start("a", routing=over(relay))
 
     await a.send(DESTINATION, bytes(2000), delivery=1)
