@@ -107,7 +107,9 @@ class Handover:
                 head = packet[: split(packet)]
                 if part is None:
                     size = len(packet) - len(head)
-                    shares = len(numbers) > 1 and size >= SHARED_BYTES_MIN
+                    # Those that are refused here are dead letters, and have it themselves.
+                    taken = len(numbers) - len(copies.misfits)
+                    shares = taken > 1 and size >= SHARED_BYTES_MIN
                     part = self._part(packet[len(head) :], copies if shares else None)
             assert part is not None
             copy: Packet = SharedPacket(head, part) if shares else head + part.packet

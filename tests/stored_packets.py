@@ -25,6 +25,18 @@ def packets(db: sqlite3.Connection, table: str, key: str = "key") -> Iterator[tu
         yield found, head if part is None else head + part
 
 
+def missing_parts(db: sqlite3.Connection) -> list[int]:
+    """Parts that a row names and that are not there, or have another length: there must be none."""
+    return [
+        part_id
+        for table in ("message", "outgoing", "awaiting")
+        for (part_id,) in db.execute(
+            f"SELECT part_id FROM {table} WHERE part_id IS NOT NULL AND part_bytes IS NOT"
+            " (SELECT length(packet) FROM shared_part WHERE id = part_id)"
+        )
+    ]
+
+
 def unshared_parts(db: sqlite3.Connection) -> list[int]:
     """Parts that no row names: there must be none."""
     named = " UNION ".join(

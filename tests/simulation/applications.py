@@ -22,9 +22,10 @@ from qmd.client import (
     QueueManager,
     QueueManagerError,
     connect,
+    copies_of,
     new_message,
 )
-from tests.simulation.oracle import Fate, Oracle, Sent, Totals, mark, marked
+from tests.simulation.oracle import Fate, Oracle, Sent, Totals, mark
 from tests.simulation.world import Host
 
 RECONNECT_S = 5.0
@@ -66,6 +67,23 @@ class Destination:
     format_name: str
     kind: Kind
 
+    @property
+    def elements(self) -> tuple[Destination, ...]:
+        return (self,)
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Queues that get one message together.  `kind`: how it is sent; the elements say what becomes
+    of each copy."""
+
+    elements: tuple[Destination, ...]
+    kind: Kind
+
+    @property
+    def format_name(self) -> str:
+        return ",".join(each.format_name for each in self.elements)
+
 
 @dataclass(slots=True, kw_only=True)
 class Habits:
@@ -88,7 +106,7 @@ class Writer:
         host: Host,
         name: str,
         oracle: Oracle,
-        destinations: list[Destination],
+        destinations: list[Destination | Several],
         count: int,
         habits: Habits,
     ) -> None:
@@ -136,12 +154,12 @@ class Writer:
             for sending in sent
         ]
         try:
-            await client.send_many(messages, retry=self._habits.retry)
+            ids = await client.send_many(messages, retry=self._habits.retry)
         except QueueManagerError as refusal:
             self._refused(sent, refusal)
         else:
-            for sending in sent:
-                self._oracle.confirmed(sending.message)
+            for sending, sent_id in zip(sent, ids, strict=True):
+                sending.confirmed(self._oracle, sent_id)
             self.host.world.client_was_told(self.host)
 
     async def _send_stream(self, client: QueueManager, count: int) -> None:
@@ -164,7 +182,7 @@ class Writer:
                 return
             error = confirmed.exception()
             if error is None:
-                self._oracle.confirmed(sending.message)
+                sending.confirmed(self._oracle, confirmed.result())
                 self.host.world.client_was_told(self.host)
             elif isinstance(error, QueueManagerError):
                 self._refused([sending], error)
@@ -174,18 +192,37 @@ class Writer:
     def _refused(self, sent: list[Sending], refusal: QueueManagerError) -> None:
         self.host.world.happened(f"request refused: {refusal.code}", self.host.name)
         for sending in sent:
-            self._oracle.refused(sending.message)
+            for message in sending.messages:
+                self._oracle.refused(message)
 
-    def _choose(self) -> Destination:
+    def _choose(self) -> Destination | Several:
         return self._random.choice(self.destinations)
 
-    def _attempt(self, destination: Destination, request: int) -> Sending:
-        self.left -= 1
-        number = self._oracle.next_number()
+    def _attempt(self, destination: Destination | Several, request: int) -> Sending:
+        self.left -= len(destination.elements)
         habits, source, kind = self._habits, self._random, destination.kind
         size = int(habits.body_bytes_max * source.random() ** 4)
         priority = 3 if kind.delivery == "transactional" else source.choice((0, 3, 3, 7))
-        message = Sent(
+        messages = [
+            self._message(each, priority, request, self._oracle.next_number())
+            for each in destination.elements
+        ]
+        number = attempt(self.host, self._oracle, messages, kind.delivery, destination)
+        properties: dict[str, Any] = {
+            "delivery": kind.delivery,
+            "priority": priority,
+            "dead_letter": habits.dead_letter,
+            "journal": habits.journal,
+            "time_to_reach_queue_s": kind.lifetime_s,
+            "time_to_be_received_s": kind.receive_within_s,
+        }
+        return Sending(messages, destination, mark(number) + bytes(size), properties)
+
+    def _message(self, destination: Destination, priority: int, request: int, number: int) -> Sent:
+        habits, kind = self._habits, destination.kind
+        if kind.delivery == "transactional":
+            priority = 3  # whatever is said: it has none
+        return Sent(
             number=number,
             stream=f"{self.name}.{self._life} {kind.delivery} with priority {priority}"
             f" to {destination.format_name}",
@@ -200,25 +237,34 @@ class Writer:
             request=request,
             lives=self._oracle.lives(self.host.name, destination.host),
         )
-        self._oracle.attempted(message)
-        self.host.world.note("send", self.host.name, number, kind.delivery, destination.format_name)
-        properties: dict[str, Any] = {
-            "delivery": kind.delivery,
-            "priority": priority,
-            "dead_letter": habits.dead_letter,
-            "journal": habits.journal,
-            "time_to_reach_queue_s": kind.lifetime_s,
-            "time_to_be_received_s": kind.receive_within_s,
-        }
-        return Sending(message, destination, mark(number) + bytes(size), properties)
+
+
+def attempt(
+    host: Host, oracle: Oracle, messages: list[Sent], how: str, destination: Destination | Several
+) -> int:
+    """They are about to be sent there, several as copies of one; returns the mark to bear."""
+    number = messages[0].number
+    if len(messages) > 1:
+        oracle.attempted_copies(messages)
+        host.world.happened("sent to several queues", host.name)
+    else:
+        oracle.attempted(messages[0])
+    host.world.note("send", host.name, number, how, destination.format_name)
+    return number
 
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    message: Sent
-    destination: Destination
+    messages: list[Sent]  # one for each copy
+    destination: Destination | Several
     body: bytes
     properties: dict[str, Any]
+
+    def confirmed(self, oracle: Oracle, sent_id: str) -> None:
+        if len(self.messages) > 1:
+            oracle.confirmed_copies(self.messages, copies_of(sent_id))
+        else:
+            oracle.confirmed(self.messages[0])
 
 
 class Reader:
@@ -289,7 +335,7 @@ class Reader:
         if self._random.random() < 0.1:
             await taken.give_back()
             return True
-        numbers = _numbers(taken.messages)
+        numbers = self._numbers(taken.messages)
         self._oracle.removing(numbers)
         is_unwanted = self._random.random() < self._rejects
         try:
@@ -313,7 +359,7 @@ class Reader:
                 self.queue.name, self._batch, timeout_s=self._wait_s
             )
         except OutcomeUnknown as failure:
-            self._oracle.removing(_numbers(failure.messages))
+            self._oracle.removing(self._numbers(failure.messages))
             raise
         finally:
             self._hands(client)
@@ -334,7 +380,7 @@ class Reader:
                     if left_early and self._random.random() < 0.2:
                         break
         except OutcomeUnknown as failure:
-            self._oracle.removing(_numbers(failure.messages))
+            self._oracle.removing(self._numbers(failure.messages))
             raise
         finally:
             self._hands(client)
@@ -344,11 +390,12 @@ class Reader:
         """`life_before`: of the daemon, when the messages were asked for."""
         host = self.host
         life = life_before if life_before == host.daemon_life else None
-        for message in messages:
-            number = marked(message.body)
-            assert number is not None
+        for number in self._numbers(messages):
             host.world.note("received", host.name, number)
             self._oracle.received(host.name, self.queue.key, number, life)
+
+    def _numbers(self, messages: Iterable[Message]) -> list[int]:
+        return numbers_of(self._oracle, self.host, self.queue, messages)
 
 
 class Sorter(Reader):
@@ -383,7 +430,7 @@ class Mover:
         queue: Queue,
         name: str,
         oracle: Oracle,
-        destinations: list[Destination],
+        destinations: list[Destination | Several],
         *,
         batch: int,
         sends_max: int,
@@ -425,17 +472,22 @@ class Mover:
         if not taken:
             await transaction.abort()
             return False
-        numbers = _numbers(taken)
+        numbers = numbers_of(oracle, self.host, self.queue, taken)
         request = oracle.next_request()
         sendings = [
             self._attempt(self._random.choice(self._destinations), request)
             for _ in range(self._random.randint(1, self._sends_max))
         ]
-        work = oracle.committing(numbers, [sending.message for sending in sendings])
+        work = oracle.committing(
+            numbers, [message for sending in sendings for message in sending.messages]
+        )
+        ids: list[str] = []
         try:
             for sending in sendings:
-                await transaction.send(
-                    sending.destination.format_name, sending.body, **sending.properties
+                ids.append(
+                    await transaction.send(
+                        sending.destination.format_name, sending.body, **sending.properties
+                    )
                 )
             if self._pause_s:
                 await asyncio.sleep(self._random.expovariate(1 / self._pause_s))
@@ -452,15 +504,26 @@ class Mover:
             return True
         # Otherwise nobody knows how it ended.
         oracle.committed(work)
+        for sending, sent_id in zip(sendings, ids, strict=True):
+            sending.confirmed(oracle, sent_id)
         for number in numbers:
             world.note("received", self.host.name, number)
             oracle.received(self.host.name, self.queue.key, number, None)
         world.client_was_told(self.host)
         return True
 
-    def _attempt(self, destination: Destination, request: int) -> Sending:
-        number = self._oracle.next_number()
-        message = Sent(
+    def _attempt(self, destination: Destination | Several, request: int) -> Sending:
+        messages = [
+            self._message(each, request, self._oracle.next_number())
+            for each in destination.elements
+        ]
+        number = attempt(self.host, self._oracle, messages, "moved", destination)
+        # Great enough to be stored once for all.
+        size = self._random.choice((0, 600)) if len(messages) > 1 else 0
+        return Sending(messages, destination, mark(number) + bytes(size), {})
+
+    def _message(self, destination: Destination, request: int, number: int) -> Sent:
+        return Sent(
             number=number,
             stream=f"{self._name}.{self._life} to {destination.format_name}",
             source=self.host.name,
@@ -474,13 +537,11 @@ class Mover:
             request=request,
             lives=self._oracle.lives(self.host.name, destination.host),
         )
-        self._oracle.attempted(message)
-        self.host.world.note("send", self.host.name, number, "moved", destination.format_name)
-        return Sending(message, destination, mark(number), {})
 
 
-def _numbers(messages: Iterable[Message]) -> list[int]:
-    return [number for message in messages if (number := marked(message.body)) is not None]
+def numbers_of(oracle: Oracle, host: Host, queue: Queue, messages: Iterable[Message]) -> list[int]:
+    found = (oracle.number_of(host.name, queue.key, message) for message in messages)
+    return [number for number in found if number is not None]
 
 
 class Operator:

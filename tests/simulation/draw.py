@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from qmd.core.session_acks import SessionAcks
@@ -21,6 +22,7 @@ from tests.simulation.applications import (
     Operator,
     Queue,
     Reader,
+    Several,
     Sorter,
     Writer,
 )
@@ -95,6 +97,13 @@ KINDS = (
     Kind("news", "transactional", Fate.REFUSED),
 )
 
+# Some worlds send one message to several queues.
+LISTS = 0.4
+LIST_DELIVERIES = (*("transactional",) * 3, *("recoverable",) * 2, "express", "automatic")
+LIST_ELEMENTS = (2, 2, 2, 3, 3, 5, 8)
+# Their limits are drawn apart, so that all else is as it was in worlds without.
+KNOBS_OF_LISTS = {"qmd.handover.SHARED_BYTES_MIN": (1, 100)}
+
 # Limits of the code under test, and how low they may be.
 KNOBS = {
     "qmd.outgoing_queue.WINDOW_ENTRIES_MAX": (1, 3, 10),
@@ -144,6 +153,11 @@ class DrawnWorld:
         }
         if source.random() < 0.2:
             self.world.network.on_open = self.begin_near_the_wrap
+        self.of_lists = random.Random(f"lists {seed}")
+        self.has_lists = self.of_lists.random() < LISTS
+        if self.has_lists and self.of_lists.random() < 0.5:
+            for knob, values in KNOBS_OF_LISTS.items():
+                self.knobs[knob] = self.of_lists.choice(values)
         self.queues = QUEUES + tuple(
             queue for queue in QUEUES_OF_SOME if source.random() < SOME and not self.is_long
         )
@@ -192,9 +206,10 @@ class DrawnWorld:
                     self._add_reader(story, host, queue)
         for number in range(source.randint(1, WRITERS_MAX)):
             host = source.choice(hosts)
-            destinations = [
+            destinations: list[Destination | Several] = [
                 self._destination(host, source.choice(hosts)) for _ in range(source.randint(1, 3))
             ]
+            destinations += self._lists(host, hosts)
             name = f"writer-{number}"
             count = source.randint(*BUSY_MESSAGES if self.is_busy else (1, MESSAGES_MAX))
             habits = self._habits(count)
@@ -230,8 +245,11 @@ class DrawnWorld:
             f"mover-{host.name}",
             story.oracle,
             [
-                self._destination(host, source.choice(hosts), kinds)
-                for _ in range(source.randint(1, 3))
+                *(
+                    self._destination(host, source.choice(hosts), kinds)
+                    for _ in range(source.randint(1, 3))
+                ),
+                *self._lists(host, hosts, kinds),
             ],
             batch=source.choice((20, 100) if self.is_busy else (1, 1, 5)),
             sends_max=source.choice((1, 3)),
@@ -287,8 +305,64 @@ class DrawnWorld:
         kind = source.choice(kinds)
         while kind.fate is Fate.REFUSED and host is source_host:
             kind = source.choice(kinds)  # an application here would be refused at once
+        return self._to(host, kind, source)
+
+    def _to(self, host: Host, kind: Kind, source: random.Random) -> Destination:
+        """A queue has one name in a world: order is a matter of the name."""
         name = self._spelling.setdefault(
             (host.name, kind.queue),
             source.choice((f"DIRECT=OS:{host.name}", f"DIRECT=TCP:{host.address}")),
         )
         return Destination(host.name, f"{name}\\private$\\{kind.queue}", kind)
+
+    def _lists(
+        self, source_host: Host, hosts: list[Host], kinds: Sequence[Kind] = ()
+    ) -> list[Several]:
+        """Of whoever sends from there; `kinds`: a mover's, who sends in transactions."""
+        if not self.has_lists:
+            return []
+        return [self._list(source_host, hosts, kinds) for _ in range(self.of_lists.randint(1, 2))]
+
+    def _list(self, source_host: Host, hosts: list[Host], kinds: Sequence[Kind]) -> Several:
+        """Queues of any hosts, some of them twice; and some that will refuse their copy."""
+        source = self.of_lists
+        delivery = "transactional" if kinds else source.choice(LIST_DELIVERIES)
+        receive_within_s = 1 if source.random() < 0.1 and not kinds else None
+        elements: list[Destination] = []
+        count = source.choice(LIST_ELEMENTS)
+        while len(elements) < count:
+            if elements and source.random() < 0.1:
+                elements.append(source.choice(elements))
+                continue
+            host = source.choice(hosts)
+            is_fit = source.random() < 0.93
+            kind = self._kind_of_copy(
+                source.choice(self.queues), delivery, is_local=host is source_host
+            )
+            if kind is None or (kind.fate is Fate.REFUSED) is is_fit:
+                continue
+            if kinds and kind.fate not in (Fate.RECEIVED, Fate.REFUSED):
+                continue
+            if receive_within_s and kind.fate is Fate.RECEIVED:
+                kind = replace(kind, fate=Fate.PERHAPS, receive_within_s=receive_within_s)
+            elements.append(self._to(host, kind, source))
+        sent_as = Kind("several", delivery, receive_within_s=receive_within_s)
+        return Several(tuple(elements), sent_as)
+
+    def _kind_of_copy(self, queue: Queue, delivery: str, *, is_local: bool) -> Kind | None:
+        """How a copy gets to that queue, and how it ends; None: nothing would be sent to any."""
+        if delivery == "automatic":
+            delivery = "transactional" if is_local and queue.transactional else "recoverable"
+        if queue.transactional != (delivery == "transactional"):
+            if is_local and queue.transactional:
+                return None
+            return Kind(queue.name, delivery, Fate.REFUSED)
+        way = "transactional" if queue.transactional else "recoverable"
+        usual = next(
+            kind
+            for kind in KINDS
+            if (kind.queue, kind.delivery, kind.lifetime_s) == (queue.name, way, None)
+            and kind.receive_within_s is None
+            and kind.fate is not Fate.REFUSED
+        )
+        return replace(usual, delivery=delivery)

@@ -89,6 +89,11 @@ class Story:
         self._look_probability = world.random.choice((0.0, 0.0, 0.01, 0.05))
         self.mischief.wipe = self.lose_disk
         self._mischief_s = draw.mischief_s
+        self._host_names = {
+            spelling: host.name
+            for host in world.hosts.values()
+            for spelling in (host.name, host.address)
+        }
         self._quiet_rounds = 0
         self._examined: dict[str, tuple[int, Found]] = {}  # and at which version of the disk
         self._paused: dict[str, set[str]] = {name: set() for name in world.hosts}
@@ -235,11 +240,12 @@ class Story:
     def _destinations_from(self, name: str) -> list[str]:
         return sorted(
             {
-                destination.format_name
+                element.format_name
                 for writer in self.writers
                 if writer.host.name == name
                 for destination in writer.destinations
-                if destination.host != name
+                for element in destination.elements
+                if element.host != name
             }
         )
 
@@ -254,7 +260,14 @@ class Story:
         if durable and not with_log and self._examined.get(host.name, (-1,))[0] == version:
             return self._examined[host.name][1]
         try:
-            found = examine(host.disk.image(durable=durable), host.name, with_log=with_log)
+            found = examine(
+                host.disk.image(durable=durable),
+                host.name,
+                with_log=with_log,
+                copies=self.oracle.copies,
+                hosts=self._host_names,
+            )
+            self.oracle.place_copies(found, durable=durable)
             if durable:
                 self._examined[host.name] = version, found
             for contradiction in found.contradictions:

@@ -8,6 +8,10 @@ known by a mark in its body.  Then:
     nobody receives a message twice, or two messages of a stream in the wrong order
     a request is done as a whole or not at all
 
+Of a message to several queues each copy is a message here, and all of them are one request.  Their
+bodies are the same: they are told apart by where they go, and by the number that their queue
+manager gave each (copies.py).
+
 Express messages may be lost when a process dies, and so may what a lost disk held.
 """
 
@@ -15,8 +19,9 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -24,8 +29,9 @@ from typing import NamedTuple
 from tests.ledger import disagreements
 from tests.simulation import vfs
 from tests.simulation.contents import Contents
+from tests.simulation.copies import Copies, CopyFound, Received, wire_identity
 from tests.simulation.disk import BorrowedDisk
-from tests.stored_packets import packets
+from tests.stored_packets import missing_parts, packets, unshared_parts
 
 _MARK = re.compile(rb"<message (\d+)>")
 _LOOKUP_BITS = 48
@@ -70,7 +76,8 @@ class Sent:
     wants_dead_letter: bool
     wants_journal: bool
     request: int
-    lives: tuple[int, int]  # of the two daemons, when it was sent
+    lives: tuple[int, ...]  # of the daemons, when it was sent
+    rank: int = 0  # in its stream; copies for one queue have the same.  0: that of its number
     is_kept: bool = False  # in the journal of its queue, when it is received from there
     rejected_in: int | None = None  # in this life of the target's disk somebody rejected it
     confirmed: bool = False
@@ -113,6 +120,7 @@ class Found(NamedTuple):
     outgoing: dict[str, Totals]
     awaiting: dict[str, Totals]  # by their destination
     contradictions: Sequence[str] = ()  # between the log of events and the tables
+    copies: Sequence[CopyFound] = ()  # of messages to several queues: not in `places` yet
 
 
 class Oracle:
@@ -141,6 +149,7 @@ class Oracle:
         self._unseen: Counter[tuple[str, str]] = Counter()  # (host, queue) -> how many at most
         self._repeated: set[tuple[int, int]] = set()  # (number, life of the disk) received
         self.transactions: list[Transaction] = []  # whose outcome nobody knows
+        self.copies: dict[int, Copies] = {}  # by the mark that they bear
 
     def next_number(self) -> int:
         self._last_number += 1
@@ -159,8 +168,53 @@ class Oracle:
         self.messages[message.number] = message
         self.requests[message.request].append(message)
 
+    def attempted_copies(self, messages: Sequence[Sent]) -> None:
+        """One message to several queues; its mark is the number of the first copy."""
+        mark = messages[0].number
+        self.copies[mark] = Copies((each.target, each.queue, each.number) for each in messages)
+        for message in messages:
+            message.rank = mark
+            self.attempted(message)
+
     def confirmed(self, message: Sent) -> None:
         message.confirmed = True
+
+    def confirmed_copies(self, messages: Sequence[Sent], ids: Sequence[str]) -> None:
+        """`ids`: what its sender was told of each, in the order of the queues."""
+        if problem := self.copies[messages[0].number].told(ids):
+            self._fail(f"of the copies {messages[0].number} to {messages[-1].number} {problem}")
+        for message in messages:
+            message.confirmed = True
+
+    def number_of(self, host: str, queue: str, message: Received) -> int | None:
+        """Which message somebody has received there."""
+        number = marked(message.body)
+        if number is None or number not in self.copies:
+            return number
+        found = self.copies[number].number_of(host, queue, wire_identity(message.id))
+        if found is None:
+            self._fail(f"message {number} came to {queue}@{host} more often than it was sent")
+        return found
+
+    def place_copies(self, found: Found, *, durable: bool) -> None:
+        """Find out which copies a host has.  What is not durable may be undone: nothing that it
+        shows is remembered."""
+        forgotten = {} if durable else {mark: copies.learned() for mark, copies in self._in(found)}
+        for copy in found.copies:
+            number = self.copies[copy.mark].number_of(copy.target, copy.queue, copy.identity)
+            if number is None:
+                self._fail(
+                    f"message {copy.mark} for {copy.queue}@{copy.target} is in {copy.place}, more"
+                    " often than it was sent there"
+                )
+            else:
+                found.places.setdefault(number, []).append(Place(*copy.place))
+        for mark, learned in forgotten.items():
+            self.copies[mark].forget(learned)
+
+    def _in(self, found: Found) -> Iterator[tuple[int, Copies]]:
+        for mark in {copy.mark for copy in found.copies}:
+            yield mark, self.copies[mark]
 
     def refused(self, message: Sent) -> None:
         message.refused = True
@@ -198,9 +252,10 @@ class Oracle:
                 self._fail(f"message {number} ({message.delivery}) was received twice")
         else:
             last = self._last.get((message.stream, disk_life), 0)
-            if number < last:
+            rank = message.rank or number
+            if rank < last:
                 self._fail(f"message {number} was received after {last} of {message.stream}")
-            self._last[message.stream, disk_life] = max(last, number)
+            self._last[message.stream, disk_life] = max(last, rank)
         self._repeated.add((number, disk_life))
         message.received.append(life)
 
@@ -388,41 +443,53 @@ class Oracle:
             return
         dead_at = Counter(place.host for place in places if place.kind == "dead")
         expected = Counter({message.target: 1})
-        if message.delivery == "transactional" and message.wants_dead_letter:
+        is_elsewhere = message.source != message.target  # who refuses its own tells itself nothing
+        if message.delivery == "transactional" and message.wants_dead_letter and is_elsewhere:
             expected[message.source] += 1
         if dead_at != expected:
             self._fail(f"message {message.number} was refused, and is in {places}")
 
     def _check_requests(self, places: dict[int, list[Place]]) -> None:
+        """Whatever else became of them: where one is, or was, all are, or may have been."""
         for request, messages in list(self.requests.items()):
             if len(messages) == 1:
                 continue
             if all(message.received for message in messages):
                 del self.requests[request]  # done as a whole, whatever comes
                 continue
-            if any(
-                message.may_be_lost
-                or message.delivery == "express"
-                or message.fate in (Fate.PERHAPS, Fate.UNCERTAIN)
-                or self._unseen[message.target, message.queue]
-                or self.in_hands[message.target, message.queue]
+            undone = [
+                message
                 for message in messages
-            ):
-                continue
-            done = [
-                bool(message.received or message.removals_in_doubt or places[message.number])
-                for message in messages
+                if not (message.received or message.removals_in_doubt or places[message.number])
             ]
-            if any(done) and not all(done):
-                self._fail(
-                    f"request {request} was done in part: {messages[0].number} to "
-                    f"{messages[-1].number}"
-                )
+            if len(undone) in (0, len(messages)):
+                continue
+            for message in undone:
+                if not (
+                    message.may_be_lost
+                    or message.delivery == "express"
+                    or message.fate in (Fate.PERHAPS, Fate.UNCERTAIN)
+                    or self._unseen[message.target, message.queue]
+                    or self.in_hands[message.target, message.queue]
+                ):
+                    self._fail(
+                        f"request {request} was done in part: of {messages[0].number} to"
+                        f" {messages[-1].number} there is no {message.number}"
+                    )
+                    break
 
 
-def examine(image: dict[str, Contents], host: str, *, with_log: bool = False) -> Found:
+def examine(
+    image: dict[str, Contents],
+    host: str,
+    *,
+    with_log: bool = False,
+    copies: Container[int] = (),
+    hosts: Mapping[str, str] = {},
+) -> Found:
     """What a host's database holds; `with_log`: and whether its log of events says the same.
 
+    `copies`: marks of messages to several queues; `hosts` are by what direct names call them.
     Raises sqlite3.Error when it cannot be read.
     """
     own_paths = {path.replace(f"/{host}/", "/oracle/", 1): data for path, data in image.items()}
@@ -432,7 +499,8 @@ def examine(image: dict[str, Contents], host: str, *, with_log: bool = False) ->
         return Found({}, {}, {}, {})
     database = vfs.connect("/oracle/data/queues.db")
     try:
-        found = _read(database, host)
+        reader = _Reading(database, host, copies, hosts)
+        found = reader.read()
         if with_log and found.queues:
             return found._replace(contradictions=disagreements(database))
         return found
@@ -441,38 +509,75 @@ def examine(image: dict[str, Contents], host: str, *, with_log: bool = False) ->
         database.close()
 
 
-def _read(database: sqlite3.Connection, host: str) -> Found:
-    places: dict[int, list[Place]] = defaultdict(list)
-    if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'queue'").fetchone():
-        return Found(places, {}, {}, {})
-    (verdict,) = database.execute("PRAGMA quick_check").fetchone()
-    if verdict != "ok":
-        raise sqlite3.DatabaseError(f"the database of {host} is damaged: {verdict}")
-    names = dict(database.execute("SELECT id, key FROM queue"))
-    queues = {name: Totals(0, 0) for name in names.values()}
-    for key, packet in packets(database, "message"):
-        name = names.get(key >> _LOOKUP_BITS)
-        if name is None:
-            raise sqlite3.DatabaseError(f"a message of {host} is in a queue that does not exist")
-        queues[name] = _plus(queues[name], packet)
+class _Reading:
+    """One look into a database."""
+
+    def __init__(
+        self,
+        database: sqlite3.Connection,
+        host: str,
+        copies: Container[int],
+        hosts: Mapping[str, str],
+    ) -> None:
+        self._database = database
+        self._host = host
+        self._marks_of_copies = copies
+        self._hosts = hosts
+        self._places: dict[int, list[Place]] = defaultdict(list)
+        self._copies: list[CopyFound] = []
+
+    def read(self) -> Found:
+        database, host = self._database, self._host
+        if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'queue'").fetchone():
+            return Found(self._places, {}, {}, {})
+        (verdict,) = database.execute("PRAGMA quick_check").fetchone()
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(f"the database of {host} is damaged: {verdict}")
+        self._check_parts()
+        names = dict(database.execute("SELECT id, key FROM queue"))
+        queues = {name: Totals(0, 0) for name in names.values()}
+        for key, packet in packets(database, "message"):
+            name = names.get(key >> _LOOKUP_BITS)
+            if name is None:
+                raise sqlite3.DatabaseError(
+                    f"a message of {host} is in a queue that does not exist"
+                )
+            queues[name] = _plus(queues[name], packet)
+            self._see(packet, _kind(name), name)
+        names = dict(database.execute("SELECT id, destination FROM outgoing_queue"))
+        outgoing = {name: Totals(0, 0) for name in names.values()}
+        for key, packet in packets(database, "outgoing"):
+            name = names[key >> _LOOKUP_BITS]
+            outgoing[name] = _plus(outgoing[name], packet)
+            self._see(packet, "outgoing", name)
+        awaiting: dict[str, Totals] = {}
+        for key, packet in packets(database, "awaiting", "queue_id"):
+            awaiting[names[key]] = _plus(awaiting.get(names[key], Totals(0, 0)), packet)
+            self._see(packet, "awaiting", names[key])
+        return Found(self._places, queues, outgoing, awaiting, copies=self._copies)
+
+    def _see(self, packet: bytes, kind: str, queue: str) -> None:
         number = marked(packet)
-        if number is not None:
-            places[number].append(Place(host, _kind(name), name))
-    names = dict(database.execute("SELECT id, destination FROM outgoing_queue"))
-    outgoing = {name: Totals(0, 0) for name in names.values()}
-    for key, packet in packets(database, "outgoing"):
-        name = names[key >> _LOOKUP_BITS]
-        outgoing[name] = _plus(outgoing[name], packet)
-        number = marked(packet)
-        if number is not None:
-            places[number].append(Place(host, "outgoing", name))
-    awaiting: dict[str, Totals] = {}
-    for key, packet in packets(database, "awaiting", "queue_id"):
-        awaiting[names[key]] = _plus(awaiting.get(names[key], Totals(0, 0)), packet)
-        number = marked(packet)
-        if number is not None:
-            places[number].append(Place(host, "awaiting", names[key]))
-    return Found(places, queues, outgoing, awaiting)
+        if number is None:
+            return
+        place = Place(self._host, kind, queue)
+        if number in self._marks_of_copies:
+            self._copies.append(CopyFound.of(number, packet, place, self._hosts))
+        else:
+            self._places[number].append(place)
+
+    def _check_parts(self) -> None:
+        """What copies share is there as long as any of them, whole, and no longer."""
+        database = self._database
+        if missing := missing_parts(database):
+            raise sqlite3.DatabaseError(f"copies of {self._host} lack their body: {missing[:3]}")
+        if unshared := unshared_parts(database):
+            raise sqlite3.DatabaseError(f"bodies of {self._host} belong to no copy: {unshared[:3]}")
+        for part_id, packet, checksum in database.execute(
+            "SELECT id, packet, checksum FROM shared_part"
+        ):
+            if zlib.crc32(packet) != checksum:
+                raise sqlite3.DatabaseError(f"body {part_id} of {self._host} is not what it was")
 
 
 def _kind(queue: str) -> str:
