@@ -27,6 +27,10 @@ def check_sums(name: str, manager: QueueManager) -> Iterator[str]:
     )
     if usage.bytes != total:
         yield f"{name} has counted {usage.bytes} bytes in all, and {total} in its queues"
+    others = sum(queue.bytes for queue in manager.outgoing.queues if queue.for_others)
+    if manager.relaying.usage.bytes != others:
+        held = manager.relaying.usage.bytes
+        yield f"{name} has counted {held} bytes that it holds for others, and has {others}"
     express = memory_bytes(
         [packet for queue in manager.outgoing.queues for packet, _ in queue.express.values()]
         + [

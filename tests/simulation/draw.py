@@ -29,6 +29,7 @@ from tests.simulation.applications import (
 from tests.simulation.loop import Clock
 from tests.simulation.network import Connection, Transport
 from tests.simulation.oracle import Fate
+from tests.simulation.roads import draw_roads
 from tests.simulation.world import Host, World
 
 if TYPE_CHECKING:
@@ -104,6 +105,9 @@ LIST_ELEMENTS = (2, 2, 2, 3, 3, 5, 8)
 # Their limits are drawn apart, so that all else is as it was in worlds without.
 KNOBS_OF_LISTS = {"qmd.handover.SHARED_BYTES_MIN": (1, 100)}
 
+# In some worlds not everybody reaches everybody: messages go over a third host.
+RELAYS = 0.3
+
 # Limits of the code under test, and how low they may be.
 KNOBS = {
     "qmd.outgoing_queue.WINDOW_ENTRIES_MAX": (1, 3, 10),
@@ -151,8 +155,8 @@ class DrawnWorld:
             for knob, values in KNOBS.items()
             if source.random() < self._low_limits
         }
-        if source.random() < 0.2:
-            self.world.network.on_open = self.begin_near_the_wrap
+        self._is_near_the_wrap = source.random() < 0.2
+        self.world.network.on_open = self._opened
         self.of_lists = random.Random(f"lists {seed}")
         self.has_lists = self.of_lists.random() < LISTS
         if self.has_lists and self.of_lists.random() < 0.5:
@@ -163,17 +167,23 @@ class DrawnWorld:
         )
         names = {queue.name for queue in self.queues} | {"missing"}
         self.kinds = [kind for kind in KINDS if kind.queue in names]
-        for name in ("anna", "bert", "carl")[: source.choice((2, 2, 3))]:
+        names: tuple[str, ...] = ("anna", "bert", "carl")[: source.choice((2, 2, 3))]
+        of_roads = random.Random(f"roads {seed}")
+        self.roads = draw_roads(of_roads) if of_roads.random() < RELAYS else None
+        if self.roads is not None:
+            names = self.roads.names
+        for name in names:
             self.world.add_host(
                 name,
-                self._configuration(),
+                self._configuration(name),
                 clock=Clock(offset_s=source.uniform(0, 1e6), rate=source.uniform(0.98, 1.02)),
                 stall_probability=source.choice((0.0, 0.01, 0.1)),
                 sync_s=source.choice(BUSY_SYNC_S if self.is_busy else SYNC_S),
             ).wall_rate = source.uniform(0.98, 1.02)
 
-    def _configuration(self) -> str:
+    def _configuration(self, name: str) -> str:
         source = self.random
+        routing = self.roads.configurations[name] if self.roads is not None else ""
         resend = source.choice(('"1s", "2s", "5s"', '"3s"', '"30s"', '"1s", "10s", "60s", "30s"'))
         return f"""
             [delivery]
@@ -185,9 +195,11 @@ class DrawnWorld:
             idle_close = "{source.choice((2, 300))}s"
             order_ack_timeout = "{source.choice((50, 500))}ms"
             order_ack_delay_max = "{source.choice((1, 10))}s"
+            {'connect_timeout = "2s"' if routing else ""}
             [storage]
             checkpoint_pages = {source.choice((100, 4000))}
             commit_rows_max = {source.choice((4, 2048, 2048))}
+            {routing}
         """
 
     def populate(self, story: Story) -> None:
@@ -274,6 +286,13 @@ class DrawnWorld:
             dead_letter=source.choice((None, None, True, False)),
             retry=source.random() < 0.8,
         )
+
+    def _opened(self, end: Transport) -> None:
+        near, far = (each.host.name for each in end.connection.ends)
+        if self.roads is not None and not self.roads.join(near, far):
+            self.world.fail(f"{near} has a connection with {far}, and there is no road")
+        if self._is_near_the_wrap:
+            self.begin_near_the_wrap(end)
 
     def begin_near_the_wrap(self, end: Transport) -> None:
         """Sessions count in 16 bits: as if this one had carried some 65,000 messages already."""

@@ -75,6 +75,10 @@ class Story:
             life_of=lambda name: world.hosts[name].daemon_life,
             was_full=lambda name: world.hosts[name].disk.was_full,
         )
+        self._roads = roads = draw.roads
+        if roads is not None:
+            self.oracle.relays = roads.relays
+            self.oracle.is_order_of_plain_kept = not roads.is_straight
         self.operators: dict[str, Operator] = {}
         self.writers: list[Writer] = []
         self.readers: list[Reader | Mover] = []
@@ -105,6 +109,9 @@ class Story:
         for host in world.hosts.values():
             host.start()
         self.mischief.start()
+        for one, other in self._roads.straight if self._roads is not None else ():
+            source, target = world.hosts[one].address, world.hosts[other].address
+            world.network.build_wall(source, target, self._mischief_s)
         # Whenever somebody has lost its power is a good time to look what is left.
         world.on_power_loss = lambda: world.scheduler.after(0.0, self._look)
         world.on_sync = self._synced
@@ -178,6 +185,8 @@ class Story:
             assert facts is not None
             for difference in self._compare(name, facts.queues, facts.outgoing, found[name]):
                 world.fail(difference)
+            if any(queue.endswith(" for others") for queue in facts.outgoing):
+                world.happened("messages passed on", name)
             told = facts.status["bytes"]
             kept = sum(totals.bytes for totals in found[name].awaiting.values())
             if facts.awaiting_bytes != kept:
@@ -340,6 +349,9 @@ class Story:
             yield f"{host.name} waits to hear of {awaited} messages"
         elif facts.status["bytes"] != manager.usage.bytes:
             yield f"{host.name} has {manager.usage.bytes} bytes, and told of others"
+        held = manager.relaying.usage.bytes
+        if held and not self.oracle.disk_lives.total():
+            yield f"{host.name} holds {held} bytes for others"
 
     def _can_be_reached(self, destination: str) -> bool:
         """A final ack is for one queue manager: it waits until that comes by itself, where its

@@ -35,6 +35,7 @@ from tests.stored_packets import missing_parts, packets, unshared_parts
 
 _MARK = re.compile(rb"<message (\d+)>")
 _LOOKUP_BITS = 48
+_FOR_OTHERS = " for others"  # a queue of what is only passed on
 _COPIES = ("journal", "kept")  # that say nothing of where the message is
 _KINDS = {
     "system$;deadletter": "dead",
@@ -98,12 +99,13 @@ class Transaction:
 class Place(NamedTuple):
     """Where a message lies: in a `queue` of `host`, or on its way ("outgoing").
 
-    "awaiting": a copy at its source, which wants to hear what became of it.  "journal" and "kept":
-    copies in the journal of its source, and in that of its queue.
+    "relayed": on its way, at neither of its ends.  "awaiting": a copy at its source, which wants to
+    hear what became of it.  "journal" and "kept": copies in the journal of its source, and in that
+    of its queue.
     """
 
     host: str
-    kind: str  # "queue", "dead", "journal", "kept", "outgoing", "awaiting"
+    kind: str  # "queue", "dead", "journal", "kept", "outgoing", "relayed", "awaiting"
     queue: str
 
 
@@ -139,6 +141,8 @@ class Oracle:
         self._fail = fail
         self._life_of = life_of
         self._was_full = was_full
+        self.relays: Sequence[str] = ()  # hosts over which messages may go
+        self.is_order_of_plain_kept = True  # not where they go now this way, now that
         self._last_number = 0
         self._last_request = 0
         self.messages: dict[int, Sent] = {}
@@ -159,8 +163,8 @@ class Oracle:
         self._last_request += 1
         return self._last_request
 
-    def lives(self, source: str, target: str) -> tuple[int, int]:
-        return self._life_of(source), self._life_of(target)
+    def lives(self, source: str, target: str) -> tuple[int, ...]:
+        return tuple(map(self._life_of, (source, target, *self.relays)))
 
     # What applications are told.
 
@@ -253,7 +257,8 @@ class Oracle:
         else:
             last = self._last.get((message.stream, disk_life), 0)
             rank = message.rank or number
-            if rank < last:
+            has_order = message.delivery == "transactional" or self.is_order_of_plain_kept
+            if rank < last and has_order:
                 self._fail(f"message {number} was received after {last} of {message.stream}")
             self._last[message.stream, disk_life] = max(last, rank)
         self._repeated.add((number, disk_life))
@@ -287,8 +292,19 @@ class Oracle:
     def lost_disk(self, host: str, found: Found) -> None:
         """What it held is gone; what others still hold for it must come, perhaps again."""
         self.disk_lives[host] += 1
-        for number in found.places:
-            self.messages[number].may_be_lost = True
+        for number, places in found.places.items():
+            message = self.messages[number]
+            if any(self._counts(message, place) for place in places):
+                message.may_be_lost = True
+
+    def _counts(self, message: Sent, place: Place) -> bool:
+        """A relay is answerable for plain messages; a transactional one is with its source, until
+        its destination has it."""
+        return place.kind != "relayed" or message.delivery != "transactional"
+
+    def _holds(self, message: Sent, place: Place) -> bool:
+        """Whether the message is there, and not a copy of it."""
+        return place.kind not in _COPIES and self._counts(message, place)
 
     # What must hold at any time.
 
@@ -360,7 +376,7 @@ class Oracle:
             return False
         return not (
             message.received
-            or any(place.kind not in _COPIES for place in places)
+            or any(self._holds(message, place) for place in places)
             or message.removals_in_doubt
             or message.may_be_lost
             or message.fate is Fate.UNCERTAIN
@@ -398,11 +414,15 @@ class Oracle:
                 self._fail(f"message {number} should have been refused, and is in {places}")
             if at_the_end and message.confirmed:
                 self._check_refused(message, places)
+        if kinds["dead"] and message.delivery == "transactional":
+            ends = message.source, message.target
+            if any(place.kind == "dead" and place.host not in ends for place in places):
+                self._fail(f"message {number} is a dead letter at neither of its ends: {places}")
         if kinds["journal"] and not message.wants_journal:
             self._fail(f"message {number} is in a journal unasked: {places}")
         if at_the_end and self._misses_in_journal(message, kinds["journal"]):
             self._fail(f"message {number} was delivered, and is not in the journal of its source")
-        if at_the_end and kinds["outgoing"]:
+        if at_the_end and (kinds["outgoing"] or kinds["relayed"]):
             self._fail(f"message {number} was not delivered: {places}")
         if at_the_end and kinds["awaiting"] and not self.disk_lives.total():
             self._fail(f"nobody told the source what became of message {number}: {places}")
@@ -549,7 +569,7 @@ class _Reading:
         for key, packet in packets(database, "outgoing"):
             name = names[key >> _LOOKUP_BITS]
             outgoing[name] = _plus(outgoing[name], packet)
-            self._see(packet, "outgoing", name)
+            self._see(packet, "relayed" if name.endswith(_FOR_OTHERS) else "outgoing", name)
         awaiting: dict[str, Totals] = {}
         for key, packet in packets(database, "awaiting", "queue_id"):
             awaiting[names[key]] = _plus(awaiting.get(names[key], Totals(0, 0)), packet)

@@ -90,6 +90,8 @@ def test_the_worlds_are_as_unkind_as_they_claim():
         "a second session",
         "numbers skipped",
         "transaction aborted by its application",
+        "sent to several queues",
+        "messages passed on",
         "log: resending",
         "log: messages_ended",
     ):
