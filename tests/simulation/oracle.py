@@ -470,24 +470,25 @@ class Oracle:
             self._fail(f"message {message.number} was refused, and is in {places}")
 
     def _check_requests(self, places: dict[int, list[Place]]) -> None:
-        """Whatever else became of them: where one is, or was, all are, or may have been."""
+        """Whatever else became of them: where one is, or was, all are, or may have been.  Express
+        ones are with their readers at once, and may be lost: they say nothing of the others."""
         for request, messages in list(self.requests.items()):
             if len(messages) == 1:
                 continue
             if all(message.received for message in messages):
                 del self.requests[request]  # done as a whole, whatever comes
                 continue
+            stored = [message for message in messages if message.delivery != "express"]
             undone = [
                 message
-                for message in messages
+                for message in stored
                 if not (message.received or message.removals_in_doubt or places[message.number])
             ]
-            if len(undone) in (0, len(messages)):
+            if len(undone) in (0, len(stored)):
                 continue
             for message in undone:
                 if not (
                     message.may_be_lost
-                    or message.delivery == "express"
                     or message.fate in (Fate.PERHAPS, Fate.UNCERTAIN)
                     or self._unseen[message.target, message.queue]
                     or self.in_hands[message.target, message.queue]

@@ -38,6 +38,17 @@ def test_a_body_is_shared_by_those_that_are_taken():
         assert examine(stage.host("anna").disk.image(durable=True), "anna")
 
 
+def test_what_is_refused_is_told_behind_what_was_sent():
+    """The second copy was told to be refused beside the first, and to be sent behind that."""
+    with Stage("anna", queues=QUEUES) as stage:
+        twice = here("anna", "orders", "news", "news", "notes")
+        stage.act("anna", lambda qm: qm.send(twice, b"1", delivery="transactional"))
+        stage.wait(1.0)
+
+        found = examine(stage.host("anna").disk.image(durable=True), "anna", with_log=True)
+        assert found.contradictions == []
+
+
 # The judge.
 
 GUID = bytes(16)
