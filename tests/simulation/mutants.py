@@ -695,6 +695,136 @@ MUTANTS = (
         "places.append(1)",
         "tests/unit/qmd/test_journals.py",
     ),
+    # One message to several queues: its copies, and the body that they share.
+    Mutant(
+        "all copies bear the number of the first",
+        "qmd/handover.py",
+        "[(routes[index], numbers[index]) for index in alike[1:]]",
+        "[(routes[index], numbers[0]) for index in alike[1:]]",
+    ),
+    Mutant(
+        "a copy does not say for whom it is",
+        "qmd/copies.py",
+        "                destination.wire,\n                self._queues,",
+        "                self._queues[:0],\n                self._queues,",
+    ),
+    Mutant(
+        "of a message to several queues the last is left out",
+        "qmd/handover.py",
+        "[(routes[index], numbers[index]) for index in alike[1:]]",
+        "[(routes[index], numbers[index]) for index in alike[1:-1]]",
+    ),
+    Mutant(
+        "a queue that is not transactional takes a transactional copy",
+        "qmd/handover.py",
+        "if index in copies.misfits:",
+        "if index in ():",
+    ),
+    Mutant(
+        "a body is shared where nobody takes it",
+        "qmd/handover.py",
+        "taken = len(numbers) - len(copies.misfits)",
+        "taken = len(numbers)",
+    ),
+    Mutant(
+        "a body goes with the first of its copies",
+        "storage/shared_parts.py",
+        'TABLES = ("message", "outgoing", "awaiting")',
+        'TABLES = ("message", "awaiting")',
+    ),
+    Mutant(
+        "a body stays when its last copy is gone",
+        "storage/shared_parts.py",
+        "    if named:\n        delete_unnamed",
+        "    if not named:\n        delete_unnamed",
+    ),
+    Mutant(
+        "a body is taken for another one",
+        "qmd/packets.py",
+        "part = self._known.get(part_id)",
+        "part = next(iter(self._known.values()), None)",
+    ),
+    Mutant(
+        "a copy counts as its head",
+        "qmd/packets.py",
+        "return len(self.head) + len(self.part.packet)",
+        "return len(self.head)",
+    ),
+    Mutant(
+        "a row of a copy says the wrong length of its body",
+        "qmd/packets.py",
+        "(packet.part.id, len(packet.part.packet))",
+        "(packet.part.id, len(packet.head))",
+    ),
+    Mutant(
+        "the row of a copy does not name its body",
+        "qmd/handover.py",
+        "            part=part_of(packet),\n",
+        "            part=None,\n",
+    ),
+    Mutant(
+        "copies are handed over before the commit",
+        "qmd/handover.py",
+        "kind[route] = [appended]",
+        "kind[route] = [appended]\n"
+        "                manager.outgoing.appended(route, kind.pop(route))",
+    ),
+    # Over another queue manager.
+    Mutant(
+        "a relay takes a message twice",
+        "qmd/relaying.py",
+        "if not held.add(transaction.sequence_number):",
+        "if not held.add(transaction.sequence_number) and False:",
+    ),
+    Mutant(
+        "a relay remembers what it has passed on",
+        "qmd/relaying.py",
+        "            held.discard(number)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a relay forgets with its process what it holds",
+        "qmd/relaying.py",
+        "self._hold(queue, source, sequence_id).add(number)",
+        "self._hold(queue, source, sequence_id)",
+    ),
+    Mutant(
+        "a relay acknowledges what it does not keep",
+        "qmd/relaying.py",
+        "self._append(queue, bytes(copy), message, connection.peer, left_s)",
+        "self._append(queue, bytes(copy), message, connection.peer, left_s) if hops else None",
+    ),
+    Mutant(
+        "a relay takes acknowledgments of others for its own",
+        "qmd/relaying.py",
+        "            if isinstance(destination, int):\n                return PrivateName",
+        "            if isinstance(destination, int):\n                return None\n"
+        "                return PrivateName",
+    ),
+    Mutant(
+        "the way back is not remembered",
+        "qmd/routing.py",
+        "        self._set(source, via, connection.host)\n",
+        "",
+    ),
+    Mutant(
+        "the way back is forgotten with the process",
+        "qmd/routing.py",
+        "lambda db: ways_back.remember(db, row)",
+        "lambda db: None",
+    ),
+    Mutant(
+        "where a route is given the straight way is tried as well",
+        "qmd/routing.py",
+        "                return self._links(rule.hops, link)\n        return itself",
+        "                return (*self._links(rule.hops, link), link)\n        return itself",
+    ),
+    Mutant(
+        "a route is for nobody",
+        "qmd/routing.py",
+        "else link.address is not None and pattern.has_host(link.address[0])",
+        "else False",
+    ),
 )
 
 
