@@ -1,0 +1,193 @@
+"""How long others wait while somebody attacks the daemon, beside how long they wait in quiet.
+
+    python -m benchmarks.bench_attack [--seconds S] [--rounds N] [--only WORD] [--json]
+
+A real daemon; two others who use it all the time: a queue manager that delivers recoverable
+messages one by one, each until it is acknowledged, and an application that sends one by one, each
+until it is on disk.  Quiet and each attack take turns, and the p99 of an attack is divided by that
+of the quiet turns beside it.  The attacks are those of tests/process/test_attacks.py, again and
+again.
+
+Attackers are processes of the lowest priority (nice 19): they would be on other computers.  What
+they take of this one all the same is shown by "a busy neighbour", who counts and attacks nobody.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.process import test_attacks as attacks
+from tests.process.control_client import ControlClient
+from tests.process.harness import Daemon, Hosts
+from tests.process.peer import RemoteQueueManager
+from tests.process.watch import SIDE
+
+Act = Callable[..., None]
+
+PAUSE_S = 0.002
+RATIO_MAX = 2.0
+_context = multiprocessing.get_context("forkserver")
+
+
+def count_on(port: int) -> None:
+    """Attack nobody."""
+    for _ in range(10_000_000):
+        pass
+
+
+def attacks_on(daemon: Daemon) -> dict[str, tuple[Act, tuple[object, ...]]]:
+    """By name: what is done again and again, and with what."""
+    port, path = daemon.port, daemon.folder / "qmd.sock"
+    few = 2_000
+    return {
+        "a busy neighbour": (count_on, (port,)),
+        "connections that never speak": (attacks.stay_silent, (port, few)),
+        "sessions that come and go": (attacks.connect_and_leave, (port, few)),
+        "senders of single bytes": (attacks.send_byte_by_byte, (port, 20)),
+        "giant packets that are announced": (attacks.announce_much, (port, 20, 300_000)),
+        "peers that never read": (attacks.never_read, (port, 4, 2)),
+        **{
+            f"a flood of {kind}": (attacks.flood, (port, kind, 1_000_000))
+            for kind in ("unknown queue", "order acks", "refused", "gaps", "duplicates")
+        },
+        "garbage on the control socket": (attacks.send_garbage, (path, 300)),
+        "requests whose answers nobody reads": (attacks.ask_and_never_read, (path, 20_000)),
+    }
+
+
+def _attack(act: Act, arguments: tuple[object, ...]) -> None:
+    os.nice(19)
+    os.close(2)  # what it complains about when it is thrown out
+    while True:
+        with contextlib.suppress(OSError, EOFError, AssertionError):
+            act(*arguments)
+
+
+@contextlib.contextmanager
+def attacked(act: Act, arguments: tuple[object, ...]) -> Iterator[None]:
+    process = _context.Process(target=_attack, args=(act, arguments), daemon=True)
+    process.start()
+    try:
+        time.sleep(0.5)  # until it has begun
+        yield
+    finally:
+        process.kill()
+        process.join()
+
+
+@dataclass(slots=True)
+class Waits:
+    """How long each thing took, in seconds."""
+
+    delivery_s: list[float] = field(default_factory=list)
+    sending_s: list[float] = field(default_factory=list)
+
+    def p99_ms(self) -> tuple[float, float]:
+        return _p99_ms(self.delivery_s), _p99_ms(self.sending_s)
+
+
+def _p99_ms(times_s: list[float]) -> float:
+    ordered = sorted(times_s)
+    return 1000 * ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+
+
+class Others:
+    """Who has to be served meanwhile."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._path = daemon.folder / "qmd.sock"
+        self._remote = RemoteQueueManager()
+        self._peer = self._remote.connect(daemon.port)
+        self._client = ControlClient(self._path)
+
+    def wait(self, seconds: float) -> Waits:
+        waits = Waits()
+        end = time.monotonic() + seconds
+        while (began := time.monotonic()) < end:
+            self._peer.send(self._remote.message(SIDE, bytes(100), recoverable=True), timeout_s=30)
+            self._peer.wait_stored(30)
+            between = time.monotonic()
+            self._client.done("send", [[f"private$\\{SIDE}", bytes(100)]])
+            waits.delivery_s.append(between - began)
+            waits.sending_s.append(time.monotonic() - between)
+            time.sleep(PAUSE_S)
+        return waits
+
+    def close(self) -> None:
+        self._client.close()
+        self._remote.close()
+
+
+def measure(
+    seconds: float, rounds: int, only: str, show: Callable[[str, dict[str, Any]], None]
+) -> dict[str, Any]:
+    """Of each attack: the ratios of its rounds, and what they are made of, in milliseconds."""
+    found: dict[str, Any] = {}
+    hosts = Hosts()
+    try:
+        daemon = hosts.daemon(start=True)
+        daemon.create(SIDE, "plain")
+        daemon.create("orders", transactional=True)
+        others = Others(daemon)
+        others.wait(1.0)
+        for name, (act, arguments) in attacks_on(daemon).items():
+            if only not in name:
+                continue
+            row = found[name] = {"delivery": [], "sending": [], "ms": []}
+            before = others.wait(seconds)
+            for _ in range(rounds):
+                with attacked(act, arguments):
+                    under = others.wait(seconds)
+                time.sleep(0.3)
+                daemon.empty()
+                after = others.wait(seconds)
+                quiet = Waits(
+                    before.delivery_s + after.delivery_s, before.sending_s + after.sending_s
+                )
+                before = after
+                for kind, calm, now in zip(
+                    ("delivery", "sending"), quiet.p99_ms(), under.p99_ms(), strict=True
+                ):
+                    row[kind].append(now / calm)
+                    row["ms"].append((kind, round(calm, 2), round(now, 2)))
+            show(name, row)
+        others.close()
+        return found
+    finally:
+        hosts.close()
+
+
+def _show(name: str, row: dict[str, Any]) -> None:
+    medians = [statistics.median(row[kind]) for kind in ("delivery", "sending")]
+    figures = ", ".join(f"{kind} {calm} -> {now}" for kind, calm, now in row["ms"][:2])
+    over = "  more than twice" if max(medians) > RATIO_MAX else ""
+    print(f"{name:36} {medians[0]:9.2f} {medians[1]:9.2f}   {figures}{over}", flush=True)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_attack")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each turn")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", help="attacks with this in their name")
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args(arguments)
+    if chosen.json:
+        print(json.dumps(measure(chosen.seconds, chosen.rounds, chosen.only, lambda *_: None)))
+        return 0
+    print(f"{'p99 under attack / in quiet':36} {'delivery':>9} {'sending':>9}   quiet -> now, ms")
+    measure(chosen.seconds, chosen.rounds, chosen.only, _show)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
