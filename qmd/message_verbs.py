@@ -67,11 +67,15 @@ def _take(connection: ControlConnection, request: frames.Take) -> None:
 def _take_chosen(connection: ControlConnection, request: frames.TakeChosen) -> None:
     queue = connection.manager.routes.find_queue(request.queue)
     connection.manager.picking.check_share(queue, connection)
-    reader = connection.reader
-    if request.transaction:
-        reader = connection.manager.transactions.reader(request.transaction, connection)
     limit, wait_s = checked.limit(request.limit), checked.wait_s(request.wait_s)
-    work = connection.manager.picking.take(reader, queue, request.choice, limit, wait_s)
+    if request.transaction:
+        work = connection.manager.transactions.take_chosen(
+            request.transaction, connection, queue, request.choice, limit, wait_s
+        )
+    else:
+        work = connection.manager.picking.take(
+            connection.reader, queue, request.choice, limit, wait_s
+        )
     connection.look(request.number, work)
 
 
@@ -114,6 +118,7 @@ def _remove(connection: ControlConnection, request: frames.Remove) -> None:
 
 
 def _reject(connection: ControlConnection, request: frames.Reject) -> None:
+    connection.manager.transactions.refuse_sealed(request.token, connection.serial)
     queue = connection.manager.routes.find_queue(request.queue)
     connection.manager.reading.check_can_be_told(connection.reader, queue, request.lookup_ids)
     connection.manager.reading.reject(
@@ -229,7 +234,12 @@ def _commit(connection: ControlConnection, request: frames.Commit) -> None:
 
 def _abort(connection: ControlConnection, request: frames.Abort) -> None:
     count = connection.manager.transactions.abort(request.transaction, connection, request.reason)
-    connection.done(request.number, count)
+    done = partial(connection.done, request.number, count)
+    if count:
+        # Whoever hears of it may look at once, and has to find the abort counted.
+        connection.manager.storage.batch.when_durable(done)
+    else:
+        done()
 
 
 def _enlist(connection: ControlConnection, request: frames.Enlist) -> None:

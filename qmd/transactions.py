@@ -18,16 +18,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
 from qmd.copies import Copies, Several
 from qmd.directory.resolving import MustAsk
-from qmd.frames import AUTOMATIC, TRANSACTIONAL, NewMessage, StoredMessage
+from qmd.frames import AUTOMATIC, TRANSACTIONAL, Choice, NewMessage, StoredMessage
 from qmd.local_queue import LocalQueue, Reader
 from qmd.refusal import Refusal
 
@@ -61,6 +61,7 @@ class Transaction:
     moves: dict[tuple[LocalQueue, int], LocalQueue] = field(default_factory=dict)
     rejections: dict[tuple[LocalQueue, int], str] = field(default_factory=dict)
     is_committing: bool = False
+    choosing: int = 0  # requests for messages that are meant, and not answered yet
 
     def __post_init__(self) -> None:
         self.reader.who = f"transaction {self.id.hex()}"
@@ -173,6 +174,30 @@ class Transactions:
             answer(messages)
 
         self._manager.reading.take(transaction.reader, queue, limit, wait_s, taken)
+
+    def take_chosen(
+        self,
+        transaction_id: bytes,
+        owner: Hashable,
+        queue: LocalQueue,
+        choice: Choice,
+        limit: int,
+        wait_s: float,
+    ) -> Coroutine[Any, Any, list[StoredMessage]]:
+        """The same wherever they stand in the queue.  Raises Refusal."""
+        transaction = self._find(transaction_id, owner)
+
+        async def take() -> list[StoredMessage]:
+            transaction.choosing += 1
+            try:
+                return await self._manager.picking.take(
+                    transaction.reader, queue, choice, limit, wait_s
+                )
+            finally:
+                transaction.choosing -= 1
+                transaction.used_at = self._manager.loop.time()
+
+        return take()
 
     async def settle(
         self,
@@ -400,12 +425,13 @@ class Transactions:
             return
         self._abort(
             transaction,
-            f"it was idle for {idle_s:.0f} s, longer than its limit of {transaction.idle_s:.0f} s"
+            f"it was idle for {_seconds(idle_s)}, longer than its limit of"
+            f" {_seconds(transaction.idle_s)}"
             " ([transactions] idle)",
         )
 
     def _is_waiting(self, transaction: Transaction) -> bool:
-        return self._manager.reading.is_waiting(transaction.reader)
+        return transaction.choosing > 0 or self._manager.reading.is_waiting(transaction.reader)
 
 
 def _by_queues(chosen: dict[tuple[LocalQueue, int], T]) -> dict[tuple[LocalQueue, T], list[int]]:
@@ -414,6 +440,10 @@ def _by_queues(chosen: dict[tuple[LocalQueue, int], T]) -> dict[tuple[LocalQueue
     for (queue, lookup_id), what in sorted(chosen.items(), key=lambda each: each[0][1]):
         found.setdefault((queue, what), []).append(lookup_id)
     return found
+
+
+def _seconds(duration_s: float) -> str:
+    return f"{round(duration_s, 2):g} s"
 
 
 def _tell(done: asyncio.Future[list[object]], ids: list[object]) -> None:

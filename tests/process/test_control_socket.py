@@ -161,6 +161,23 @@ def test_a_message_goes_back_only_from_the_connection_that_took_it(
     assert client.done("show_queue", PLAIN)["messages"] == 0
 
 
+@pytest.mark.parametrize(("verb", "rest"), [("remove", []), ("reject", ["damaged"])])
+def test_what_somebody_was_told_is_not_done_is_not_done_later(
+    daemon: Daemon, client: ControlClient, verb: str, rest: list[str]
+):
+    """A request can still wait in a connection of which its client has seen the end."""
+    token = bytes(range(16))
+    client.done("send", [new_message()])
+    ((lookup_id, *_),) = client.done("take", PLAIN)
+
+    with ControlClient(daemon.folder / "qmd.sock") as later:
+        assert later.done("outcome", token + verb.encode()) is None
+        late = client.ask(verb, PLAIN, [lookup_id], *rest, token + verb.encode())
+
+    assert late[2] == "transaction_aborted"
+    client.done("remove", PLAIN, [lookup_id])
+
+
 def test_a_message_that_is_named_twice_is_removed_once(daemon: Daemon, client: ControlClient):
     client.done("send", [new_message(), new_message()])
     first, second = (message[0] for message in client.done("take", PLAIN, 2))

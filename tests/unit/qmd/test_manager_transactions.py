@@ -6,7 +6,7 @@ import os
 import pytest
 
 from protocol import parse_user_message
-from qmd.frames import EXPRESS, NO_WAIT, RECOVERABLE, NewMessage, StoredMessage
+from qmd.frames import EXPRESS, NO_WAIT, RECOVERABLE, Choice, NewMessage, StoredMessage
 from qmd.refusal import Refusal
 from tests.unit.qmd.managers import Host, Hosts, bodies, hosted, listening, until
 
@@ -181,6 +181,23 @@ async def test_one_that_waits_for_a_message_is_not_idle(hosts: Hosts) -> None:
     await a.send("orders", b"at last")
     assert bodies(await taking) == [b"at last"]
     await application.committing(transaction)
+
+
+@hosted
+async def test_one_that_waits_for_a_certain_message_is_not_idle_either(hosts: Hosts) -> None:
+    a = await hosts.start()
+    application = await orders(a)
+    transaction = application.begin(idle_s=0.05)
+    waiting = a.transactions.take_chosen(
+        transaction, application, a.queue("orders"), Choice(label="urgent"), 1, -1.0
+    )
+    taking = asyncio.ensure_future(waiting)
+    await asyncio.sleep(0.2)
+    await a.send("orders", b"not this one")
+    await a.send("orders", b"at last", label="urgent")
+    assert bodies(await taking) == [b"at last"]
+    await application.committing(transaction)
+    assert bodies(await a.peek("orders")) == [b"not this one"]
 
 
 @hosted
