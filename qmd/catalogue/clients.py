@@ -226,4 +226,13 @@ ENTRIES = (
         "Give text as UTF-8, and bytes that are no text as a body: --file, --body-base64.",
         "bad_request",
     ),
+    Entry(
+        4029,
+        "transaction_over",
+        "The transaction has ended, or was not begun.",
+        "It was committed or aborted before; or a `with qm.transaction()` is missing.",
+        "Begin another one.",
+        "",
+        "MQ_ERROR_TRANSACTION_SEQUENCE",
+    ),
 )

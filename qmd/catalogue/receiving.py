@@ -214,4 +214,13 @@ ENTRIES = (
         "bad_request",
         "MQ_ERROR_TRANSACTION_SEQUENCE",
     ),
+    Entry(
+        1524,
+        "bad_deduplication_id",
+        "The deduplication id of a message is too long.",
+        "It has more than 64 bytes.",
+        "Take a digest of it: SHA-256 has 32.",
+        "bad_request",
+        "MQ_ERROR_INVALID_PARAMETER",
+    ),
 )

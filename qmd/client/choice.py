@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from qmd.client.understood import understood
 from qmd.frames import Choice
 
 
@@ -24,19 +25,19 @@ def chosen(
 
     `ids`: message ids as text; `correlation_ids`: ids of the messages that they are about.  Of
     `label`, `reason` and `destination` a part will do, in any case of its letters; `message_class`
-    is spelled as `Message.message_class`.  Times need a time
-    zone.  Raises InvalidName for an id that is none.
+    is spelled as `Message.message_class`.  Times need a time zone.  Raises BadName for an id that
+    is none.
     """
     from protocol.identifiers import parse_correlation  # pulls in the codec: not at import
 
     return Choice(
         list(lookup_ids),
-        [parse_correlation(each) for each in ids],
+        [understood(parse_correlation, each, "message id") for each in ids],
         label,
         reason,
         message_class,
         destination,
         None if arrived_before is None else int(arrived_before.timestamp() * 1000),
         None if arrived_after is None else int(arrived_after.timestamp() * 1000),
-        [parse_correlation(each) for each in correlation_ids],
+        [understood(parse_correlation, each, "message id") for each in correlation_ids],
     )

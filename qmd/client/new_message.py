@@ -6,6 +6,7 @@ import enum
 from typing import Literal, TypedDict, Unpack
 
 from qmd import frames
+from qmd.client.understood import understood
 
 DeliveryName = Literal["automatic", "express", "recoverable", "transactional"]
 
@@ -88,10 +89,12 @@ def new_message(
 ) -> frames.NewMessage:
     """A message for `send_many`; see `Properties`.  Text is sent as UTF-8.
 
-    Raises TypeError for a body that is neither text nor bytes, ValueError for a delivery that does
-    not exist, and InvalidName for a correlation id, body type, sender id or connector type that
+    Raises ValueError for a delivery that does not exist, TypeError for a body that is neither
+    bytes nor text, and BadName for a correlation id, body type, sender id or connector type that
     is none.
     """
+    if isinstance(body, int):
+        raise TypeError(f"the body is {body!r}; it must be bytes or text")  # bytes(5) are five
     if delivery not in _DELIVERIES:
         raise ValueError(f"delivery is {delivery!r}; it must be one of {', '.join(_DELIVERIES)}")
     return frames.NewMessage(
@@ -114,7 +117,7 @@ def _body_type(given: int | str) -> int:
         return given
     from protocol.body_type import parse_body_type
 
-    return parse_body_type(given)
+    return understood(parse_body_type, given, "body type")
 
 
 def _sender_id(given: str | bytes) -> bytes:
@@ -122,7 +125,7 @@ def _sender_id(given: str | bytes) -> bytes:
         return given or b""
     from protocol.security_id import parse_security_id
 
-    return parse_security_id(given)
+    return understood(parse_security_id, given, "security identifier")
 
 
 def _guid(given: str | bytes) -> bytes:
@@ -130,7 +133,7 @@ def _guid(given: str | bytes) -> bytes:
         return given or b""
     from protocol.identifiers import guid_bytes
 
-    return guid_bytes(given)
+    return understood(guid_bytes, given, "GUID")
 
 
 def _correlation_bytes(correlation: str | bytes) -> bytes:
@@ -140,4 +143,4 @@ def _correlation_bytes(correlation: str | bytes) -> bytes:
         return b""
     from protocol.identifiers import parse_correlation  # pulls in the codec: not at import
 
-    return parse_correlation(correlation)
+    return understood(parse_correlation, correlation, "message id")

@@ -20,7 +20,7 @@ from qmd.client.address import Address, address_of
 from qmd.client.caller import Caller
 from qmd.client.choice import chosen
 from qmd.client.directory import Directory
-from qmd.client.errors import NotHandedOver
+from qmd.client.errors import BadRequest, NotHandedOver
 from qmd.client.message import Message
 from qmd.client.new_message import Properties, new_message
 from qmd.client.pipeline import Pipeline
@@ -196,6 +196,13 @@ class QueueManager:
         repeats it meanwhile gets the id of the message that was sent then.
         """
         token = deduplication_id.encode() if isinstance(deduplication_id, str) else deduplication_id
+        if len(token) > frames.TOKEN_BYTES_MAX:
+            raise BadRequest(
+                f"a deduplication id has at most {frames.TOKEN_BYTES_MAX} bytes; this one has"
+                f" {len(token)}",
+                "take a digest of it",
+                code="bad_deduplication_id",
+            )
         message = new_message(destination, body, **properties)
         # Done twice it is done once: it may be repeated like a question.
         ids = await self._caller.ask(frames.Send, [message], token, b"", True)
