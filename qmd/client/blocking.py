@@ -5,161 +5,34 @@
         for message in qm.receive_each("replies", timeout_s=5):
             ...
 
-One wrapper does all of it: every coroutine of `QueueManager` (and of what it
-returns: `Sender`, `Taken`, `Transaction`) is run in an event loop of its own, in a thread of its
-own, and waited for.  It may be used by several threads.
+One wrapper does all of it, `facing.py`; there is no second copy of anything.  For type checkers
+`blocking.pyi` says what it makes of each signature: it is written by
+`python -m tests.unit.client.blocking_types`, and a test sees that it was.
 """
 
-from __future__ import annotations
+from qmd.client import directory, pipeline, queue, queue_manager, receiver, sender, transaction
+from qmd.client.facing import Blocking, LoopThread, connect, face_of, facing
 
-import asyncio
-import concurrent.futures
-import functools
-import inspect
-import os
-import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from typing import Any, TypeVar
+QueueManager = face_of(queue_manager.QueueManager)
+Transaction = face_of(transaction.Transaction)
+Sender = face_of(sender.Sender)
+Taken = face_of(receiver.Taken)
+Queue = face_of(queue.Queue)
+Cursor = face_of(queue.Cursor)
+Directory = face_of(directory.Directory)
+Pipeline = face_of(pipeline.Pipeline)
 
-from qmd.client.directory import Directory
-from qmd.client.pipeline import Pipeline
-from qmd.client.queue import Cursor, Queue
-from qmd.client.queue_manager import RECONNECT_S, QueueManager
-from qmd.client.queue_manager import connect as connect_async
-from qmd.client.receiver import Taken
-from qmd.client.sender import Sender
-from qmd.client.transaction import Transaction
-
-T = TypeVar("T")
-
-
-def connect(
-    path: str | os.PathLike[str],
-    *,
-    reconnect_s: float = RECONNECT_S,
-    token_file: str | os.PathLike[str] | None = None,
-    ca_file: str | os.PathLike[str] | None = None,
-    client_certificate: str | os.PathLike[str] | None = None,
-    client_key: str | os.PathLike[str] | None = None,
-) -> Blocking:
-    """`with connect(...) as qm`: a `QueueManager` whose methods wait for their result."""
-    queue_manager = connect_async(
-        path,
-        reconnect_s=reconnect_s,
-        token_file=token_file,
-        ca_file=ca_file,
-        client_certificate=client_certificate,
-        client_key=client_key,
-    )
-    return facing(queue_manager)
-
-
-def facing(queue_manager: QueueManager) -> Blocking:
-    """The same of a client that is not connected yet."""
-    return Blocking(queue_manager, LoopThread(), owns_loop=True)
-
-
-class LoopThread:
-    """An event loop in a thread, from `start` to `stop`."""
-
-    def start(self) -> None:
-        started: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._main(started)), name="qmd-client", daemon=True
-        )
-        self._thread.start()
-        started.result()
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for `work`; an interrupt of the waiting thread cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def follow(self, future: asyncio.Future[T]) -> concurrent.futures.Future[T]:
-        async def wait() -> T:
-            return await future
-
-        return asyncio.run_coroutine_threadsafe(wait(), self._loop)
-
-    async def _main(self, started: concurrent.futures.Future[None]) -> None:
-        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        started.set_result(None)
-        await self._stopping.wait()
-
-
-class Blocking:
-    """Stands before `target`: its attributes, with the waiting done inside."""
-
-    def __init__(self, target: Any, loop: LoopThread, *, owns_loop: bool = False) -> None:
-        self._target = target
-        self._loop = loop
-        self._owns_loop = owns_loop
-
-    def __getattr__(self, name: str) -> Any:
-        attribute = getattr(self._target, name)
-        if isinstance(attribute, Pipeline | Directory):
-            return Blocking(attribute, self._loop)
-        if not callable(attribute):
-            return attribute
-
-        @functools.wraps(attribute)
-        def call(*arguments: Any, **named: Any) -> Any:
-            async def in_the_loop() -> Any:
-                result = attribute(*arguments, **named)
-                return await result if inspect.isawaitable(result) else result
-
-            return self._face(self._loop.run(in_the_loop()))
-
-        return call
-
-    def __len__(self) -> int:
-        return len(self._target)
-
-    def __enter__(self) -> Blocking:
-        if self._owns_loop:
-            self._loop.start()
-        try:
-            self._loop.run(self._target.__aenter__())
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    def __exit__(self, *exc_info: Any) -> None:
-        try:
-            self._loop.run(self._target.__aexit__(*exc_info))
-        finally:
-            self._end()
-
-    def _end(self) -> None:
-        if self._owns_loop:
-            self._loop.stop()
-
-    def _face(self, result: Any) -> Any:
-        if isinstance(result, Sender | Taken | Transaction | Queue | Cursor):
-            return Blocking(result, self._loop)
-        if isinstance(result, AsyncIterator):
-            return self._iterate(result)
-        if isinstance(result, asyncio.Future):
-            return self._loop.follow(result)
-        return result
-
-    def _iterate(self, items: Any) -> Iterator[Any]:
-        end = object()
-
-        async def step() -> Any:
-            return await anext(items, end)
-
-        try:
-            while (item := self._loop.run(step())) is not end:
-                yield item
-        finally:
-            self._loop.run(items.aclose())
+__all__ = [
+    "Blocking",
+    "Cursor",
+    "Directory",
+    "LoopThread",
+    "Pipeline",
+    "Queue",
+    "QueueManager",
+    "Sender",
+    "Taken",
+    "Transaction",
+    "connect",
+    "facing",
+]

@@ -71,7 +71,7 @@ class Transaction:
         self._is_over = False
         self._was_cancelled = False  # a request, whose answer nobody has seen
         self._outer: Token[Transaction | None] | None = None
-        self.id = os.urandom(16)
+        self.id: bytes = os.urandom(16)
         #: Ids of what was sent, once it is committed.
         self.sent: list[str] = []
 
@@ -220,7 +220,11 @@ class Transaction:
 
     def _check(self) -> None:
         if self._is_over or self._connection is None:
-            raise ClientError("the transaction has ended, or was not begun", "begin another one")
+            raise ClientError(
+                "the transaction has ended, or was not begun",
+                "begin another one",
+                code="transaction_over",
+            )
 
     async def _ask(self, verb: Any, *arguments: object) -> Any:
         self._check()
