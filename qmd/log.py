@@ -7,6 +7,7 @@ by its length.  A line that cannot be written is dropped, for a full log must no
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections import Counter
 from collections.abc import Sized
@@ -41,6 +42,7 @@ def set_up_logging(level: str, format: str, stream: BinaryIO | None = None) -> N
     )
     structlog.configure(
         processors=[
+            structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
             _hide_contents,
@@ -53,6 +55,18 @@ def set_up_logging(level: str, format: str, stream: BinaryIO | None = None) -> N
         logger_factory=lambda *_: _LineWriter(target),
         cache_logger_on_first_use=True,
     )
+
+
+def forward_standard_logging() -> None:
+    """What libraries write with `logging` becomes lines like ours, of their logger's name."""
+    logging.basicConfig(level=logging.INFO, handlers=[_Forward()])
+
+
+class _Forward(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        structlog.get_logger().log(
+            record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info
+        )
 
 
 class _LineWriter:

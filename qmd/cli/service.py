@@ -62,10 +62,11 @@ def run(
     """
     import asyncio
 
-    from qmd.log import set_up_logging
+    from qmd.log import forward_standard_logging, set_up_logging
     from qmd.service.contract import ServiceError
 
     set_up_logging("info", log_format)
+    forward_standard_logging()
     try:
         kind = _find(target)
         if concurrency is not None:

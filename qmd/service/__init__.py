@@ -11,12 +11,20 @@ calls are posted or cancelled; the delivery from host to host; and the playback'
 call leaves the queue and everything that its operation sends becomes so.  docs/services.md.
 """
 
-from qmd.service.contract import Operation, Service, ServiceError, operation, service
+from qmd.service.contract import (
+    FunctionService,
+    Operation,
+    Service,
+    ServiceError,
+    operation,
+    service,
+)
 from qmd.service.playback import Call, Player, current_call
 from qmd.service.proxy import proxy
 
 __all__ = [
     "Call",
+    "FunctionService",
     "Operation",
     "Player",
     "Service",

@@ -10,9 +10,21 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar, get_args, overload
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    get_args,
+    overload,
+)
 
 import msgspec
 
@@ -25,6 +37,32 @@ Encoding = Literal["json", "msgpack"]
 LABEL_CHARACTERS_MAX = 249  # the name of an operation travels as the label of its message
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+P = ParamSpec("P")
+
+
+class _QueueSettings(TypedDict, total=False):
+    exactly_once: bool
+    durable: bool
+    concurrency: int
+    ordered: bool
+    receive_retries: int
+    retry_cycles: int
+    retry_delay_s: float
+    poison: Poison
+    encoding: Encoding
+
+
+class Settings(_QueueSettings, total=False):
+    """What a class can say of itself; see `Service`."""
+
+    queue: str
+
+
+class FunctionSettings(_QueueSettings, total=False):
+    """What a function can, which is a service of one operation; see `operation`."""
+
+    playback: Playback
+    takes_everything: bool
 
 
 class ServiceError(Exception):
@@ -60,9 +98,14 @@ class Operation:
                 raise TypeError(f"{self.name} was given {name!r} twice, or does not take it")
             values[name] = value
         arguments = self.arguments(**values)
-        if encoding == "json":
-            return msgspec.json.encode(arguments)
-        return msgspec.msgpack.encode(arguments)
+        write = msgspec.json.encode if encoding == "json" else msgspec.msgpack.encode
+        body = write(arguments)
+        try:
+            # Better the caller hears of it than somebody who finds poison far away.
+            self.decode(encoding, body)
+        except msgspec.ValidationError as error:
+            raise TypeError(f"{self.name} does not take these arguments: {error}") from error
+        return body
 
     def decode(self, encoding: Encoding, body: bytes) -> dict[str, Any]:
         """The arguments by name.  Raises msgspec.DecodeError for what is no call of this one."""
@@ -138,7 +181,7 @@ class Service:
     encoding: ClassVar[Encoding] = "json"
     operations: ClassVar[dict[str, Operation]] = {}
 
-    def __init_subclass__(cls, **settings: Any) -> None:
+    def __init_subclass__(cls, **settings: Unpack[Settings]) -> None:
         super().__init_subclass__()
         for name, value in settings.items():
             if name.startswith("_") or name == "operations" or name not in Service.__dict__:
@@ -157,39 +200,6 @@ class Service:
 
     async def stopping(self) -> None:
         """Called after the last one."""
-
-
-def service(queue: str = "", **settings: Any) -> Callable[[Callable[..., Any]], type[Service]]:
-    """A service of one operation: the decorated coroutine function, by its own name.
-
-        @service("orders", concurrency=4)
-        async def place(article: str, count: int) -> None: ...
-
-    `settings` are those of `Service`, and `playback` and `takes_everything` those of `operation`.
-    """
-    marks = {key: settings.pop(key) for key in ("playback", "takes_everything") if key in settings}
-
-    def make(function: Callable[..., Any]) -> type[Service]:
-        if not inspect.iscoroutinefunction(function):
-            raise ServiceError(f"{function.__name__} is no coroutine function: write `async def`")
-
-        @functools.wraps(function)
-        async def method(self: Service, *given: Any, **named: Any) -> None:
-            await function(*given, **named)
-
-        plain = inspect.signature(function)
-        first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        method.__signature__ = plain.replace(  # type: ignore[attr-defined]
-            parameters=[first, *plain.parameters.values()]
-        )
-        name = function.__name__
-        body = {name: operation(**marks)(method), "__doc__": function.__doc__}
-        body["__module__"] = function.__module__
-        return types.new_class(
-            name, (Service,), {"queue": queue, **settings}, lambda namespace: namespace.update(body)
-        )
-
-    return make
 
 
 def _operations(service: type[Service]) -> typing.Iterator[tuple[str, Operation]]:
@@ -283,3 +293,54 @@ def check_against_queue(service: type[Service], queue: dict[str, Any]) -> None:
             f"{name}: queue {where} is transactional, and calls that are posted with"
             " exactly_once=False would not be let in: leave exactly_once=True"
         )
+
+
+class FunctionService(Service, Generic[P]):
+    """What `service` makes of a function: to call it is to call its one operation."""
+
+    async def __call__(self, *given: P.args, **named: P.kwargs) -> None:
+        (name,) = self.operations
+        await getattr(self, name)(*given, **named)
+
+
+def service(
+    queue: str = "", **settings: Unpack[FunctionSettings]
+) -> Callable[[Callable[P, Coroutine[Any, Any, None]]], type[FunctionService[P]]]:
+    """A service of one operation: the decorated coroutine function, by its own name.
+
+        @service("orders", concurrency=4)
+        async def place(article: str, count: int) -> None: ...
+
+        await proxy(place, qm)("screws", 10)
+
+    `settings` are those of `Service`, and `playback` and `takes_everything` those of `operation`.
+    """
+    of_service = cast(dict[str, Any], dict(settings))
+    marks = {
+        key: of_service.pop(key) for key in ("playback", "takes_everything") if key in of_service
+    }
+
+    def make(function: Callable[P, Coroutine[Any, Any, None]]) -> type[FunctionService[P]]:
+        if not inspect.iscoroutinefunction(function):
+            raise ServiceError(f"{function.__name__} is no coroutine function: write `async def`")
+
+        @functools.wraps(function)
+        async def method(self: Service, *given: Any, **named: Any) -> None:
+            await function(*given, **named)
+
+        plain = inspect.signature(function)
+        first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        method.__signature__ = plain.replace(  # type: ignore[attr-defined]
+            parameters=[first, *plain.parameters.values()]
+        )
+        name = function.__name__
+        body = {name: operation(**marks)(method), "__doc__": function.__doc__}
+        body["__module__"] = function.__module__
+        return types.new_class(
+            name,
+            (FunctionService,),
+            {"queue": queue, **of_service},
+            lambda namespace: namespace.update(body),
+        )
+
+    return make

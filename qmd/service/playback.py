@@ -134,7 +134,7 @@ class Player:
         await self._check()
         await self._service.started()
         log.info(
-            "service_started", service=type(self._service).__name__, queue=self._queue,
+            "service_started", service=self.name, queue=self._queue,
             concurrency=self._service.concurrency,
         )  # fmt: skip
         tasks = [asyncio.create_task(self._work()) for _ in range(self._service.concurrency)]
@@ -158,13 +158,15 @@ class Player:
                 raise result
 
     async def _check(self) -> None:
+        if not self._queue:
+            raise ServiceError(f"{self.name} names no queue: say which, or run it with --queue")
         facts = await self._qm.show_queue(self._queue)
         self._is_system = bool(facts.get("system"))
         if not self._is_system:
             check_against_queue(type(self._service), facts)
         elif self._service.poison not in ("drop", "fault"):
             raise ServiceError(
-                f"{type(self._service).__name__}: {facts['name']} belongs to the queue manager and"
+                f"{self.name}: {facts['name']} belongs to the queue manager and"
                 ' has no subqueues: its poison must be "drop" or "fault"'
             )
 
@@ -245,6 +247,10 @@ class Player:
         method = getattr(self._service, operation.name)
         began = asyncio.get_running_loop().time()
         token = _current.set(call)
+        # Whatever the operation itself writes to the log bears them too.
+        bound = structlog.contextvars.bind_contextvars(
+            message_id=call.message.id, operation=operation.name
+        )
         try:
             if operation.playback == "ignore":
                 with no_transaction():
@@ -252,6 +258,7 @@ class Player:
             else:
                 await _called(method, operation, arguments, call.message)
         finally:
+            structlog.contextvars.reset_contextvars(**bound)
             _current.reset(token)
             spent_s = asyncio.get_running_loop().time() - began
             self.counts.busy_s += spent_s

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from qmd.client import QueueManager, current_transaction
-from qmd.service.contract import Operation, Service
+from qmd.service.contract import FunctionService, Operation, Service, ServiceError
 
 EXTENSION = b"qmd-call 1 "  # and the encoding: tells a call from other messages
 
@@ -24,8 +24,12 @@ def proxy(service: type[Offered], qm: QueueManager, queue: str = "", **propertie
     Each of its operations takes the same arguments, and returns the id of the message when the
     call is on disk here; within `async with qm.transaction()` when the transaction has taken it.
     `properties` are given to every message, as `time_to_be_received_s=60`.
+    Of a function (see `service`) it is called itself.  Raises ServiceError where no queue is named.
     """
-    return cast(Offered, _Proxy(service, qm, queue or service.queue, properties))
+    queue = queue or service.queue
+    if not queue:
+        raise ServiceError(f"{service.__name__} names no queue: give one to its proxy")
+    return cast(Offered, _Proxy(service, qm, queue, properties))
 
 
 class _Proxy:
@@ -36,6 +40,13 @@ class _Proxy:
         self._qm = qm
         self._queue = queue
         self._properties: dict[str, Any] = properties
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Of a function, the function."""
+        if not issubclass(self._service, FunctionService):
+            raise TypeError(f"{self._service.__name__} is no function: call one of its operations")
+        (name,) = self._service.operations
+        return getattr(self, name)(*arguments, **named)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         operation = self._service.operations.get(name)

@@ -6,6 +6,9 @@ What an operation is told to do is in its arguments; what it has seen goes to th
 from __future__ import annotations
 
 import asyncio
+import logging
+
+import structlog
 
 from qmd.client import Message
 from qmd.service import Service, current_call, operation, proxy, service
@@ -81,4 +84,6 @@ class Undertaker(Service, queue=r"DIRECT=OS:.\SYSTEM$;DEADXACT", poison="fault")
 async def greet(name: str) -> None:
     call = current_call()
     assert call.transaction is not None
+    logging.getLogger("greeting").info("greeted")
+    structlog.get_logger().info("was_polite", to=name)
     await call.transaction.send("seen", f"hello {name}")

@@ -328,6 +328,10 @@ def test_a_proxy_has_the_operations_of_its_service_and_no_others(daemon: Daemon)
             proxy(Shop, qm).nothing()  # type: ignore[attr-defined]
         with pytest.raises(TypeError):
             await proxy(Shop, qm).order("1", 2, 3, 4)  # type: ignore[call-arg, arg-type]
+        with pytest.raises(TypeError, match="Expected `int`"):
+            await proxy(Shop, qm).order("one")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="is no function"):
+            proxy(Shop, qm)()  # type: ignore[operator]
 
     with_client(daemon, post)
     assert issubclass(ServiceError, Exception)
@@ -335,9 +339,21 @@ def test_a_proxy_has_the_operations_of_its_service_and_no_others(daemon: Daemon)
 
 
 def test_a_function_can_be_called_through_a_queue(daemon: Daemon, services: Services):
-    with_client(daemon, lambda qm: proxy(greet, qm).greet("world"))  # type: ignore[attr-defined]
+    with_client(daemon, lambda qm: proxy(greet, qm)("world"))
     services.start("greet")
     assert seen(daemon, 1) == ["hello world"]
+
+
+def test_what_an_operation_writes_to_the_log_bears_the_id_of_its_message(
+    daemon: Daemon, services: Services
+):
+    with_client(daemon, lambda qm: proxy(greet, qm)("world"))
+    (message,) = daemon.peek("shop")
+    services.start("greet")
+    seen(daemon, 1)
+    for event in ("greeted", "was_polite"):  # with `logging`, and with structlog
+        (line,) = services.until(lambda event=event: services.lines(event), event)
+        assert (line["message_id"], line["operation"]) == (message["id"], "greet")
 
 
 def test_a_delivery_that_is_cut_leaves_the_call_in_the_outgoing_queue(

@@ -52,7 +52,14 @@ def test_what_is_no_call_is_not_taken_for_one(body: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("given", "named"),
-    [((), {}), ((1, 2, 3), {}), ((), {"count": 1}), ((Order("x"),), {"order": Order("y")})],
+    [
+        ((), {}),
+        ((1, 2, 3), {}),
+        ((), {"count": 1}),
+        ((Order("x"),), {"order": Order("y")}),
+        (("x",), {}),
+        ((Order("x"), "urgent"), {}),
+    ],
 )
 def test_a_call_that_the_method_would_not_take_is_refused_at_once(given: Any, named: Any) -> None:
     with pytest.raises(TypeError):
