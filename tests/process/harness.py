@@ -420,8 +420,12 @@ class Proxy:
 
     def __init__(self, target_port: int) -> None:
         self._target_port = target_port
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=16)
-        self.port: int = self._listener.getsockname()[1]
+        listener = socket.create_server(("127.0.0.1", 0), backlog=16)
+        self.port: int = listener.getsockname()[1]
+        self._begin(listener)
+
+    def _begin(self, listener: socket.socket) -> None:
+        self._listener = listener
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
         self.connections = 0
@@ -474,7 +478,7 @@ class Proxy:
                 return
             self.connections += 1
             try:
-                far = socket.create_connection(("127.0.0.1", self._target_port), 5)
+                far = self._reach()
             except OSError:
                 near.close()
                 continue
@@ -482,6 +486,9 @@ class Proxy:
             with self._lock:
                 self._sockets |= {near, far}
             self._start(lambda near=near, far=far: self._pair(near, far))
+
+    def _reach(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self._target_port), 5)
 
     def _pair(self, near: socket.socket, far: socket.socket) -> None:
         back = threading.Thread(target=self._pump, args=(far, near), daemon=True)
@@ -503,3 +510,24 @@ class Proxy:
         for sock in (source, target):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
+
+
+class ControlProxy(Proxy):
+    """The same between an application and its daemon: `path` is a control socket as well."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "cut.sock"
+        self._target = folder / "qmd.sock"
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(self.path))
+        listener.listen(16)
+        self._begin(listener)
+
+    def _reach(self) -> socket.socket:
+        far = socket.socket(socket.AF_UNIX)
+        try:
+            far.connect(str(self._target))
+        except OSError:
+            far.close()
+            raise
+        return far

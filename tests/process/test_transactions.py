@@ -7,17 +7,17 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from tests.process.harness import ROOT, Daemon, Hosts, body
+from tests.process.harness import ROOT, ControlProxy, Daemon, Hosts, body
 from tests.process.test_two_daemons import QUICK, direct, texts, wait_count
 
 COUNT = 300
 
 
-def start_worker(daemon: Daemon, *destinations: str) -> subprocess.Popen[bytes]:
-    socket = daemon.folder / "qmd.sock"
+def start_worker(socket: Path, *destinations: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "tests.process.transaction_worker", str(socket), *destinations],
         cwd=ROOT,
@@ -28,7 +28,9 @@ def bodies(daemon: Daemon, queue: str) -> list[bytes]:
     return [body(message) for message in daemon.peek(queue)]
 
 
-@pytest.mark.parametrize("victim", ["the application", "the daemon", "the receiving daemon"])
+@pytest.mark.parametrize(
+    "victim", ["the application", "the daemon", "the receiving daemon", "the socket"]
+)
 def test_every_message_is_everywhere_once_and_in_order_whoever_is_killed(hosts: Hosts, victim: str):
     near, far = hosts.daemon(delivery=QUICK), hosts.daemon(delivery=QUICK)
     near.create("in", "out", transactional=True)
@@ -36,21 +38,26 @@ def test_every_message_is_everywhere_once_and_in_order_whoever_is_killed(hosts: 
     near.send_all("in", texts(1, COUNT))
     destinations = direct(far, "one"), direct(far, "two")
     dice = random.Random(victim)
+    cable = ControlProxy(near.folder)
 
-    worker = start_worker(near, *destinations)
+    worker = start_worker(cable.path, *destinations)
     for _ in range(6):
         time.sleep(dice.uniform(0.2, 0.5))
         if victim == "the application":
             worker.kill()
             worker.wait()
-            worker = start_worker(near, *destinations)
+            worker = start_worker(cable.path, *destinations)
         elif victim == "the daemon":
             near.kill()
             near.start()
-        else:
+        elif victim == "the receiving daemon":
             far.kill()
             far.start()
+        else:
+            cable.wait_passed(dice.randrange(2000))
+            cable.cut()
     assert worker.wait(60) == 0
+    cable.close()
 
     assert near.count("in") == 0, "no receive was lost or undone"
     assert bodies(near, "out") == texts(1, COUNT)
