@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from qmd.client import (
     AccessDenied,
     BadRequest,
+    ClientError,
     NoSuchQueue,
     QueueManager,
     TransactionAborted,
@@ -29,7 +31,7 @@ Work = Callable[[QueueManager], Coroutine[Any, Any, None]]
 @pytest.fixture(scope="module")
 def shared(shared_hosts: Hosts) -> Daemon:
     daemon = shared_hosts.daemon()
-    daemon.create("plain", "replies")
+    daemon.create("plain", "prices", "replies")
     daemon.create("orders", "invoices", transactional=True)
     return daemon
 
@@ -39,6 +41,10 @@ def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
     return clean(shared)
 
 
+class _Changed(Exception):
+    """The application has changed its mind."""
+
+
 def with_client(work: Callable[..., Coroutine[Any, Any, None]]) -> Callable[[Daemon], None]:
     """The test as a coroutine with a client, and with a second one where it takes two."""
 
@@ -46,7 +52,7 @@ def with_client(work: Callable[..., Coroutine[Any, Any, None]]) -> Callable[[Dae
         async def main() -> None:
             path = daemon.folder / "qmd.sock"
             async with asyncio.timeout(60), connect(path) as qm, connect(path) as other:
-                for queue in ("plain", "replies"):
+                for queue in ("plain", "replies", "orders", "invoices"):
                     await qm.purge_queue(queue)
                 await (work(qm, other) if work.__code__.co_argcount == 2 else work(qm))
 
@@ -233,6 +239,24 @@ async def test_a_message_is_sent_once_for_its_id(qm: QueueManager, other: QueueM
 
 
 @with_client
+async def test_what_an_application_says_wrong_is_an_error_of_the_clients(qm: QueueManager) -> None:
+    refused: list[tuple[Callable[[], Any], str]] = [
+        (lambda: qm.receive_chosen("plain", chosen(ids=["seventeen"])), "is no message id"),
+        (lambda: qm.send("plain", b"", correlation_id="seventeen"), "is no message id"),
+        (lambda: qm.send("plain", b"", body_type="VT_NONE"), "is no body type"),
+        (lambda: qm.send_once("plain", b"", deduplication_id=b"x" * 65), "at most 64 bytes"),
+        (lambda: qm.send_once("plain", b"", deduplication_id=b""), "no id by which"),
+    ]
+    for ask, words in refused:
+        with pytest.raises(ClientError, match=words) as raised:
+            await ask()
+        assert raised.value.id, "it can be explained"
+    with pytest.raises(TypeError, match="bytes or text"):
+        await qm.send("plain", 5)  # type: ignore[arg-type]
+    assert await qm.peek("plain") == []
+
+
+@with_client
 async def test_journals_and_dead_letters_are_read_like_any_queue(qm: QueueManager) -> None:
     nowhere = "DIRECT=TCP:127.0.0.1:1\\private$\\x"
     await qm.send(nowhere, b"never", time_to_reach_queue_s=0)
@@ -240,6 +264,18 @@ async def test_journals_and_dead_letters_are_read_like_any_queue(qm: QueueManage
         r"DIRECT=OS:.\SYSTEM$;DEADLETTER", chosen(reason="did not reach"), timeout_s=30
     )
     assert dead.body == b"never"
+
+
+@with_client
+async def test_who_has_aborted_finds_the_abort_counted(qm: QueueManager) -> None:
+    await qm.send("orders", b"x")
+    for aborts in range(1, 6):
+        with contextlib.suppress(_Changed):
+            async with qm.transaction() as transaction:
+                assert await transaction.receive("orders") is not None
+                raise _Changed
+        (message,) = await qm.peek("orders")
+        assert message.abort_count == aborts
 
 
 @with_client
@@ -266,6 +302,8 @@ def test_without_await_it_is_the_same(daemon: Daemon) -> None:
             transaction.send("orders", b"one")
             transaction.send("invoices", b"two")
         with qm.open("orders") as queue:
+            assert [message.body for message in queue] == [b"one"]
+            assert {"cursor", "peek", "name"} <= set(dir(queue)), "as a person at a prompt finds it"
             cursor = queue.cursor()
             assert cursor.next().body == b"one"
             assert cursor.receive().body == b"one"
@@ -277,10 +315,22 @@ def examples(document: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("document", ["services.md", "transactions.md"])
-def test_the_examples_of_the_manual_run(daemon: Daemon, document: str) -> None:
-    found = examples(document)
-    assert len(found) >= 3
-    for example in found:
-        program = example.replace("/run/qmd/qmd.sock", str(daemon.folder / "qmd.sock"))
-        exec(compile(program, document, "exec"), {"__name__": "example"})
+EXAMPLES = [
+    pytest.param(example, id=f"{document} {number}")
+    for document in ("client.md", "services.md", "transactions.md")
+    for number, example in enumerate(examples(document), 1)
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_examples_of_the_manual_run(daemon: Daemon, example: str) -> None:
+    program = example.replace("/run/qmd/qmd.sock", str(daemon.folder / "qmd.sock"))
+    exec(compile(program, "example", "exec"), {"__name__": "example"})
+    # What it left behind is nothing to the next.
+    with blocking.connect(daemon.folder / "qmd.sock") as qm:
+        for queue in ("orders", "invoices"):
+            qm.purge_queue(queue)
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 15
