@@ -15,8 +15,8 @@ PostgreSQL is what it is tested with.  The queue manager decides:
                                              └► it was aborted ─► tpc_rollback
 
 Whatever dies between two of these leaves the decision on the queue manager's disk, and a database
-that waits for it; `recover` tells it.  That happens by itself when a program uses the same database
-again, and by `qmd transaction recover`.
+that waits for it; `recover` tells it.  That happens by itself when this program, or another one,
+uses the same database again, and by `qmd transaction recover`.
 """
 
 from __future__ import annotations
@@ -97,9 +97,14 @@ class Database:
         return told
 
     async def recover_first(self, qm: QueueManager) -> None:
-        """Once in the life of a program: what an earlier one left behind."""
+        """Before its first use by a program, which an earlier one may have left in doubt; and
+        after it could not be told what was decided."""
         if not self._is_recovered:
             await self.recover(qm)
+
+    def left_in_doubt(self) -> None:
+        """A transaction of this program could not end there: the next one recovers it first."""
+        self._is_recovered = False
 
     def xid(self, connection: Any, qm_id: str, transaction: bytes) -> Any:
         """The transaction's name in the database."""
@@ -161,14 +166,20 @@ class Branch:
 
     async def end(self, qm: QueueManager, transaction: bytes, *, commit: bool) -> None:
         """Tell it what was decided.  What cannot be told now is told by `recover`."""
-        with contextlib.suppress(Exception):
+        try:
             finish = self.connection.tpc_commit if commit else self.connection.tpc_rollback
             await _called(finish)
             await qm.forget_branch(transaction, self.database.name)
-        await self.leave()
+        except Exception:
+            self.database.left_in_doubt()
+        await self._close()
 
     async def leave(self) -> None:
         """Of a database that was not told, nobody knows what was decided: it waits."""
+        self.database.left_in_doubt()
+        await self._close()
+
+    async def _close(self) -> None:
         with contextlib.suppress(Exception):
             await _called(self.connection.close)
 

@@ -139,6 +139,36 @@ def test_a_driver_that_is_awaited_will_do_as_well(daemon: Daemon, sales: postgre
     assert sold(sales) == [1]
 
 
+def test_a_database_that_dies_before_it_hears_the_decision_hears_it_in_the_next_transaction(
+    daemon: Daemon, sales: postgresql.Server
+):
+    """The program goes on, with the same `Database`."""
+    daemon.send_all("orders", texts(1, 2))
+    deaths = iter([True])
+
+    class Connection(psycopg.Connection[Any]):
+        def tpc_commit(self, xid: Any = None) -> None:
+            if next(deaths, False):
+                sales.kill()
+                sales.start()
+            super().tpc_commit(xid)
+
+    database = Database("shop", lambda: Connection.connect(sales.dsn))
+
+    async def work(qm: QueueManager) -> None:
+        await book(qm, database, 1)
+        assert prepared(sales) == 1
+        (doubtful,) = await qm.list_branches()
+        assert doubtful["decision"] == "commit"
+        await book(qm, database, 2)
+        assert await qm.list_branches() == []
+
+    with_client(daemon, work)
+    assert sold(sales) == [1, 2]
+    assert prepared(sales) == 0
+    assert daemon.bodies("replies") == [b"1", b"2"]
+
+
 @pytest.mark.parametrize("decision", ["commit", "roll back"])
 def test_what_was_left_in_doubt_can_be_seen_and_is_recovered(
     daemon: Daemon, sales: postgresql.Server, decision: str
