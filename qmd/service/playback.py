@@ -12,7 +12,6 @@ waited for is its move count, two for each.  So nothing of it is lost with this 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -25,6 +24,8 @@ import structlog
 from qmd.client import (
     ClientError,
     Message,
+    MessageTaken,
+    NoSuchMessage,
     NoSuchQueue,
     QueueManager,
     Transaction,
@@ -43,9 +44,9 @@ from qmd.service.proxy import EXTENSION
 log = structlog.get_logger()
 
 DRAIN_S = 30.0
-RETRY_LOOK_S_MAX = 5.0
+RETRY_LOOK_S_MIN, RETRY_LOOK_S_MAX = 0.05, 60.0
 UNREACHABLE_PAUSE_S = 1.0
-PEEK_MESSAGES = 100
+BRING_BACK_MESSAGES = 256  # in one commit
 
 T = TypeVar("T")
 
@@ -352,32 +353,48 @@ class Player:
         await transaction.commit()
 
     async def _bring_back(self) -> None:
-        """What has waited long enough in `;retry` goes to the end of the queue."""
-        look_s = min(RETRY_LOOK_S_MAX, max(0.05, self._service.retry_delay_s / 4))
+        """What has waited long enough in `;retry` goes back to its place in the queue."""
         while not self._stopping.is_set():
-            with contextlib.suppress(NoSuchQueue, TransactionAborted):
-                try:
-                    await self._bring_back_what_is_due()
-                except ClientError as error:
-                    if isinstance(error, NoSuchQueue | TransactionAborted):
-                        raise
-                    log.warning("queue_manager_unreachable", reason=str(error))
-            await self._unless_stopping(asyncio.sleep(look_s))
+            pause_s = min(self._service.retry_delay_s, RETRY_LOOK_S_MAX)
+            try:
+                pause_s = await self._bring_back_what_is_due()
+            except NoSuchQueue:
+                pass  # nothing has waited there yet
+            except ClientError as error:
+                log.warning("queue_manager_unreachable", queue=self._queue, reason=str(error))
+            await self._unless_stopping(asyncio.sleep(max(pause_s, RETRY_LOOK_S_MIN)))
 
-    async def _bring_back_what_is_due(self) -> None:
-        now = datetime.now(UTC)
-        waiting = await self._qm.peek(self.retry_queue, limit=PEEK_MESSAGES)
-        due = [
-            message
-            for message in waiting
-            if message.last_move_at is None
-            or (now - message.last_move_at).total_seconds() >= self._service.retry_delay_s
-        ]
-        for message in due:
+    async def _bring_back_what_is_due(self) -> float:
+        """Returns in how many seconds there may be more of it.
+
+        What is moved there later waits for a whole delay, so nothing is due sooner than that.
+        """
+        delay_s, now = self._service.retry_delay_s, datetime.now(UTC)
+        next_s = min(delay_s, RETRY_LOOK_S_MAX)
+        due: list[int] = []
+        async for message in self._qm.peek_each(self.retry_queue):
+            left_s = 0.0
+            if message.last_move_at is not None:
+                left_s = delay_s - (now - message.last_move_at).total_seconds()
+            if left_s <= 0:
+                due.append(message.lookup_id)
+            else:
+                next_s = min(next_s, left_s)
+        for first in range(0, len(due), BRING_BACK_MESSAGES):
+            await self._move_back(due[first : first + BRING_BACK_MESSAGES])
+        return next_s
+
+    async def _move_back(self, lookup_ids: list[int]) -> None:
+        """All at once; or one by one, where another process that plays the same calls has some."""
+        try:
             moved = await self._qm.move(
-                self.retry_queue, self._queue, chosen(lookup_ids=[message.lookup_id])
+                self.retry_queue, self._queue, chosen(lookup_ids=lookup_ids)
             )
             self.counts.returned += moved.messages
+        except (NoSuchMessage, MessageTaken):
+            if len(lookup_ids) > 1:
+                for lookup_id in lookup_ids:
+                    await self._move_back([lookup_id])
 
     async def _unless_stopping(self, work: Coroutine[Any, Any, T]) -> T | None:
         """What `work` gives, or None when the service is to stop first."""

@@ -174,6 +174,27 @@ def test_a_call_that_goes_on_failing_waits_aside_and_is_poison_in_the_end(
     assert daemon.count("shop") == daemon.count("shop;retry") == 0
 
 
+def test_any_number_of_calls_may_wait_aside_and_two_processes_bring_them_back(
+    daemon: Daemon, services: Services
+):
+    count = 150
+
+    async def post(qm: QueueManager) -> None:
+        async with qm.transaction():
+            for number in range(count):
+                await proxy(Shop, qm).order(number)
+        await qm.move("shop", "shop;retry")
+
+    with_client(daemon, post)
+    services.start()
+    services.start()
+    wait_count(daemon, "seen", count)
+    assert sorted(daemon.bodies("seen")) == sorted(
+        b"%d for the 1. time" % number for number in range(count)
+    )
+    assert daemon.count("shop;retry") == 0
+
+
 @pytest.mark.parametrize("name", ["Rejecting", "Dropping", "Faulting"])
 def test_what_becomes_of_poison_is_for_the_service_to_say(
     daemon: Daemon, services: Services, name: str
