@@ -1,15 +1,17 @@
 """Ten thousand transactions of an application that is killed, and of daemons that are.
 
-    python -m tests.process.soak_transactions [--transactions N] [--seed N]
+    python -m tests.process.soak_transactions [--transactions N] [--seed N] [--with-postgresql]
 
-Each receives one message, sends it to three other computers, and a reply to a queue here.  Whoever
-is next at random is killed: the application, its queue manager, one of the others; until all is
-received.  Then every queue has to hold each message once, in the order of the commits.
+Each receives one message, sends it to three other computers, and a reply to a queue here; with a
+database, it is written there too.  Whoever is next at random is killed: the application, its queue
+manager, one of the others, PostgreSQL; or the application's socket is cut; until all is received.
+Then every queue, and the table, has to hold each message once, in the order of the commits.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import subprocess
 import sys
@@ -17,7 +19,8 @@ import time
 from collections import Counter
 from typing import Any
 
-from tests.process.harness import ROOT, Daemon, Hosts, body
+from tests.process import postgresql
+from tests.process.harness import ROOT, ControlProxy, Hosts, body
 
 QUICK: dict[str, Any] = {"resend": ["500ms", "1s"], "retry_first": "20ms", "retry_max": "100ms"}
 STEP = 1000  # messages that are sent at once
@@ -28,15 +31,22 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.process.soak_transactions")
     parser.add_argument("--transactions", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--with-postgresql", action="store_true")
     chosen = parser.parse_args(arguments)
-    hosts = Hosts()
-    try:
-        return _run(hosts, chosen.transactions, random.Random(chosen.seed), chosen.seed)
-    finally:
-        hosts.close()
+    with contextlib.ExitStack() as stack:
+        hosts = Hosts()
+        stack.callback(hosts.close)
+        sales = None
+        if chosen.with_postgresql:
+            sales = postgresql.Server()
+            stack.callback(sales.close)
+            sales.start()
+        return _run(hosts, sales, chosen.transactions, random.Random(chosen.seed), chosen.seed)
 
 
-def _run(hosts: Hosts, count: int, dice: random.Random, seed: int) -> int:
+def _run(
+    hosts: Hosts, sales: postgresql.Server | None, count: int, dice: random.Random, seed: int
+) -> int:
     near = hosts.daemon(delivery=QUICK)
     near.create("in", "out", transactional=True)
     others = [hosts.daemon(delivery=QUICK) for _ in range(3)]
@@ -46,24 +56,37 @@ def _run(hosts: Hosts, count: int, dice: random.Random, seed: int) -> int:
     for first in range(0, count, STEP):
         near.send_all("in", wanted[first : first + STEP])
     destinations = [f"DIRECT=TCP:127.0.0.1:{other.port}\\private$\\orders" for other in others]
-    worker = _start(near, destinations)
+    cable = ControlProxy(near.folder)
+    words = [str(cable.path), *destinations]
+    victims = ["application", "application", "its daemon", "another daemon", "its socket"]
+    if sales is not None:
+        victims.append("PostgreSQL")
+        words += ["--dsn", sales.dsn]
+        _ask(sales, "CREATE TABLE sale (place serial, number integer)")
+    worker = _start(words)
     kills: Counter[str] = Counter()
     while worker.poll() is None or near.count("in"):
         if worker.poll() is not None:  # on a busy machine nothing may come for two seconds
-            worker = _start(near, destinations)
+            worker = _start(words)
         time.sleep(dice.uniform(0.1, 1.0))
-        victim = dice.choice(("application", "application", "its daemon", "another daemon"))
+        victim = dice.choice(victims)
         kills[victim] += 1
         if victim == "application":
             worker.kill()
             worker.wait()
-            if near.count("in") == 0:
-                break
-            worker = _start(near, destinations)
+            worker = _start(words)
+        elif victim == "its socket":
+            cable.wait_passed(dice.randrange(2000))
+            cable.cut()
+        elif victim == "PostgreSQL":
+            assert sales is not None
+            sales.kill()
+            sales.start()
         else:
             daemon = near if victim == "its daemon" else dice.choice(others)
             daemon.kill()
             daemon.start()
+    cable.close()
     faults = [f"{near.count('in')} messages were never received"] if near.count("in") else []
     for name, daemon, queue in [
         ("the replies", near, "out"),
@@ -75,6 +98,14 @@ def _run(hosts: Hosts, count: int, dice: random.Random, seed: int) -> int:
         found = [body(message) for message in daemon.peek(queue)]
         if found != wanted:
             faults.append(f"{name}: {_difference(found, wanted)}")
+    if sales is not None:
+        rows = _ask(sales, "SELECT number FROM sale ORDER BY place")
+        if (booked := [b"%d" % number for (number,) in rows]) != wanted:
+            faults.append(f"the database: {_difference(booked, wanted)}")
+        if waiting := _ask(sales, "SELECT gid FROM pg_prepared_xacts"):
+            faults.append(f"{len(waiting)} transactions wait in the database")
+        if doubtful := near.json("transaction", "list"):
+            faults.append(f"{len(doubtful)} transactions are in doubt")
     print(
         f"{count} transactions, seed {seed}; kills:"
         f" {', '.join(f'{number} of {name}' for name, number in sorted(kills.items()))}"
@@ -84,13 +115,20 @@ def _run(hosts: Hosts, count: int, dice: random.Random, seed: int) -> int:
     return bool(faults)
 
 
-def _start(near: Daemon, destinations: list[str]) -> subprocess.Popen[bytes]:
-    socket = near.folder / "qmd.sock"
+def _start(words: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.process.transaction_worker", str(socket), *destinations],
+        [sys.executable, "-m", "tests.process.transaction_worker", *words],
         cwd=ROOT,
         stderr=subprocess.DEVNULL,
     )
+
+
+def _ask(sales: postgresql.Server, statement: str) -> list[tuple[Any, ...]]:
+    import psycopg
+
+    with psycopg.connect(sales.dsn, autocommit=True) as connection:
+        done = connection.execute(statement)
+        return [] if done.description is None else done.fetchall()
 
 
 def _difference(found: list[bytes], wanted: list[bytes]) -> str:
