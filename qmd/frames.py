@@ -344,10 +344,15 @@ class Commit(Request, tag="commit", frozen=True):
 
 
 class Abort(Request, tag="abort", frozen=True):
-    """Nothing of the transaction is done.  -> how many messages went back to their queues"""
+    """Nothing of the transaction is done.  -> how many messages went back to their queues
+
+    `unread`: its application has not looked at what it received, so this is no attempt of it: the
+    abort counts stay.
+    """
 
     transaction: TransactionId
     reason: str = ""
+    unread: bool = False
 
 
 class Enlist(Request, tag="enlist", frozen=True):

@@ -47,6 +47,7 @@ class Reader:
     """One connection that takes messages."""
 
     taken: dict[LocalQueue, set[int]] = field(default_factory=dict)
+    is_unread: bool = False  # an application has seen nothing of what it took
     has_left: bool = False  # what is found for it from now on stays where it is
     who: str = ""  # for people, as "a connection of process 4711"
     took_at_s: int = 0  # when it last got some, by the queue manager's own clock

@@ -233,7 +233,9 @@ def _commit(connection: ControlConnection, request: frames.Commit) -> None:
 
 
 def _abort(connection: ControlConnection, request: frames.Abort) -> None:
-    count = connection.manager.transactions.abort(request.transaction, connection, request.reason)
+    count = connection.manager.transactions.abort(
+        request.transaction, connection, request.reason, unread=request.unread
+    )
     done = partial(connection.done, request.number, count)
     if count:
         # Whoever hears of it may look at once, and has to find the abort counted.

@@ -236,7 +236,8 @@ class Reading:
         done(len(lookup_ids))
 
     def abort(self, reader: Reader, transaction: str, reason: str) -> int:
-        """A transaction is aborted: what it received returns, its abort count raised; how many."""
+        """A transaction is aborted: what it received returns, its abort count raised, unless
+        nobody has seen it; how many."""
         self.stop_waiting(reader)
         manager = self._manager
         count = 0
@@ -253,9 +254,10 @@ class Reading:
                 reason=reason,
                 transaction=transaction,
             )
-            keys = [queue.id << LOOKUP_BITS | lookup_id for lookup_id in lookup_ids]
-            manager.storage.batch.run(partial(message_rows.count_abort, keys=keys))
-            count += self._put_back(reader, queue, lookup_ids, aborted=True)
+            if not reader.is_unread:
+                keys = [queue.id << LOOKUP_BITS | lookup_id for lookup_id in lookup_ids]
+                manager.storage.batch.run(partial(message_rows.count_abort, keys=keys))
+            count += self._put_back(reader, queue, lookup_ids, aborted=not reader.is_unread)
         return count
 
     def is_waiting(self, reader: Reader) -> bool:

@@ -285,9 +285,16 @@ class Transactions:
         )
         assert batch is self._manager.storage.batch, "a transaction is in one batch"
 
-    def abort(self, transaction_id: bytes, owner: Hashable, reason: str) -> int:
-        """What was received is back at its place; how many messages.  Raises Refusal."""
-        return self._abort(self._find(transaction_id, owner), reason or "its application said so")
+    def abort(
+        self, transaction_id: bytes, owner: Hashable, reason: str, *, unread: bool = False
+    ) -> int:
+        """What was received is back at its place; how many messages.  Raises Refusal.
+
+        `unread`: nobody has seen it, and the abort is not counted.
+        """
+        transaction = self._find(transaction_id, owner)
+        transaction.reader.is_unread = unread
+        return self._abort(transaction, reason or "its application said so")
 
     def leave(self, owner: Hashable) -> None:
         """A connection has ended, and its transactions with it."""

@@ -23,7 +23,7 @@ def transaction() -> None:
 @json_option
 @pass_configuration
 def list_(configuration: Configuration, as_json: bool) -> None:
-    """List the transactions that are under way, and those that a database is in doubt about."""
+    """List those under way, and those that a database is in doubt about."""
     from qmd.cli.output import print_rows
 
     found = configuration.ask(_all)
@@ -70,7 +70,7 @@ def recover(
     dsn_file: str | None,
     as_json: bool,
 ) -> None:
-    """Tell PostgreSQL how transactions ended that left it waiting.
+    """Tell PostgreSQL how those ended that left it waiting.
 
     DATABASE is the name that it has in transactions.  Programs do the same when they begin;
     this is for when none is left to do so, from a timer for example.
@@ -107,10 +107,11 @@ def recover(
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @pass_configuration
 def resolve(configuration: Configuration, transaction_id: str, database: str, yes: bool) -> None:
-    """Forget that a database is in doubt, after you have told it yourself.
+    """Forget that a database is in doubt.
 
-    `qmd transaction list` shows what was decided; in PostgreSQL, `SELECT gid FROM
-    pg_prepared_xacts` shows what waits, and COMMIT PREPARED or ROLLBACK PREPARED ends it.
+    To be used after you have told it yourself: `qmd transaction list` shows what was decided;
+    in PostgreSQL, `SELECT gid FROM pg_prepared_xacts` shows what waits, and COMMIT PREPARED or
+    ROLLBACK PREPARED ends it.
     """
     wanted = _parsed(transaction_id)
     if not yes:

@@ -188,15 +188,19 @@ class Transaction:
         await self._end_branches(commit=True)
         return self.sent
 
-    async def abort(self, reason: str = "") -> None:
-        """Nothing of it is done.  `reason` is for the log and the history of its messages."""
+    async def abort(self, reason: str = "", *, unread: bool = False) -> None:
+        """Nothing of it is done.  `reason` is for the log and the history of its messages.
+
+        `unread`: this was no attempt, for nobody has looked at what it received: the abort counts
+        of its messages stay as they are.
+        """
         if self._is_over:
             return
         self._is_over = True
         if self._connection is not None and not self._connection.is_lost:
             # A connection that ends aborts it as well.
             with contextlib.suppress(NotConnected, QueueManagerError):
-                await self._connection.ask(frames.Abort, self.id, reason)
+                await self._connection.ask(frames.Abort, self.id, reason, unread)
         await self._end_branches(commit=False)
 
     async def __aenter__(self) -> Transaction:

@@ -192,7 +192,8 @@ class Player:
         async with self._qm.transaction() as transaction:
             message = await self._unless_stopping(transaction.receive(self._queue, timeout_s=None))
             if message is None:
-                await transaction.abort("the service stops")
+                # A call may have come in this moment: nobody has seen it.
+                await transaction.abort("the service stops", unread=True)
                 return
             operation, arguments, fault = self._understand(message)
             if fault is not None:

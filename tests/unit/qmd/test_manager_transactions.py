@@ -112,6 +112,22 @@ async def test_an_abort_puts_back_to_the_old_place_and_counts(hosts: Hosts) -> N
 
 
 @hosted
+async def test_what_nobody_has_looked_at_goes_back_uncounted(hosts: Hosts) -> None:
+    """A service that is told to stop while it waits for its next call."""
+    a = await hosts.start()
+    application = await orders(a, b"one", b"two")
+    transaction = application.begin()
+    await application.take(transaction, "orders")
+    assert a.transactions.abort(transaction, application, "it stops", unread=True) == 1
+
+    (again,) = await application.take(application.begin(), "orders")
+    assert (again.abort_count, bodies([again])) == (0, [b"one"])
+    await a.settled()
+    a = await hosts.restart(a)
+    assert [message.abort_count for message in await a.peek("orders")] == [0, 0]
+
+
+@hosted
 async def test_the_abort_count_is_seen_by_the_next_who_takes_it(hosts: Hosts) -> None:
     a = await hosts.start()
     application = await orders(a, b"poison")
