@@ -64,8 +64,10 @@ def forward_standard_logging() -> None:
 
 class _Forward(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
+        # Levels of an application's own, between two of the usual ones, are written as the lower.
+        level = min(max(record.levelno // 10 * 10, logging.DEBUG), logging.CRITICAL)
         structlog.get_logger().log(
-            record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info
+            level, record.getMessage(), logger=record.name, exc_info=record.exc_info
         )
 
 
