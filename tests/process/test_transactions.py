@@ -39,14 +39,15 @@ def test_every_message_is_everywhere_once_and_in_order_whoever_is_killed(hosts: 
     destinations = direct(far, "one"), direct(far, "two")
     dice = random.Random(victim)
     cable = ControlProxy(near.folder)
+    socket = cable.path if victim == "the socket" else near.folder / "qmd.sock"
 
-    worker = start_worker(cable.path, *destinations)
+    worker = start_worker(socket, *destinations)
     for _ in range(6):
         time.sleep(dice.uniform(0.2, 0.5))
         if victim == "the application":
             worker.kill()
             worker.wait()
-            worker = start_worker(cable.path, *destinations)
+            worker = start_worker(socket, *destinations)
         elif victim == "the daemon":
             near.kill()
             near.start()
