@@ -8,7 +8,6 @@ outgoing queue, "NAME via GUID", which is on disk.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Sequence
 from functools import partial
@@ -24,6 +23,7 @@ from protocol.direct_name import PORT, Transport, parse_wire_name
 from protocol.errors import InvalidName
 from protocol.format_name import DirectName, FormatName, PrivateName, PublicName
 from protocol.identifiers import guid_text
+from qmd.addressing import Addressing
 from qmd.compose import PRIORITY_MAX
 from qmd.core.acknowledgment import (
     FinalAcks,
@@ -33,7 +33,6 @@ from qmd.core.acknowledgment import (
     order_queue_of,
 )
 from qmd.core.stored_packet import names_destination_directly, source_of
-from qmd.directory.resolving import MustAsk
 from qmd.outgoing_queue import OutgoingQueue
 from qmd.recorder import Kind
 from qmd.refusal import Refusal
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from storage.batch import Batch
 
 WAYS_BACK_MAX = 10_000  # remembered, of sources that are told how their messages ended
-ASKING_MAX = 10_000  # acknowledgments that wait for the directory
 ORDER_QUEUE = "order_queue$"
 
 
@@ -66,7 +64,7 @@ class Acknowledging:
         self._manager = manager
         self._ways_back: dict[tuple[bytes, bool], _WayBack] = {}
         self._order_hosts: dict[bytes, str] = {}  # where sources were when they were last told
-        self._asking: set[asyncio.Task[None]] = set()  # the directory, for acknowledgments
+        self.addressing = Addressing(manager)
 
     def to_application(self, original: UserMessage, message_class: int, batch: Batch) -> None:
         """An administration acknowledgment, to each of the queues where the original asks for it.
@@ -95,64 +93,18 @@ class Acknowledging:
                 name = PrivateName(destination.queue_manager, destination.number)
             else:
                 name = PublicName(destination)
-            if isinstance(name, PublicName) and not self._is_known(name):
-                self._send_when_known(name, packet, original, message_class)
+            if isinstance(name, PublicName) and self.addressing.must_wait(name):
+                self.addressing.add(name, packet, batch)  # and tells what becomes of it
                 continue
             via = self._session_to(original.user.source_queue_manager, name)
             dropped = manager.sending.send_packet(name, packet, batch, via=via)
-            self._told(original, message_class, name, dropped)
-
-    def _told(
-        self, original: UserMessage, message_class: int, name: FormatName, dropped: str
-    ) -> None:
-        """The history of a message says whom it was acknowledged to, and why not."""
-        self._manager.recorder.one(
-            Kind.UNACKNOWLEDGED if dropped else Kind.ACKNOWLEDGED,
-            original,
-            message_class=message_class,
-            to_queue=str(name),
-            reason=dropped,
-        )
-
-    def _is_known(self, name: PublicName) -> bool:
-        """Whether it can be said at once where a public queue is, or that nobody can say."""
-        try:
-            self._manager.routes.route_name(name, for_acknowledgments=True)
-        except MustAsk:
-            return False
-        except Refusal:
-            pass  # whoever sends it says so
-        return True
-
-    def _send_when_known(
-        self, name: PublicName, packet: bytes, original: UserMessage, message_class: int
-    ) -> None:
-        """When the directory has answered.  A crash until then loses the acknowledgment, as one
-        loses it whose queue the directory has not got."""
-        if len(self._asking) >= ASKING_MAX:
-            reason = "too many wait for the directory"
-            self._manager.log_limited("acknowledgment_not_sent", str(name), reason=reason)
-            self._told(original, message_class, name, reason)
-            return
-        bare = original._replace(properties=original.properties._replace(body=b""))
-        asking = self._ask_and_send(name, packet, bare, message_class)
-        task = self._manager.loop.create_task(asking)
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
-
-    async def _ask_and_send(
-        self, name: PublicName, packet: bytes, original: UserMessage, message_class: int
-    ) -> None:
-        manager = self._manager
-        dropped = ""
-        try:
-            await manager.resolver.resolve(name)
-        except Refusal as refusal:
-            dropped = refusal.text
-            manager.log_limited("acknowledgment_not_sent", str(name), reason=dropped)
-        if not manager.stopping:
-            dropped = dropped or manager.sending.send_packet(name, packet, manager.storage.batch)
-            self._told(original, message_class, name, dropped)
+            manager.recorder.one(
+                Kind.UNACKNOWLEDGED if dropped else Kind.ACKNOWLEDGED,
+                original,
+                message_class=message_class,
+                to_queue=str(name),
+                reason=dropped,
+            )
 
     def _session_to(self, guid: bytes, name: FormatName) -> bytes | None:
         """The GUID, if there is a session with it and `name` is a queue of it.  [MS-MQQB] 1.3.5.1

@@ -16,9 +16,11 @@ from qmd.frames import EVERY_MESSAGE, UNLIMITED, Choice, Piece
 from qmd.local_queue import LocalQueue
 from qmd.packets import express_removed
 from qmd.refusal import Refusal
+from storage import directory_changes
 from storage import messages as message_rows
 from storage import queues as queue_rows
 from storage import sequences as sequence_rows
+from storage.directory_changes import DirectoryChange
 from storage.errors import QueueExists, StoredError, TooManyQueues
 from storage.keys import (
     ARRIVAL_MAX,
@@ -66,14 +68,46 @@ class Administration:
         _check_label(label)
         while (deletion := self._deletions.get(path.lower())) is not None:
             await deletion.wait()  # of a queue of that name
-        guid = None
-        if public:
-            new = publishing.new_queue(
-                self._manager, path, label=label, transactional=transactional
-            )
-            guid = await publishing.register(self._manager, new)
-        now_s = int(self._manager.environment.time())
+        make = partial(
+            self._create,
+            path,
+            transactional=transactional,
+            label=label,
+            journal=journal,
+            quota=quota,
+            journal_quota=journal_quota,
+        )
+        if not public:
+            return await make()
+        new = publishing.new_queue(
+            self._manager,
+            path,
+            label=label,
+            transactional=transactional,
+            journal=journal,
+            quota_bytes=quota,
+            journal_quota_bytes=journal_quota,
+        )
+        directory = self._manager.publishing
+        async with directory.turn:
+            guid = await directory.register(new)
+            queue = await make(guid=guid)
+            directory.created(guid)
+        return queue
 
+    async def _create(
+        self,
+        path: str,
+        *,
+        transactional: bool,
+        label: str,
+        journal: bool,
+        quota: int | None,
+        journal_quota: int | None,
+        guid: bytes | None = None,
+    ) -> LocalQueue:
+        """With properties that were looked at, and what the directory calls it."""
+        now_s = int(self._manager.environment.time())
         streams: list[IncomingSequenceRow] = []
 
         def create(db: sqlite3.Connection) -> list[queue_rows.QueueRow]:
@@ -88,6 +122,8 @@ class Administration:
                 journal_quota_bytes=journal_quota,
                 directory_guid=guid,
             )
+            if guid is not None:
+                directory_changes.forget(db, guid)  # that one of its name was deleted
             streams[:] = sequence_rows.of_queue(db, row.id)
             return [row, queue_rows.create_journal(db, row, now_s)] if journal else [row]
 
@@ -99,7 +135,9 @@ class Administration:
             ) from error
         except TooManyQueues as error:
             if guid is not None:
-                await publishing.unregister(self._manager, guid)
+                await publishing.in_time(
+                    self._manager, self._manager.directory.unregister_queue(guid)
+                )
             raise Refusal(
                 "too_many_queues", str(error), "Delete queues that nobody needs."
             ) from error
@@ -146,6 +184,7 @@ class Administration:
         quota = _quota(quota_bytes, 0)
         journal_quota = _quota(journal_quota_bytes, 0)
         now_s = int(self._manager.environment.time())
+        told = self._manager.publishing.change_of(queue, deleted=False)
 
         def change(
             db: sqlite3.Connection,
@@ -162,6 +201,8 @@ class Administration:
                 ),
                 now_s=now_s,
             )
+            if told is not None:
+                directory_changes.note(db, told)
             return row, queue_rows.create_journal(db, row, now_s) if row.journal else None
 
         try:
@@ -182,6 +223,8 @@ class Administration:
             journal_quota_bytes=queue.journal_quota_bytes,
             journal=queue.journal,
         )
+        if told is not None:
+            await self._manager.publishing.tell(told)
         return queue
 
     async def delete(self, queue: LocalQueue, *, dry_run: bool = False) -> Purged:
@@ -216,20 +259,26 @@ class Administration:
             return Purged(
                 sum(each.messages for each in family), sum(each.own_bytes for each in family), 0
             )
-        if queue.is_public:
-            await publishing.unregister(self._manager, queue.guid)
-            if queue.deleted:
-                raise Refusal("no_such_queue", f"{queue.name} is being deleted by another request")
+        told = None
+        if queue.is_public and not await self._manager.publishing.unregister(queue):
+            told = self._manager.publishing.change_of(queue, deleted=True)
+        if queue.deleted:
+            raise Refusal("no_such_queue", f"{queue.name} is being deleted by another request")
         done = self._deletions[queue.key] = asyncio.Event()
         try:
-            purged = await self._delete(queue, family)
+            purged = await self._delete(queue, family, told)
         finally:
             del self._deletions[queue.key]
             done.set()
         log.info("queue_deleted", queue=queue.name, messages=purged.messages)
+        if told is not None:
+            self._manager.publishing.tell_later(told)
         return purged
 
-    async def _delete(self, queue: LocalQueue, family: list[LocalQueue]) -> Purged:
+    async def _delete(
+        self, queue: LocalQueue, family: list[LocalQueue], told: DirectoryChange | None
+    ) -> Purged:
+        """`told`: what the directory has yet to hear of it."""
         manager = self._manager
         for each in family:
             del manager.queues[each.key]
@@ -253,7 +302,13 @@ class Administration:
             taken = [(message.lookup_id, message.packet) for message in each.taken.values()]
             if taken:
                 manager.endings.end(each, taken, MessageClass.NACK_QUEUE_DELETED)
-        await manager.storage.batch.run(partial(queue_rows.delete, queue_id=queue.id))
+
+        def delete(db: sqlite3.Connection) -> None:
+            queue_rows.delete(db, queue_id=queue.id)
+            if told is not None:
+                directory_changes.note(db, told)
+
+        await manager.storage.batch.run(delete)
         for each in reversed(family):  # subqueues count with their queue
             purged += Purged(each.messages, each.own_bytes, 0)
             each.shrink(each.own_bytes)

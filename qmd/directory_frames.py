@@ -82,6 +82,23 @@ class ListLists(Request, tag="list_lists", frozen=True):
     """-> [{name, format_name, members: how many}, ...]"""
 
 
+class ListAliases(Request, tag="list_aliases", frozen=True):
+    """-> [{entry, name, guid, stands_for}, ...]"""
+
+
+class CreateAlias(Request, tag="create_alias", frozen=True):
+    """Another name for one queue.  -> it, as `ListAliases` gives it"""
+
+    name: Name
+    stands_for: Name
+
+
+class DeleteAlias(Request, tag="delete_alias", frozen=True):
+    """-> {name, deleted}"""
+
+    name: Name
+
+
 class ExplainName(Request, tag="explain_name", frozen=True):
     """How a destination is understood, and where a message to it would go; nothing is sent.
 
@@ -105,6 +122,9 @@ DirectoryRequest = (
     | ShowList
     | ExpandList
     | ListLists
+    | ListAliases
+    | CreateAlias
+    | DeleteAlias
     | ExplainName
 )
 add_verbs(DirectoryRequest)

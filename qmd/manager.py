@@ -34,6 +34,7 @@ from qmd.damage import Damage
 from qmd.dead_letters import DeadLetters
 from qmd.directory.interface import Reloadable
 from qmd.directory.kinds import open_directory
+from qmd.directory.publishing import Publishing
 from qmd.directory.resolving import Own, Resolver
 from qmd.endings import Endings
 from qmd.environment import Environment
@@ -71,7 +72,14 @@ from qmd.tracing import Tracing
 from qmd.transactions import Transactions
 from qmd.undelivered import Undelivered
 from qmd.usage import Usage
-from storage import Storage, StorageOptions, counters, own_dead_letters
+from storage import (
+    Storage,
+    StorageOptions,
+    counters,
+    directory_changes,
+    own_dead_letters,
+    unaddressed,
+)
 from storage import awaiting as awaiting_rows
 from storage import branches as branch_rows
 from storage import history as history_rows
@@ -153,6 +161,7 @@ class QueueManager:
             settings.directory,
             now=self.loop.time,
         )
+        self.publishing = Publishing(self)
         self.parts = Parts()
         self.sending = Sending(self)
         self.reading = Reading(self)
@@ -208,6 +217,8 @@ class QueueManager:
             manager = cls(settings, environment, storage, name)
             await manager._restore()
             await manager.directory.start()
+            manager.acknowledging.addressing.start()
+            manager.publishing.start()
         except BaseException:
             await storage.close()
             raise
@@ -251,6 +262,8 @@ class QueueManager:
             age_s = max(0.0, self.clock.now - entry.at_s)
             self.incoming.restore_history(entry.source, entry.number, now - age_s)
         self.routing.restore(state.ways_back)
+        self.acknowledging.addressing.restore(state.unaddressed)
+        self.publishing.restore(state.directory_changes)
         starts = await self.storage.batch.run(partial(counters.reserve, name="start", count=1))
         self.identities.restore(state.peer_instances, starts)
         await self.relaying.restore()
@@ -260,6 +273,8 @@ class QueueManager:
         """End the sessions and let the disk finish; what was not acknowledged stays to be sent."""
         self.stopping = True
         self.asking.stop()
+        self.acknowledging.addressing.stop()
+        self.publishing.stop()
         self.routing.stop()
         self.relaying.stop()
         self.peers.stop()
@@ -285,6 +300,8 @@ class QueueManager:
         self.resolver.forget()
         self.routes.forget()
         self.routing.directory_changed()
+        self.acknowledging.addressing.directory_changed()
+        self.publishing.directory_changed()
 
     def next_message_number(self) -> int:
         """[MS-MQQB] 3.1.1.3 MessageIdOrdinal: 32 bits, each number once."""
@@ -468,6 +485,8 @@ class _State(NamedTuple):
     stages: list[stage_rows.StageRow]
     ways_back: list[way_rows.WayBack]
     peer_instances: list[instance_rows.PeerInstance]
+    unaddressed: list[tuple[unaddressed.Unaddressed, bool]]
+    directory_changes: list[directory_changes.DirectoryChange]
 
 
 def _read_state(db: sqlite3.Connection) -> _State:
@@ -486,4 +505,6 @@ def _read_state(db: sqlite3.Connection) -> _State:
         stage_rows.list_all(db),
         way_rows.list_all(db),
         instance_rows.list_all(db),
+        unaddressed.list_all(db),
+        directory_changes.list_all(db),
     )

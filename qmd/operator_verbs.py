@@ -62,7 +62,8 @@ async def _set(
         journal=request.journal,
         label=request.label,
     )
-    return overview.queue(queue)
+    waits = any(each.queue == queue.guid for each in connection.manager.publishing.waiting)
+    return {**overview.queue(queue), "directory_waits": waits}
 
 
 def _delete_queue(connection: ControlConnection, request: frames.DeleteQueue) -> None:

@@ -35,6 +35,7 @@ _SMALL_TABLES = (
     *("queue", "outgoing_queue", "incoming_sequence", "message_id_history", "outcome"),
     "own_dead_letter",
     "unconfirmed",
+    "unaddressed",
     # A reservation whose message is lost stands for nothing, and does no harm.
     *("reader", "reader_queue", "reservation", "stage", "publication"),
 )

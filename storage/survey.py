@@ -43,6 +43,7 @@ _COLUMNS: dict[str, tuple[type | tuple[type, ...], ...]] = {
     "reservation": (int,),
     "stage": (str, int, int, str, int, int, int, bytes),
     "publication": (str, int, int, int),
+    "unaddressed": (bytes, int, bytes, int),
 }
 #: Behind the columns that a whole row has: how many there may be today, and which of them is the id
 #: of the part that the packet goes on with.

@@ -150,4 +150,14 @@ ENTRIES = (
         " docs/active-directory.md.",
         "configuration",
     ),
+    Entry(
+        7032,
+        "directory_entry_differs",
+        "A public queue was changed, and its entry in the directory was not. In the log.",
+        "The account that is used there may not change it, the directory cannot be written, or it"
+        " takes no such value.",
+        "Change the entry there by hand, or mend what the log says and change the queue again:"
+        " `qmd queue set`.",
+        "directory",
+    ),
 )

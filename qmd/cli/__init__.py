@@ -38,6 +38,7 @@ COMMANDS = {
     "events": "qmd.cli.events:events",
     "directory": "qmd.cli.directory:directory",
     "dl": "qmd.cli.dl:dl",
+    "alias": "qmd.cli.alias:alias",
     "reader": "qmd.cli.reader:reader",
     "stage": "qmd.cli.stage:stage",
     "remote": "qmd.cli.remote:remote",

@@ -81,7 +81,8 @@ def set_(
 ) -> None:
     """Change a queue; what is not given stays as it is.
 
-    Messages that a smaller quota has no room for stay: only new ones are refused.
+    Messages that a smaller quota has no room for stay: only new ones are refused.  Of a public
+    queue the directory is told; if it is away, as soon as it is back.
     """
     from qmd.cli.output import print_facts
 
@@ -99,6 +100,7 @@ def set_(
         )
     )
     print_facts(changed, as_json=as_json)
+    _say_what_waits(configuration, public=changed["public"])
 
 
 @queue.command("list")
@@ -176,8 +178,10 @@ def delete(
 ) -> None:
     """Delete a queue.  While it has messages, asks first, or needs --yes.
 
-    Its subqueues and its journal go with it; senders that asked to hear of it are told.
+    Its subqueues and its journal go with it; senders that asked to hear of it are told.  A public
+    queue goes out of the directory; if that is away, as soon as it is back.
     """
+    is_public = configuration.ask(lambda qm: qm.show_queue(name))["public"]
     if not yes or dry_run:
         count = configuration.ask(lambda qm: qm.delete_queue(name, dry_run=True))
         if dry_run:
@@ -187,6 +191,17 @@ def delete(
             confirm(f"delete {printable(name)} with {counted(count, 'message')}")
     messages = configuration.ask(lambda qm: qm.delete_queue(name))
     _gone("deleted", name, messages, as_json=as_json)
+    _say_what_waits(configuration, public=is_public)
+
+
+def _say_what_waits(configuration: Configuration, *, public: bool) -> None:
+    """On stderr, if the directory is away and has to hear of it later."""
+    if not public:
+        return
+    for what in configuration.ask(lambda qm: qm.directory.status())["has_yet_to_hear"]:
+        click.echo(
+            f"the directory is away, and will hear when it is back: {printable(what)}", err=True
+        )
 
 
 def _gone(what: str, name: str, messages: int, *, as_json: bool, dry_run: bool = False) -> None:

@@ -75,6 +75,18 @@ class Directory:
         """All or none."""
         return await self._change(frames.RemoveMembers, name, list(members))
 
+    async def aliases(self) -> list[Facts]:
+        """The queue aliases."""
+        found: list[Facts] = await self._caller.ask(frames.ListAliases)
+        return found
+
+    async def create_alias(self, name: str, stands_for: str) -> Facts:
+        """`alias:NAME`, another name for one queue."""
+        return await self._change(frames.CreateAlias, name, stands_for)
+
+    async def delete_alias(self, name: str) -> Facts:
+        return await self._change(frames.DeleteAlias, name)
+
     async def _ask(self, verb: type[Request], *arguments: object) -> Facts:
         facts: Facts = await self._caller.ask(verb, *arguments)
         return facts

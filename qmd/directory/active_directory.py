@@ -161,10 +161,16 @@ class ActiveDirectory:
     async def lists(self) -> tuple[ListEntry, ...]:
         return await self._call(self._look_ups.lists)
 
+    async def aliases(self) -> tuple[AliasEntry, ...]:
+        return await self._call(self._look_ups.aliases)
+
     # Changing.
 
     async def register_queue(self, new: NewQueue) -> QueueEntry:
         return await self._call(self._changes.register_queue, new)
+
+    async def update_queue(self, guid: bytes, new: NewQueue) -> None:
+        await self._call(self._changes.update_queue, guid, new)
 
     async def unregister_queue(self, guid: bytes) -> None:
         await self._call(self._changes.unregister_queue, guid)
@@ -174,6 +180,12 @@ class ActiveDirectory:
 
     async def delete_list(self, guid: bytes) -> None:
         await self._call(self._changes.delete_list, guid)
+
+    async def create_alias(self, name: str, target: SingleName) -> AliasEntry:
+        return await self._call(self._changes.create_alias, name, target)
+
+    async def delete_alias(self, name: str) -> None:
+        await self._call(self._changes.delete_alias, name)
 
     async def add_members(self, guid: bytes, members: Sequence[SingleName]) -> ListEntry:
         return await self._call(self._changes.add_members, guid, members)

@@ -33,6 +33,7 @@ from qmd.directory.active_directory_lookups import (
     values,
 )
 from qmd.directory.interface import (
+    AliasEntry,
     AlreadyInDirectory,
     DirectoryIdentityDiffers,
     EntryUnusable,
@@ -48,6 +49,7 @@ from qmd.directory.security_descriptor import queue_manager_descriptor
 
 LABEL_CHARACTERS_MAX: Final = 124  # of mSMQLabelEx, by the schema
 FORMAT_NAME_CHARACTERS_MAX: Final = 255  # of msMQ-Recipient-FormatName
+QUOTA_KIB_MAX: Final = 0x7FFFFFFF  # LDAP integers are signed
 _OS_OTHER: Final = b"0"  # mSMQOSType; [MS-MQDSSM] 3.1.6.1.1.4
 _OUR_ALIAS: Final = b"made by qmd for a member of a distribution list"
 _GLOBAL_DISTRIBUTION: Final = b"2"  # groupType; [MS-ADTS] 2.2.12
@@ -104,11 +106,7 @@ class Changes:
         return sites[0].guid if len(sites) == 1 else b""
 
     async def register_queue(self, new: NewQueue) -> QueueEntry:
-        if len(new.label) > LABEL_CHARACTERS_MAX:
-            raise EntryUnusable(
-                f"the label has {len(new.label)} characters; the directory takes"
-                f" {LABEL_CHARACTERS_MAX}"
-            )
+        _check_label(new.label)
         name, extension = ldap_names.queue_object_name(new.queue)
         if len(extension) > ldap_names.EXTENSION_CHARACTERS_MAX:
             raise EntryUnusable(f"the directory takes no queue name of {len(new.queue)} characters")
@@ -116,9 +114,8 @@ class Changes:
         attributes: dict[str, Sequence[bytes]] = {
             "objectClass": (b"mSMQQueue",),
             "mSMQTransactional": (b"TRUE" if new.transactional else b"FALSE",),
+            **{name: found for name, found in _properties(new).items() if found},
         }
-        if new.label:
-            attributes["mSMQLabelEx"] = (new.label.encode(),)
         if extension:
             attributes["mSMQQueueNameExt"] = (extension.encode(),)
         if new.type != NULL_GUID:
@@ -153,10 +150,37 @@ class Changes:
             " queues there.",
         )
 
+    async def update_queue(self, guid: bytes, new: NewQueue) -> None:
+        _check_label(new.label)
+        what = f"PUBLIC={guid_text(guid)}"
+        entry = await self._look_ups.by_guid(guid, ("objectClass",), QUEUE, what)
+        changes = [(Change.REPLACE, name, found) for name, found in _properties(new).items()]
+        await self._client.modify(entry.dn, changes)
+
     async def unregister_queue(self, guid: bytes) -> None:
         what = f"PUBLIC={guid_text(guid)}"
         entry = await self._look_ups.by_guid(guid, ("objectClass",), QUEUE, what)
         await self._delete(entry.dn, what)
+
+    async def create_alias(self, name: str, target: SingleName) -> AliasEntry:
+        try:
+            await self._look_ups.alias(name)
+        except NotInDirectory:
+            pass
+        else:
+            raise AlreadyInDirectory(f"the directory has a queue alias {name} already")
+        parent = self._lists or f"CN=Users,{await self._look_ups.domain()}"
+        dn = ldap_names.child(name, parent)
+        try:
+            await self._client.add(dn, _alias_attributes(target))
+        except LdapRefused as error:
+            if error.result_code == ResultCode.ENTRY_ALREADY_EXISTS:
+                raise AlreadyInDirectory(f"the directory has an object {dn}") from error
+            raise
+        return await self._look_ups.alias(dn)
+
+    async def delete_alias(self, name: str) -> None:
+        await self._delete(await self._look_ups.alias_dn(name), f"queue alias {name}")
 
     async def create_list(self, name: str, members: Sequence[SingleName]) -> ListEntry:
         parent = self._lists or f"CN=Users,{await self._look_ups.domain()}"
@@ -243,12 +267,8 @@ class Changes:
         """An alias that stands for `name`; made beside the list where there is none."""
         if getattr(name, "suffix", None) in (Suffix.JOURNAL, Suffix.DEADLETTER, Suffix.DEADXACT):
             raise EntryUnusable(f"{name} can only be read: it is no member of a list")
+        attributes = _alias_attributes(name)
         spelled = str(name)
-        if len(spelled) > FORMAT_NAME_CHARACTERS_MAX:
-            raise EntryUnusable(
-                f"the directory takes format names of at most {FORMAT_NAME_CHARACTERS_MAX}"
-                f" characters, and {spelled[:60]}... has {len(spelled)}"
-            )
         wanted = FilterAnd(
             filters=[
                 FilterEquality(attribute="objectClass", value=ALIAS.encode()),
@@ -262,13 +282,8 @@ class Changes:
         parent = ldap_names.split(beside)[1]
         alias = f"{ldap_names.first_value(beside)[:48]} {zlib.crc32(spelled.encode()):08x}"
         dn = ldap_names.child(alias, parent)
-        attributes: dict[str, Sequence[bytes]] = {
-            "objectClass": (b"msMQ-Custom-Recipient",),
-            FORMAT_NAME: (spelled.encode(),),
-            "description": (_OUR_ALIAS,),
-        }
         try:
-            await self._client.add(dn, attributes)
+            await self._client.add(dn, {**attributes, "description": (_OUR_ALIAS,)})
         except LdapRefused as error:
             if error.result_code != ResultCode.ENTRY_ALREADY_EXISTS:
                 raise
@@ -292,6 +307,40 @@ class Changes:
             if error.result_code == ResultCode.NO_SUCH_OBJECT:
                 raise NotInDirectory(what) from error
             raise
+
+
+def _alias_attributes(target: SingleName) -> dict[str, Sequence[bytes]]:
+    spelled = str(target)
+    if len(spelled) > FORMAT_NAME_CHARACTERS_MAX:
+        raise EntryUnusable(
+            f"the directory takes format names of at most {FORMAT_NAME_CHARACTERS_MAX}"
+            f" characters, and {spelled[:60]}... has {len(spelled)}"
+        )
+    return {"objectClass": (b"msMQ-Custom-Recipient",), FORMAT_NAME: (spelled.encode(),)}
+
+
+def _check_label(label: str) -> None:
+    if len(label) > LABEL_CHARACTERS_MAX:
+        raise EntryUnusable(
+            f"the label has {len(label)} characters; the directory takes {LABEL_CHARACTERS_MAX}"
+        )
+
+
+def _properties(new: NewQueue) -> dict[str, tuple[bytes, ...]]:
+    """What may change of a queue, by attribute; () for what is not there.  [MS-MQDSSM] 3.1.6.1.2"""
+    return {
+        "mSMQLabelEx": (new.label.encode(),) if new.label else (),
+        "mSMQJournal": (b"TRUE" if new.journal else b"FALSE",),
+        "mSMQQueueQuota": _kilobytes(new.quota_bytes),
+        "mSMQQueueJournalQuota": _kilobytes(new.journal_quota_bytes),
+    }
+
+
+def _kilobytes(quota_bytes: int | None) -> tuple[bytes, ...]:
+    """A quota there is in KiB, 32 bits; without one there is none.  [MS-MQMQ] 2.3.1.8"""
+    if quota_bytes is None or quota_bytes >> 10 > QUOTA_KIB_MAX:
+        return ()
+    return (b"%d" % -(-quota_bytes // 1024),)
 
 
 def _account_name(name: str) -> str:

@@ -11,6 +11,7 @@ Everything here raises what `ldap_client` raises, and NotInDirectory and EntryUn
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -54,6 +55,7 @@ MEMBERS_MAX: Final = 20_000
 MEMBERS_AT_ONCE: Final = 200
 SITES_MAX: Final = 10_000
 LISTS_MAX: Final = 10_000
+ALIASES_MAX: Final = 10_000
 ALIKE_MAX: Final = 8  # objects of one name that are looked at
 
 _SECURITY_GROUP = b"2147483648"  # the bit of groupType; [MS-ADTS] 2.2.12
@@ -205,8 +207,25 @@ class LookUps:
             entry = entries[0] if entries else None
         if entry is None or ALIAS not in classes(entry):
             raise NotInDirectory(f"queue alias {path}")
-        target = _alias_target(entry)
-        return AliasEntry(guid=guid_of(entry), name=text(entry, "cn"), target=target)
+        return _alias(entry)
+
+    async def alias_dn(self, path: str) -> str:
+        """The distinguished name of one."""
+        found = await self.alias(path)
+        entry = await self.by_guid(found.guid, ("objectClass",), ALIAS, f"queue alias {path}")
+        return entry.dn
+
+    async def aliases(self) -> tuple[AliasEntry, ...]:
+        entries = await self._client.search(
+            *(await self._domain(), Scope.SUBTREE, _equals("objectClass", ALIAS)),
+            ("cn", *MEMBER_ATTRIBUTES),
+            entries_max=ALIASES_MAX,
+        )
+        found = []
+        for entry in entries:
+            with contextlib.suppress(EntryUnusable):  # whoever asks for it hears why
+                found.append(_alias(entry))
+        return tuple(sorted(found, key=lambda one: one.name.casefold()))
 
     async def list_by_guid(self, guid: bytes, domain: str | None = None) -> ListEntry:
         what = f"DL={guid_text(guid)}{f'@{domain}' if domain else ''}"
@@ -456,6 +475,10 @@ def _member(entry: Entry, name: str) -> SingleName:
         f"{entry.dn}, a member of the distribution list {name}, is neither a public queue nor a"
         " queue alias nor a distribution list"
     )
+
+
+def _alias(entry: Entry) -> AliasEntry:
+    return AliasEntry(guid=guid_of(entry), name=text(entry, "cn"), target=_alias_target(entry))
 
 
 def _alias_target(entry: Entry) -> SingleName:

@@ -38,6 +38,7 @@ from qmd.directory.interface import (
     QueueEntry,
     SiteEntry,
 )
+from qmd.directory.spelling import ALIAS_PREFIX
 
 if TYPE_CHECKING:
     from qmd.settings import DirectorySettings
@@ -124,6 +125,9 @@ class FileDirectory:
     async def lists(self) -> tuple[ListEntry, ...]:
         return tuple(sorted(self._now().lists.values(), key=lambda each: each.name.lower()))
 
+    async def aliases(self) -> tuple[AliasEntry, ...]:
+        return tuple(sorted(self._now().aliases.values(), key=lambda each: each.name.lower()))
+
     # Changing.
 
     async def register_queue(self, new: NewQueue) -> QueueEntry:
@@ -143,11 +147,22 @@ class FileDirectory:
             name = new.computer if machine is None else machine.name
             return editing.add_queue(text, f"{name}\\{new.queue}", new)
 
-        contents = await self._change(edit)
+        contents = await self._change(edit, may_begin=True)
         name = contents.machines[new.machine].name
         entry = contents.queue_by_path(f"{name}\\{new.queue}")
         assert entry is not None
         return entry
+
+    async def update_queue(self, guid: bytes, new: NewQueue) -> None:
+        """A file has labels, and neither quotas nor journals."""
+
+        def edit(contents: Contents, text: str) -> str:
+            entry = contents.queues.get(guid) or _missing(f"public queue PUBLIC={guid_text(guid)}")
+            if entry.label == new.label:
+                return text
+            return editing.set_label(text, contents.queue_places[guid], new.label)
+
+        await self._change(edit)
 
     async def unregister_queue(self, guid: bytes) -> None:
         def edit(contents: Contents, text: str) -> str:
@@ -172,7 +187,7 @@ class FileDirectory:
                 raise AlreadyInDirectory(f"the directory has a distribution list {name} already")
             return editing.add_list(text, name, [contents.spelling(each) for each in members])
 
-        entry = (await self._change(edit)).list_by_name(name)
+        entry = (await self._change(edit, may_begin=True)).list_by_name(name)
         assert entry is not None
         return entry
 
@@ -188,6 +203,26 @@ class FileDirectory:
                         text, contents.list_place(each.name), partial(contents.is_list, guid)
                     )
             return editing.remove_entry(text, "list", contents.list_places[guid])
+
+        await self._change(edit)
+
+    async def create_alias(self, name: str, target: SingleName) -> AliasEntry:
+        def edit(contents: Contents, text: str) -> str:
+            if name.lower() in contents.aliases:
+                raise AlreadyInDirectory(f"the directory has a queue alias {name} already")
+            return editing.add_alias(text, name, contents.spelling(target))
+
+        return (await self._change(edit, may_begin=True)).aliases[name.lower()]
+
+    async def delete_alias(self, name: str) -> None:
+        def edit(contents: Contents, text: str) -> str:
+            if name.lower() not in contents.aliases:
+                _missing(f"queue alias {name}")
+            for each in contents.lists.values():
+                text = editing.remove_members(
+                    text, contents.list_places[each.guid], partial(_is_alias, name)
+                )
+            return editing.remove_entry(text, "alias", contents.alias_places[name.lower()])
 
         await self._change(edit)
 
@@ -234,7 +269,9 @@ class FileDirectory:
         # First the stamp: what is written meanwhile is found at the next look.
         self._stamp = await asyncio.to_thread(_stamp, self._file)
         try:
-            contents = await asyncio.to_thread(_load, self._file)
+            contents = await asyncio.to_thread(
+                _load, self._file, may_be_empty=self._contents is None
+            )
         except DirectoryFileError as error:
             if str(error) != self._problem:
                 self._since_s = int(time.time())
@@ -257,11 +294,16 @@ class FileDirectory:
         log.info("directory_read", file=str(self._file), **dict(contents.counts))
         self._changed()
 
-    async def _change(self, edit: Callable[[Contents, str], str]) -> Contents:
-        """Read, edit, check, replace; raises DirectoryReadOnly where that cannot be."""
+    async def _change(
+        self, edit: Callable[[Contents, str], str], *, may_begin: bool = False
+    ) -> Contents:
+        """Read, edit, check, replace; raises DirectoryReadOnly where that cannot be.
+
+        `may_begin`: also a file that is not there yet.
+        """
         async with self._at_work:
             try:
-                await asyncio.to_thread(self._edit, edit)
+                await asyncio.to_thread(self._edit, edit, may_begin)
             except OSError as error:
                 raise DirectoryReadOnly(
                     f"{self._file} cannot be written: {error.strerror or error}",
@@ -280,7 +322,10 @@ class FileDirectory:
             assert self._contents is not None
             return self._contents
 
-    def _edit(self, edit: Callable[[Contents, str], str]) -> None:
+    def _edit(self, edit: Callable[[Contents, str], str], may_begin: bool) -> None:
+        if not may_begin and not self._file.exists():
+            # It may be on a disk that is not there now: nobody knows what it has.
+            raise DirectoryAway(f"{self._file}: No such file", where=str(self._file))
         with _locked(self._file):
             text = read_text(self._file) if self._file.exists() else ""
             before = parse(text, self._file)
@@ -299,12 +344,24 @@ class FileDirectory:
         return not self._file.exists() or os.access(self._file, os.W_OK)
 
 
+def _is_alias(name: str, member: str) -> bool:
+    return member.lower() == f"{ALIAS_PREFIX}{name.lower()}"
+
+
 def _missing(what: str) -> NoReturn:
     raise NotInDirectory(what)
 
 
-def _load(file: Path) -> Contents:
-    return parse(read_text(file), file)
+def _load(file: Path, *, may_be_empty: bool) -> Contents:
+    text = read_text(file)
+    if not text and not may_be_empty:
+        # An editor that writes it anew begins so: it is looked at again.
+        raise DirectoryFileError(
+            "it is empty: somebody is writing it, or all that it had is lost",
+            code="directory_file_broken",
+            file=file,
+        )
+    return parse(text, file)
 
 
 def _stamp(file: Path) -> _Stamp | None:

@@ -100,6 +100,31 @@ def add_list(text: str, name: str, members: list[str]) -> str:
     return _add(text, "list", {"name": name, "members": members})
 
 
+def add_alias(text: str, name: str, target: str) -> str:
+    return _add(text, "alias", {"name": name, "target": target})
+
+
+def set_label(text: str, index: int, label: str) -> str:
+    """Of a queue; "" takes it away."""
+    expected = tomllib.loads(text)
+    entry = expected["queue"][index]
+    lines = _lines(text)
+    found = statements(text)
+    place = next((each for each in found if each[2:] == ("queue", index, "label")), None)
+    written = [f"label = {_value(label)}\n"] if label else []
+    if label:
+        entry["label"] = label
+    else:
+        entry.pop("label", None)
+    if place is None:
+        path = next((each for each in found if each[2:] == ("queue", index, "path")), None)
+        end = path.end if path is not None else _block(text, "queue", index)[0] + 1
+        lines[end:end] = written
+    else:
+        lines[place.first : place.end] = written
+    return _checked("".join(lines), expected)
+
+
 def remove_entry(text: str, table: str, index: int) -> str:
     """Without the entry, and without the comment right above it."""
     expected = tomllib.loads(text)

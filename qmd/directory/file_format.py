@@ -72,6 +72,7 @@ class Contents:
     sites: dict[bytes, SiteEntry] = field(default_factory=dict)
     queue_places: dict[bytes, int] = field(default_factory=dict)
     list_places: dict[bytes, int] = field(default_factory=dict)
+    alias_places: dict[str, int] = field(default_factory=dict)  # by name, in lower case
     _machine_names: dict[str, bytes] = field(default_factory=dict)
     _short_names: dict[str, list[bytes]] = field(default_factory=dict)
     _queue_paths: dict[tuple[bytes, str], bytes] = field(default_factory=dict)
@@ -484,6 +485,7 @@ class _Reading:
             raise _Wrong("target", "an alias does not stand for another alias")
         target = self._member("target", entry["target"])
         guid = entry.get("guid") or made_guid("alias", name)
+        self._found.alias_places[name.lower()] = index
         self._found.aliases[name.lower()] = AliasEntry(guid=guid, name=name, target=target)
 
     def _add_members(self, index: int, entry: dict[str, Any]) -> None:

@@ -117,6 +117,9 @@ class NewQueue:
     label: str = ""
     transactional: bool = False
     type: bytes = NULL_GUID
+    journal: bool = False
+    quota_bytes: int | None = None  # None: no limit
+    journal_quota_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,10 +177,20 @@ class Directory(Protocol):
         """All distribution lists, in the order of their names; `members` may be left empty."""
         ...
 
+    async def aliases(self) -> tuple[AliasEntry, ...]:
+        """All queue aliases, in the order of their names; one that cannot be read is EntryUnusable
+        only where it is asked for itself."""
+        ...
+
     # Changing; also raises DirectoryReadOnly, DirectoryDenied, AlreadyInDirectory.
 
     async def register_queue(self, new: NewQueue) -> QueueEntry:
         """The directory chooses the GUID.  One of that path that is there is AlreadyInDirectory."""
+        ...
+
+    async def update_queue(self, guid: bytes, new: NewQueue) -> None:
+        """The entry's label, journal and quotas, as far as this kind of directory has them; what
+        is settled for life (name, transactional) stays.  [MS-MQDMPR] 3.1.7.1.24"""
         ...
 
     async def unregister_queue(self, guid: bytes) -> None: ...
@@ -185,6 +198,12 @@ class Directory(Protocol):
     async def create_list(self, name: str, members: Sequence[SingleName] = ()) -> ListEntry: ...
 
     async def delete_list(self, guid: bytes) -> None: ...
+
+    async def create_alias(self, name: str, target: SingleName) -> AliasEntry: ...
+
+    async def delete_alias(self, name: str) -> None:
+        """It goes out of the lists that it is in, where the directory has it there as itself."""
+        ...
 
     async def add_members(self, guid: bytes, members: Sequence[SingleName]) -> ListEntry:
         """Those that are there already stay where they are; all or none."""

@@ -63,8 +63,20 @@ class Nothing:
     async def lists(self) -> tuple[ListEntry, ...]:
         _refuse("whoever asks for distribution lists")
 
+    async def aliases(self) -> tuple[AliasEntry, ...]:
+        _refuse("whoever asks for queue aliases")
+
+    async def create_alias(self, name: str, target: SingleName) -> AliasEntry:
+        _refuse(f"the queue alias {name}")
+
+    async def delete_alias(self, name: str) -> None:
+        _refuse(f"the queue alias {name}")
+
     async def register_queue(self, new: NewQueue) -> QueueEntry:
         _refuse(f"the public queue {new.computer}\\{new.queue}")
+
+    async def update_queue(self, guid: bytes, new: NewQueue) -> None:
+        _refuse(f"PUBLIC={guid_text(guid)}")
 
     async def unregister_queue(self, guid: bytes) -> None:
         _refuse(f"PUBLIC={guid_text(guid)}")

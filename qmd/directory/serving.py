@@ -18,6 +18,7 @@ from protocol.format_name import (
 from protocol.identifiers import NULL_GUID, guid_text
 from qmd import directory_frames as frames
 from qmd.directory.interface import (
+    AliasEntry,
     ListEntry,
     MachineEntry,
     NotInDirectory,
@@ -26,6 +27,7 @@ from qmd.directory.interface import (
 )
 from qmd.directory.publishing import in_time
 from qmd.directory.spelling import (
+    ALIAS_PREFIX,
     ENTRY_NAME,
     LIST_PREFIX,
     AliasPath,
@@ -71,13 +73,7 @@ async def lookup(manager: QueueManager, request: frames.DirectoryLookup) -> Valu
         case DistributionListName() | ListPath():
             return await _list(manager, await _find_list(manager, text))
         case AliasPath():
-            alias = await in_time(manager, manager.directory.alias(spelled.name))
-            return {
-                "entry": "alias",
-                "name": alias.name,
-                "guid": guid_text(alias.guid),
-                "stands_for": str(alias.target),
-            }
+            return _alias(await in_time(manager, manager.directory.alias(spelled.name)))
         case MachineName(queue_manager=guid) | PrivateName(queue_manager=guid):
             machine, _ = await in_time(manager, resolver.machine(guid))
             return await _machine(manager, machine)
@@ -94,7 +90,7 @@ async def lookup(manager: QueueManager, request: frames.DirectoryLookup) -> Valu
 
 
 async def create_list(manager: QueueManager, request: frames.CreateList) -> Value:
-    name = _list_name(request.name)
+    name = _entry_name(request.name, LIST_PREFIX)
     members = await _members(manager, request.members)
     entry = await in_time(manager, manager.directory.create_list(name, members))
     manager.resolver.forget()
@@ -168,6 +164,31 @@ async def list_lists(manager: QueueManager, request: frames.ListLists) -> list[V
     ]
 
 
+async def list_aliases(manager: QueueManager, request: frames.ListAliases) -> list[Value]:
+    return [_alias(entry) for entry in await in_time(manager, manager.directory.aliases())]
+
+
+async def create_alias(manager: QueueManager, request: frames.CreateAlias) -> Value:
+    name = _entry_name(request.name, ALIAS_PREFIX)
+    (target,) = await _members(manager, [request.stands_for])
+    if isinstance(target, DistributionListName):
+        raise Refusal(
+            "name_not_single",
+            f"{request.stands_for} is a list, and an alias stands for one queue",
+            "Put the list into a list: qmd dl create NAME list:OTHER",
+        )
+    entry = await in_time(manager, manager.directory.create_alias(name, target))
+    manager.resolver.forget()
+    return _alias(entry)
+
+
+async def delete_alias(manager: QueueManager, request: frames.DeleteAlias) -> Value:
+    name = _entry_name(request.name, ALIAS_PREFIX)
+    await in_time(manager, manager.directory.delete_alias(name))
+    manager.resolver.forget()
+    return {"name": name, "deleted": True}
+
+
 #: Verbs that change nothing, and those that do.
 LOOKS: dict[type, Callable[[QueueManager, Any], Coroutine[Any, Any, object]]] = {
     frames.DirectoryStatus: status,
@@ -175,6 +196,7 @@ LOOKS: dict[type, Callable[[QueueManager, Any], Coroutine[Any, Any, object]]] = 
     frames.ShowList: show_list,
     frames.ExpandList: expand_list,
     frames.ListLists: list_lists,
+    frames.ListAliases: list_aliases,
 }
 CHANGES: dict[type, Callable[[QueueManager, Any], Coroutine[Any, Any, object]]] = {
     frames.DirectoryReload: reload,
@@ -182,6 +204,8 @@ CHANGES: dict[type, Callable[[QueueManager, Any], Coroutine[Any, Any, object]]] 
     frames.DeleteList: delete_list,
     frames.AddMembers: add_members,
     frames.RemoveMembers: remove_members,
+    frames.CreateAlias: create_alias,
+    frames.DeleteAlias: delete_alias,
 }
 
 
@@ -204,6 +228,11 @@ def _status(manager: QueueManager) -> Value:
         "kept_s": settings.age_s,
         "asked": manager.resolver.asked_count,
         "answered_from_kept": manager.resolver.kept_count,
+        "has_yet_to_hear": [
+            f"{each.path} {'was deleted' if each.deleted else 'has changed'}"
+            for each in manager.publishing.waiting
+        ],
+        "acknowledgments_waiting": manager.acknowledging.addressing.count,
     }
 
 
@@ -270,13 +299,24 @@ async def _member(manager: QueueManager, member: SingleName) -> Value:
     return {"name": str(member), "kind": kind, "path": path}
 
 
-def _list_name(text: str) -> str:
-    """The name of a new list.  Raises Refusal."""
-    name = text[len(LIST_PREFIX) :] if text.lower().startswith(LIST_PREFIX) else text
+def _entry_name(text: str, prefix: str) -> str:
+    """The name of a list or an alias, with or without its prefix.  Raises Refusal."""
+    name = text[len(prefix) :] if text.lower().startswith(prefix) else text
+    kind = prefix[:-1]
     try:
-        return ENTRY_NAME.check(name, "list", 0)
+        return ENTRY_NAME.check(name, kind, 0)
     except InvalidName as error:
-        raise Refusal("name_not_understood", f"{text!r} can be no list's name: {error}") from error
+        what = f"{text!r} can be no name of a {kind}: {error}"
+        raise Refusal("name_not_understood", what) from error
+
+
+def _alias(entry: AliasEntry) -> Value:
+    return {
+        "entry": "alias",
+        "name": entry.name,
+        "guid": guid_text(entry.guid),
+        "stands_for": str(entry.target),
+    }
 
 
 async def _find_list(manager: QueueManager, text: str) -> ListEntry:
@@ -285,7 +325,7 @@ async def _find_list(manager: QueueManager, text: str) -> ListEntry:
         assert isinstance(name, DistributionListName)
         entry = manager.directory.distribution_list(name.distribution_list, name.domain)
     else:
-        entry = manager.directory.list_by_name(_list_name(text))
+        entry = manager.directory.list_by_name(_entry_name(text, LIST_PREFIX))
     return await in_time(manager, entry)  # always anew: somebody looks at it, or changes it
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from protocol.format_name import DistributionListName, PublicName, parse_format_name
 from qmd.directory.active_directory import ActiveDirectory
+from qmd.directory.active_directory_lookups import QUEUE
 from qmd.directory.interface import (
     AlreadyInDirectory,
     DirectoryDenied,
@@ -112,6 +113,39 @@ def test_a_computer_adds_finds_and_deletes_its_own_queues(controller, accounts, 
             await directory.queue(made.guid)
         with pytest.raises(NotInDirectory):
             await directory.unregister_queue(made.guid)
+
+    act(controller, run, **accounts.computer)
+
+
+def test_what_changes_of_a_queue_is_changed_in_its_entry(controller, accounts, machine):
+    changing = ("mSMQLabelEx", "mSMQJournal", "mSMQQueueQuota", "mSMQQueueJournalQuota")
+
+    async def run(directory: ActiveDirectory) -> None:
+        made = await directory.register_queue(
+            new(machine, "changing", label="one", quota_bytes=1025, journal=True)
+        )
+
+        async def stored() -> dict[str, tuple[bytes, ...]]:
+            with directory._client.limited():
+                looked = await directory._look_ups.by_guid(
+                    made.guid, ("objectClass", *changing), QUEUE, "it"
+                )
+            return {name: looked.attributes.get(name.lower(), ()) for name in changing}
+
+        assert list((await stored()).values()) == [(b"one",), (b"TRUE",), (b"2",), ()]
+
+        await directory.update_queue(
+            made.guid, new(machine, "changing", label="two", journal_quota_bytes=10_240)
+        )
+        assert list((await stored()).values()) == [(b"two",), (b"FALSE",), (), (b"10",)]
+        assert (await directory.queue(made.guid)).label == "two"
+
+        await directory.update_queue(made.guid, new(machine, "changing"))
+        assert list((await stored()).values()) == [(), (b"FALSE",), (), ()]
+
+        await directory.unregister_queue(made.guid)
+        with pytest.raises(NotInDirectory):
+            await directory.update_queue(made.guid, new(machine, "changing"))
 
     act(controller, run, **accounts.computer)
 
@@ -268,3 +302,23 @@ def test_lists_go_where_the_configuration_says(controller, accounts, tmp_path: P
 def test_a_user_without_rights_changes_no_list(controller, accounts):
     with pytest.raises(DirectoryDenied):
         act(controller, lambda directory: directory.create_list("mine"), **accounts.user)
+
+
+def test_an_alias_is_created_found_listed_and_deleted(controller, accounts):
+    target = parse_format_name(r"DIRECT=OS:hostb\private$\aliased")
+
+    async def run(directory: ActiveDirectory) -> None:
+        made = await directory.create_alias("by-name", target)
+        assert (made.name, made.target) == ("by-name", target)
+        assert await directory.alias("BY-NAME") == made
+        assert made in await directory.aliases()
+        with pytest.raises(AlreadyInDirectory, match="by-name"):
+            await directory.create_alias("by-name", target)
+
+        await directory.delete_alias("by-name")
+        with pytest.raises(NotInDirectory):
+            await directory.alias("by-name")
+        with pytest.raises(NotInDirectory):
+            await directory.delete_alias("by-name")
+
+    act(controller, run)

@@ -216,3 +216,15 @@ def _text(guid: bytes) -> str:
     from protocol.identifiers import guid_text
 
     return guid_text(guid)
+
+
+def test_a_label_is_set_changed_and_taken_away_and_all_else_stays() -> None:
+    bare = "# ours\n[[queue]]\npath = 'hosta\\orders'  # the first\ntransactional = true\n"
+
+    labelled = editing.set_label(bare, 0, 'Orders "all"')
+    changed = editing.set_label(labelled, 0, "Others")
+
+    assert labelled == bare.replace("# the first\n", '# the first\nlabel = "Orders \\"all\\""\n')
+    assert changed == bare.replace("# the first\n", '# the first\nlabel = "Others"\n')
+    assert editing.set_label(changed, 0, "") == bare
+    assert editing.set_label(bare, 0, "") == bare

@@ -1,15 +1,28 @@
 """Whole queue managers that share a directory file: public queues, and what is sent to them."""
 
 import asyncio
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog.testing
 
+from protocol import parse_user_message
 from protocol.identifiers import guid_text
-from qmd.client import Acknowledge, DirectoryFailed, NoSuchQueue, QueueManager, connect
+from qmd import frames
+from qmd.client import (
+    Acknowledge,
+    DirectoryFailed,
+    NoSuchQueue,
+    QueueManager,
+    QueueManagerError,
+    connect,
+)
 from qmd.directory.file_format import parse
 from qmd.refusal import Refusal
+from storage import directory_changes, unaddressed
 from tests.unit.qmd.managers import Host, Hosts, hosted, until
 
 
@@ -206,6 +219,87 @@ async def test_an_acknowledgment_finds_the_public_queue_that_it_is_asked_to(host
     await until(lambda: a.queue(".\\acks").messages, "the acknowledgment")
 
 
+def _with_addresses(hosts: Hosts, *named: Host) -> str:
+    """The directory's text, with where those are."""
+    text = directory_of(hosts).read_text()
+    for host in named:
+        entry = f'name = "{host.name}"\n'
+        text = text.replace(entry, f'{entry}addresses = ["127.0.0.1:{host.port}"]\n')
+    return text
+
+
+async def _sent_while_b_is_without_its_directory(
+    hosts: Hosts, bodies: list[bytes], **properties: Any
+) -> tuple[Host, Host]:
+    """b has taken messages of a, whose acknowledgments are for a public queue of a's, and its own
+    directory does not answer."""
+    a = await start(hosts, "a")
+    away = {"file": hosts._folder / "b.toml", "pause_s": 0.01}
+    b = await start(hosts, "b", directory=away)
+    await b.create("orders")
+    acks = await create_public(a, "acks")
+    await a.send(
+        f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders",
+        *bodies,
+        admin_queue=acks["public_name"],
+        acknowledge=int(Acknowledge.POSITIVE_ARRIVAL),
+        **properties,
+    )
+    await until(lambda: b.acknowledging.addressing.count == len(bodies), "what waits")
+    return a, b
+
+
+async def _all_acknowledged(*named: Host) -> None:
+    await until(lambda: not any(each.messages for host in named for each in host.outgoing.queues))
+
+
+@hosted
+async def test_an_acknowledgment_that_waits_for_the_directory_survives_a_restart(
+    hosts: Hosts,
+) -> None:
+    a, b = await _sent_while_b_is_without_its_directory(hosts, [b"1", b"2", b"3"])
+
+    b = await hosts.restart(b, directory=asdict(b.settings.directory))
+    await until(lambda: b.acknowledging.addressing.count == 3, "what waits, after the start too")
+    (hosts._folder / "b.toml").write_text(_with_addresses(hosts, a))
+
+    await until(lambda: a.queue(".\\acks").messages == 3, "the acknowledgments")
+    sent = await a.peek(".\\acks")
+    correlated = [parse_user_message(each.packet).properties.correlation_id for each in sent]
+    assert correlated == sorted(correlated), "they are in another order than what they speak of"
+    await until(lambda: not b.acknowledging.addressing.count)
+    assert await b.storage.read(unaddressed.list_all) == []
+    await _all_acknowledged(a, b)
+
+
+@hosted
+async def test_an_acknowledgment_waits_as_long_as_the_directory_is_away(hosts: Hosts) -> None:
+    a, b = await _sent_while_b_is_without_its_directory(hosts, [b"1"], delivery=frames.EXPRESS)
+
+    await asyncio.sleep(0.05)  # it is asked some times more
+    (hosts._folder / "b.toml").write_text(_with_addresses(hosts, a))
+
+    await until(lambda: a.queue(".\\acks").messages == 1, "the acknowledgment")
+    await _all_acknowledged(a, b)
+
+
+@hosted
+async def test_an_acknowledgment_to_a_queue_that_the_directory_has_not_got_ends_with_a_word(
+    hosts: Hosts,
+) -> None:
+    a, b = await _sent_while_b_is_without_its_directory(hosts, [b"1"])
+
+    with structlog.testing.capture_logs() as logs:
+        (hosts._folder / "b.toml").write_text("# Nobody is here.\n")
+        await until(lambda: not b.acknowledging.addressing.count)
+
+    (line,) = [each for each in logs if each["event"] == "acknowledgment_not_sent"]
+    assert "has no public queue" in line["reason"]
+    await _all_acknowledged(a, b)
+    await b.settled()
+    assert await b.storage.read(unaddressed.list_all) == []
+
+
 @hosted
 async def test_a_list_may_stand_for_the_queues_that_get_acknowledgments(hosts: Hosts) -> None:
     a, b = await start(hosts, "a"), await start(hosts, "b")
@@ -326,3 +420,134 @@ async def test_a_commit_to_a_public_queue_that_is_gone_aborts(hosts: Hosts) -> N
 
     assert await a.receive("orders") == [b"before"], "it is back"
     assert sum(queue.messages for queue in a.outgoing.queues) == 0
+
+
+@hosted
+async def test_what_changes_of_a_public_queue_reaches_the_directory(hosts: Hosts) -> None:
+    a = await start(hosts, "a")
+    await create_public(a, "orders")
+
+    async with connect(a.socket) as qm:
+        changed = await qm.set_queue(".\\orders", label="Orders, all")
+
+    assert not changed["directory_waits"]
+    found = await a.directory.queue_by_path("a\\orders")
+    assert found.label == "Orders, all"
+    assert await a.storage.read(directory_changes.list_all) == []
+
+
+@hosted
+async def test_what_changes_while_the_directory_is_away_reaches_it_when_it_is_back(
+    hosts: Hosts,
+) -> None:
+    a = await start(hosts, "a", directory={"pause_s": 0.01})
+    await create_public(a, "orders")
+    await create_public(a, "gone")
+    away = directory_of(hosts).rename(directory_of(hosts).with_name("away.toml"))
+    same = asdict(a.settings.directory)
+    a = await hosts.restart(a, directory=same)  # of a file it knows no more what it held
+
+    async with connect(a.socket) as qm:
+        changed = await qm.set_queue(".\\orders", label="Orders, all")
+        await qm.delete_queue(".\\gone")
+        status = await qm.directory.status()
+
+    assert changed["directory_waits"]
+    assert status["has_yet_to_hear"] == [".\\orders has changed", ".\\gone was deleted"]
+    with pytest.raises(Refusal, match="no queue"):
+        a.queue(".\\gone")
+    a = await hosts.restart(a, directory=same)
+    assert len(a.publishing.waiting) == 2
+    away.rename(directory_of(hosts))
+    await until(lambda: not a.publishing.waiting, "the directory")
+    found = await a.directory.queue_by_path("a\\orders")
+    assert found.label == "Orders, all"
+    assert "gone" not in directory_of(hosts).read_text()
+    await a.settled()
+    assert await a.storage.read(directory_changes.list_all) == []
+
+
+@hosted
+async def test_a_queue_that_is_deleted_and_created_anew_keeps_its_entry(hosts: Hosts) -> None:
+    a = await start(hosts, "a", directory={"pause_s": 60.0})
+    await create_public(a, "orders")
+    queue = a.queue(".\\orders")
+    change = a.publishing.change_of(queue, deleted=True)
+    assert change is not None
+    async with a.publishing.turn:  # the directory is slow to hear of the end
+        await a.storage.batch.run(partial(directory_changes.note, row=change))
+        await a.administration._delete(queue, queue.relatives, change)
+        a.publishing.tell_later(change)
+        creating = asyncio.ensure_future(create_public(a, "orders"))
+        await asyncio.sleep(0.02)
+    again = await creating
+
+    await a.settled()
+    assert a.publishing.waiting == []
+    assert await a.storage.read(directory_changes.list_all) == []
+    found = await a.directory.queue_by_path("a\\orders")
+    assert again["public_name"] == f"PUBLIC={guid_text(found.guid)}"
+
+
+@hosted
+async def test_a_directory_that_refuses_a_change_is_told_of_in_the_log(hosts: Hosts) -> None:
+    a = await start(hosts, "a")
+    await create_public(a, "orders")
+    text = directory_of(hosts).read_text()
+    directory_of(hosts).write_text(text.replace("[[queue]]", "[[ queue ]]\nlabel.x = 1"))
+
+    with structlog.testing.capture_logs() as logs:
+        async with connect(a.socket) as qm:
+            changed = await qm.set_queue(".\\orders", label="Orders, all")
+
+    assert changed["label"] == "Orders, all"
+    assert [each["code"] for each in logs if each["event"] == "directory_entry_differs"] == [
+        "directory_entry_differs"
+    ]
+    assert a.publishing.waiting == []
+
+
+@hosted
+async def test_an_alias_is_made_used_shown_and_deleted(hosts: Hosts) -> None:
+    a = await start(hosts, "a")
+    await a.create("orders")
+    await create_public(a, "bills")
+
+    async with connect(a.socket) as qm:
+        made = await qm.directory.create_alias("sales", "orders")
+        await qm.directory.create_alias("alias:Money", "a\\bills")
+        await qm.directory.create_list("all", ["alias:sales", "a\\bills"])
+        await qm.send("alias:SALES,alias:money", b"1")
+        listed = await qm.directory.aliases()
+        with pytest.raises(DirectoryFailed, match="has a queue alias Sales already"):
+            await qm.directory.create_alias("Sales", "bills")
+        with pytest.raises(QueueManagerError, match="is a list"):
+            await qm.directory.create_alias("lists", "list:all")
+        with pytest.raises(QueueManagerError, match="cannot be sent to"):
+            await qm.directory.create_alias("journal", "orders;journal")
+        assert await qm.directory.delete_alias("Sales") == {"name": "Sales", "deleted": True}
+        with pytest.raises(NoSuchQueue):
+            await qm.send("alias:sales", b"2")
+        with pytest.raises(NoSuchQueue):
+            await qm.directory.delete_alias("sales")
+
+    assert made["stands_for"] == f"DIRECT=OS:a:{a.port}\\private$\\orders"
+    assert [each["name"] for each in listed] == ["Money", "sales"]
+    assert await a.receive("orders") == await a.receive(".\\bills") == [b"1"]
+    assert directory_of(hosts).read_text().startswith("# Written by a person.\n")
+
+
+@hosted
+async def test_an_alias_goes_out_of_the_lists_that_have_it_by_its_name(hosts: Hosts) -> None:
+    a = await start(hosts, "a")
+    directory_of(hosts).write_text(
+        "[[alias]]\nname = 'sales'\ntarget = 'q1@h'\n"
+        "[[list]]\nname = 'all'\nmembers = [\n    'alias:Sales',\n    'q2@h',\n]\n"
+    )
+    await a.directory.reload()  # type: ignore[attr-defined]
+
+    await a.directory.delete_alias("sales")
+
+    assert [str(each) for each in (await a.directory.list_by_name("all")).members] == [
+        r"DIRECT=OS:h\private$\q2"
+    ]

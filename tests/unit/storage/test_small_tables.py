@@ -4,7 +4,7 @@ import sqlite3
 
 import pytest
 
-from storage import branches, counters, history, outcomes, sequences
+from storage import branches, counters, history, outcomes, sequences, unaddressed
 from storage.branches import BranchRow
 from storage.sequences import IncomingSequenceRow, encode_sequence_id
 from tests.unit.storage.support import SOURCE
@@ -110,3 +110,18 @@ def test_reserved_blocks_follow_each_other(db: sqlite3.Connection) -> None:
     assert counters.reserve(db, "arrival", 5) == 1
     assert counters.following(db, "message_number") == 1011
     assert counters.following(db, "unknown") == 1
+
+
+def test_what_waits_for_the_directory_is_kept_in_its_order_and_checked(
+    db: sqlite3.Connection,
+) -> None:
+    for number in (2, 1):
+        unaddressed.add(db, unaddressed.Unaddressed(number, bytes(16), 7, b"packet"))
+    db.execute("UPDATE unaddressed SET packet = x'00' WHERE id = 2")
+
+    assert unaddressed.list_all(db) == [
+        (unaddressed.Unaddressed(1, bytes(16), 7, b"packet"), True),
+        (unaddressed.Unaddressed(2, bytes(16), 7, b"\0"), False),
+    ]
+    unaddressed.remove(db, [1, 5])
+    assert [row.id for row, _ in unaddressed.list_all(db)] == [2]
