@@ -14,6 +14,7 @@ from protocol.headers import HOPS_MAX, SESSION_HEADER_BYTES, USER_FLAGS_OFFSET, 
 from protocol.internal_packets import build_session_header
 
 SOURCE_OFFSET = 16
+ADDRESS_OFFSET = 32
 SENT_TIME_OFFSET = 52
 MESSAGE_NUMBER_OFFSET = 56
 QUEUE_NAMES_OFFSET = 64
@@ -47,6 +48,12 @@ def without_session_header(packet: bytes) -> bytes:
         return packet
     kept = packet[3:-SESSION_HEADER_BYTES]
     return b"".join((packet[:2], bytes((flags & ~_SESSION_HEADER_BIT,)), kept))
+
+
+def with_queue_manager(packet: bytes, guid: bytes) -> bytes:
+    """The packet of a user message, for the queue manager of that GUID."""
+    _fits(packet, QUEUE_NAMES_OFFSET, "user")
+    return b"".join((packet[:ADDRESS_OFFSET], guid, packet[ADDRESS_OFFSET + 16 :]))
 
 
 def patch_sent(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from protocol import transaction_offset
 from protocol.format_name import (
+    ConnectorName,
     DirectName,
     DistributionListName,
     PrivateName,
@@ -115,8 +116,11 @@ def several_of(resolution: Resolution, *, own_name: str) -> Several:
 def list_address(name: SingleName) -> QueueAddress | None:
     """How an element stands in a MultiQueueFormatHeader; None: it has no form for that kind.
 
-    [MS-MQMQ] 2.2.18.1.4 knows public, private and direct names, and distribution lists.
+    [MS-MQMQ] 2.2.18.1.4 knows public, private and direct names, and distribution lists; a
+    connector's queue stands there as the public one that it is found as.
     """
+    if isinstance(name, ConnectorName):
+        return queue_address(PublicName(name.connector))
     if isinstance(name, DistributionListName):
         return QueueAddress(DISTRIBUTION_LIST, name.distribution_list, NULL_GUID, 16)
     if isinstance(name, PrivateName):

@@ -8,7 +8,9 @@ the peer refuses it for good.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,7 +21,7 @@ from protocol.direct_name import PORT
 from protocol.format_name import DirectName, FormatName, PrivateName, PublicName, parse_format_name
 from protocol.identifiers import guid_bytes, guid_text, sequence_id
 from qmd.acknowledging import ORDER_QUEUE
-from qmd.compose import queue_address
+from qmd.compose import QueueAddress, queue_address
 from qmd.core.fate import reason_text
 from qmd.core.sequence import ImpossibleOrderAck, OutgoingSequence
 from qmd.core.stored_packet import (
@@ -101,6 +103,7 @@ class Outgoing:
         named, for_others, _ = row.destination.partition(FOR_OTHERS)
         text, _, via = named.partition(" via ")
         name = parse_format_name(text)
+        machine = _machine_of(name, via, row.address)
         if via and isinstance(name, DirectName) and name.queue == ORDER_QUEUE:
             self._manager.acknowledging.met(guid_bytes(via), name.host)
         sequence = OutgoingSequence(
@@ -114,10 +117,8 @@ class Outgoing:
             id=row.id,
             destination=row.destination,
             key=row.destination.casefold(),
-            address=queue_address(name),
-            link=self._link(
-                name, guid_bytes(via) if via else None, _machine_of(name, via, row.address)
-            ),
+            address=_address(name, machine),
+            link=self._link(name, guid_bytes(via) if via else None, machine),
             sequence=sequence,
             paused=row.paused,
             others=messages - transactional,
@@ -188,7 +189,7 @@ class Outgoing:
             id=self._next_id,
             destination=destination,
             key=key,
-            address=queue_address(name),
+            address=_address(name, machine),
             link=self._link(name, via, machine),
             usage=manager.usage,
             others_usage=manager.relaying.usage if for_others else None,
@@ -646,6 +647,13 @@ class Outgoing:
             " a queue manager that has a session with this one",
             "Use DIRECT=TCP:address\\queue or DIRECT=OS:host\\queue.",
         )
+
+
+def _address(name: FormatName, machine: bytes | None) -> QueueAddress:
+    """How packets name the destination; of a public queue also the queue manager that has it, by
+    which whoever is in between knows that it is not for them.  [MS-MQMQ] 2.2.19.2"""
+    address = queue_address(name)
+    return address if machine is None else replace(address, queue_manager=machine)
 
 
 def _machine_of(name: FormatName, via: str, address: str) -> bytes | None:

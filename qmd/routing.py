@@ -242,8 +242,12 @@ class Routing:
         except DirectoryAway:
             raise
         except DirectoryError:
+            if there.foreign:
+                raise _no_connector(there) from None
             return [there]  # we are in no site
         if not (here.sites or here.out_routers or there.in_routers):
+            if there.foreign:
+                raise _no_connector(there)
             return [there]
         sites = {
             each.guid: Site(
@@ -252,6 +256,10 @@ class Routing:
             for each in await directory.sites()
         }
         hops = next_hops(_machine(here), _machine(there), sites)
+        if there.foreign:
+            # Nobody of our kind is there: its connector server is a routing server of its site.
+            gates = [gate for site in there.sites if site in sites for gate in sites[site].gates]
+            hops = tuple(dict.fromkeys(each for each in (*hops, *gates) if each != guid))
         entries: list[MachineEntry] = []
         for hop in hops:
             if hop == self._manager.id:
@@ -265,6 +273,8 @@ class Routing:
                 raise
             except DirectoryError as error:
                 log.info("routing_server_not_known", reason=error.text)
+        if not entries and there.foreign:
+            raise _no_connector(there)
         if not entries:
             raise Refusal(
                 "no_route",
@@ -277,6 +287,16 @@ class Routing:
     def stop(self) -> None:
         for task in list(self._asking.values()):
             task.cancel()
+
+
+def _no_connector(there: MachineEntry) -> Refusal:
+    return Refusal(
+        "no_route",
+        f"{there.name} is a foreign computer: only a connector server takes its messages, and the"
+        " directory names none, or only this queue manager, which has no connector application",
+        "Messages to it wait here. Make a queue manager with a connector application a gate of its"
+        " site, or its in-routing server.",
+    )
 
 
 def addresses_of(entry: MachineEntry) -> tuple[tuple[str, int], ...]:

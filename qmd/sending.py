@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from protocol.format_name import FormatName
+from protocol.format_name import FormatName, PublicName
 from protocol.headers import PACKET_BYTES_MAX
-from protocol.identifiers import guid_text
+from protocol.identifiers import NULL_GUID, guid_text
+from protocol.patching import with_queue_manager
 from qmd.compose import PRIORITY_MAX, check, packet_size
 from qmd.copies import Copies, Several
 from qmd.core.sequence import NUMBER_MAX
@@ -398,6 +399,8 @@ class Sending:
         priority = packet[2] & 7
         key = self._manager.next_lookup_id(PRIORITY_MAX - priority)
         if isinstance(route, OutgoingQueue):
+            if isinstance(name, PublicName) and route.address.queue_manager != NULL_GUID:
+                packet = with_queue_manager(packet, route.address.queue_manager)
             appended = [self._manager.outgoing.append(route, key, packet, batch)]
             self.tell(route, packet, key)
             if key in route.express:

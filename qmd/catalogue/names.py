@@ -37,9 +37,11 @@ ENTRIES = (
         1104,
         "name_not_reachable",
         "There is no way to the queue of that name from here.",
-        "qmd sends to direct names over TCP and OS, and to private queues (PRIVATE=...) of a queue"
-        " manager that has a session with it; not over HTTP or IPX.",
-        "Use DIRECT=TCP:address\\queue or DIRECT=OS:host\\queue.",
+        "qmd sends to direct names over TCP and OS, to private queues (PRIVATE=...) of queue"
+        " managers that it has a way to, and to what the directory knows; not over HTTP or IPX, not"
+        " by multicast, and not to a foreign computer without a connector server.",
+        "Use DIRECT=TCP:address\\queue or DIRECT=OS:host\\queue; for a foreign computer see"
+        " docs/routing.md.",
         "bad_name",
         "MQ_ERROR_UNSUPPORTED_FORMATNAME_OPERATION",
     ),

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -167,11 +167,7 @@ class Resolver:
         targets: list[Target] = []
         for index, element in enumerate(elements):
             with _at(name, index, element):
-                if isinstance(element, DistributionListName) or (
-                    isinstance(element, PublicName)
-                    and not element.read_only
-                    and not self._is_own(element)
-                ):
+                if isinstance(element, DistributionListName) or self._is_elsewhere(element):
                     if self.directory.kind == KIND_NONE:
                         raise _no_directory(element)
                     return None
@@ -387,15 +383,15 @@ class Resolver:
             raise _named(error, f"its member {member}") from error
 
     def _target_if_known(self, element: SingleName, index: int) -> tuple[Target, float] | None:
-        if not isinstance(element, PublicName) or self._is_own(element):
+        if not self._is_elsewhere(element):
             return self._target_at_once(element, index), math.inf
-        _check_sendable(element)
-        kept = self._entries.get(("queue", element.queue))
+        name = _public_name(element)
+        kept = self._entries.get(("queue", name.queue))
         if kept is None or kept.expires_at <= self._now():
             return None
         self.kept_count += 1
         entry, until = _answer(kept)
-        return self._public_target(element, entry, index), until
+        return self._public_target(name, entry, index), until
 
     async def _expand(self, name: DistributionListName) -> tuple[list[SingleName], float]:
         """The queues of a list and of the lists within it: each once, as they are met, depth
@@ -428,15 +424,26 @@ class Resolver:
         return list(queues.values()), expires_at
 
     async def _target(self, element: SingleName, index: int) -> tuple[Target, float]:
-        if isinstance(element, PublicName) and not self._is_own(element):
-            _check_sendable(element)
-            entry, until = await self.queue(element.queue)
-            return self._public_target(element, entry, index), until
-        return self._target_at_once(element, index), math.inf
+        if not self._is_elsewhere(element):
+            return self._target_at_once(element, index), math.inf
+        name = _public_name(element)
+        try:
+            entry, until = await self.queue(name.queue)
+        except NotInDirectory as error:
+            if isinstance(element, ConnectorName):
+                raise NotInDirectory(
+                    f"queue {element}",
+                    "A connector's queue has an object of its own there, as a public one has: its"
+                    " GUID is needed, and not that of a site or computer.",
+                ) from error
+            raise
+        return self._public_target(name, entry, index), until
 
     def _target_at_once(self, element: SingleName, index: int) -> Target:
         """Of a name that needs no directory.  Raises Refusal for one that cannot be sent to."""
         _check_sendable(element)
+        if isinstance(element, ConnectorName):  # ours: any other needs the directory
+            element = _public_name(element)
         direct = element if isinstance(element, DirectName) else None
         return Target(element, index, direct)
 
@@ -446,15 +453,26 @@ class Resolver:
             own = DirectName(Transport.OS, ".", 1801, entry.queue)
             return Target(own, index, own, entry.machine, entry.transactional)
         if entry.machine.foreign:
-            raise Refusal(
-                "name_not_reachable",
-                f"{name} is {entry.path}, a queue of a foreign computer, and there is no connector",
-            )
+            if not (entry.machine.sites or entry.machine.in_routers):
+                raise Refusal(
+                    "name_not_reachable",
+                    f"{name} is {entry.path}, a queue of a foreign computer, and the directory"
+                    " names neither its site nor a routing server that would be its connector",
+                    "Put the computer into its foreign site in the directory, or give it in-routing"
+                    " servers.",
+                )
+            # Over its connector server, and never itself: `qmd/routing.py`.
+            return Target(name, index, None, entry.machine, entry.transactional)
         way = _way(entry.machine, entry.queue)
         return Target(name, index, way, entry.machine, entry.transactional)
 
-    def _is_own(self, name: PublicName) -> bool:
-        return self._own.queue_of_guid(name.queue) is not None
+    def _is_elsewhere(self, element: SingleName) -> bool:
+        """Whether it is a queue of the directory's that is not ours.  Raises Refusal for one that
+        cannot be sent to."""
+        if not isinstance(element, PublicName | ConnectorName):
+            return False
+        _check_sendable(element)
+        return self._own.queue_of_guid(_public_name(element).queue) is None
 
     def _keep(self, name: FormatName | str, resolution: Resolution) -> Resolution:
         if len(self._resolutions) >= RESOLUTIONS_MAX:
@@ -549,6 +567,17 @@ def _way(machine: MachineEntry, queue: str) -> DirectName:
         ) from error
 
 
+def _public_name(name: SingleName) -> PublicName:
+    """A connector's queue is found, and written into packets, as a public one of its GUID.
+
+    [MS-MQQB] 3.1.7.4; UserHeader and MultiQueueFormatHeader have no form for connector names.
+    """
+    if isinstance(name, ConnectorName):
+        return PublicName(name.connector)
+    assert isinstance(name, PublicName)
+    return name
+
+
 def _check_sendable(name: SingleName) -> None:
     """Raises Refusal for what nothing can be sent to, wherever it is."""
     if isinstance(name, MachineName) or (name.read_only and not isinstance(name, DirectName)):
@@ -557,13 +586,20 @@ def _check_sendable(name: SingleName) -> None:
             f"{name} is a journal or dead-letter queue",
             "Journals and dead-letter queues can be read, and not be sent to.",
         )
-    if isinstance(name, ConnectorName | MulticastName) or (
+    if isinstance(name, ConnectorName) and name.suffix is not None:
+        raise Refusal(
+            "name_not_reachable",
+            f"{name} is where a connector application reads transactional messages; no packet says"
+            " which of a connector's two queues it is for",
+            f"Send to {replace(name, suffix=None)}: the connector server puts transactional"
+            " messages into that queue.",
+        )
+    if isinstance(name, MulticastName) or (
         isinstance(name, DirectName) and name.transport not in (Transport.TCP, Transport.OS)
     ):
         raise Refusal(
             "name_not_reachable",
-            f"{name} cannot be reached: messages go over TCP, and neither to connectors nor by"
-            " multicast or HTTP",
+            f"{name} cannot be reached: messages go over TCP, and neither by multicast nor HTTP",
             "Use DIRECT=TCP:address\\queue or DIRECT=OS:host\\queue.",
         )
 

@@ -118,6 +118,54 @@ async def test_an_alias_is_what_it_stands_for(desk: Desk) -> None:
     assert await desk.names("alias:Sales") == [r"DIRECT=OS:h\private$\q1"]
 
 
+CONNECTOR = "CONNECTOR=" + ORDERS_NAME.removeprefix("PUBLIC=")
+
+
+@with_desk()
+async def test_the_queue_of_a_connector_is_found_as_a_public_one(desk: Desk) -> None:
+    await desk.write(ORDERS + "[[list]]\nname = 'a'\nmembers = ['q1@h', '" + CONNECTOR + "']\n")
+
+    found = await desk.resolve(f"{CONNECTOR},q2@h,list:a")
+    again = await desk.resolve(f"q3@h,{CONNECTOR}")
+
+    assert str(found.name).startswith(CONNECTOR)
+    assert [(str(each.name), each.element) for each in found.targets] == [
+        (ORDERS_NAME, 0),
+        (r"DIRECT=OS:h\private$\q2", 1),
+        (r"DIRECT=OS:h\private$\q1", 2),
+        (ORDERS_NAME, 2),
+    ]
+    assert [str(each.name) for each in again.targets][1:] == [ORDERS_NAME]
+
+
+@with_desk()
+async def test_a_connector_queue_of_our_own_needs_no_directory(desk: Desk) -> None:
+    known = "00000000-0000-0000-0000-000000000001"
+    desk.own_queues[guid_bytes(known)] = ".\\known"
+
+    assert await desk.names(f"CONNECTOR={known}") == [f"PUBLIC={known}"]
+    assert desk.directory.questions == 0
+
+
+@with_desk()
+async def test_a_queue_of_a_foreign_computer_is_reached_where_a_connector_may_be(
+    desk: Desk,
+) -> None:
+    foreign = "[[machine]]\nname = 'mainframe'\nguid = '00000000-0000-0000-0000-0000000000cc'\n"
+    foreign += "foreign = true\n"
+    queue = "[[queue]]\npath = 'mainframe\\q'\n"
+    await desk.write(foreign + queue)
+    with pytest.raises(Refusal, match="neither its site nor a routing server") as caught:
+        await desk.resolve("mainframe\\q")
+    assert caught.value.code == "name_not_reachable"
+
+    await desk.write(foreign + "in_routers = ['hostb']\n" + queue)
+    (target,) = (await desk.resolve("mainframe\\q")).targets
+
+    assert target.direct is None, "it is never dialled itself"
+    assert target.machine is not None
+
+
 @with_desk()
 async def test_what_cannot_be_resolved_is_named_with_its_element(desk: Desk) -> None:
     unknown = "PUBLIC=00000000-0000-0000-0000-00000000dead"
@@ -131,7 +179,8 @@ async def test_what_cannot_be_resolved_is_named_with_its_element(desk: Desk) -> 
     [
         ("MACHINE=00000000-0000-0000-0000-00000000dead;JOURNAL", "queue_read_only"),
         ("PUBLIC=00000000-0000-0000-0000-00000000dead;JOURNAL", "queue_read_only"),
-        ("CONNECTOR=00000000-0000-0000-0000-00000000dead", "name_not_reachable"),
+        ("CONNECTOR=00000000-0000-0000-0000-00000000dead", "not_in_directory"),
+        ("CONNECTOR=00000000-0000-0000-0000-00000000dead;XACTONLY", "name_not_reachable"),
         ("MULTICAST=224.0.0.1:8001", "name_not_reachable"),
         ("DIRECT=HTTP://h/MSMQ\\q", "name_not_reachable"),
         ("q1@h,MULTICAST=224.0.0.1:8001", "name_not_reachable"),

@@ -6,7 +6,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from protocol import parse_user_message
 from protocol.identifiers import guid_text
+from protocol.multi_queue import MQF_DIRECT, MQF_PUBLIC
+from qmd.client import Acknowledge, connect
 from qmd.frames import TRANSACTIONAL
 from qmd.outgoing_queue import OutgoingQueue
 from qmd.route_rules import parse_pattern
@@ -135,3 +138,76 @@ async def test_without_a_way_in_the_directory_messages_wait_until_there_is_one(
 
     await until(lambda: b.queue("orders").messages == 1)
     await until(lambda: queue_of(a, b).messages == 0)
+
+
+@hosted
+async def test_messages_for_a_foreign_computer_go_to_its_connector_server_and_wait_there(
+    hosts: Hosts,
+) -> None:
+    a, server = await hosts.start("a"), await hosts.start("server")
+    await a.create("orders", transactional=True)
+    text = (
+        machine(a, sites='["one"]')
+        + machine(server, sites='["one", "abroad"]', routes="true")
+        + '[[machine]]\nname = "mainframe"\nguid = "00000000-0000-0000-0000-0000000000cc"\n'
+        + f'addresses = ["127.0.0.1:{a.port}"]\nsites = ["abroad"]\nforeign = true\n'
+        + "[[queue]]\npath = 'mainframe\\orders'\n"
+        + 'guid = "00000000-0000-0000-0000-0000000000dd"\n'
+        + '[[site]]\nname = "one"\ngates = ["server"]\n'
+        + '[[site]]\nname = "abroad"\ngates = ["server"]\n'
+        + '[[link]]\nsites = ["one", "abroad"]\ncost = 3\n'
+    )
+    a, server = await with_directory(hosts, text, a, server, server={"routing": RELAY})
+    connector = "CONNECTOR=00000000-0000-0000-0000-0000000000dd"
+
+    async with connect(a.socket) as qm:
+        sent = await qm.send(f"{connector},orders", b"1", delivery="transactional")
+        explained = await qm.directory.explain(connector)
+
+    assert len(sent.copies) == 2
+    assert [each["next_hop"] for each in explained["elements"][0]["targets"]] == [
+        [f"127.0.0.1:{server.port}"]
+    ]
+    await until(lambda: any(each.messages for each in server.outgoing.queues), "it on the server")
+    (waiting,) = (each for each in server.outgoing.queues if each.messages)
+    assert waiting.destination.startswith("PUBLIC=00000000-0000-0000-0000-0000000000dd")
+    async with connect(server.socket) as qm:
+        explained = await qm.directory.explain("mainframe\\orders")
+    assert "no connector application" in explained["elements"][0]["targets"][0]["no_way"]
+    (mine,) = await a.peek("orders")
+    header = parse_user_message(mine.packet).multi_queue
+    assert header is not None
+    assert [each.format_type for each in header.destination.elements] == [MQF_PUBLIC, MQF_DIRECT]
+
+
+@hosted
+async def test_a_public_queue_is_reached_over_a_routing_server_and_so_are_acknowledgments(
+    hosts: Hosts,
+) -> None:
+    a, b, server = [await hosts.start(name) for name in ("a", "b", "server")]
+    text = (
+        machine(a, out_routers='["server"]')
+        + machine(b, out_routers='["server"]')
+        + machine(server, routes="true")
+    )
+    a, b, server = await with_directory(hosts, text, a, b, server, server={"routing": RELAY})
+    async with connect(b.socket) as there, connect(a.socket) as here:
+        await there.create_queue("orders", public=True, transactional=True)
+        acks = await here.create_queue("acks", public=True)
+        await a.directory.reload()  # type: ignore[attr-defined]
+        await b.directory.reload()  # type: ignore[attr-defined]
+        for body in (b"1", b"2"):
+            await here.send(
+                "b\\orders",
+                body,
+                delivery="transactional",
+                admin_queue=acks["public_name"],
+                acknowledge=Acknowledge.POSITIVE_ARRIVAL,
+            )
+
+    await until(lambda: b.queue(".\\orders").messages == 2, "the messages")
+    await until(lambda: a.queue(".\\acks").messages == 2, "the acknowledgments")
+    assert server.relaying.relayed_count >= 4
+    assert await b.receive(".\\orders") == [b"1", b"2"]
+    running = (a, b, server)
+    await until(lambda: not any(each.messages for host in running for each in host.outgoing.queues))
