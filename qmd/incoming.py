@@ -310,11 +310,23 @@ class Incoming:
             if transaction is not None:
                 name: Any = (flags >> 10 & 7, getattr(destination, "name", destination))
                 known = self._streams.get((source, queue.id, name))
-                if known is None and self._has_too_many(source, queue):
-                    manager.log_limited("too_many_streams", connection.host, limit=STREAMS_MAX)
+                if known is None and (reached := self._too_many(source, queue)) is not None:
+                    event, limit = reached
+                    manager.log_limited(
+                        event,
+                        connection.host,
+                        address=connection.host,
+                        source=guid_text(source),
+                        queue=queue.name,
+                        limit=limit,
+                    )
                     decided.pop()
                     self._finish(connection, decided, arrivals, accepted, wall_s)
-                    connection.drop("too many sources of transactional messages")
+                    connection.drop(
+                        f"too many names of {queue.name} by one source"
+                        if limit == NAMES_MAX
+                        else "too many sources of transactional messages"
+                    )
                     return
                 stream = known or self._new_stream(source, queue, name, transaction.sequence_id)
                 if stream.return_path is not connection:
@@ -613,11 +625,11 @@ class Incoming:
             return self._manager.routes.queue_by_guid(user.destination_queue)
         return None
 
-    def _has_too_many(self, source: bytes, queue: LocalQueue) -> bool:
-        return (
-            len(self._streams) >= STREAMS_MAX
-            or len(self._names.get((source, queue.id), ())) >= NAMES_MAX
-        )
+    def _too_many(self, source: bytes, queue: LocalQueue) -> tuple[str, int] | None:
+        """Which limit keeps a further stream from being remembered."""
+        if len(self._names.get((source, queue.id), ())) >= NAMES_MAX:
+            return "too_many_names_of_a_queue", NAMES_MAX
+        return ("too_many_streams", STREAMS_MAX) if len(self._streams) >= STREAMS_MAX else None
 
     def _know(self, source: bytes, queue: LocalQueue, name: _Name, stream: IncomingStream) -> None:
         self._streams[source, queue.id, name] = stream
@@ -627,18 +639,22 @@ class Incoming:
         self, source: bytes, queue: LocalQueue, name: _Name, sequence_id: int
     ) -> IncomingStream:
         batch = self._manager.storage.batch
-        for other in self._names.get((source, queue.id), ()):
-            stream = self._streams[source, queue.id, other]
+        names = self._names.get((source, queue.id), ())
+        others = list(dict.fromkeys(self._streams[source, queue.id, each] for each in names))
+        nameless = next((each for each in others if each.name == _NOT_KNOWN), None)
+        for stream in others:
             if stream.sequence.accepted_id == sequence_id:  # it is spelled anew
                 self._know(source, queue, name, stream)
+                if stream is nameless:
+                    self._name(stream, name)
                 return stream
-            if stream.name == _NOT_KNOWN and stream.sequence.accepted_id < sequence_id:
-                stream.name = name
-                self._know(source, queue, name, stream)
-                batch.run(
-                    partial(sequence_rows.set_name, incoming_id=stream.id, name=_write_name(name))
-                )
-                return stream
+        if nameless is not None:
+            if nameless.sequence.accepted_id < sequence_id:
+                self._know(source, queue, name, nameless)
+                self._name(nameless, name)
+            # An earlier sequence may be what an older version has taken under another name, before
+            # this one: as long as that is open, it is no new one, and is rejected as then.
+            return nameless
         sequence = IncomingSequence(settings=self.sequence_settings)
         stream = IncomingStream(self._next_stream_id, source, queue, name, sequence)
         self._next_stream_id += 1
@@ -651,6 +667,13 @@ class Incoming:
             int(self._manager.environment.time()),
         )
         return stream
+
+    def _name(self, stream: IncomingStream, name: _Name) -> None:
+        """A stream that an older version has begun: now it is known by what its source knows it."""
+        stream.name = name
+        self._manager.storage.batch.run(
+            partial(sequence_rows.set_name, incoming_id=stream.id, name=_write_name(name))
+        )
 
     def _tell_rejected(
         self, stream: IncomingStream, position: tuple[int, int, int], number: int, peer: str

@@ -246,4 +246,13 @@ ENTRIES = (
         " forget the GUID here: qmd session forget GUID. Until then the one that was met last is"
         " served, and the other gets no session; its messages stay where they are.",
     ),
+    Entry(
+        1629,
+        "too_many_names_of_a_queue",
+        "A transactional message was not taken: its source knows the queue by too many names.",
+        "Each name of a queue (address, spelling, GUID) is a stream of its own, and this source has"
+        " used a hundred for one queue.",
+        "Let it use one name. See `qmd sequence list`: a peer that invents names is broken or"
+        " hostile.",
+    ),
 )
