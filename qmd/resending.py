@@ -9,13 +9,15 @@ one that it came from.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
 
-from protocol import DirectQueueName, UserMessage, parse_user_message
+from protocol import DirectQueueName, PrivateQueueName, UserMessage, parse_user_message
 from protocol.direct_name import DirectName
 from protocol.errors import InvalidName, ProtocolError
 from protocol.format_name import (
@@ -24,7 +26,9 @@ from protocol.format_name import (
     parse_destination,
     parse_wire_name,
 )
+from protocol.multi_queue import MQF_DIRECT, MQF_PUBLIC, MqfElement
 from qmd.choosing import Chosen, destination_of, id_of
+from qmd.compose import REPLY_QUEUES_MAX
 from qmd.core.stored_packet import is_transactional
 from qmd.frames import AUTOMATIC, TRANSACTIONAL, Choice, NewMessage, Piece, StoredMessage
 from qmd.local_queue import LocalQueue, Reader
@@ -188,10 +192,8 @@ class Resending:
             correlation_id=correlation if any(correlation) else id_of(message.packet),
             application_tag=properties.application_tag,
             extension=properties.extension,
-            response_queue=_name(packet, user.flags.admin_type, user.admin_queue)
-            if user.flags.response_type == _SAME_AS_ADMIN
-            else _name(packet, user.flags.response_type, user.response_queue),
-            admin_queue=_name(packet, user.flags.admin_type, user.admin_queue),
+            response_queue=_response_queues(packet),
+            admin_queue=_admin_queues(packet),
             acknowledge=int(properties.flags),
             sender_id=packet.security.sender_id if packet.security is not None else b"",
             connector_type=user.connector_type or b"",
@@ -264,6 +266,44 @@ def _name(packet: UserMessage, kind: int, value: Any) -> str:
         case 2:  # one of the source's
             return str(PrivateName(user.source_queue_manager, value))
     return ""
+
+
+def _admin_queues(packet: UserMessage) -> str:
+    user, header = packet.user, packet.multi_queue
+    first = _name(packet, user.flags.admin_type, user.admin_queue)
+    return first if header is None else _joined(first, header.admin.elements)
+
+
+def _response_queues(packet: UserMessage) -> str:
+    user, header = packet.user, packet.multi_queue
+    if user.flags.response_type == _SAME_AS_ADMIN:
+        first = _name(packet, user.flags.admin_type, user.admin_queue)
+    else:
+        first = _name(packet, user.flags.response_type, user.response_queue)
+    return first if header is None else _joined(first, header.response.elements)
+
+
+def _joined(first: str, elements: Sequence[MqfElement]) -> str:
+    """All queues for answers, each once; the one that the UserHeader names is mostly the first.
+
+    Of more than a message may name, the first; distribution lists, which only their sender's
+    directory can open, are left out.
+    """
+    found: dict[str, str] = {first.casefold(): first} if first else {}
+    for element in elements:
+        if len(found) == REPLY_QUEUES_MAX:
+            break
+        name = ""
+        if isinstance(element.name, PrivateQueueName):
+            name = str(PrivateName(element.name.queue_manager, element.name.number))
+        elif element.format_type == MQF_PUBLIC:
+            name = str(PublicName(element.name))
+        elif element.format_type == MQF_DIRECT:
+            with contextlib.suppress(ProtocolError):
+                name = str(parse_wire_name(element.name))
+        if name:
+            found.setdefault(name.casefold(), name)
+    return ",".join(found.values())
 
 
 def _own_class(packet: UserMessage, message: StoredMessage) -> int:

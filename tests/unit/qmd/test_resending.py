@@ -9,7 +9,7 @@ import pytest
 
 from protocol import parse_user_message
 from protocol.format_name import PublicName
-from protocol.identifiers import correlation_text
+from protocol.identifiers import correlation_text, guid_text
 from qmd.client.choice import chosen
 from qmd.client.message import Message
 from qmd.frames import EVERY_MESSAGE, EXPRESS, TRANSACTIONAL, Choice, Piece
@@ -293,3 +293,22 @@ async def test_the_packet_of_a_resent_message_is_a_normal_one(hosts: Hosts) -> N
     assert int(packet.properties.flags) == 5
     assert Message(stored).admin_queue == Message(stored).response_queue
     assert str(Message(stored).admin_queue).endswith("admin")
+
+
+@hosted
+async def test_all_queues_for_answers_go_with_a_message_that_is_sent_again(hosts: Hosts) -> None:
+    a = await hosts.start()
+    for name in ("orders", "admin1", "admin2"):
+        await a.create(name)
+    answers = f"answers@hostc,PUBLIC={guid_text(guid(7))},PRIVATE={guid_text(guid(8))}\\00000011"
+    await dead(a, b"1", admin_queue="admin1,admin2", response_queue=answers, acknowledge=5)
+    await hosts.reap(a)
+    (old,) = await a.peek(DEAD_LETTERS)
+
+    await resend(a, DEAD_LETTERS)
+
+    (stored,) = await a.peek("orders")
+    assert len(Message(stored).admin_queues) == 2
+    assert Message(stored).admin_queues == Message(old).admin_queues
+    assert len(Message(stored).response_queues) == 3
+    assert Message(stored).response_queues == Message(old).response_queues
