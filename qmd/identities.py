@@ -95,6 +95,10 @@ class Identities:
             manager.peers.end_all(guid, "its queue manager was started anew", but=connection)
         return None
 
+    def is_qmd(self, guid: bytes) -> bool:
+        """Whether that queue manager has said in a handshake that it runs qmd."""
+        return guid in self._known
+
     def contradiction(
         self, connection: PeerConnection, source: bytes, queue: str, before: str
     ) -> str:

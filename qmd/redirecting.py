@@ -8,8 +8,10 @@ rejects what it has: its duplicates check goes by the source and the sequence.
 Another queue manager knows nothing of what the first one has taken.  Whom transactional messages
 were handed to is therefore on disk *before* they are; where somebody else answers at the new
 address, what may have been delivered stays here until an operator says that it shall go all the
-same.  Two names of one queue have two sequences, and the receiver gives up the older one for the
-younger: a redirect that would bring two together is refused.
+same.  Two names of one queue have two sequences.  qmd tells them apart by the name in the packet;
+of others that is not known, and where they give up the older sequence for the younger it would be
+lost: a redirect that would bring two together is refused, unless qmd answers there and the names
+differ in packets, which bear no ports.
 """
 
 from __future__ import annotations
@@ -188,16 +190,21 @@ class Redirecting:
                 == (hop.host.casefold(), hop.port)
                 and (other.sequence.base or other.sequence.next_number > 1)
                 and (queue.sequence.base or queue.sequence.next_number > 1)
+                and not (self._is_qmd(other) and its.wire_text() != name.wire_text())
             ):
                 raise Refusal(
                     "redirect_two_sequences",
                     f"{other.destination} has a sequence of its own already: messages of"
                     f" {queue.destination} would arrive at one queue in two sequences, of which"
-                    " the receiver gives up the older one",
+                    " the receiver may give up the older one",
                     "Let the applications use one name. What waits can be sent again as new"
                     f" messages: qmd outgoing purge '{queue.destination}', then qmd dead-letter"
                     " resend with the new name; look first whether some of it has arrived.",
                 )
+
+    def _is_qmd(self, queue: OutgoingQueue) -> bool:
+        """Whether its transactional messages were handed to a queue manager that runs qmd."""
+        return queue.known_peer is not None and self._manager.identities.is_qmd(queue.known_peer)
 
     def _follow(self, queue: OutgoingQueue) -> None:
         """Take the way that its row says."""

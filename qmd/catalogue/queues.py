@@ -159,8 +159,9 @@ ENTRIES = (
         1218,
         "redirect_two_sequences",
         "A redirect would bring two sequences to one queue.",
-        "Transactional messages were sent to the queue by the old name and by"
-        " the new one; the receiver gives up the older sequence for the younger.",
+        "Transactional messages were sent to the queue by the old name and by the new one, and the"
+        " receiver may give up the older sequence for the younger: it has not been met as qmd, or"
+        " the two names are one in packets, which bear no ports.",
         "Send by one name. See what has arrived, purge the old queue, and send the dead letters"
         " that are still wanted again to the new name.",
     ),

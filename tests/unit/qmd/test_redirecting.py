@@ -110,7 +110,7 @@ async def test_a_new_name_of_a_redirected_queue_is_the_same_queue_and_sequence(
 
 
 @hosted
-async def test_two_sequences_are_never_brought_together(hosts: Hosts) -> None:
+async def test_two_sequences_of_one_name_are_never_brought_together(hosts: Hosts) -> None:
     a, b = await hosts.start("a"), await hosts.start("b")
     orders = await b.create("orders", transactional=True)
     new = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
@@ -123,6 +123,47 @@ async def test_two_sequences_are_never_brought_together(hosts: Hosts) -> None:
 
     assert a.sending_to(DEAD).redirect is None
     await until(lambda: a.sending_to(new).messages == 0)
+
+
+@hosted
+async def test_two_sequences_by_two_names_come_together_where_qmd_tells_them_apart(
+    hosts: Hosts,
+) -> None:
+    a, b = await hosts.start("a"), await hosts.start("b")
+    orders = await b.create("orders", transactional=True)
+    old = "DIRECT=OS:no-such-host.invalid\\private$\\orders"
+    new = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
+    await a.send(old, b"1", b"2", delivery=TRANSACTIONAL)
+    await a.send(new, b"3", delivery=TRANSACTIONAL)
+    await until(lambda: orders.messages == 1)
+
+    await a.redirecting.redirect(old, f"127.0.0.1:{b.port}")
+    for number in range(4, 14):
+        await a.send(old if number % 2 else new, b"%d" % number, delivery=TRANSACTIONAL)
+    await until(lambda: orders.messages == 13)
+    await until(lambda: not a.sending_to(old).messages and not a.sending_to(new).messages)
+
+    arrived = [int(body) for body in await b.receive("orders")]
+    by_old = [1, 2, *range(5, 14, 2)]
+    assert [each for each in arrived if each in by_old] == by_old
+    assert [each for each in arrived if each not in by_old] == [3, *range(4, 14, 2)]
+
+
+@hosted
+async def test_two_sequences_stay_apart_where_who_answers_is_not_known_as_qmd(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start("a")
+    old = "DIRECT=OS:no-such-host.invalid\\private$\\orders"
+    async with listening(guid(5)) as other:
+        new = other.name("orders")
+        await a.send(new, b"1", delivery=TRANSACTIONAL)
+        await a.send(old, b"2", delivery=TRANSACTIONAL)
+        remote = await other.session()
+        await until(lambda: remote.messages)
+
+        with pytest.raises(Refusal, match="a sequence of its own"):
+            await a.redirecting.redirect(old, f"127.0.0.1:{other.port}")
 
 
 @hosted
