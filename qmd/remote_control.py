@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import structlog
 
@@ -18,7 +18,7 @@ from protocol.direct_name import DirectName, queue_key
 from protocol.errors import InvalidName
 from protocol.format_name import FormatName, MultipleName, parse_destination
 from protocol.identifiers import guid_bytes
-from qmd import frames, overview, pipeline_frames
+from qmd import directory_frames, frames, overview, pipeline_frames
 from qmd.control import ControlConnection, ControlServer
 from qmd.frames import FrameBuffer
 from qmd.refusal import Refusal
@@ -53,6 +53,9 @@ _SCOPES: dict[type, str] = {
             *(frames.ListAwaiting, frames.ListSequences, frames.ListSessions),
             *(pipeline_frames.OpenReader, pipeline_frames.Reserve, pipeline_frames.ReadRange),
             *(pipeline_frames.SplitRange, pipeline_frames.Consume, pipeline_frames.ListReaders),
+            *(directory_frames.DirectoryStatus, directory_frames.DirectoryLookup),
+            *(directory_frames.ShowList, directory_frames.ExpandList, directory_frames.ListLists),
+            *(directory_frames.ListAliases, directory_frames.ExplainName),
         ),
         READ,
     ),
@@ -69,6 +72,8 @@ _NAMELESS = (
     *(frames.Hello, frames.Outcome, frames.Begin, frames.Commit, frames.Abort),
     *(frames.Status, pipeline_frames.Publish, pipeline_frames.DiscardStages),
 )
+#: Names in these are of lists, or of whatever else the directory has: no token is for some of them.
+_OF_THE_DIRECTORY = get_args(directory_frames.DirectoryRequest)
 
 
 class RemoteServer(ControlServer):
@@ -237,7 +242,7 @@ class RemoteConnection(ControlConnection):
             )
         if grant.everywhere or isinstance(request, _NAMELESS):
             return
-        names = list(_queues(request))
+        names = [] if isinstance(request, _OF_THE_DIRECTORY) else list(_queues(request))
         for name in names:
             if not all(map(grant.reaches, self._keys(name))):
                 raise Refusal(

@@ -49,7 +49,10 @@ class Remote:
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
         self.folder = folder
-        settings = {"remote": {"enabled": True, "port": self.port, "login_timeout": "1s"}}
+        settings = {
+            "remote": {"enabled": True, "port": self.port, "login_timeout": "1s"},
+            "directory": {"kind": "file", "file": str(folder / "qmd" / "directory.toml")},
+        }
         self.daemon = Daemon(folder / "qmd", settings=settings)
         make_certificates(folder / "qmd")
         self.ca_file = folder / "qmd" / "ca.crt"
@@ -121,6 +124,52 @@ def test_a_client_elsewhere_does_what_its_token_is_for(remote: Remote) -> None:
         with pytest.raises(QueueManagerError) as refused:
             qm.create_queue("more")
         assert refused.value.code == "scope_missing"
+
+
+def test_the_directory_is_for_tokens_of_all_queues_and_its_lists_for_administrators(
+    remote: Remote,
+) -> None:
+    looks = (
+        lambda qm: qm.directory.lists(),
+        lambda qm: qm.directory.aliases(),
+        lambda qm: qm.directory.show_list("all"),
+        lambda qm: qm.directory.expand_list("list:all"),
+        lambda qm: qm.directory.lookup("list:all"),
+        lambda qm: qm.directory.explain("list:all"),
+        lambda qm: qm.directory.status(),
+    )
+    changes = (
+        lambda qm: qm.directory.reload(),
+        lambda qm: qm.directory.add_members("all", ["secret"]),
+        lambda qm: qm.directory.remove_members("all", ["orders"]),
+        lambda qm: qm.directory.create_list("more", ["secret"]),
+        lambda qm: qm.directory.create_alias("boss", "secret"),
+        lambda qm: qm.directory.delete_alias("boss"),
+        lambda qm: qm.directory.delete_list("all"),
+    )
+
+    def refused(scopes: tuple[str, ...], queues: tuple[str, ...], name: str) -> list[set[str]]:
+        """With which codes looks and changes are refused; "" for one that is not."""
+        found: list[set[str]] = [set(), set()]
+        with remote.connect(remote.token(*scopes, queues=queues, name=name)) as qm:
+            for codes, acts in zip(found, (looks, changes), strict=True):
+                for act in acts:
+                    try:
+                        act(qm)
+                        codes.add("")
+                    except QueueManagerError as error:
+                        codes.add(error.code)
+        return found
+
+    with remote.connect(remote.token("admin", name="dir-admin")) as qm:
+        qm.directory.create_list("all", ["orders"])
+
+    assert refused(("write",), (), "dir-write") == [{"scope_missing"}, {"scope_missing"}]
+    assert refused(("read",), (), "dir-read") == [{""}, {"scope_missing"}]
+    narrow = ("orders", "all", "list:all")
+    assert refused(("read",), narrow, "dir-narrow") == [{"queue_not_granted"}, {"scope_missing"}]
+    assert refused(("admin",), narrow, "dir-own") == [{"queue_not_granted"}] * 2
+    assert refused(("admin",), (), "dir-all") == [{""}, {""}]
 
 
 def test_a_token_reaches_its_queues_by_no_other_name(remote: Remote) -> None:
