@@ -6,18 +6,39 @@ packages gssapi and krb5 beside it, and then takes a password, a keytab or a tic
 Without TLS the mechanism protects everything after the bind: it is encrypted, or there is no
 connection.  Over TLS it must not (the server refuses a layer in a layer); there the token is tied
 to the server's certificate instead (RFC 5929 4), so that it cannot be relayed.
+
+There NTLM has nothing to protect, and so no key to exchange.  pyspnego 0.11 announces one all the
+same, and then sends none ([MS-NLMP] 3.1.5.1.2 has it with signatures or encryption only), which
+Samba refuses.  `_Ntlm` mends that with private names of pyspnego, here and nowhere else; the tests
+with a domain controller say so when a new version changes them.
 """
 
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import spnego
+import spnego.auth
 from cryptography import x509
+from spnego._ntlm import NTLMProxy
+from spnego._ntlm_raw.messages import NegotiateFlags
 from spnego.channel_bindings import GssChannelBindings
 from spnego.exceptions import SpnegoError
 
 from qmd.directory.ldap_messages import LdapFault
+
+
+class _Ntlm(NTLMProxy):
+    """NTLM that announces no key where none is needed."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        if not self._context_req & (NegotiateFlags.sign | NegotiateFlags.seal):
+            self._context_req &= ~NegotiateFlags.key_exch
+
+
+spnego.auth.NTLMProxy = _Ntlm  # type: ignore[attr-defined]
 
 
 class NegotiationFailed(Exception):

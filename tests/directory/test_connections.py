@@ -67,6 +67,13 @@ def test_negotiate_by_ntlm_encrypts_what_has_no_tls(controller):
     assert ask(controller, server(controller, Security.NONE), **changes) == ()
 
 
+@pytest.mark.parametrize("security", [Security.TLS, Security.START_TLS])
+def test_negotiate_by_ntlm_leaves_the_encryption_to_tls_where_there_is_tls(controller, security):
+    changes = {"mechanism": Mechanism.NEGOTIATE, "user": "MSMQ\\Administrator"}
+
+    assert ask(controller, server(controller, security), **changes) == ()
+
+
 def test_negotiate_with_a_wrong_password_is_refused(controller, tmp_path):
     wrong = tmp_path / "password"
     wrong.touch(mode=0o600)
