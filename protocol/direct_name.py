@@ -219,6 +219,8 @@ def _parse_host(host: str, offset: int, field: str, transport: Transport) -> str
 
 def parse_ipv4(text: str, offset: int, field: str, *, hint: str = "") -> str:
     """Returns `text` if it is four decimal numbers of one byte, without leading zeros."""
+    if not text:
+        raise InvalidName(field, offset, f"found nothing; an IPv4 address is required{hint}")
     place = offset
     parts = text.split(".", 4)
     for part in parts:

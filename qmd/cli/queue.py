@@ -100,7 +100,8 @@ def set_(
         )
     )
     print_facts(changed, as_json=as_json)
-    _say_what_waits(configuration, public=changed["public"])
+    if changed.get("directory_waits"):
+        _say_what_waits(configuration)
 
 
 @queue.command("list")
@@ -181,7 +182,6 @@ def delete(
     Its subqueues and its journal go with it; senders that asked to hear of it are told.  A public
     queue goes out of the directory; if that is away, as soon as it is back.
     """
-    is_public = configuration.ask(lambda qm: qm.show_queue(name))["public"]
     if not yes or dry_run:
         count = configuration.ask(lambda qm: qm.delete_queue(name, dry_run=True))
         if dry_run:
@@ -191,13 +191,12 @@ def delete(
             confirm(f"delete {printable(name)} with {counted(count, 'message')}")
     messages = configuration.ask(lambda qm: qm.delete_queue(name))
     _gone("deleted", name, messages, as_json=as_json)
-    _say_what_waits(configuration, public=is_public)
+    if "\\" in name or "=" in name:  # others are private, and in no directory
+        _say_what_waits(configuration)
 
 
-def _say_what_waits(configuration: Configuration, *, public: bool) -> None:
+def _say_what_waits(configuration: Configuration) -> None:
     """On stderr, if the directory is away and has to hear of it later."""
-    if not public:
-        return
     for what in configuration.ask(lambda qm: qm.directory.status())["has_yet_to_hear"]:
         click.echo(
             f"the directory is away, and will hear when it is back: {printable(what)}", err=True
