@@ -8,7 +8,6 @@ the peer refuses it for good.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial

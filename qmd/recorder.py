@@ -106,6 +106,7 @@ _RANK = {kind.value: rank for rank, kind in enumerate(Kind)}
 _Key = tuple[str, bytes, str, str, int, int, str, str, str, str, int]
 # Which lists an event has, beside its numbers.
 _SIZES, _PLACES, _SIZES_AND_PLACES, _NONE, _COPIES, _COPIES_IN_SEQUENCES = range(1, 7)
+NO_LISTS = _NONE
 
 
 class Recorder:
