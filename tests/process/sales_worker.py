@@ -19,7 +19,8 @@ from qmd.client import ClientError, Database, NotConnected, TransactionAborted, 
 
 async def work(socket: str, dsn: str, destination: str) -> None:
     database = Database("shop", lambda: psycopg.connect(dsn))
-    async with connect(socket) as qm:
+    # On a busy machine a daemon that is killed again and again is up for moments only.
+    async with connect(socket, reconnect_s=120) as qm:
         while True:
             try:
                 async with qm.transaction() as transaction:
@@ -40,7 +41,7 @@ async def work(socket: str, dsn: str, destination: str) -> None:
 
 async def main() -> None:
     """It may begin in a moment when the daemon is down."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         try:
             return await work(*sys.argv[1:])

@@ -23,7 +23,8 @@ class _OnPurpose(Exception):
 
 async def work(socket: str, destinations: list[str], dsn: str | None) -> None:
     database = _database(dsn)
-    async with connect(socket) as qm:
+    # On a busy machine a daemon that is killed again and again is up for moments only.
+    async with connect(socket, reconnect_s=120) as qm:
         while True:
             try:
                 async with qm.transaction() as transaction:
@@ -71,7 +72,7 @@ async def main() -> None:
     parser.add_argument("destinations", nargs="*")
     parser.add_argument("--dsn")
     chosen = parser.parse_args()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         try:
             return await work(chosen.socket, chosen.destinations, chosen.dsn)
