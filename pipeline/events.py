@@ -8,7 +8,7 @@ files of an older version may lack the newer ones.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -18,6 +18,14 @@ UNIT_ROWS = 500_000  # are looked at together
 
 #: What the columns of an older or a smaller log are taken for.
 _OPTIONAL = {"label": "", "correlation_id": "", "transaction": "", "reason": "", "to_queue": ""}
+
+
+class Unreadable(Exception):
+    """A file that is broken, or has no events in it; `why` is what the library says."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: {why}")
+        self.path, self.why = path, why
 
 
 class NoEvents(Exception):
@@ -94,18 +102,39 @@ def pieces(files: Iterable[LogFile], tasks: int) -> list[list[tuple[str, int, in
     return [each for each in found if each]
 
 
-def read_piece(piece: tuple[str, int, int], columns: Sequence[str]) -> Iterator[Any]:
+#: Of a table with the probing columns: which rows are wanted (numpy, bool).
+Choice = Callable[[Any], Any]
+
+
+def read_piece(
+    piece: tuple[str, int, int],
+    columns: Sequence[str],
+    probe: Sequence[str] = (),
+    choose: Choice | None = None,
+) -> Iterator[Any]:
     """Arrow tables of at most some `UNIT_ROWS` rows, in the order of the file.
 
-    Texts that repeat are dictionaries.  A column that the file lacks is null.
+    Texts that repeat are dictionaries.  A column that the file lacks is null.  With `choose` only
+    the rows that it wants: it sees the columns `probe`, and the others are read where it wants any.
+
+    Raises Unreadable for what is no whole file of events.
     """
     path, first, last = piece
-    if path.endswith(".parquet"):
-        yield from _read_parquet(path, first, last, columns)
-    else:
-        yield from _read_ndjson(path, columns)
+    try:
+        if path.endswith(".parquet"):
+            yield from _read_parquet(path, first, last, columns, probe, choose)
+        else:
+            for table in _read_ndjson(path, columns):
+                yield table if choose is None else table.filter(choose(table))
+    except FileNotFoundError:
+        raise  # it was there when the files were listed: this run is of no use
+    except (OSError, ValueError, TypeError, ArithmeticError) as error:
+        # pyarrow's own errors are ValueErrors and OSErrors.
+        raise Unreadable(path, str(error).splitlines()[0] if str(error) else repr(error)) from error
 
 
+#: What every log has, however old.
+_NEEDED = ("host", "queue_manager", "block", "index", "at_ms", "kind", "message_id", "queue")
 _REPEATED = ("host", "queue_manager", "kind", "queue", "peer", "class", "delivery", "reason",
              "to_queue", "label")  # fmt: skip
 
@@ -120,23 +149,43 @@ def _open_parquet(path: str, **options: Any) -> Any:
     return parquet.ParquetFile(fsspec.open(path).open(), **options)
 
 
-def _read_parquet(path: str, first: int, last: int, columns: Sequence[str]) -> Iterator[Any]:
+def _read_parquet(
+    path: str,
+    first: int,
+    last: int,
+    columns: Sequence[str],
+    probe: Sequence[str],
+    choose: Choice | None,
+) -> Iterator[Any]:
     import pyarrow as pa
 
     repeated = [name for name in columns if name in _REPEATED]
     with _open_parquet(path, read_dictionary=repeated) as file:
         there = set(file.schema_arrow.names)
+        if missing := [name for name in _NEEDED if name not in there]:
+            raise ValueError(f"it has no column {missing[0]}")
         wanted = [name for name in columns if name in there]
+        rest = [name for name in wanted if name not in probe]
         end = file.metadata.num_row_groups if last < 0 else last
         held: list[Any] = []
         rows = 0
         for group in range(first, end):
-            size = file.metadata.row_group(group).num_rows
-            if held and rows + size > UNIT_ROWS:
+            if choose is None:
+                table = file.read_row_group(group, columns=wanted, use_threads=False)
+            else:
+                table = file.read_row_group(group, columns=list(probe), use_threads=False)
+                chosen = choose(table)
+                if not chosen.any():
+                    continue
+                others = file.read_row_group(group, columns=rest, use_threads=False)
+                for name in rest:
+                    table = table.append_column(name, others.column(name))
+                table = table.filter(pa.array(chosen))
+            if held and rows + len(table) > UNIT_ROWS:
                 yield _completed(pa.concat_tables(held), columns)
                 held, rows = [], 0
-            held.append(file.read_row_group(group, columns=wanted, use_threads=False))
-            rows += size
+            held.append(table)
+            rows += len(table)
         if held:
             yield _completed(pa.concat_tables(held), columns)
 

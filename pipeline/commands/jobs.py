@@ -101,8 +101,8 @@ def audit(
     log comes.  Exit code 1: there are findings.
     """
     _require()
-    from pipeline.jobs.audit import ABOUT_HOSTS, KINDS, AuditSettings
     from pipeline.jobs.audit import audit as run_audit
+    from pipeline.jobs.findings import ABOUT_HOSTS, KINDS, AuditSettings
     from pipeline.jobs.state import State
 
     wanted = _kinds(fail_on, [kind for kind in KINDS if kind not in ABOUT_HOSTS])

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
 
-from pipeline.jobs.audit import ABOUT_HOSTS, FINDING_SCHEMA, AuditResult
+from pipeline.jobs.findings import ABOUT_HOSTS, FINDING_SCHEMA, AuditResult
 from pipeline.jobs.state import State
 from pipeline.report import plots
 from pipeline.report.reports import audit_page
@@ -42,7 +42,7 @@ def write_audit(
     if path.exists() and not is_first and (folder / "state" / "state.json").exists():
         old = parquet.read_table(path).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
         old = old[~old.kind.isin(ABOUT_HOSTS)]
-        same = ["kind", "message_id", "sequence_id", "sequence_number", "host"]
+        same = ["kind", "message_id", "sequence_id", "sequence_number", "host", "detail"]
         findings = pd.concat([findings, old]).drop_duplicates(same, ignore_index=True)
     fresh = len(findings[~findings.kind.isin(ABOUT_HOSTS)])
     counts: dict[str, int] = {

@@ -4,7 +4,7 @@ Messages of one stream that follow each other without a gap, and were accepted i
 one *run*: its first and last key, and the arrival numbers of these.  Two sides whose runs cover the
 same keys have the same messages, in order and once: this is no estimate.  That it is the same
 message under each number is told by a sum of hashes.  What does not agree is looked at in full
-(`audit.py`).
+(`rules.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from pipeline.jobs.facts import HALF, Facts, Role
@@ -34,6 +35,8 @@ class What(IntEnum):
     NAME = 8  # of a hash, in `key_first`
     HOST = 9  # the name that the queue manager `host` has
     ROUTE = 10  # to which queue manager (`source`) a queue of `host` leads
+    SAMPLE = 11  # when something became of a message, for clocks; `stream` is the role
+    UNREADABLE = 12  # a file; `text` is its path and what is wrong with it
 
 
 class Row(NamedTuple):
@@ -72,38 +75,79 @@ def mixed(left: Array, right: Array) -> Array:
     return x.astype(np.int64)
 
 
-def fingerprint(facts: Facts, names: dict[int, str], hosts: dict[int, str]) -> Iterator[Any]:
-    """Record batches of `SCHEMA` for what one piece of a log says."""
-    yield from _batches(_covered(facts))
-    sent = facts.where((facts.role == Role.SENT) & (facts.stream >= 0))
-    yield from _batches(_runs(What.SENT, sent, sent.key))
-    accepted = facts.where((facts.role == Role.ACCEPTED) & (facts.stream >= 0))
-    yield from _batches(_runs(What.ACCEPTED, accepted, accepted.arrival))
-    is_plain = (facts.stream < 0) & np.isin(
-        facts.role, (Role.SENT, Role.ACCEPTED, Role.SESSION_ACKED)
+def fingerprint(
+    facts: Facts,
+    names: dict[int, str],
+    hosts: dict[tuple[int, str], int],
+    sample_every: int = 1,
+) -> Iterator[Any]:
+    """Record batches of `SCHEMA` for what one piece of a log says.
+
+    `names` are those behind hashes; `hosts` those of queue managers, each with its first block.
+
+    One message of `sample_every` tells about clocks.
+    """
+    rows = [row for row in _rows(facts, sample_every) if row is not None and len(row.what)]
+    if rows:
+        yield _batch(rows)
+    if names:
+        known = np.array(list(names), np.int64)
+        row = Row(np.full(len(known), What.NAME), key_first=known)
+        yield _batch([row], list(names.values()))
+    if hosts:
+        known = np.array([host for host, _ in hosts], np.int64)
+        row = Row(np.full(len(known), What.HOST), host=known,
+                  block_first=np.array(list(hosts.values()), np.int64))  # fmt: skip
+        yield _batch([row], [name for _, name in hosts])
+
+
+def _rows(facts: Facts, sample_every: int) -> Iterator[Row | None]:
+    # Of each role its rows once: the columns are taken by number, which is quick where few are.
+    at = {role: np.flatnonzero(facts.role == role) for role in Role}
+
+    def of(*roles: Role) -> Facts:
+        return facts.where(np.concatenate([at[role] for role in roles]))
+
+    yield _covered(facts)
+    sent, accepted = of(Role.SENT), of(Role.ACCEPTED)
+    of_streams = sent.where(sent.stream >= 0)
+    yield _runs(What.SENT, of_streams, of_streams.key)
+    of_streams = accepted.where(accepted.stream >= 0)
+    yield _runs(What.ACCEPTED, of_streams, of_streams.arrival)
+    for part in (sent, accepted):
+        plain = part.where(part.stream < 0)
+        numbers = mixed(plain.number, plain.source)
+        yield _sums(What.PLAIN, plain, plain.source, plain.role, numbers)
+    timed = np.concatenate(
+        [at[role] for role in (Role.SENT, Role.ACCEPTED, Role.ORDER_ACKED, Role.SESSION_ACKED)]
     )
-    plain = facts.where(is_plain)
-    yield from _batches(
-        _sums(What.PLAIN, plain, plain.source, plain.role, mixed(plain.number, plain.source))
-    )
-    dead = facts.where(np.isin(facts.role, (Role.ENDED, Role.REFUSED, Role.DEAD_LATER)))
-    if len(dead.role):
-        yield from _batches(Row(np.full(len(dead.role), What.DEAD), dead.source,
-                                key_first=dead.number, key_last=dead.role))  # fmt: skip
-    left = facts.where(np.isin(facts.role, (Role.RECEIVED, Role.LEFT)))
-    yield from _batches(_sums(What.LEFT, left, left.host, left.queue, mixed(left.place, left.host)))
-    came = facts.where(facts.role == Role.ACCEPTED)
-    yield from _batches(_sums(What.CAME, came, came.host, came.queue, mixed(came.place, came.host)))
-    handed = facts.where(facts.role == Role.HANDED)
-    if len(handed.role):
-        routes = np.unique(np.stack([handed.host, handed.queue, handed.peer]), axis=1)
-        yield from _batches(
-            Row(np.full(routes.shape[1], What.ROUTE), routes[2], host=routes[0], queue=routes[1])
-        )
-    for what, texts in ((What.NAME, names), (What.HOST, hosts)):
-        known = np.array(list(texts), np.int64)
-        row = Row(np.full(len(known), what), key_first=known, host=known)
-        yield from _batches(row, list(texts.values()))
+    some = timed[facts.number[timed] % sample_every == 0]
+    yield Row(
+        np.full(len(some), What.SAMPLE), facts.source[some], facts.role[some],
+        key_first=facts.number[some], host=facts.host[some], at_first=facts.at_ms[some],
+    )  # fmt: skip
+    dead = of(Role.ENDED, Role.REFUSED, Role.DEAD_LATER)
+    yield Row(np.full(len(dead.role), What.DEAD), dead.source,
+              key_first=dead.number, key_last=dead.role)  # fmt: skip
+    left = of(Role.RECEIVED, Role.LEFT)
+    yield _sums(What.LEFT, left, left.host, left.queue, mixed(left.place, left.host))
+    came = of(Role.ACCEPTED, Role.PUT)
+    yield _sums(What.CAME, came, came.host, came.queue, mixed(came.place, came.host))
+    handed = at[Role.HANDED]
+    host, queue, peer = facts.host[handed], facts.queue[handed], facts.peer[handed]
+    first = first_of_each(mixed(mixed(host, queue), peer))
+    yield Row(np.full(len(first), What.ROUTE), peer[first], host=host[first], queue=queue[first])
+
+
+def unreadable(path: str, why: str) -> Any:
+    """A batch of one row, about a file that is broken."""
+    row = dict.fromkeys(Row._fields, 0) | {"what": int(What.UNREADABLE), "text": f"{path}\n{why}"}
+    return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
+
+
+def first_of_each(values: Array) -> Array:
+    """Where each value stands first."""
+    return np.flatnonzero(~pd.Series(values).duplicated().to_numpy())
 
 
 def _runs(what: What, facts: Facts, place: Array) -> Row | None:
@@ -156,10 +200,14 @@ def _sums(what: What, facts: Facts, group: Array, part: Array, hashes: Array) ->
     n = len(group)
     if n == 0:
         return None
-    order = np.lexsort((part, group))
-    group, part, hashes = group[order], part[order].astype(np.int64), hashes[order]
+    # There are few groups: numbering them and sorting small numbers is quicker than sorting hashes.
+    codes, _ = pd.factorize(mixed(group, part.astype(np.int64)))
+    codes = codes.astype(np.uint16 if codes.max() < 1 << 16 else np.uint32)
+    order = np.argsort(codes, kind="stable")
+    codes, group, part = codes[order], group[order], part[order].astype(np.int64)
+    hashes = hashes[order]
     begins = np.ones(n, bool)
-    begins[1:] = (group[1:] != group[:-1]) | (part[1:] != part[:-1])
+    begins[1:] = codes[1:] != codes[:-1]
     first = np.flatnonzero(begins)
     count = np.diff(np.append(first, n))
     sums = np.add.reduceat(hashes, first)
@@ -199,15 +247,14 @@ def _covered(facts: Facts) -> Row | None:
     )
 
 
-def _batches(row: Row | None, texts: list[str] | None = None) -> Iterator[Any]:
-    if row is None or len(row.what) == 0:
-        return
-    n = len(row.what)
-    arrays = [
-        pa.array(np.full(n, column, np.int64) if np.isscalar(column) else column.astype(np.int64))
-        for column in row
-    ]
-    yield pa.RecordBatch.from_arrays(
-        [*arrays, pa.array(texts, pa.string()) if texts else pa.nulls(n, pa.string())],
-        schema=SCHEMA,
-    )
+def _batch(rows: list[Row], texts: list[str] | None = None) -> Any:
+    sizes = [len(row.what) for row in rows]
+    arrays = []
+    for at in range(len(Row._fields)):
+        parts = [
+            np.full(size, row[at], np.int64) if np.isscalar(row[at]) else row[at]
+            for row, size in zip(rows, sizes, strict=True)
+        ]
+        arrays.append(pa.array(np.concatenate(parts).astype(np.int64, copy=False)))
+    text = pa.array(texts, pa.string()) if texts else pa.nulls(sum(sizes), pa.string())
+    return pa.RecordBatch.from_arrays([*arrays, text], schema=SCHEMA)

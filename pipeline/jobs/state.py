@@ -48,6 +48,7 @@ class State:
         self.files: set[str] = set()
         self.names: dict[int, str] = {}
         self.hosts: dict[int, str] = {}
+        self.aliases: dict[str, int] = {}
         self.plain_last: dict[int, int] = {}
         self.runs = _empty("runs")
         self.carried = _empty("carried")
@@ -69,6 +70,8 @@ class State:
         state.files = set(known["files"])
         state.names = {int(key): text for key, text in known["names"].items()}
         state.hosts = {int(key): text for key, text in known["hosts"].items()}
+        names = {name.casefold(): host for host, name in state.hosts.items()}
+        state.aliases = known.get("aliases", names)
         state.plain_last = {int(key): number for key, number in known["plain_last"].items()}
         for name in _FRAMES:
             setattr(state, name, pd.read_parquet(folder / f"{name}.parquet"))
@@ -85,6 +88,7 @@ class State:
             "files": sorted(self.files),
             "names": self.names,
             "hosts": self.hosts,
+            "aliases": self.aliases,
             "plain_last": self.plain_last,
         }
         (part / "state.json").write_text(json.dumps(about))
@@ -103,7 +107,7 @@ class State:
     def learn(self, files: Sequence[LogFile], found: Survey, routes: Frame, carried: Frame) -> None:
         """After an audit of `files`."""
         self.files |= {file.key for file in files}
-        self.names, self.hosts = found.names, found.hosts
+        self.names, self.hosts, self.aliases = found.names, found.hosts, found.aliases
         self.runs, self.covered, self.routes = found.runs, found.covered, routes
         self.carried = carried
         self.dead = pd.concat([self.dead, found.dead]).drop_duplicates(ignore_index=True)

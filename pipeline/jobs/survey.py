@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pipeline.jobs import clocks
 from pipeline.jobs.facts import HALF, Role
 from pipeline.jobs.runs import What, follows
 
@@ -28,6 +29,7 @@ class Survey:
 
     names: dict[int, str]
     hosts: dict[int, str]  # queue managers whose logs are there
+    aliases: dict[str, int]  # every name that one of them has had, in small letters
     runs: Frame  # merged, of all time
     streams: Frame  # one row for each stream of these files or carried over
     holes: Frame  # stretches of logs that are missing: host, blocks, times
@@ -39,6 +41,8 @@ class Survey:
     twice: set[int] = field(default_factory=set)  # hosts of which some events are there twice
     events: int = 0
     plain_last: dict[int, int] = field(default_factory=dict)  # number, of each source
+    clock_bounds: Frame = None  # clocks.BOUNDS, of these files
+    unreadable: dict[str, str] = field(default_factory=dict)  # files, and why
 
 
 def survey(
@@ -48,6 +52,7 @@ def survey(
     old_covered: Frame,
     old_names: dict[int, str],
     old_hosts: dict[int, str],
+    old_aliases: dict[str, int],
     old_routes: Frame,
     carried: set[tuple[int, int]],
     full: bool,
@@ -63,17 +68,23 @@ def survey(
         return by_what.get(what, nothing)
 
     names = old_names | dict(zip(of(What.NAME).key_first, of(What.NAME).text, strict=True))
-    hosts = old_hosts | dict(zip(of(What.HOST).host, of(What.HOST).text, strict=True))
+    # Of one that was renamed the last name counts; messages are sent to the others as well.
+    named = of(What.HOST).sort_values("block_first")
+    hosts = old_hosts | dict(zip(named.host, named.text, strict=True))
+    aliases = old_aliases | {
+        name.casefold(): int(host) for host, name in zip(named.host, named.text, strict=True)
+    }
     routes = pd.concat([old_routes, of(What.ROUTE)[["host", "queue", "source"]]]).drop_duplicates()
     covered, twice = _cover(pd.concat([old_covered, of(What.COVERED)]))
     new = pd.concat([of(What.SENT), of(What.ACCEPTED)])
     merged_new = _merge(new)
     runs = _merge(pd.concat([old_runs, merged_new[RUN_COLUMNS]])) if len(old_runs) else merged_new
     streams = _streams(new, merged_new, old_runs, runs)
-    _link(streams, runs, hosts, names, routes)
+    _link(streams, runs, hosts, aliases, names, routes)
     found = Survey(
         names,
         hosts,
+        aliases,
         runs[RUN_COLUMNS],
         streams,
         _holes(covered),
@@ -81,12 +92,26 @@ def survey(
         dead=of(What.DEAD)[["source", "key_first", "key_last"]].drop_duplicates(),
         twice=twice,
         events=int(of(What.COVERED).key_last.sum()),
+        clock_bounds=_clock_bounds(of(What.SAMPLE)),
+        unreadable=dict(text.split("\n", 1) for text in of(What.UNREADABLE).text),
     )
     plain = of(What.PLAIN)
     found.plain_last = (
         plain[plain.key_first == Role.SENT].groupby("source").key_last.max().to_dict()
     )
-    suspect = streams[~streams.is_clean]
+    # Where more came than was sent, a message of another stream to this queue may have come again.
+    s = streams
+    strange = (
+        ~s.is_clean
+        & s.source.isin(list(hosts))
+        & (
+            (s.accepted_count > s.sent_count)
+            | (s.accepted_first < s.sent_first)
+            | (s.accepted_last > s.sent_last)
+        )
+    )
+    beside = s.group.isin(s.group[strange])
+    suspect = streams[~streams.is_clean | beside]
     found.suspect_streams = set(zip(suspect.source, suspect.stream, strict=True)) | carried
     if full:
         found.suspect_streams = set(zip(streams.source, streams.stream, strict=True))
@@ -192,12 +217,38 @@ def _streams(new: Frame, merged: Frame, old: Frame, runs: Frame) -> Frame:
     return streams
 
 
+def _clock_bounds(samples: Frame) -> Frame:
+    """By how much the receiver's clock is ahead of the sender's: at least, and at most."""
+
+    def of(*roles: Role) -> Frame:
+        some = samples[samples.stream.isin(roles)].rename(columns={"key_first": "number"})
+        # What is told twice tells nothing about clocks.
+        return some.drop_duplicates(["source", "number"], keep=False)[
+            ["source", "number", "host", "at_first"]
+        ]
+
+    both = of(Role.SENT).merge(of(Role.ACCEPTED), on=["source", "number"], suffixes=("_sent", ""))
+    acked = of(Role.ORDER_ACKED, Role.SESSION_ACKED)[["source", "number", "at_first"]]
+    both = both.merge(acked, on=["source", "number"], how="left", suffixes=("", "_acked"))
+    both["at_from"] = both.at_first - both.at_first_acked.astype("Int64")
+    both["at_to"] = (both.at_first - both.at_first_sent).astype("Int64")
+    bounds = both.groupby(["source", "host"], as_index=False).agg(
+        at_from=("at_from", "max"), at_to=("at_to", "min")
+    )
+    return bounds[clocks.BOUNDS]
+
+
 def _wrapping_sum(values: Any) -> int:
     return int(np.add.reduce(values.to_numpy(np.int64)))
 
 
 def _link(
-    streams: Frame, runs: Frame, hosts: dict[int, str], names: dict[int, str], routes: Frame
+    streams: Frame,
+    runs: Frame,
+    hosts: dict[int, str],
+    by_name: dict[str, int],
+    names: dict[int, str],
+    routes: Frame,
 ) -> None:
     """Where each stream leads, and which one of the same source and queue comes after it.
 
@@ -225,7 +276,6 @@ def _link(
                 continue
             key = (side, source, host if side == "accepted" else 0, queue)
             parent[root(i)] = root(known.setdefault(key, i))
-    by_name = {name.casefold(): host for host, name in hosts.items()}
     known_routes = routes[["host", "queue", "source"]].itertuples(index=False)
     guids = {(host, queue): peer for host, queue, peer in known_routes if peer in hosts}
     groups: dict[int, list[int]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.jobs.audit import ABOUT_HOSTS, KINDS, AuditResult
+from pipeline.jobs.findings import ABOUT_HOSTS, KINDS, AuditResult
 from pipeline.report import plots
 from pipeline.report.page import BAD, GOOD, UNSURE, Page, moment, size_text, table
 
@@ -27,6 +27,7 @@ _SHORT = {
     "log_hole": "a hole in the log",
     "late_log": "log ends too early",
     "no_log": "no log",
+    "broken_file": "a broken file",
 }
 _UNDECIDED = {
     "on_its_way": "still on their way when the logs end",

@@ -18,13 +18,15 @@ from pyarrow import parquet
 
 from pipeline.events import find_files
 from pipeline.generator import Fleet, generate, parse_faults
-from pipeline.jobs.audit import ABOUT_HOSTS, AuditResult, AuditSettings, audit
+from pipeline.jobs.audit import audit
 from pipeline.jobs.dead_letters import dead_letters
+from pipeline.jobs.findings import ABOUT_HOSTS, AuditResult, AuditSettings
 from pipeline.jobs.latency import latency
 from pipeline.jobs.outcome import write_audit
 from pipeline.jobs.state import State
 from pipeline.jobs.trace import trace
 from pipeline.jobs.traffic import traffic
+from tests.pipeline.foreign_fleet import foreign_fleet
 from tests.pipeline.second_opinion import second_opinion
 
 Key = tuple[str, str, int, int]
@@ -74,6 +76,32 @@ def test_the_audit_finds_just_the_faults_of_a_fleet(spark: Any, tmp_path: Path) 
     assert about_hosts(result) == {(each["kind"], each["host"]) for each in truth["hosts"]}
 
 
+def test_the_audit_finds_just_what_another_hand_has_done(spark: Any, tmp_path: Path) -> None:
+    fleet = foreign_fleet(tmp_path / "logs")
+    broken = tmp_path / "logs" / "day=1" / "host=november" / "events.parquet"
+    whole = broken.read_bytes()
+    state = State()
+
+    result = audited(spark, tmp_path / "logs")
+
+    assert found(result) == fleet.findings
+    assert about_hosts(result) == fleet.about_hosts
+
+    broken.write_bytes(whole[: len(whole) // 2])
+    result = audit(spark, find_files([str(tmp_path / "logs")]), state, AuditSettings(tasks=2))
+
+    assert found(result) < fleet.findings  # less can be decided, and nothing else is found
+    about = fleet.about_hosts | {("broken_file", "november"), ("late_log", "november")}
+    assert about_hosts(result) == about
+    assert not any("host=november" in each and "day=1" in each for each in state.files)
+
+    broken.write_bytes(whole)
+    fresh = state.unseen(find_files([str(tmp_path / "logs")]))
+    assert [Path(file.path) for file in fresh] == [broken]
+    later = audit(spark, fresh, state, AuditSettings(tasks=2))
+    assert found(result) + found(later) == fleet.findings
+
+
 def test_every_message_looked_at_gives_the_same_and_so_does_a_second_opinion(
     spark: Any, tmp_path: Path
 ) -> None:
@@ -107,6 +135,8 @@ def test_days_are_read_once_and_what_comes_late_is_decided_then(spark: Any, tmp_
         write_audit(out, result, state, is_first=False)
         assert found(result) <= true(truth)  # nothing is called lost for lack of a log
 
+    again = audit(spark, [], State.load(out / "state"), AuditSettings(tasks=2))
+    assert found(again) == Counter()
     assert sizes == [4, 6]
     assert found(result) == true(truth)
     assert parquet.read_table(out / "findings.parquet").num_rows == len(rows(result))

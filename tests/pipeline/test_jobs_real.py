@@ -14,7 +14,8 @@ pytest.importorskip("pandas", reason="the extra qmd[spark] is not installed")
 
 from benchmarks.pair import Daemon, ended_at_last, nothing_is_left, run
 from pipeline.events import find_files
-from pipeline.jobs.audit import AuditSettings, audit
+from pipeline.jobs.audit import audit
+from pipeline.jobs.findings import AuditSettings
 from pipeline.jobs.state import State
 
 MESSAGES = 300

@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib", reason="the extra qmd[spark] is not installed"
 
 import pandas as pd
 
-from pipeline.jobs.audit import FINDING_SCHEMA, AuditResult, Picture
+from pipeline.jobs.findings import FINDING_SCHEMA, AuditResult, Picture
 from pipeline.jobs.outcome import draw
 from pipeline.report.reports import audit_page, dead_letters_page
 

@@ -1,0 +1,85 @@
+"""What the audit finds, and what it is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+Frame = Any
+
+#: Findings in the order of how much they matter, and what each says.
+KINDS = {
+    "acked_not_stored": "The destination acknowledged it, and never stored it: it is lost.",
+    "lost": "The destination went on to later messages without it: it is lost.",
+    "duplicated": "The destination stored it more than once.",
+    "ended_twice": "It left its place in a queue twice: it was received, or ended, a second time.",
+    "delivered_and_dead": "It was delivered, and its sender keeps it as not delivered.",
+    "reordered": "It was stored after a later message of its stream.",
+    "wrong_number": "It was stored under another number than it was sent with.",
+    "number_reused": "Two messages were sent under one number.",
+    "never_sent": "The destination stored what nobody has sent.",
+    "gap": "Its number was never given to a message: one is missing, and no expiry explains it.",
+    "clock": "The clock of this computer is wrong.",
+    "log_hole": "A stretch in the middle of the log of this computer is missing.",
+    "late_log": "The log of this computer ends before what others tell about it.",
+    "no_log": "There is no log of this computer.",
+    "broken_file": "This file cannot be read; it is read again when it has changed.",
+}
+#: About logs and clocks: what they leave undecided is no loss.
+ABOUT_HOSTS = ("clock", "log_hole", "late_log", "no_log", "broken_file")
+
+FINDING_SCHEMA = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("host", pa.string()),  # that the finding is about: of a clock or a log; else the receiver
+        ("from_host", pa.string()),
+        ("to_host", pa.string()),
+        ("queue", pa.string()),
+        ("message_id", pa.string()),
+        ("sequence_id", pa.decimal128(20, 0)),
+        ("sequence_number", pa.int64()),
+        ("until_number", pa.int64()),  # of a gap
+        ("at_ms", pa.int64()),
+        ("detail", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSettings:
+    full: bool = False
+    clock_tolerance_ms: int = 1000
+    findings_max: int = 100_000  # of one run; how many there were is counted all the same
+    pictures: int = 0  # of so many findings their neighbours are looked up
+    tasks: int = 0  # 0: by the size of the input and the session
+
+
+@dataclass
+class Picture:
+    """A finding among its neighbours, of which `messages` has when each was sent and accepted."""
+
+    kind: str
+    source: int
+    host: int
+    key: int
+    messages: Frame
+    from_host: str = ""
+    to_host: str = ""
+
+
+@dataclass
+class AuditResult:
+    findings: Frame  # of FINDING_SCHEMA
+    open: Frame  # what is undecided, by why: reason, host, messages
+    streams: Frame  # for each: from, to, queue, sent, accepted, open, findings
+    offsets_ms: dict[str, float]  # of the clocks of hosts, as far as they are known
+    events: int
+    messages: int
+    suspects: int
+    files: int
+    seconds: float
+    carried: Frame = None
+    counts: dict[str, int] | None = None
+    pictures: list[Picture] = field(default_factory=list)

@@ -1,0 +1,278 @@
+"""The rules of the audit, as queries of Spark over `facts`.
+
+`MESSAGES` has a row for each message of a stream, `ORDERED` its neighbours beside it; `CANDIDATES`,
+`PLAIN` and `LEFT_TWICE` are what is found, all with the columns of `_COLUMNS`.
+What a candidate needs to be proved stands in it, and is looked up in `judging.py`.
+"""
+
+from __future__ import annotations
+
+from pipeline.jobs.facts import ARRIVAL_MAX, EXPRESS, HALF, RECOVERABLE, Role
+
+_ARRIVAL = f"if(place >= 0, place & {ARRIVAL_MAX}, block << 20 | index)"
+
+#: One row for each message of a stream.  What speaks of a message bears its sequence or not.
+MESSAGES = f"""
+WITH each AS (
+  SELECT source, number,
+    coalesce(min(stream) FILTER (WHERE role = {Role.SENT}), max(stream)) AS stream,
+    count_if(role = {Role.SENT}) AS sent,
+    min(key) FILTER (WHERE role = {Role.SENT}) AS sent_key,
+    min(at_ms) FILTER (WHERE role = {Role.SENT}) AS sent_at,
+    min(block) FILTER (WHERE role = {Role.SENT}) AS sent_block,
+    min(queue) FILTER (WHERE role = {Role.SENT}) AS sent_queue,
+    count_if(role = {Role.ACCEPTED}) AS accepted,
+    min(key) FILTER (WHERE role = {Role.ACCEPTED}) AS accepted_key,
+    min(stream) FILTER (WHERE role = {Role.ACCEPTED}) AS accepted_stream,
+    min({_ARRIVAL}) FILTER (WHERE role = {Role.ACCEPTED}) AS place,
+    min(block) FILTER (WHERE role = {Role.ACCEPTED}) AS accepted_block,
+    min(at_ms) FILTER (WHERE role = {Role.ACCEPTED}) AS accepted_at,
+    max(at_ms) FILTER (WHERE role = {Role.ACCEPTED}) AS accepted_at_last,
+    min_by(host, place) FILTER (WHERE role = {Role.ACCEPTED}) AS host,
+    min_by(queue, place) FILTER (WHERE role = {Role.ACCEPTED}) AS queue,
+    count_if(role = {Role.ORDER_ACKED}) > 0 AS is_acked,
+    min(at_ms) FILTER (WHERE role = {Role.ORDER_ACKED}) AS ack_at,
+    count_if(role = {Role.ENDED}) AS ended_now,
+    min(at_ms) FILTER (WHERE role = {Role.ENDED}) AS ended_at,
+    count_if(role = {Role.REFUSED}) AS refused_now,
+    count_if(role = {Role.DEAD_LATER}) AS dead_later_now,
+    count_if(role = {Role.RECEIVED}) AS received
+  FROM facts
+  WHERE role IN ({Role.SENT}, {Role.ACCEPTED}, {Role.ORDER_ACKED}, {Role.ENDED}, {Role.REFUSED},
+                 {Role.DEAD_LATER}, {Role.RECEIVED})
+  GROUP BY source, number
+  HAVING max(stream) >= 0
+)
+SELECT /*+ BROADCAST(old_dead, streams) */ each.*, coalesce(sent_key, accepted_key) AS key,
+  ended_now + coalesce(old_ended, 0) AS ended,
+  refused_now + coalesce(old_refused, 0) AS refused,
+  dead_later_now + coalesce(old_dead_later, 0) AS dead_later,
+  streams.receiver, streams.following, streams.old_sent_last, streams.old_accepted_last,
+  streams.old_sent, streams.old_accepted, streams.given, streams.stream IS NOT NULL AS is_suspect
+FROM each
+LEFT JOIN old_dead USING (source, number)
+LEFT JOIN streams USING (source, stream)
+"""
+
+#: With what was sent and accepted before and after it.
+ORDERED = """
+SELECT *,
+  lag(key) OVER by_key AS key_before,
+  max(sent_key) OVER before AS sent_before,
+  max(sent_block) OVER before AS sent_block_before,
+  min(sent_block) OVER behind AS sent_block_after,
+  max(accepted_block) OVER before AS accepted_block_before,
+  min(accepted_block) OVER behind AS accepted_block_after,
+  -- Arrival numbers are those of one host.
+  max(if(accepted > 0, key, NULL)) OVER arrived AS overtaken_by
+FROM messages
+WINDOW by_key AS (PARTITION BY source, stream ORDER BY key, number),
+  before AS (PARTITION BY source, stream ORDER BY key, number
+             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
+  arrived AS (PARTITION BY source, stream, host ORDER BY place NULLS FIRST
+              ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
+  -- From the end: a frame that reaches to it would cost Spark the square of the stream.
+  behind AS (PARTITION BY source, stream ORDER BY key DESC, number DESC
+             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+"""
+
+NEAR = """
+WITH near AS (
+  SELECT m.key, m.number, m.sent_at, m.accepted_at, m.accepted_at_last, m.accepted, m.ended_at, c.n,
+    row_number() OVER (PARTITION BY c.n, m.key > c.wanted ORDER BY abs(m.key - c.wanted)) AS nth
+  FROM messages m JOIN chosen c ON m.source = c.source AND m.stream = c.stream
+)
+SELECT * FROM near WHERE nth <= 5
+"""
+
+# What a candidate is: `kind`, which message, and what its log must cover for it to be proved.
+# `covering` is the host whose log is asked for; blocks of its log between which the event would
+# be, as far as known; and moments by the clock of `clock_of` between which it would be.
+_COLUMNS = (
+    "kind string, source bigint, number bigint, stream bigint, key bigint, until_key bigint,"
+    " host bigint, queue bigint, sent_queue bigint, at_ms bigint, covering bigint,"
+    " block_from bigint, block_to bigint, clock_of bigint, at_from bigint, at_to bigint,"
+    " sent_at bigint, sent_block bigint, accepted_at bigint, accepted_block bigint, place bigint,"
+    " ack_at bigint, grade bigint, acked_by bigint"
+)
+COLUMN_NAMES = [each.split()[0] for each in _COLUMNS.split(", ")]
+
+
+def _select(kind: str, **named: str) -> str:
+    """A SELECT list of `_COLUMNS`, null where nothing is named."""
+    parts = [f"{kind} AS kind"]
+    parts += [f"CAST({named.get(name, 'NULL')} AS BIGINT) AS {name}" for name in COLUMN_NAMES[1:]]
+    return "SELECT " + ", ".join(parts)
+
+
+def _candidate(kind: str, **named: str) -> str:
+    """The same as one value."""
+    parts = [f"'kind', {kind}"]
+    parts += [f"'{name}', CAST({named.get(name, 'NULL')} AS BIGINT)" for name in COLUMN_NAMES[1:]]
+    return f"named_struct({', '.join(parts)})"
+
+
+_MESSAGE = {
+    "source": "source", "number": "number", "stream": "stream", "key": "key",
+    "sent_queue": "sent_queue", "queue": "queue", "host": "coalesce(host, receiver)",
+    "at_ms": "coalesce(sent_at, accepted_at)", "sent_at": "sent_at", "sent_block": "sent_block",
+    "accepted_at": "accepted_at", "accepted_block": "accepted_block", "place": "place",
+    "ack_at": "ack_at",
+}  # fmt: skip
+_WAS_SENT = "exists(old_sent, r -> key BETWEEN r[0] AND r[1])"
+_WAS_ACCEPTED = "exists(old_accepted, r -> key BETWEEN r[0] AND r[1])"
+_IS_MISSING = f"sent > 0 AND accepted = 0 AND ended = 0 AND refused = 0 AND NOT {_WAS_ACCEPTED}"
+_LATER = "(accepted_block_after IS NOT NULL OR following >= 0 OR old_accepted_last > key)"
+_SAME_SEQUENCE = f"(key_before >> {HALF}) = (key >> {HALF})"
+_FLOOR = f"""greatest(
+  if({_SAME_SEQUENCE}, key_before, (key >> {HALF}) << {HALF}),
+  if((old_sent_last >> {HALF}) = (key >> {HALF}) AND old_sent_last < key, old_sent_last, 0))"""
+
+#: Each rule: what it finds, and when.
+_RULES = (
+    (
+        _candidate("'delivered_and_dead'", **_MESSAGE),
+        "(accepted > 0 AND ended > 0) OR (received > 0 AND dead_later > 0)",
+    ),
+    (
+        _candidate("'duplicated'", **_MESSAGE),
+        "accepted > 1 OR (is_suspect AND accepted = 1 AND exists(old_accepted,"
+        " r -> key BETWEEN r[0] AND r[1] AND place NOT BETWEEN r[2] AND r[3]))",
+    ),
+    (
+        _candidate("'reordered'", **_MESSAGE),
+        "is_suspect AND accepted > 0 AND (overtaken_by > key"
+        " OR exists(old_accepted, r -> r[0] > key AND r[3] < place AND r[4] = host))"
+        f" AND NOT {_WAS_ACCEPTED}",
+    ),
+    (
+        _candidate("'wrong_number'", **_MESSAGE),
+        # What came more than once is told as that.
+        "is_suspect AND sent > 0 AND accepted = 1"
+        " AND (accepted_key <> sent_key OR accepted_stream <> stream)",
+    ),
+    (
+        _candidate("'number_reused'", **_MESSAGE),
+        "is_suspect AND sent > 0 AND (sent_before = sent_key OR exists(old_sent,"
+        " r -> sent_key BETWEEN r[0] AND r[1] AND sent_block NOT BETWEEN r[2] AND r[3]))",
+    ),
+    (
+        _candidate(
+            "'never_sent'",
+            **_MESSAGE,
+            covering="source",
+            block_from="sent_block_before",
+            block_to="sent_block_after",
+            clock_of="host",
+            at_from="accepted_at",
+            at_to="accepted_at",
+        ),
+        f"is_suspect AND accepted > 0 AND sent = 0 AND NOT {_WAS_SENT}",
+    ),
+    (
+        _candidate(
+            f"CASE WHEN is_acked THEN 'acked_not_stored' WHEN {_LATER} THEN 'lost'"
+            " ELSE 'pending' END",
+            **_MESSAGE,
+            covering="receiver",
+            block_from="accepted_block_before",
+            block_to="coalesce(accepted_block_after, if(following >= 0, following, NULL))",
+            clock_of="source",
+            at_from="sent_at",
+            at_to="ack_at",
+        ),
+        f"is_suspect AND {_IS_MISSING}",
+    ),
+    (
+        _candidate(
+            "'gap'",
+            **(_MESSAGE | {"key": f"{_FLOOR} + 1", "until_key": "key - 1", "number": "NULL"}),
+            covering="source",
+            block_from="sent_block_before",
+            block_to="sent_block",
+        ),
+        f"is_suspect AND sent > 0 AND key - {_FLOOR} > 1"
+        " AND (key_before IS NULL OR key_before < key)"
+        " AND NOT exists(old_sent, r -> key - 1 BETWEEN r[0] AND r[1])"
+        f" AND NOT exists(given, r -> r[0] <= {_FLOOR} + 1 AND key - 1 <= r[1])",
+    ),
+)
+#: All rules in one pass over the messages.
+CANDIDATES = (
+    "SELECT inline(filter(array("
+    + ", ".join(f"if({when}, {what}, NULL)" for what, when in _RULES)
+    + "), found -> found IS NOT NULL)) FROM ordered"
+)
+
+#: Messages without a sequence.
+PLAIN = (
+    f"""
+WITH plain AS (
+  SELECT source, number,
+    count_if(role = {Role.SENT}) AS sent,
+    min(at_ms) FILTER (WHERE role = {Role.SENT}) AS sent_at,
+    min(block) FILTER (WHERE role = {Role.SENT}) AS sent_block,
+    min(queue) FILTER (WHERE role = {Role.SENT}) AS sent_queue,
+    count_if(role = {Role.ACCEPTED}) AS accepted,
+    count(DISTINCT if(role = {Role.ACCEPTED}, struct(host, queue), NULL)) AS places,
+    min(at_ms) FILTER (WHERE role = {Role.ACCEPTED}) AS accepted_at,
+    min(block) FILTER (WHERE role = {Role.ACCEPTED}) AS accepted_block,
+    min(place) FILTER (WHERE role = {Role.ACCEPTED}) AS place,
+    min(host) FILTER (WHERE role = {Role.ACCEPTED}) AS host,
+    min(queue) FILTER (WHERE role = {Role.ACCEPTED}) AS queue,
+    count_if(role = {Role.SESSION_ACKED}) AS acked,
+    min(at_ms) FILTER (WHERE role = {Role.SESSION_ACKED}) AS ack_at,
+    count_if(role = {Role.ENDED}) AS ended,
+    count_if(role = {Role.REFUSED}) AS refused,
+    count_if(role = {Role.RELAYED}) AS relayed,
+    count_if(role = {Role.PASSED}) AS passed,
+    max_by(peer, at_ms) FILTER (WHERE role IN ({Role.SESSION_ACKED}, {Role.PASSED})) AS acked_by,
+    max(grade) AS grade, CAST(-1 AS BIGINT) AS stream, CAST(NULL AS BIGINT) AS key,
+    CAST(NULL AS BIGINT) AS receiver
+  FROM facts
+  WHERE stream < 0 AND role IN ({Role.SENT}, {Role.ACCEPTED}, {Role.SESSION_ACKED},
+                                {Role.ENDED}, {Role.REFUSED}, {Role.RELAYED}, {Role.PASSED})
+  GROUP BY source, number
+  HAVING sent > 0 OR accepted > 0
+)
+"""
+    + _select("'duplicated'", **(_MESSAGE | {"grade": "grade"}))
+    + " FROM plain WHERE accepted > places UNION ALL "
+    + _select("'delivered_and_dead'", **(_MESSAGE | {"grade": "grade"}))
+    + f" FROM plain WHERE accepted > 0 AND ended > 0 AND grade <> {EXPRESS} UNION ALL "
+    + _select(
+        "'never_sent'",
+        **(_MESSAGE | {"grade": "grade"}),
+        covering="source",
+        clock_of="host",
+        at_from="accepted_at",
+        at_to="accepted_at",
+    )
+    + f" FROM plain WHERE accepted > 0 AND sent = 0 AND grade = {RECOVERABLE} UNION ALL "
+    + _select(
+        "if(acked + passed > relayed, 'acked_not_stored', 'pending')",
+        **(_MESSAGE | {"grade": "grade"}),
+        covering="0",
+        acked_by="acked_by",
+        clock_of="source",
+        at_from="sent_at",
+        at_to="ack_at",
+    )
+    + f" FROM plain WHERE sent > 0 AND accepted = 0 AND refused = 0 AND ended = 0"
+    f" AND grade = {RECOVERABLE}"
+)
+
+LEFT_TWICE = (
+    _select(
+        "'ended_twice'",
+        source="source",
+        number="number",
+        stream="-1",
+        host="host",
+        queue="queue",
+        at_ms="max(at_ms)",
+        place="place",
+    )
+    + f" FROM facts WHERE role IN ({Role.RECEIVED}, {Role.LEFT})"
+    " GROUP BY source, number, host, queue, place HAVING count(*) > 1"
+)
