@@ -14,31 +14,49 @@ from typing import Any
 GOOD, BAD, UNSURE = "good", "bad", "unsure"
 ROWS_MAX = 200
 
+#: By what the browser of the reader prefers; pictures take the same colours (`plots.py`).  Each of
+#: them stands out from its ground by 4.5 to 1 or more (WCAG AA).
 _STYLE = """
-:root { color-scheme: light; }
-body { font: 15px/1.5 system-ui, sans-serif; color: #1c2430; background: #f4f5f7; margin: 0; }
+:root { color-scheme: light dark; --ink: #1c2430; --soft: #4c5866; --ground: #f4f5f7;
+  --paper: #fff; --line: #dfe3e8; --red: #b81f27; --amber: #8a5200; --green: #166b3f;
+  --blue: #2563a0; --grey: #667180; --violet: #6b4e9b; --teal: #1f7674; --brown: #7c5c33; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e8ecf1; --soft: #b3bcc8; --ground: #12161c;
+  --paper: #1b2129; --line: #353e4a; --red: #ff7b7b; --amber: #f0a83c; --green: #57c98a;
+  --blue: #6cb0f0; --grey: #97a2b0; --violet: #b79bea; --teal: #5cc4c1; --brown: #cba678; } }
+@media print { :root { color-scheme: light; } body { background: #fff; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--ground);
+  margin: 0; }
 main { max-width: 1080px; margin: 0 auto; padding: 24px; }
-section, .verdict { background: #fff; border: 1px solid #dfe3e8; border-radius: 8px;
+section, .verdict { background: var(--paper); border: 1px solid var(--line); border-radius: 8px;
   padding: 16px 20px; margin: 0 0 16px; }
 .verdict { border-left: 10px solid; }
 .verdict h1 { margin: 0; font-size: 26px; line-height: 1.25; }
 .verdict p { margin: 8px 0 0; font-size: 16px; }
-.good { border-left-color: #1a7f4b; } .good h1 { color: #1a7f4b; }
-.bad { border-left-color: #c4232b; } .bad h1 { color: #c4232b; }
-.unsure { border-left-color: #b26a00; } .unsure h1 { color: #8a5200; }
-h2 { font-size: 18px; margin: 0 0 4px; } section > p { margin: 0 0 10px; color: #4c5866; }
+.verdict .word { display: inline-block; font-size: 13px; font-weight: 700; letter-spacing: .06em;
+  border: 2px solid; border-radius: 4px; padding: 1px 8px; margin: 0 0 6px; }
+.good { border-left-color: var(--green); } .good h1, .good .word { color: var(--green); }
+.bad { border-left-color: var(--red); } .bad h1, .bad .word { color: var(--red); }
+.unsure { border-left-color: var(--amber); } .unsure h1, .unsure .word { color: var(--amber); }
+h2 { font-size: 18px; margin: 0 0 4px; } section > p { margin: 0 0 10px; color: var(--soft); }
 table { border-collapse: collapse; width: 100%; font-size: 14px; }
-th { text-align: left; color: #4c5866; font-weight: 600; border-bottom: 2px solid #dfe3e8; }
-th, td { padding: 5px 12px 5px 0; vertical-align: top; } td { border-bottom: 1px solid #eef0f2; }
-.number { text-align: right; font-variant-numeric: tabular-nums; }
-code { font: 13px ui-monospace, monospace; background: #f4f5f7; padding: 1px 4px;
-  border-radius: 3px;
-  overflow-wrap: anywhere; }
-.figures { display: flex; flex-wrap: wrap; gap: 28px; margin: 12px 0 0; }
-.figures div b { display: block; font-size: 22px; } .figures div span { color: #4c5866; }
-svg { max-width: 100%; height: auto; } footer { color: #6b7683; font-size: 13px; }
-.scroll { overflow-x: auto; }
+th { text-align: left; color: var(--soft); font-weight: 600; border-bottom: 2px solid var(--line); }
+th, td { padding: 5px 12px 5px 0; vertical-align: top; }
+td { border-bottom: 1px solid var(--line); overflow-wrap: break-word; }
+tr:hover td { background: var(--ground); }
+.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.over td { border-bottom: 0; } .under { font-size: 13px; padding-bottom: 10px; }
+.under span { color: var(--soft); }
+.some { color: var(--red); font-weight: 700; }
+code { font: 13px ui-monospace, monospace; background: var(--ground); padding: 1px 4px;
+  border-radius: 3px; overflow-wrap: anywhere; }
+.figures { display: flex; flex-wrap: wrap; gap: 10px 28px; margin: 12px 0 0; }
+.figures div b { display: block; font-size: 22px; } .figures div span { color: var(--soft); }
+svg { max-width: 100%; height: auto; display: block; margin: 0 auto; }
+footer { color: var(--soft); font-size: 13px; } .scroll { overflow-x: auto; }
+details summary { cursor: pointer; color: var(--blue); padding: 8px 0 2px; }
+ul { margin: 8px 0 0; padding-left: 22px; } li { margin: 2px 0; }
 """
+_WORDS = {GOOD: "\u2714 ALL WELL", BAD: "\u2716 NOT WELL", UNSURE: "? LOOK HERE"}
 
 
 class Page:
@@ -49,13 +67,20 @@ class Page:
         self._parts: list[str] = []
 
     def verdict(
-        self, mood: str, sentence: str, text: str, figures: Sequence[tuple[str, str]]
+        self,
+        mood: str,
+        sentence: str,
+        text: str,
+        figures: Sequence[tuple[str, str]],
+        steps: Sequence[str] = (),
     ) -> None:
+        """`mood` is a colour and a word; `steps` are what to do now."""
         shown = "".join(
             f"<div><b>{_text(value)}</b><span>{_text(name)}</span></div>" for name, value in figures
         )
         self._parts.append(
-            f'<div class="verdict {mood}"><h1>{_text(sentence)}</h1><p>{_text(text)}</p>'
+            f'<div class="verdict {mood}"><span class="word">{_WORDS[mood]}</span>'
+            f"<h1>{_text(sentence)}</h1><p>{_text(text)}</p>{_list(steps)}"
             f'<div class="figures">{shown}</div></div>'
         )
 
@@ -79,11 +104,19 @@ class Page:
 
 
 def table(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, code: Sequence[str] = ()
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    code: Sequence[str] = (),
+    marked: Sequence[str] = (),
+    below: Sequence[str] = (),
+    first: int = ROWS_MAX,
 ) -> str:
     """At most `ROWS_MAX` rows, and a line that says how many more there are.
 
-    Numbers stand right; columns in `code` are to be copied.
+    Numbers stand right; columns in `code` are to be copied; numbers in those in `marked` are bad
+    when they are not 0.  Those in `below` are long, and have a line of their own under the others.
+    What comes after the `first` rows is folded away.
     """
     listed = list(rows)
     shown = listed[:ROWS_MAX]
@@ -91,22 +124,49 @@ def table(
         bool(shown) and all(isinstance(row[at], int | float) or row[at] is None for row in shown)
         for at in range(len(columns))
     ]
-    kinds = [' class="number"' if number else "" for number in is_number]
-    head = "".join(
-        f"<th{kind}>{_text(name)}</th>" for name, kind in zip(columns, kinds, strict=True)
-    )
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f"<td{kind}>{_code(value) if name in code and value else _text(value)}</td>"
-            for name, kind, value in zip(columns, kinds, row, strict=True)
+    beside = [at for at, name in enumerate(columns) if name not in below]
+    under = [at for at, name in enumerate(columns) if name in below]
+    head = "".join(f"<th{_class(is_number[at])}>{_text(columns[at])}</th>" for at in beside)
+
+    def cell(row: Sequence[Any], at: int) -> str:
+        value = row[at]
+        return _code(value) if columns[at] in code and value else _text(value)
+
+    def line(row: Sequence[Any]) -> str:
+        cells = "".join(
+            f"<td{_class(is_number[at], columns[at] in marked and row[at])}>{cell(row, at)}</td>"
+            for at in beside
         )
-        + "</tr>"
-        for row in shown
+        if not under:
+            return f"<tr>{cells}</tr>"
+        more = "".join(
+            f"<div><span>{_text(columns[at])}</span> {cell(row, at)}</div>"
+            for at in under
+            if row[at]
+        )
+        span = f'colspan="{len(beside)}"'
+        return f'<tr class="over">{cells}</tr><tr><td class="under" {span}>{more}</td></tr>'
+
+    def body(rows: Sequence[Sequence[Any]]) -> str:
+        lines = "".join(map(line, rows))
+        return f'<div class="scroll"><table><tr>{head}</tr>{lines}</table></div>'
+
+    folded = shown[first:]
+    rest = (
+        f"<details><summary>{len(folded)} more</summary>{body(folded)}</details>" if folded else ""
     )
     more = len(listed) - len(shown)
-    rest = f"<p>{more} more are in the tables beside this page.</p>" if more else ""
-    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>{rest}'
+    rest += f"<p>{more:,} more are in the tables beside this page.</p>" if more else ""
+    return body(shown[:first]) + rest
+
+
+def _class(number: bool, marked: Any = False) -> str:
+    names = [name for name, there in (("number", number), ("some", marked)) if there]
+    return f' class="{" ".join(names)}"' if names else ""
+
+
+def _list(steps: Sequence[str]) -> str:
+    return f"<ul>{''.join(f'<li>{_text(step)}</li>' for step in steps)}</ul>" if steps else ""
 
 
 def _code(value: Any) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,8 +12,16 @@ import numpy as np
 
 Frame = Any
 
-RED, AMBER, GREEN, GREY, BLUE = "#c4232b", "#d98300", "#1a7f4b", "#aab2bd", "#2f6fab"
-HOSTS_MAX = 32
+#: Stand for the colours of the page, by their names: the reader's browser decides between dark and
+#: light.  As colours they are those of the light page.
+COLORS = {
+    "red": "#b81f27", "amber": "#8a5200", "green": "#166b3f", "grey": "#667180", "blue": "#2563a0",
+    "violet": "#6b4e9b", "teal": "#1f7674", "brown": "#7c5c33", "ink": "#1c2430",
+}  # fmt: skip
+RED, AMBER, GREEN, GREY, BLUE, VIOLET, TEAL, BROWN, INK = COLORS.values()
+NAMED_MAX = 40  # hosts that bear their names in a flow map
+KINDS_MAX = 8  # colours of bars
+WAYS_MAX = 400  # that are drawn there, besides those with findings
 
 
 def _figure(width: float, height: float) -> tuple[Any, Any]:
@@ -20,9 +29,13 @@ def _figure(width: float, height: float) -> tuple[Any, Any]:
     import matplotlib
     from matplotlib.figure import Figure
 
-    matplotlib.rcParams.update(
-        {"svg.fonttype": "none", "svg.hashsalt": "qmd", "font.size": 9, "font.family": "sans-serif"}
+    drawn = dict.fromkeys(
+        ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK
     )
+    matplotlib.rcParams.update(
+        {"svg.fonttype": "none", "svg.hashsalt": "qmd", "font.size": 9,
+         "font.family": "sans-serif"} | drawn
+    )  # fmt: skip
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.add_subplot()
     for side in ("top", "right"):
@@ -30,19 +43,25 @@ def _figure(width: float, height: float) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _svg(figure: Any) -> str:
+def _svg(figure: Any, title: str) -> str:
+    """`title` is what those hear who do not see the picture."""
     out = io.StringIO()
-    figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Type": None,
-                                                "Format": None})  # fmt: skip
+    figure.savefig(out, format="svg", transparent=True,
+                   metadata={"Date": None, "Creator": None, "Type": None,
+                             "Format": None})  # fmt: skip
     text = out.getvalue()
-    return text[text.index("<svg") :]
+    text = text[text.index("<svg") :]
+    for name, color in COLORS.items():
+        text = text.replace(color, f"var(--{name})")
+    return text.replace("<svg", f'<svg role="img" aria-label="{html.escape(title)}"', 1)
 
 
 def flow_map(streams: Frame) -> str:
     """Hosts on a circle, and what goes between them: red where messages were lost or doubled.
 
-    `streams` has from_host, to_host, sent, open, findings.  Of many hosts those with findings, then
-    those with the most messages.
+    `streams` has from_host, to_host, sent, open, findings.  All hosts are drawn; those with
+    findings, then those with undecided messages, then those with the most messages bear their
+    names, and have the room for it.
     """
     pairs = streams.groupby(["from_host", "to_host"], as_index=False)[
         ["sent", "open", "findings"]
@@ -50,43 +69,51 @@ def flow_map(streams: Frame) -> str:
     weight: dict[str, float] = {}
     for row in pairs.itertuples():
         for host in (row.from_host, row.to_host):
-            extra = 1e9 * (row.findings > 0) + 1e6 * (row.open > 1)
+            extra = 1e12 * row.findings + 1e9 * (row.open > 1)
             weight[host] = weight.get(host, 0) + row.sent + extra
-    hosts = sorted(sorted(weight, key=lambda host: -weight[host])[:HOSTS_MAX])
-    at = {
-        host: (np.cos(2 * np.pi * n / len(hosts)), np.sin(2 * np.pi * n / len(hosts)))
-        for n, host in enumerate(hosts)
-    }
+    named = set(sorted(weight, key=lambda host: -weight[host])[:NAMED_MAX])
+    hosts = sorted(weight)
+    room = np.array([6.0 if host in named else 1.0 for host in hosts])
+    turn = (np.cumsum(room) - room / 2) / max(room.sum(), 1.0) * 2 * np.pi
+    at = {host: (np.cos(a), np.sin(a)) for host, a in zip(hosts, turn, strict=True)}
     figure, axes = _figure(8.6, 7.4)
     axes.set_aspect("equal")
     axes.axis("off")
-    axes.set(xlim=(-1.4, 1.4), ylim=(-1.25, 1.25))
+    axes.set(xlim=(-1.45, 1.45), ylim=(-1.42, 1.42))
     most = max(1, pairs.sent.max()) if len(pairs) else 1
     from matplotlib.patches import FancyArrowPatch
 
-    for row in pairs.sort_values("findings").itertuples():
-        if row.from_host not in at or row.to_host not in at:
-            continue
-        color = RED if row.findings else AMBER if row.open > 1 else GREY
-        axes.add_patch(
-            FancyArrowPatch(
-                at[row.from_host], at[row.to_host], connectionstyle="arc3,rad=0.12",
-                arrowstyle="-|>", mutation_scale=9, shrinkA=6, shrinkB=6, color=color,
-                lw=0.5 + 2.5 * row.sent / most, alpha=0.95 if row.findings else 0.55,
-                zorder=3 if row.findings else 1,
-            )
-        )  # fmt: skip
+    pairs["is_open"] = pairs.open > 1
+    plain = pairs[(pairs.findings == 0) & ~pairs.is_open].nlargest(WAYS_MAX, "sent")
+    struck = pairs[(pairs.findings > 0) | pairs.is_open].sort_values("findings")
+    for part in (plain, struck):
+        for row in part.itertuples():
+            color = RED if row.findings else AMBER if row.is_open else GREY
+            is_plain = color == GREY
+            axes.add_patch(
+                FancyArrowPatch(
+                    at[row.from_host], at[row.to_host], connectionstyle="arc3,rad=0.12",
+                    arrowstyle="-" if is_plain else "-|>", mutation_scale=10, shrinkA=4, shrinkB=4,
+                    color=color, lw=(0.4 if is_plain else 1.0) + 2.0 * row.sent / most,
+                    ls="--" if color == AMBER else "-",
+                    alpha=(0.45 if len(pairs) < 200 else 0.18) if is_plain else 0.95,
+                    zorder=1 if is_plain else 3,
+                )
+            )  # fmt: skip
     bad = {*pairs[pairs.findings > 0].from_host, *pairs[pairs.findings > 0].to_host}
-    for n, host in enumerate(hosts):
+    for host, a in zip(hosts, turn, strict=True):
         x, y = at[host]
-        axes.plot(x, y, "o", ms=7, color=RED if host in bad else BLUE, zorder=4)
-        angle = 360 * n / len(hosts)
-        flip = 90 < angle < 270
-        axes.text(
-            x * 1.06, y * 1.06, host, rotation=angle + 180 if flip else angle,
-            rotation_mode="anchor", ha="right" if flip else "left", va="center", fontsize=8,
-        )  # fmt: skip
-    return _svg(figure)
+        is_bad, is_named = host in bad, host in named
+        axes.plot(x, y, "o", ms=7 if is_named else 3, color=RED if is_bad else BLUE, zorder=4)
+        if is_named:
+            angle = float(np.degrees(a))
+            flip = 90 < angle < 270
+            axes.text(
+                x * 1.06, y * 1.06, host, rotation=angle + 180 if flip else angle,
+                rotation_mode="anchor", ha="right" if flip else "left", va="center", fontsize=8,
+                color=RED if is_bad else INK, weight="bold" if is_bad else "normal",
+            )  # fmt: skip
+    return _svg(figure, f"{len(hosts)} hosts; those with findings: {', '.join(sorted(bad)[:40])}")
 
 
 def timeline(messages: Frame, title: str, from_host: str, to_host: str) -> str:
@@ -139,14 +166,22 @@ def timeline(messages: Frame, title: str, from_host: str, to_host: str) -> str:
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
     axes.margins(x=0.04)
-    return _svg(figure)
+    return _svg(figure, f"{title}, from {from_host} to {to_host}")
 
 
-def heat_map(cells: Frame, rows: str, columns: str, value: str, label: str) -> str:
-    """`value` for each of `rows` and `columns`; by its logarithm, as times of a network are."""
+def heat_map(
+    cells: Frame,
+    rows: str,
+    columns: str,
+    value: str,
+    label: str,
+    value_text: Callable[[float], str] = str,
+) -> str:
+    """`value` for each of `rows`, in their order, and moment; by its logarithm."""
     from matplotlib.colors import LogNorm
 
-    grid = cells.pivot_table(index=rows, columns=columns, values=value, aggfunc="max")
+    grid = cells.pivot_table(index=rows, columns=columns, values=value, aggfunc="max", sort=False)
+    grid = grid.sort_index(axis=1)
     figure, axes = _figure(9.4, 1.4 + 0.2 * len(grid))
     data = np.maximum(grid.to_numpy(float), 0.1)
     shown = np.ma.masked_invalid(data)
@@ -154,21 +189,27 @@ def heat_map(cells: Frame, rows: str, columns: str, value: str, label: str) -> s
     image = axes.imshow(shown, aspect="auto", cmap="YlOrRd", norm=LogNorm(low, high))
     axes.set_yticks(range(len(grid)), [str(each) for each in grid.index], fontsize=8)
     step = max(1, len(grid.columns) // 16)
-    axes.set_xticks(
-        range(0, len(grid.columns), step), [str(each) for each in grid.columns[::step]], fontsize=8,
-        rotation=45, ha="right",
-    )  # fmt: skip
-    figure.colorbar(image, ax=axes, label=label, shrink=0.9)
-    return _svg(figure)
+    texts = [each.strftime("%d %b %H:%M") for each in grid.columns[::step]]
+    places = range(0, len(grid.columns), step)
+    axes.set_xticks(places, texts, fontsize=8, rotation=45, ha="right")
+    bar = figure.colorbar(image, ax=axes, label=label, shrink=0.9)
+    bar.outline.set_visible(False)
+    ticks = [10.0**n for n in range(-1, 8) if low <= 10.0**n <= high] or [low, high]
+    bar.set_ticks(ticks, labels=[value_text(each) for each in ticks])
+    bar.ax.minorticks_off()
+    return _svg(figure, f"{label} by {rows} and {columns}")
 
 
 def stacked(table: Frame, at: str, by: str, value: str, label: str) -> str:
     """Bars over time, one colour for each of `by`."""
     grid = table.pivot_table(index=at, columns=by, values=value, aggfunc="sum").fillna(0)
     grid = grid[grid.sum().sort_values(ascending=False).index]
+    if grid.shape[1] > KINDS_MAX:
+        rest = grid.iloc[:, KINDS_MAX - 1 :].sum(axis=1)
+        grid = grid.iloc[:, : KINDS_MAX - 1].assign(others=rest)
     figure, axes = _figure(9.4, 3.2)
     below = np.zeros(len(grid))
-    colors = [BLUE, AMBER, RED, GREEN, "#7b5ea7", "#4aa3a2", "#8c6d46", GREY]
+    colors = [BLUE, AMBER, RED, GREEN, VIOLET, TEAL, BROWN, GREY]
     places = np.arange(len(grid))
     for n, name in enumerate(grid.columns):
         values = grid[name].to_numpy(float)
@@ -178,24 +219,43 @@ def stacked(table: Frame, at: str, by: str, value: str, label: str) -> str:
     _times(axes, grid.index)
     axes.set_ylabel(label)
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return _svg(figure)
+    return _svg(figure, f"{label} by {by}, over time")
 
 
-def lines(table: Frame, at: str, values: Sequence[str], label: str, *, log: bool = False) -> str:
-    """One line for each of `values`, over time."""
+def lines(
+    table: Frame,
+    at: str,
+    values: Mapping[str, str],
+    label: str,
+    *,
+    value_text: Callable[[float], str] | None = None,
+) -> str:
+    """One line for each of `values` (column: what it is called), over time.
+
+    With `value_text` by the logarithm, and with its words.
+    """
     figure, axes = _figure(9.4, 3.0)
     colors = [GREEN, AMBER, RED, BLUE]
-    for n, name in enumerate(values):
-        axes.plot(range(len(table)), table[name].to_numpy(float), color=colors[n % 4], label=name)
+    for n, (name, text) in enumerate(values.items()):
+        axes.plot(
+            range(len(table)), table[name].to_numpy(float), color=colors[n % 4], label=text,
+            ls=["-", "--", "-.", ":"][n % 4],
+        )  # fmt: skip
     _times(axes, table[at])
-    if log:
+    if value_text is not None:
+        from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda each, _: value_text(each)))
+        axes.yaxis.set_minor_locator(NullLocator())
     axes.set_ylabel(label)
-    axes.legend(frameon=False, fontsize=8)
-    return _svg(figure)
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return _svg(figure, f"{label} over time")
 
 
 def _times(axes: Any, moments: Any) -> None:
-    texts = [each.strftime("%d %b %H:%M") for each in moments]
+    has_hours = any(each.hour for each in moments)
+    texts = [each.strftime("%d %b %H:%M" if has_hours else "%d %b") for each in moments]
     step = max(1, len(texts) // 10)
     axes.set_xticks(range(0, len(texts), step), texts[::step], fontsize=8, rotation=30, ha="right")

@@ -12,6 +12,7 @@ from pipeline.report.page import BAD, GOOD, UNSURE, Page, moment, size_text, tab
 Frame = Any
 
 _LOST = ("acked_not_stored", "lost")
+_TWICE = ("duplicated", "ended_twice")
 _SHORT = {
     "acked_not_stored": "acknowledged and not stored",
     "lost": "lost on the way",
@@ -38,6 +39,27 @@ _UNDECIDED = {
 }
 
 
+#: What an operator does about each kind.
+_REMEDIES = {
+    "acked_not_stored": "Ask who owns the host it was sent to: disk, restored backup, deleted"
+    " files? Send it again from the sender's journal (qmd pipeline run replay, or qmd resend).",
+    "lost": "Send it again from the sender's journal (qmd pipeline run replay, or qmd resend).",
+    "duplicated": "Tell those who process the queue; look for a restored backup at the receiver.",
+    "ended_twice": "Tell those who process the queue; look for a restored backup there.",
+    "delivered_and_dead": "Do not requeue its dead letter: it has arrived.",
+    "reordered": "Tell those who process the queue; look for a restored backup at the receiver.",
+    "wrong_number": "Trace it: something between both ends has changed packets.",
+    "number_reused": "Look for a restored backup, or a cloned machine, at the sender.",
+    "never_sent": "Look for a forged sender, or a log that was tampered with.",
+    "gap": "Trace its neighbours; look for a restored backup at the sender.",
+    "clock": "Set the clock (NTP).",
+    "log_hole": "Ship the missing stretch (qmd ship), or keep more of the log ([events] size).",
+    "late_log": "Ship its newer events (qmd ship), then run the audit again.",
+    "no_log": "Ship its log (qmd ship), then run the audit again.",
+    "broken_file": "Export or copy the file again.",
+}
+
+
 def audit_page(result: AuditResult, timelines: Sequence[str] = ()) -> str:
     """Verdict, where, what; then what is undecided, and the fleet."""
     page = Page("Was anything lost? Audit of the fleet")
@@ -50,6 +72,9 @@ def audit_page(result: AuditResult, timelines: Sequence[str] = ()) -> str:
     clocks = [row.host for row in result.findings.itertuples() if row.kind == "clock"]
     if clocks:
         text += f" Clocks are wrong at {', '.join(clocks[:5])}; no verdict depends on them."
+    about_messages = result.findings[~result.findings.kind.isin(ABOUT_HOSTS)]
+    about_hosts = result.findings[result.findings.kind.isin(ABOUT_HOSTS)]
+    places = _places(about_messages)
     page.verdict(
         mood,
         sentence,
@@ -62,55 +87,66 @@ def audit_page(result: AuditResult, timelines: Sequence[str] = ()) -> str:
             ("on their way", f"{way:,}"),
             ("events read", f"{result.events:,}"),
         ],
+        _steps(places, wrong, about_hosts, undecided),
     )
-    about_messages = result.findings[~result.findings.kind.isin(ABOUT_HOSTS)]
-    if len(about_messages):
-        places = (
-            about_messages.groupby(["from_host", "to_host", "queue"])
-            .kind.agg(lambda kinds: ", ".join(
-                f"{n} {_SHORT[kind]}" for kind, n in kinds.value_counts().items()))
-            .reset_index()
-        )  # fmt: skip
-        ways = about_messages.groupby(["from_host", "to_host", "queue"])
-        lost = ways.kind.agg(lambda kinds: int(kinds.isin(_LOST).sum())).to_numpy()
-        places = places.assign(n=ways.size().to_numpy(), lost=lost)
-        places = places.sort_values(["lost", "n"], ascending=False)
+    if len(places):
         page.section(
             "Where",
             "Each line is one way from a sender to a queue; first where the most was lost.",
             table(
-                ["from", "to", "queue", "lost", "findings", "what"],
+                ["from", "to", "queue", "lost", "doubled", "out of order", "otherwise"],
                 [
-                    (row.from_host, row.to_host, row.queue, int(row.lost), int(row.n), row.kind)
+                    (
+                        row.from_host, row.to_host, row.queue, int(row.lost), int(row.doubled),
+                        int(row.disorder), int(row.n - row.lost - row.doubled - row.disorder),
+                    )
                     for row in places.itertuples()
+                ],
+                marked=["lost", "doubled", "out of order", "otherwise"],
+                first=12,
+            ),
+        )  # fmt: skip
+    if len(streams):
+        page.section(
+            "The fleet",
+            "Each dot is a host, each line a way between two. Red, with an arrow: findings. Amber,"
+            " broken: messages that are undecided. The wider, the more messages." + _named(streams),
+            plots.flow_map(with_findings(streams, about_messages)),
+        )
+    if wrong:
+        page.section(
+            "What, and what to do",
+            "The worst first.",
+            table(
+                ["kind", "findings", "that is", "what to do"],
+                [
+                    (_SHORT[kind], wrong[kind], KINDS[kind], _REMEDIES[kind])
+                    for kind in KINDS
+                    if kind in wrong
                 ],
             ),
         )
     if timelines:
         page.section(
             "How it looks",
-            "Findings of several kinds, each among its neighbours in the stream: red is what is"
-            " wrong. From left to right everything in the order of time, with the same step.",
+            "One finding of each kind among its neighbours in the stream: red is what is"
+            " wrong. Above when each message was sent, below when it was stored; a cross: never."
+            " From left to right in the order of time, but not to scale.",
             *timelines,
         )
-    if wrong:
-        page.section(
-            "What",
-            "",
-            table(
-                ["kind", "findings", "that is"],
-                [(_SHORT[kind], wrong[kind], KINDS[kind]) for kind in KINDS if kind in wrong],
-            ),
-        )
-    about_hosts = result.findings[result.findings.kind.isin(ABOUT_HOSTS)]
     if len(about_hosts) or undecided:
         page.section(
             "What could not be decided, and why",
             "Missing logs are no losses. When they come, the next audit reads them and decides.",
             table(
-                ["host", "what", "detail"],
-                [(row.host, _SHORT[row.kind], row.detail) for row in about_hosts.itertuples()],
-            ),
+                ["host", "what", "detail", "what to do"],
+                [
+                    (row.host, _SHORT[row.kind], row.detail, _REMEDIES[row.kind])
+                    for row in about_hosts.itertuples()
+                ],
+            )
+            if len(about_hosts)
+            else "",
             table(
                 ["messages", "host", "because"],
                 [
@@ -118,12 +154,6 @@ def audit_page(result: AuditResult, timelines: Sequence[str] = ()) -> str:
                     for row in result.open.itertuples()
                 ],
             ),
-        )
-    if len(streams):
-        page.section(
-            "The fleet",
-            "Red: findings. Amber: messages that are undecided. The wider, the more messages.",
-            plots.flow_map(with_findings(streams, about_messages)),
         )
     if len(about_messages):
         page.section(
@@ -139,6 +169,7 @@ def audit_page(result: AuditResult, timelines: Sequence[str] = ()) -> str:
                     for row in about_messages.itertuples()
                 ],
                 code=["message"],
+                first=25,
             ),
         )  # fmt: skip
     page.section(
@@ -150,9 +181,56 @@ def audit_page(result: AuditResult, timelines: Sequence[str] = ()) -> str:
     return page.html("Made by qmd pipeline run audit,")
 
 
+def _places(findings: Frame) -> Frame:
+    """How many findings of what sort each way has; first where the most was lost."""
+    if not len(findings):
+        return findings
+    sorts = findings.assign(
+        n=1,
+        lost=findings.kind.isin(_LOST).astype(int),
+        doubled=findings.kind.isin(_TWICE).astype(int),
+        disorder=(findings.kind == "reordered").astype(int),
+    )
+    ways = sorts.groupby(["from_host", "to_host", "queue"], as_index=False, dropna=False)
+    counted = ways[["n", "lost", "doubled", "disorder"]].sum()
+    return counted.sort_values(["lost", "doubled", "n"], ascending=False)
+
+
+def _steps(
+    places: Frame, wrong: Mapping[str, int], about_hosts: Frame, undecided: int
+) -> list[str]:
+    """What to do now: of each cause the first thing."""
+    steps = []
+    if len(places):
+        worst = places.iloc[0]
+        count = f"{int(worst.lost):,} of the lost" if worst.lost else f"{int(worst.n):,} findings"
+        steps.append(
+            f"Where to look first: {worst.from_host} to {worst.to_host}, queue {worst.queue}"
+            f" ({count}); {len(places):,} ways have findings."
+        )
+        kind = next(kind for kind in KINDS if wrong.get(kind))
+        steps.append(f"What to do first, {_SHORT[kind]}: {_REMEDIES[kind]}")
+    if undecided:
+        for kind in ("no_log", "late_log", "log_hole", "broken_file"):
+            hosts = sorted({str(host) for host in about_hosts.host[about_hosts.kind == kind]})
+            if hosts:
+                rest = f" and {len(hosts) - 5} more" if len(hosts) > 5 else ""
+                steps.append(
+                    f"{_SHORT[kind].capitalize()}: {', '.join(hosts[:5])}{rest}. {_REMEDIES[kind]}"
+                )
+    return steps
+
+
+def _named(streams: Frame) -> str:
+    count = len({*streams.from_host, *streams.to_host})
+    if count <= plots.NAMED_MAX:
+        return ""
+    return f" Of {count:,} hosts those bear names that have findings, or the most messages."
+
+
 def _verdict(wrong: Mapping[str, int], undecided: int) -> tuple[str, str, str]:
     lost = sum(wrong.get(kind, 0) for kind in _LOST)
-    twice = wrong.get("duplicated", 0) + wrong.get("ended_twice", 0)
+    twice = sum(wrong.get(kind, 0) for kind in _TWICE)
     disorder = wrong.get("reordered", 0)
     other = sum(wrong.values()) - lost - twice - disorder
     rest = (
@@ -181,7 +259,7 @@ def _verdict(wrong: Mapping[str, int], undecided: int) -> tuple[str, str, str]:
     ]
     sentence = " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
     head = "Messages were lost: " if lost else "Nothing was lost, but: "
-    return BAD, f"{head}{sentence}.", "Where it happened is right below." + rest
+    return BAD, f"{head}{sentence}.", "Where it happened, and what to do, is right below." + rest
 
 
 def _position(row: Any) -> str:
@@ -230,21 +308,23 @@ def latency_page(tables: Mapping[str, Frame]) -> str:
     if cells is not None and len(cells):
         cells = cells.assign(
             route=cells.from_host + " → " + cells.to_host,
-            at=[each.strftime("%d %b %H:%M") for each in cells.hour],
-            order=cells.hour,
-        ).sort_values("order")
+            slow=cells.groupby(["from_host", "to_host"]).accepted_p95_ms.transform("max"),
+        ).sort_values(["slow", "route"], ascending=[False, True])
         page.section(
             "The slowest routes, hour by hour",
             "From sending to storing: what 95 of 100 messages stay below.",
-            plots.heat_map(cells, "route", "at", "accepted_p95_ms", "ms"),
+            plots.heat_map(cells, "route", "hour", "accepted_p95_ms", "95 of 100 stay below", _ms),
         )
     if len(hours):
         page.section(
             "All messages, hour by hour",
-            "From sending to storing, in ms: half, 95 and 99 of 100 stay below.",
+            "From sending to storing: half, 95 and 99 of 100 stay below.",
             plots.lines(
-                hours, "hour", ["accepted_p50_ms", "accepted_p95_ms", "accepted_p99_ms"], "ms",
-                log=bool((hours.accepted_p50_ms.fillna(1) > 0).all()),
+                hours, "hour",
+                {"accepted_p50_ms": "half", "accepted_p95_ms": "95 of 100",
+                 "accepted_p99_ms": "99 of 100"},
+                "stored after",
+                value_text=_ms if bool((hours.accepted_p50_ms.fillna(1) > 0).all()) else None,
             ),
         )  # fmt: skip
     columns = [f"accepted_p{point}_ms" for point in (50, 95, 99)]
@@ -301,15 +381,21 @@ def dead_letters_page(tables: Mapping[str, Frame]) -> str:
         "The largest group first. The command is for the host in the same line; add --dry-run to"
         " look first.",
         table(
-            ["host", "class", "destination", "label", "messages", "last", "command", "examples"],
+            [
+                *("host", "class", "destination", "label", "messages", "last"),
+                *("why", "command", "examples"),
+            ],
             [
                 (
                     row.host, row.message_class, row.queue, row.label, int(row.messages),
-                    moment(row.last_ms), row.command or "nobody kept them", row.examples,
+                    moment(row.last_ms), row.reason, row.command or "(nobody kept them)",
+                    row.examples,
                 )
                 for row in groups.itertuples()
             ],
             code=["command", "examples"],
+            below=["why", "command", "examples"],
+            first=40,
         ),
     )  # fmt: skip
     return page.html("Made by qmd pipeline run dead-letters,")
@@ -341,10 +427,14 @@ def traffic_page(tables: Mapping[str, Frame]) -> str:
         together = hours.groupby("hour", as_index=False)[["sent", "accepted", "received"]].sum()
         page.section(
             "Messages an hour", "Of all hosts.",
-            plots.lines(together, "hour", ["sent", "accepted", "received"], "messages an hour"),
+            plots.lines(
+                together, "hour",
+                {"sent": "sent", "accepted": "stored elsewhere", "received": "received"},
+                "messages an hour",
+            ),
         )  # fmt: skip
     page.section(
-        "Queues", "Those that hold the most first.",
+        "Queues", "Those that fill up first, then those that hold the most.",
         table(
             [
                 *("host", "queue", "waiting", "bytes", "most", "not empty for, h"),
@@ -356,8 +446,11 @@ def traffic_page(tables: Mapping[str, Frame]) -> str:
                     int(row.most_messages), float(row.backlog_hours),
                     size_text(row.growth_bytes_a_day), row.full_on,
                 )
-                for row in queues.itertuples()
-            ],
+                for row in queues.sort_values(
+                    ["full_on", "bytes"], ascending=[True, False], na_position="last"
+                ).itertuples()
+            ] if len(queues) else [],
+            first=40,
         ),
     )  # fmt: skip
     return page.html("Made by qmd pipeline run traffic,")
