@@ -1,6 +1,7 @@
 """`spark-submit pipeline/submit.py JOB --input ... --output ...`: the jobs on a cluster.
 
-The same as `qmd pipeline run JOB`, with the session that spark-submit has made.
+The same as `qmd pipeline run JOB`, on the master and with the settings that spark-submit was given.
+Which queue manager a replay is for is told by QMD_CONFIG, or QMD_HOST and QMD_TOKEN_FILE.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from pathlib import Path
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    from pipeline.commands.jobs import run
-    from qmd.cli.program import reported
+    from qmd.cli import main
 
-    with reported():
-        run(prog_name="submit.py")
+    main(["pipeline", "run", *sys.argv[1:]], prog_name="submit.py")

@@ -5,18 +5,15 @@ Nothing heavy is imported before a job runs.  docs/jobs.md
 
 from __future__ import annotations
 
-import shutil
-import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from pipeline.commands.archiving import archive, replay
+from pipeline.commands.job import Job, Progress, job_options, require
 from qmd.cli.program import ExitCode, Failure
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 FOUND = 1  # exit code of an audit that has findings
 
@@ -30,36 +27,15 @@ def run() -> None:
     """
 
 
-def _job_options(command: F) -> F:
-    """What all jobs take."""
-    for option in reversed(
-        (
-            click.option(
-                "--input", "inputs", multiple=True, required=True, metavar="FOLDER",
-                help="Where the event logs are: a folder with all that is in it, a file, or a"
-                " store's address.  May be given several times.",
-            ),
-            click.option(
-                "--output", type=click.Path(path_type=Path, file_okay=False), required=True,
-                help="The folder for the tables and report.html.",
-            ),
-            click.option("--master", default="local[2]", show_default=True, help="Spark's master."),
-            click.option(
-                "--conf", "settings", multiple=True, metavar="NAME=VALUE",
-                help="A setting of Spark.  May be given several times.",
-            ),
-            click.option(
-                "--dry-run", is_flag=True, help="Only say what would be read and written."
-            ),
-            click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
-        )
-    ):  # fmt: skip
-        command = option(command)
-    return command
+_over_logs = job_options(
+    "Where the event logs are: a folder with all that is in it, a file, or a store's address."
+    "  May be given several times.",
+    "The folder for the tables and report.html.",
+)
 
 
 @run.command()
-@_job_options
+@_over_logs
 @click.option(
     "--full",
     is_flag=True,
@@ -83,12 +59,7 @@ def _job_options(command: F) -> F:
 @click.pass_context
 def audit(
     context: click.Context,
-    inputs: tuple[str, ...],
-    output: Path,
-    master: str,
-    settings: tuple[str, ...],
-    dry_run: bool,
-    as_json: bool,
+    job: Job,
     full: bool,
     again: bool,
     clock_tolerance: float,
@@ -100,28 +71,25 @@ def audit(
     read are not read again, and what was undecided is decided when the missing
     log comes.  Exit code 1: there are findings.
     """
-    _require()
     from pipeline.jobs.audit import audit as run_audit
     from pipeline.jobs.findings import ABOUT_HOSTS, KINDS, AuditSettings
+    from pipeline.jobs.outcome import write_audit
     from pipeline.jobs.state import State
 
     wanted = _kinds(fail_on, [kind for kind in KINDS if kind not in ABOUT_HOSTS])
-    files = _files(inputs)
-    state = State() if again else _load(output / "state")
+    files = job.files()
+    state = State() if again else State.load(job.folder / "state")
     fresh = state.unseen(files)
-    if dry_run:
-        _say_plan(len(fresh), len(files), fresh, output, ["findings", "open", "streams"], as_json)
+    if job.dry_run:
+        job.say_plan(fresh, len(files) - len(fresh), ["findings", "open", "streams"])
         return
-    progress = _Progress()
-    spark = _spark("qmd audit", master, settings, progress)
     chosen = AuditSettings(full=full, clock_tolerance_ms=int(clock_tolerance * 1000), pictures=5)
-    result = run_audit(spark, fresh, state, chosen, progress)
-    from pipeline.jobs.outcome import write_audit
-
-    total = write_audit(output, result, state, is_first=again)
-    progress.done()
+    with job.spark("audit") as spark:
+        result = run_audit(spark, fresh, state, chosen, job.progress)
+        job.progress("the report")
+        total = write_audit(job.folder, result, state, is_first=again)
     bad = {kind: int(n) for kind, n in total.items() if kind not in ABOUT_HOSTS}
-    _print_result(
+    job.say(
         {
             "findings": total,
             "open": int(result.open.messages.sum()),
@@ -129,10 +97,9 @@ def audit(
             "events": result.events,
             "files": result.files,
             "seconds": round(result.seconds, 1),
-            "report": str(output / "report.html"),
+            "report": str(job.folder / "report.html"),
         },
-        _audit_text(total, bad, result, output),
-        as_json=as_json,
+        _audit_text(total, bad, result, job.folder),
     )
     if any(n for kind, n in bad.items() if kind in wanted):
         context.exit(FOUND)
@@ -151,81 +118,66 @@ def _audit_text(total: dict[str, int], bad: dict[str, int], result: Any, output:
 
 
 @run.command()
-@_job_options
-def latency(
-    inputs: tuple[str, ...], output: Path, master: str, settings: tuple[str, ...], dry_run: bool,
-    as_json: bool,
-) -> None:  # fmt: skip
+@_over_logs
+def latency(job: Job) -> None:
     """Say how long messages take from stage to stage, by route, queue and hour.
 
     Clocks of hosts are compared, and their differences taken out.
     """
-    _require()
-    from pipeline.jobs.latency import latency as job
+    from pipeline.jobs.latency import latency as work
     from pipeline.report.reports import latency_page
 
     names = ["by_route", "by_queue", "by_hour", "route_hours", "clocks"]
-    _run(job, latency_page, "latency", names, inputs, output, master, settings, dry_run, as_json)
+    _run(job, "latency", work, latency_page, names)
 
 
 @run.command("dead-letters")
-@_job_options
-def dead_letters(
-    inputs: tuple[str, ...], output: Path, master: str, settings: tuple[str, ...], dry_run: bool,
-    as_json: bool,
-) -> None:  # fmt: skip
+@_over_logs
+def dead_letters(job: Job) -> None:
     """Group what died: why, where, when; and how each group is sent again."""
-    _require()
-    from pipeline.jobs.dead_letters import dead_letters as job
+    from pipeline.jobs.dead_letters import dead_letters as work
     from pipeline.report.reports import dead_letters_page
 
-    names = ["groups", "by_hour"]
-    _run(job, dead_letters_page, "dead letters", names, inputs, output, master, settings, dry_run,
-         as_json)  # fmt: skip
+    _run(job, "dead letters", work, dead_letters_page, ["groups", "by_hour"])
 
 
 @run.command()
-@_job_options
+@_over_logs
 @click.option(
     "--quota", type=click.IntRange(min=1), metavar="BYTES",
     help="Say on which day each queue holds so much, if it goes on as in the log.",
 )  # fmt: skip
-def traffic(
-    inputs: tuple[str, ...], output: Path, master: str, settings: tuple[str, ...], dry_run: bool,
-    as_json: bool, quota: int | None,
-) -> None:  # fmt: skip
+def traffic(job: Job, quota: int | None) -> None:
     """Say how much goes where, what waits and for how long, and when a quota fills."""
-    _require()
     from functools import partial
 
-    from pipeline.jobs.traffic import traffic as job
+    from pipeline.jobs.traffic import traffic as work
     from pipeline.report.reports import traffic_page
 
     names = ["by_hour", "queues"]
-    sized = partial(job, quota_bytes=quota or 0)
-    _run(sized, traffic_page, "traffic", names, inputs, output, master, settings, dry_run, as_json)
+    _run(job, "traffic", partial(work, quota_bytes=quota or 0), traffic_page, names)
 
 
 @run.command()
-@_job_options
+@_over_logs
 @click.option("--message", required=True, metavar="ID", help="A message id, or a correlation id.")
-def trace(
-    inputs: tuple[str, ...], output: Path, master: str, settings: tuple[str, ...], dry_run: bool,
-    as_json: bool, message: str,
-) -> None:  # fmt: skip
+def trace(job: Job, message: str) -> None:
     """Tell the whole history of one message, and of what belongs to it, over all hosts."""
-    _require()
     from functools import partial
 
-    from pipeline.jobs.trace import trace as job
+    from pipeline.jobs.trace import trace as work
     from pipeline.report.reports import trace_page
 
-    tables = _run(partial(job, message=message), partial(trace_page, message=message), "trace",
-                  ["events"], inputs, output, master, settings, dry_run, as_json)  # fmt: skip
+    page = partial(trace_page, message=message)
+    tables = _run(job, "trace", partial(work, message=message), page, ["events"])
     if tables is not None and not len(tables["events"]):
         raise Failure(
             ExitCode.NOT_FOUND, f"no event of {message} is in these files", "no_such_message"
         )
+
+
+run.add_command(archive)
+run.add_command(replay)
 
 
 @click.command()
@@ -248,7 +200,7 @@ def generate(
     What is wrong with it is written to _truth.json there: an audit has to find
     just that.  The same seed makes the same fleet.
     """
-    _require(java=False)
+    require(java=False)
     from pipeline.generator import Fleet, parse_faults
     from pipeline.generator import generate as make
 
@@ -265,7 +217,7 @@ def generate(
             f"{folder} holds other files, and would be replaced; name a folder that is not there",
             "wrong_usage",
         )
-    progress = _Progress()
+    progress = Progress()
     truth = make(fleet, folder, progress)
     progress.done()
     kinds: dict[str, int] = {}
@@ -274,71 +226,36 @@ def generate(
     text = f"{truth['events']:,} events in {folder}; an audit has to find: " + (
         ", ".join(f"{n} {kind}" for kind, n in kinds.items()) or "nothing"
     )
-    _print_result({"events": truth["events"], "findings": kinds}, text, as_json=as_json)
+    if as_json:
+        from qmd.cli.output import print_json
+
+        print_json({"events": truth["events"], "findings": kinds})
+    else:
+        click.echo(text)
 
 
 def _run(
-    job: Callable[..., dict[str, Any]], page: Callable[..., str], name: str, tables: list[str],
-    inputs: Sequence[str], output: Path, master: str, settings: Sequence[str], dry_run: bool,
-    as_json: bool,
-) -> dict[str, Any] | None:  # fmt: skip
-    files = _files(inputs)
-    if dry_run:
-        _say_plan(len(files), len(files), files, output, tables, as_json)
-        return None
-    progress = _Progress()
-    spark = _spark(f"qmd {name}", master, settings, progress)
-    result = job(spark, files, progress=progress)
+    job: Job,
+    name: str,
+    work: Callable[..., dict[str, Any]],
+    page: Callable[..., str],
+    tables: list[str],
+) -> dict[str, Any] | None:
+    """A job that makes tables of logs, and a page of the tables; None when it is a dry run."""
     from pipeline.jobs.outcome import write_tables
 
-    write_tables(output, result, page(result))
-    progress.done()
+    files = job.files()
+    if job.dry_run:
+        job.say_plan(files, 0, tables)
+        return None
+    with job.spark(name) as spark:
+        result = work(spark, files, progress=job.progress)
+    write_tables(job.folder, result, page(result))
     rows = {table: len(frame) for table, frame in result.items()}
     text = ", ".join(f"{n:,} {table.replace('_', ' ')}" for table, n in rows.items())
-    _print_result(
-        {"rows": rows, "report": str(output / "report.html")},
-        f"{text}\nsee {output / 'report.html'}",
-        as_json=as_json,
-    )
+    report = job.folder / "report.html"
+    job.say({"rows": rows, "report": str(report)}, f"{text}\nsee {report}")
     return result
-
-
-def _require(*, java: bool = True) -> None:
-    """Raises Failure, in one line, where the extra or Java is missing."""
-    import importlib.util
-
-    missing = [
-        name for name in ("numpy", "pandas", "pyarrow", "pyspark", "matplotlib", "fsspec")
-        if importlib.util.find_spec(name) is None
-    ]  # fmt: skip
-    if missing:
-        raise Failure(
-            ExitCode.FAILED,
-            f"the pipeline needs {', '.join(missing)}; install the extra: pip install 'qmd[spark]'",
-            "pipeline_extra_missing",
-        )
-    if java:
-        from pipeline.java import NoJava, require_java
-
-        try:
-            require_java()
-        except NoJava as none:
-            raise Failure(ExitCode.FAILED, str(none), "java_missing") from none
-
-
-def _files(inputs: Sequence[str]) -> list[Any]:
-    from pipeline.events import NoEvents, find_files
-
-    try:
-        return find_files(inputs)
-    except NoEvents as none:
-        raise Failure(ExitCode.NOT_FOUND, str(none), "no_events") from none
-
-
-def _load(folder: Path) -> Any:
-    from pipeline.jobs.state import State
-
-    return State.load(folder)
 
 
 def _kinds(text: str, known: list[str]) -> set[str]:
@@ -351,58 +268,3 @@ def _kinds(text: str, known: list[str]) -> set[str]:
             param_hint="--fail-on",
         )
     return words
-
-
-def _spark(name: str, master: str, settings: Sequence[str], progress: Callable[[str], None]) -> Any:
-    from pipeline.session import spark_session
-
-    conf = {}
-    for each in settings:
-        key, equals, value = each.partition("=")
-        if not equals:
-            raise click.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="--conf")
-        conf[key] = value
-    progress("starting Spark")
-    session = spark_session(name, master=master, conf=conf)
-    session.sparkContext.setLogLevel("ERROR")
-    return session
-
-
-class _Progress:
-    """What is being done, on one line of the terminal; nothing where there is none."""
-
-    def __init__(self) -> None:
-        self._begun = time.monotonic()
-        self._is_terminal = sys.stderr.isatty()
-
-    def __call__(self, text: str) -> None:
-        if self._is_terminal:
-            width = shutil.get_terminal_size().columns - 1
-            line = f"{time.monotonic() - self._begun:5.0f} s  {text}"
-            click.echo(f"\r\x1b[K{line[:width]}", err=True, nl=False)
-
-    def done(self) -> None:
-        if self._is_terminal:
-            click.echo("\r\x1b[K", err=True, nl=False)
-
-
-def _say_plan(
-    fresh: int, all_: int, files: Sequence[Any], output: Path, tables: Sequence[str], as_json: bool
-) -> None:
-    size = sum(file.size for file in files)
-    written = [str(output / name) for name in (*tables, "report.html")]
-    _print_result(
-        {"files": fresh, "known": all_ - fresh, "bytes": size, "writes": written},
-        f"would read {fresh} files ({size / 1e6:,.1f} MB), {all_ - fresh} were read before;"
-        f" would write {', '.join(written)}",
-        as_json=as_json,
-    )
-
-
-def _print_result(value: dict[str, Any], text: str, *, as_json: bool) -> None:
-    from qmd.cli.output import print_json
-
-    if as_json:
-        print_json(value)
-    else:
-        click.echo(text)

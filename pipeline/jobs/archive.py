@@ -14,11 +14,24 @@ import datetime
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
+import pyarrow as pa
+from pyarrow import parquet
+
 ORDER = ("queue_manager", "queue", "position")
 FILE_ROWS = 1_000_000
+
+_CONTENTS = ("day", "queue_manager", "queue", "messages", "bytes", "first", "last")
+#: What messages there are, by the day of their arrival in the journal.
+CONTENTS = """
+SELECT date_format(arrived_at, 'yyyy-MM-dd') AS day, queue_manager, queue, count(*) AS messages,
+  sum(length(body)) AS bytes, min(arrived_at) AS first, max(arrived_at) AS last
+FROM {table} GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+"""
 
 _DAY = re.compile(r"day=(\d{4}-\d\d-\d\d)/")
 
@@ -60,21 +73,49 @@ class Archive:
             if since <= day <= until
         ]
 
-    def compact(self, spark: Any, lake: str, *, today: datetime.date) -> list[Archived]:
+    def plan_days(self, lake: str, *, today: datetime.date) -> dict[str, list[str]]:
+        """Of each closed day that `lake` has journals of, the files that are not archived yet."""
+        known = self.manifests()
+        return {
+            day: [name for name in names if _last(name) not in set(_sources(known.get(day)))]
+            for day, names in _days(lake, today).items()
+        }
+
+    def compact(
+        self,
+        spark: Any,
+        lake: str,
+        *,
+        today: datetime.date,
+        progress: Callable[[str], None] = lambda text: None,
+    ) -> list[Archived]:
         """All days before today of the journals that `qmd ship` has brought to `lake`."""
         import fsspec
 
-        system, root = fsspec.core.url_to_fs(lake)
-        days: dict[str, list[str]] = {}
-        for name in sorted(system.glob(f"{str(root).rstrip('/')}/journal/day=*/host=*/*.parquet")):
-            found = _DAY.search(name)
-            if found is not None and found[1] < today.isoformat():
-                days.setdefault(found[1], []).append(name)
+        system, _ = fsspec.core.url_to_fs(lake)
         known = self.manifests()
-        return [
-            self._day(spark, day, names, system, known.get(day))
-            for day, names in sorted(days.items())
-        ]
+        done = []
+        days = _days(lake, today)
+        for number, (day, names) in enumerate(sorted(days.items())):
+            progress(f"{day}, day {number + 1} of {len(days)}: {len(names)} files")
+            done.append(self._day(spark, day, names, system, known.get(day)))
+        return done
+
+    def contents(self, spark: Any) -> Any:
+        """How much is archived, by day, host and queue: a table of pandas."""
+        runs = self.runs()
+        if not runs:
+            return pd.DataFrame(columns=_CONTENTS)
+        spark.read.option("mergeSchema", "true").parquet(*runs).createOrReplaceTempView("archived")
+        return spark.sql(CONTENTS.format(table="archived")).toPandas()
+
+    def write_report(self, contents: Any, page: str) -> str:
+        """Beside the days, where nobody takes it for one; returns where the page is."""
+        table = pa.BufferOutputStream()
+        parquet.write_table(pa.Table.from_pandas(contents, preserve_index=False), table)
+        self._name("_report/contents.parquet", table.getvalue().to_pybytes())
+        self._name("_report/report.html", page.encode())
+        return f"{self._where}/_report/report.html"
 
     def _day(
         self,
@@ -84,11 +125,11 @@ class Archive:
         system: Any,
         before: dict[str, Any] | None,
     ) -> Archived:
-        sources = sorted(name.rpartition("/")[2] for name in names)
+        sources = sorted(map(_last, names))
         # Files that were removed at the lake by age are in the archive all the same.
         if before is not None and set(sources) <= set(before["sources"]):
             return Archived(day, len(sources), before["rows"], was_done=True)
-        new = [name for name in names if name.rpartition("/")[2] not in set(_sources(before))]
+        new = [name for name in names if _last(name) not in set(_sources(before))]
         paths = [system.unstrip_protocol(name) for name in new]
         if before is not None:
             paths.append(f"{self._where}/{before['folder']}")
@@ -130,6 +171,23 @@ class Archive:
         part = f"{path}.part"
         self._system.pipe_file(part, data)
         self._system.mv(part, path)
+
+
+def _days(lake: str, today: datetime.date) -> dict[str, list[str]]:
+    """The files of journals of each day that is over."""
+    import fsspec
+
+    system, root = fsspec.core.url_to_fs(lake)
+    days: dict[str, list[str]] = {}
+    for name in sorted(system.glob(f"{str(root).rstrip('/')}/journal/day=*/host=*/*.parquet")):
+        found = _DAY.search(name)
+        if found is not None and found[1] < today.isoformat():
+            days.setdefault(found[1], []).append(name)
+    return days
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _sources(manifest: dict[str, Any] | None) -> list[str]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.jobs.archive import Archive
+from pipeline.jobs.archive import CONTENTS, Archive
 from pipeline.source import schema
 from pipeline.source.sink import PROPERTIES, messages_of
 from qmd.client.blocking import Blocking
@@ -72,6 +72,13 @@ class Replay:
     def count(self) -> int:
         """How many messages the slice has."""
         return int(self._slice(self._archive.runs(self._since, self._until)).count())
+
+    def contents(self) -> Any:
+        """What the slice has, by day, host and queue: a table of pandas."""
+        plan = self._archive.plan(self._job_id)
+        runs = plan["runs"] if plan is not None else self._archive.runs(self._since, self._until)
+        self._slice(runs).createOrReplaceTempView("slice")
+        return self._spark.sql(CONTENTS.format(table="slice")).toPandas()
 
     def run(
         self,

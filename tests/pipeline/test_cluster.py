@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -26,9 +27,21 @@ pytestmark = [
 
 def run_on(cluster, *words):
     """A Python module as the driver."""
+    return run(cluster, sys.executable, "-m", *words)
+
+
+def submit(cluster, *words):
+    """A job by spark-submit, which says where it runs and how."""
+    command = Path(cluster.environment["SPARK_HOME"]) / "bin" / "spark-submit"
+    settings = (f"--conf={name}={value}" for name, value in SETTINGS.items())
+    options = ("--master", cluster.master, *settings)
+    return run(cluster, str(command), *options, str(ROOT / "pipeline" / "submit.py"), *words)
+
+
+def run(cluster, *command):
     kept = {key: each for key, each in os.environ.items() if "ASYNCIODEBUG" not in key}
     return subprocess.run(
-        [sys.executable, "-m", *words],
+        command,
         cwd=ROOT,
         env={**kept, **cluster.environment},
         capture_output=True,
@@ -60,11 +73,8 @@ def test_source_sink_and_audit_work_on_two_workers(daemon, tmp_path):
             logs = tmp_path / "logs"
             logs.mkdir()
             daemon.cli("events", "export", str(logs / "a.parquet"), "--format", "parquet")
-            audit = run_on(
-                cluster,
-                *("qmd", "pipeline", "run", "audit", "--input", str(logs)),
-                *("--output", str(tmp_path / "report"), "--master", cluster.master),
-                *(f"--conf={name}={value}" for name, value in SETTINGS.items()),
+            audit = submit(
+                cluster, "audit", "--input", str(logs), "--output", str(tmp_path / "report")
             )
         assert done.returncode == 0, done.stderr[-3000:]
         assert audit.returncode == 0, audit.stderr[-3000:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,14 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
+from click.testing import CliRunner
+from pyarrow import parquet
+
 from pipeline.jobs.archive import Archive
 from pipeline.jobs.replay import Replay, ReplayFailed
 from pipeline.ship_files import Target
 from pipeline.shipping import Notes, Ship
+from qmd.cli import main
 from qmd.client import blocking
 from tests.process.harness import Daemon
 
@@ -25,12 +30,25 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def qm(tmp_path: Path) -> Iterator[blocking.Blocking]:
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
     daemon = Daemon(tmp_path / "qmd")
     daemon.start()
+    yield daemon
+    daemon.terminate()
+
+
+@pytest.fixture
+def qm(daemon: Daemon) -> Iterator[blocking.Blocking]:
     with blocking.connect(daemon.folder / "qmd.sock") as qm:
         yield qm
-    daemon.terminate()
+
+
+def job(daemon: Daemon, *words: str) -> Any:
+    """What `qmd pipeline run ... --json` prints, in this process and its session of Spark."""
+    command = ["--config", str(daemon.config), "pipeline", "run", *words, "--json"]
+    done = CliRunner().invoke(main, command, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
 
 
 def journaled(qm: blocking.Blocking, first: int, count: int) -> list[bytes]:
@@ -51,7 +69,7 @@ def journaled(qm: blocking.Blocking, first: int, count: int) -> list[bytes]:
 
 
 def test_a_slice_is_replayed_in_order_and_once_with_all_properties(
-    spark: Any, qm: blocking.Blocking, tmp_path: Path
+    spark: Any, daemon: Daemon, qm: blocking.Blocking, tmp_path: Path
 ) -> None:
     qm.create_queue("orders", journal=True)
     qm.create_queue("again", transactional=True)
@@ -74,7 +92,7 @@ def test_a_slice_is_replayed_in_order_and_once_with_all_properties(
     assert all(day.was_done for day in archive.compact(spark, lake, today=tomorrow))
     assert len(list((tmp_path / "archive").glob("day=*/run=*"))) == len(archive.manifests())
 
-    def job() -> Replay:
+    def replay() -> Replay:
         return Replay(spark, archive, "test-1", batch_rows=7)
 
     for dies_after in (1, 3):  # between a batch and the note of it, too
@@ -85,12 +103,12 @@ def test_a_slice_is_replayed_in_order_and_once_with_all_properties(
                 raise Killed
 
         with pytest.raises(Killed):
-            job().run(qm, "again", progress=die)
+            replay().run(qm, "again", progress=die)
         plan = archive.plan("test-1")
         assert plan is not None
         plan["done"] -= 1  # it died before it noted that
         archive.write_plan("test-1", plan)
-    job().run(qm, "again")
+    replay().run(qm, "again")
     messages = qm.peek("again", 0, 100)
     assert [message.body for message in messages] == bodies
     assert [b"%d" % message.application_tag for message in messages] == bodies
@@ -105,3 +123,22 @@ def test_a_slice_is_replayed_in_order_and_once_with_all_properties(
     with pytest.raises(ReplayFailed) as other:
         Replay(spark, archive, "test-2", where="label = 'red'").run(qm, "green")
     assert other.value.code == "job_was_other"
+
+    # The same as jobs of the command line, with tables and pages.
+    qm.create_queue("red")
+    where, report = str(tmp_path / "archive"), tmp_path / "report"
+    asked = ("replay", "--input", where, "--output", str(report), "--to", "red", "--job-id", "3")
+    red = (*asked, "--where", "label = 'red'")
+    assert job(daemon, *red, "--dry-run")["messages"] == 15
+    assert not report.exists()
+    assert job(daemon, *red)["sent"] == 15
+    assert job(daemon, *red)["sent"] == 0
+    assert len(qm.peek("red", 0, 100)) == 15
+    sent = parquet.read_table(report / "slice.parquet")
+    assert sum(sent.column("messages").to_pylist()) == 15
+    assert "All 15 messages of the slice are in red" in (report / "report.html").read_text()
+    days = job(daemon, "archive", "--input", lake, "--output", where)["days"]
+    assert all(day["was_done"] for day in days)  # today is not over, and whatever is was archived
+    page = (tmp_path / "archive" / "_report" / "report.html").read_text()
+    assert "30 messages of" in page
+    assert sum(len(each) for each in archive.plan_days(lake, today=tomorrow).values()) == 0

@@ -1,0 +1,178 @@
+"""What all jobs of `qmd pipeline run` have in common: their options, Spark, progress, results."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from qmd.cli.program import ExitCode, Failure
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_LIBRARIES = ("numpy", "pandas", "pyarrow", "pyspark", "matplotlib", "fsspec")
+
+
+class Progress:
+    """What is being done, on one line of the terminal; nothing where there is none."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+        self._is_terminal = sys.stderr.isatty()
+
+    def __call__(self, text: str) -> None:
+        if self._is_terminal:
+            width = shutil.get_terminal_size().columns - 1
+            line = f"{time.monotonic() - self._begun:5.0f} s  {text}"
+            click.echo(f"\r\x1b[K{line[:width]}", err=True, nl=False)
+
+    def done(self) -> None:
+        if self._is_terminal:
+            click.echo("\r\x1b[K", err=True, nl=False)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a job was asked for, but for its own options."""
+
+    inputs: tuple[str, ...]
+    output: str
+    master: str
+    settings: tuple[str, ...]
+    dry_run: bool
+    as_json: bool
+    progress: Progress = field(default_factory=Progress)
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.output)
+
+    def files(self) -> list[Any]:
+        """The event logs of `inputs`.  Raises Failure where there are none."""
+        from pipeline.events import NoEvents, find_files
+
+        try:
+            return find_files(self.inputs)
+        except NoEvents as none:
+            raise Failure(ExitCode.NOT_FOUND, str(none), "no_events") from none
+
+    @contextmanager
+    def spark(self, name: str) -> Iterator[Any]:
+        """A session; one that is there already is taken, and stays."""
+        from pyspark.sql import SparkSession
+
+        from pipeline.session import NoJava, spark_session
+
+        conf = {}
+        for each in self.settings:
+            key, equals, value = each.partition("=")
+            if not equals:
+                raise click.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="--conf")
+            conf[key] = value
+        was_there = SparkSession.getActiveSession() is not None
+        self.progress("starting Spark")
+        try:
+            session = spark_session(f"qmd {name}", self.master or submitted_master(), conf)
+        except NoJava as none:
+            raise Failure(ExitCode.FAILED, str(none), "java_missing") from none
+        session.sparkContext.setLogLevel("ERROR")
+        try:
+            yield session
+        finally:
+            self.progress.done()
+            if not was_there:
+                session.stop()
+
+    def say_plan(self, fresh: Sequence[Any], known: int, tables: Sequence[str]) -> None:
+        """Of a dry run over files: `fresh` would be read, `known` were read before."""
+        size = sum(file.size for file in fresh)
+        written = [str(self.folder / name) for name in (*tables, "report.html")]
+        self.say(
+            {"files": len(fresh), "known": known, "bytes": size, "writes": written},
+            f"would read {len(fresh)} files ({size / 1e6:,.1f} MB), {known} were read before;"
+            f" would write {', '.join(written)}",
+        )
+
+    def say(self, value: Mapping[str, Any], text: str) -> None:
+        from qmd.cli.output import print_json
+
+        if self.as_json:
+            print_json(dict(value))
+        else:
+            click.echo(text)
+
+
+def job_options(input_help: str, output_help: str) -> Callable[[F], F]:
+    """`--input`, `--output`, ...: the command gets them as one `Job`, before its own options."""
+    options = (
+        click.option(
+            "--input", "inputs", multiple=True, required=True, metavar="FOLDER", help=input_help
+        ),
+        click.option("--output", required=True, metavar="FOLDER", help=output_help),
+        click.option(
+            "--master", default="",
+            help="Spark's master.  [default: that of spark-submit, else local[2]]",
+        ),
+        click.option(
+            "--conf", "settings", multiple=True, metavar="NAME=VALUE",
+            help="A setting of Spark.  May be given several times.",
+        ),
+        click.option("--dry-run", is_flag=True, help="Only say what would be done."),
+        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+    )  # fmt: skip
+
+    def decorated(command: F) -> F:
+        @functools.wraps(command)
+        def with_job(
+            *args: Any, inputs: tuple[str, ...], output: str, master: str,
+            settings: tuple[str, ...], dry_run: bool, as_json: bool, **own: Any,
+        ) -> Any:  # fmt: skip
+            require()
+            job = Job(inputs, output, master, settings, dry_run, as_json)
+            return command(*args, job, **own)
+
+        made: Any = with_job
+        for option in reversed(options):
+            made = option(made)
+        return made  # type: ignore[no-any-return]  # options change nothing about its type
+
+    return decorated
+
+
+def submitted_master() -> str:
+    """Where spark-submit wants the job to run; without it, here."""
+    from pipeline.session import LOCAL
+
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return LOCAL
+    from pyspark import SparkConf
+
+    return str(SparkConf().get("spark.master", LOCAL))
+
+
+def require(*, java: bool = True) -> None:
+    """Raises Failure, in one line, where the extra or Java is missing."""
+    missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise Failure(
+            ExitCode.FAILED,
+            f"the pipeline needs {', '.join(missing)}; install the extra: pip install 'qmd[spark]'",
+            "pipeline_extra_missing",
+        )
+    if java:
+        from pipeline.java import NoJava, require_java
+
+        try:
+            require_java()
+        except NoJava as none:
+            raise Failure(ExitCode.FAILED, str(none), "java_missing") from none

@@ -1,0 +1,161 @@
+"""The pages of `archive` and `replay`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from pipeline.jobs.archive import Archived
+from pipeline.jobs.replay import Replayed
+from pipeline.report import plots
+from pipeline.report.page import GOOD, UNSURE, Page, size_text, table
+
+Frame = Any
+
+
+def archive_page(
+    manifests: Mapping[str, Mapping[str, Any]], contents: Frame, done: Sequence[Archived]
+) -> str:
+    """`manifests` of all days, `contents` of the archive, and what this run has `done`."""
+    page = Page("The archive of the journals")
+    total = sum(int(each["rows"]) for each in manifests.values())
+    fresh = [each for each in done if not each.was_done]
+    if not manifests:
+        page.verdict(
+            UNSURE,
+            "Nothing is archived.",
+            "No closed day (UTC) has journals where `qmd ship` brings them: a day is archived when"
+            " it is over.",
+            [],
+        )
+        return page.html("Made by qmd pipeline run archive,")
+    days = sorted(manifests)
+    missing = _missing_days(days)
+    span = "one day" if len(days) == 1 else f"{len(days):,} days"
+    sentence = f"{total:,} messages of {span} are in the archive."
+    if missing:
+        sentence += (
+            f" {len(missing)} days in between have none."
+            if len(missing) > 1
+            else f" One day in between, {missing[0]}, has none."
+        )
+    text = (
+        f"This run has archived {sum(each.rows for each in fresh):,} messages of"
+        f" {len(fresh)} days." if fresh else "Nothing has come since the last run."
+    )  # fmt: skip
+    page.verdict(
+        UNSURE if missing else GOOD,
+        sentence,
+        text,
+        [
+            ("messages", f"{total:,}"),
+            ("from", days[0]),
+            ("until", days[-1]),
+            ("queues", f"{contents.groupby(['queue_manager', 'queue']).ngroups:,}"),
+            ("bodies", size_text(float(contents.bytes.sum()))),
+        ],
+    )
+    if missing:
+        page.section(
+            "Days without messages",
+            "Nothing was journaled on them, or nothing was shipped: see `qmd ship` of each host.",
+            table(["day"], [(day,) for day in missing]),
+        )
+    _filling(page, contents)
+    known = {each.day: each for each in done}
+    page.section(
+        "Days",
+        "A day is worked on again when files of it come late.",
+        table(
+            ["day", "messages", "files it was made of", "this run", "folder"],
+            [
+                (
+                    day,
+                    int(manifests[day]["rows"]),
+                    len(manifests[day]["sources"]),
+                    "archived" if day in known and not known[day].was_done else "",
+                    manifests[day]["folder"],
+                )
+                for day in reversed(days)
+            ],
+            code=["folder"],
+        ),
+    )
+    page.section(
+        "To send a part of it again",
+        "Each message once, in the order of arrival; --dry-run only counts.",
+        "<p><code>qmd pipeline run replay --input ARCHIVE --output REPORT --to QUEUE --job-id NAME"
+        " --since DAY --until DAY --where &quot;label = 'red'&quot; --dry-run</code></p>",
+    )
+    return page.html("Made by qmd pipeline run archive,")
+
+
+def replay_page(
+    job_id: str, destination: str, asked: Mapping[str, Any], done: Replayed, contents: Frame
+) -> str:
+    """`contents` of the slice that was `asked` for, and how far this run has come."""
+    page = Page(f"Replay {job_id}")
+    if done.rows == 0:
+        page.verdict(UNSURE, "The slice is empty: nothing was sent.", _slice(asked), [])
+        return page.html("Made by qmd pipeline run replay,")
+    before = done.rows - done.sent
+    text = f"This run sent {done.sent:,} of them" + (
+        f"; {before:,} were sent by earlier runs of this job, and not again." if before else "."
+    )
+    page.verdict(
+        GOOD,
+        f"All {done.rows:,} messages of the slice are in {destination}, in order and once.",
+        text,
+        [
+            ("messages", f"{done.rows:,}"),
+            ("sent by this run", f"{done.sent:,}"),
+            ("batches of this run", f"{done.batches:,}"),
+            ("bodies", size_text(float(contents.bytes.sum()))),
+        ],
+    )
+    page.section("What was asked for", _slice(asked))
+    _filling(page, contents)
+    return page.html("Made by qmd pipeline run replay,")
+
+
+def _slice(asked: Mapping[str, Any]) -> str:
+    since, until = asked["since"] or "the first", asked["until"]
+    days = f"Days from {since} to {'the last' if until == '9999' else until}"
+    return f"{days}; {asked['where'] or 'all messages'}."
+
+
+def _filling(page: Page, contents: Frame) -> None:
+    if not len(contents):
+        return
+    by_day = contents.assign(day=pd.to_datetime(contents.day))
+    page.section(
+        "Messages a day",
+        "By queue; the largest ones in colours of their own.",
+        plots.stacked(by_day, "day", "queue", "messages", "messages"),
+    )
+    ways = contents.groupby(["queue_manager", "queue"], as_index=False).agg(
+        messages=("messages", "sum"), bytes=("bytes", "sum"),
+        first=("first", "min"), last=("last", "max"),
+    )  # fmt: skip
+    page.section(
+        "Queues",
+        "The largest first.",
+        table(
+            ["queue manager", "queue", "messages", "bodies", "first", "last"],
+            [
+                (
+                    row.queue_manager, row.queue, int(row.messages), size_text(float(row.bytes)),
+                    f"{row.first:%Y-%m-%d %H:%M:%S}", f"{row.last:%Y-%m-%d %H:%M:%S}",
+                )
+                for row in ways.sort_values("messages", ascending=False).itertuples()
+            ],
+            code=["queue manager"],
+        ),
+    )  # fmt: skip
+
+
+def _missing_days(days: Sequence[str]) -> list[str]:
+    whole = pd.date_range(days[0], days[-1]).strftime("%Y-%m-%d")
+    return [day for day in whole if day not in set(days)]
