@@ -59,8 +59,8 @@ LAYERS: dict[str, set[str]] = {
     # Commands of qmd that live with what they run.
     "pipeline.cli": {"pipeline.cli", "qmd.cli", "click"},
     "pipeline.commands": {"pipeline", "qmd.cli", "qmd.client", "click"},
-    "pipeline.commands.jobs": {"pipeline", "qmd.cli", "click", "pyarrow"},
-    "pipeline.submit": {"pipeline.commands.jobs", "qmd.cli"},
+    "pipeline.commands.job": {"pipeline", "qmd.cli", "click", "pyspark"},
+    "pipeline.submit": {"qmd.cli"},
     "pipeline.generator": {"pipeline", "qmd.cli.event_files", "storage.keys", "numpy", "pyarrow"},
     "pyspark_qmd": {"pipeline.source"},  # where Spark looks for it
 }
