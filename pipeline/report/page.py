@@ -16,7 +16,7 @@ ROWS_MAX = 200
 
 #: By what the browser of the reader prefers; pictures take the same colours (`plots.py`).  Each of
 #: them stands out from its ground by 4.5 to 1 or more (WCAG AA).
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; --ink: #1c2430; --soft: #4c5866; --ground: #f4f5f7;
   --paper: #fff; --line: #dfe3e8; --red: #b81f27; --amber: #8a5200; --green: #166b3f;
   --blue: #2563a0; --grey: #667180; --violet: #6b4e9b; --teal: #1f7674; --brown: #7c5c33; }
@@ -97,7 +97,7 @@ class Page:
             '<meta http-equiv="Content-Security-Policy" content="default-src \'none\';'
             " style-src 'unsafe-inline'; img-src data:\">"
             '<link rel="icon" href="data:,">'  # else browsers ask for one
-            f"<title>{_text(self._title)}</title><style>{_STYLE}</style></head><body><main>"
+            f"<title>{_text(self._title)}</title><style>{STYLE}</style></head><body><main>"
             + "".join(self._parts)
             + f"<footer>{_text(made_of)} {now}. All times are UTC.</footer></main></body></html>\n"
         )

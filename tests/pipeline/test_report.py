@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import random
 import re
 import shutil
 import subprocess
@@ -17,6 +20,8 @@ import pandas as pd
 
 from pipeline.jobs.findings import FINDING_SCHEMA, AuditResult, Picture
 from pipeline.jobs.outcome import draw
+from pipeline.report import plots
+from pipeline.report.page import STYLE
 from pipeline.report.reports import audit_page, dead_letters_page
 
 SOURCE = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
@@ -79,7 +84,7 @@ def picture() -> Picture:
 
 
 def headline(page: str) -> str:
-    found = re.search(r'<div class="verdict (\w+)"><h1>(.*?)</h1>', page)
+    found = re.search(r'<div class="verdict (\w+)"><span.*?</span><h1>(.*?)</h1>', page)
     assert found is not None
     return f"{found[1]}: {found[2]}"
 
@@ -90,6 +95,50 @@ def test_the_verdict_says_at_once_whether_anything_was_lost() -> None:
     assert headline(audit_page(result(lost()))) == "bad: Messages were lost: 1 lost."
     doubled = finding("duplicated", from_host="a", to_host="b", queue="q", message_id="x")
     assert headline(audit_page(result(doubled))) == "bad: Nothing was lost, but: 1 doubled."
+
+
+def test_what_to_do_comes_first_and_no_word_needs_a_colour() -> None:
+    page = audit_page(result(lost(), undecided=5))
+
+    assert "NOT WELL" in page
+    assert "ALL WELL" in audit_page(result())
+    first = page.index("Where to look first: hosta to hostb, queue private$\\orders")
+    assert first < page.index("What to do first, lost on the way") < page.index("<section")
+
+
+@pytest.mark.parametrize("ground", ["--paper", "--ground"])
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_every_colour_stands_out_from_its_ground(mode: str, ground: str) -> None:
+    light, dark = re.findall(r":root \{(?: color-scheme: light dark;)?( --ink.*?)\}", STYLE, re.S)
+    colors = dict(re.findall(r"(--\w+): (#\w+)", light if mode == "light" else dark))
+
+    def luminance(color: str) -> float:
+        digits = color[1:] if len(color) == 7 else "".join(2 * each for each in color[1:])
+        parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    for name in set(colors) - {"--paper", "--ground", "--line"}:
+        both = sorted((luminance(colors[name]), luminance(colors[ground])))
+        assert (both[1] + 0.05) / (both[0] + 0.05) >= 4.5, name
+
+
+def test_the_names_of_two_hundred_hosts_do_not_meet() -> None:
+    chance = random.Random(1)
+    hosts = [f"a-host-{n:03d}" for n in range(200)]
+    ways = pd.DataFrame(
+        [(*chance.sample(hosts, 2), 10, 0, chance.random() < 0.02) for _ in range(2000)],
+        columns=["from_host", "to_host", "sent", "open", "findings"],
+    )
+
+    svg = plots.flow_map(ways)
+
+    # Text is turned outwards: names meet when their dots are nearer than a line is high.
+    named = re.findall(r"rotate\([-\d.]+ ([\d.]+) ([\d.]+)\)", svg)
+    points = [(float(x), float(y)) for x, y in named]
+    assert len(points) == plots.NAMED_MAX
+    nearest = min(math.dist(a, b) for a, b in itertools.combinations(points, 2))
+    assert nearest > 9  # of 72 to an inch, at a size of 8
 
 
 def test_what_is_found_stands_below_with_where() -> None:
