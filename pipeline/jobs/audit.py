@@ -42,17 +42,7 @@ def audit(
     tasks = settings.tasks or tasks_for(spark, files)
     progress(f"reading {len(files)} files")
     prints = fingerprints(spark, files, tasks)
-    found, routes = survey(
-        prints,
-        old_runs=state.runs,
-        old_covered=state.covered,
-        old_names=state.names,
-        old_hosts=state.hosts,
-        old_aliases=state.aliases,
-        old_routes=state.routes,
-        carried=state.carried_streams(),
-        full=settings.full,
-    )
+    found, routes = survey(prints, state, full=settings.full)
     suspects = len(found.suspect_streams) + len(found.suspect_plain)
     progress(f"{found.events} events of {len(found.hosts)} hosts; {suspects} streams in full")
     facts = suspect_facts(spark, files, tasks, found, state, full=settings.full)

@@ -63,12 +63,12 @@ def fingerprints(spark: Any, files: Sequence[LogFile], tasks: int) -> Frame:
     sample_every = max(1, sum(file.size for file in files) // _SAMPLE_BYTES)
 
     def each(parts: Iterator[Piece]) -> Iterator[Any]:
-        return _fingerprints(parts, sample_every)
+        return print_rows(parts, sample_every)
 
     return _map(spark, files, tasks, each, SPARK_SCHEMA).toPandas()
 
 
-def _fingerprints(parts: Iterator[Piece], sample_every: int) -> Iterator[Any]:
+def print_rows(parts: Iterator[Piece], sample_every: int) -> Iterator[Any]:
     told: set[int] = set()
     hosts: set[tuple[int, str]] = set()
     held: list[Any] = []
@@ -141,7 +141,7 @@ class Wanted:
         )
 
     def probe(self, table: Any) -> Any:
-        """Which rows may be wanted, by the columns `_PROBE`: quickly, and none too few."""
+        """Which rows may be wanted, by the columns `PROBE`: quickly, and none too few."""
         n = len(table)
         if self.full:
             return np.ones(n, bool)
@@ -191,7 +191,7 @@ _MOVES = _roles(
 )
 _ENDS = _roles(Role.ENDED, Role.REFUSED, Role.DEAD_LATER)
 _LEAVES = _roles(Role.RECEIVED, Role.LEFT)
-_PROBE = ("kind", "queue_manager", "queue", "message_id", "sequence_id")
+PROBE = ("kind", "queue_manager", "queue", "message_id", "sequence_id")
 _ENDING = dict.fromkeys(ENDING_KINDS, 1)
 _PLAIN = dict.fromkeys(("sent", "accepted", "session_acknowledged", "relayed"), 1)
 _LEAVING = dict.fromkeys(("received", *ENDING_KINDS), 1)
@@ -213,7 +213,7 @@ def suspect_facts(
 
     def select(parts: Iterator[Piece]) -> Iterator[Any]:
         for part in parts:
-            for table in read_piece(part, COLUMNS, _PROBE, wanted.probe):
+            for table in read_piece(part, COLUMNS, PROBE, wanted.probe):
                 facts = facts_of(table)
                 some = facts.where(np.flatnonzero(wanted.choose(facts)))
                 yield pa.RecordBatch.from_arrays(

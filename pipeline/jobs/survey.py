@@ -6,7 +6,7 @@ Everything here is as large as the fleet (streams, queues, hosts), not as its lo
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -45,37 +45,43 @@ class Survey:
     unreadable: dict[str, str] = field(default_factory=dict)  # files, and why
 
 
-def survey(
-    rows: Frame,
-    *,
-    old_runs: Frame,
-    old_covered: Frame,
-    old_names: dict[int, str],
-    old_hosts: dict[int, str],
-    old_aliases: dict[str, int],
-    old_routes: Frame,
-    carried: set[tuple[int, int]],
-    full: bool,
-) -> tuple[Survey, Frame]:
-    """`rows` are those of `fingerprint`, `carried` the streams with open messages.
+class Known(Protocol):
+    """`state.State`, which is made of surveys."""
+
+    names: dict[int, str]
+    hosts: dict[int, str]
+    aliases: dict[str, int]
+    runs: Frame
+    covered: Frame
+    routes: Frame
+
+    def carried_streams(self) -> set[tuple[int, int]]:
+        """Those with open messages."""
+
+
+def survey(rows: Frame, known: Known, *, full: bool) -> tuple[Survey, Frame]:
+    """`rows` are those of `fingerprint`, `known` is what earlier audits have left.
 
     Returns the survey, and the routes that are known now.
     """
+    old_runs, carried = known.runs, known.carried_streams()
     by_what = {What(what): part for what, part in rows.groupby("what")}
     nothing = rows.iloc[:0]
 
     def of(what: What) -> Frame:
         return by_what.get(what, nothing)
 
-    names = old_names | dict(zip(of(What.NAME).key_first, of(What.NAME).text, strict=True))
+    names = known.names | dict(zip(of(What.NAME).key_first, of(What.NAME).text, strict=True))
     # Of one that was renamed the last name counts; messages are sent to the others as well.
     named = of(What.HOST).sort_values("block_first")
-    hosts = old_hosts | dict(zip(named.host, named.text, strict=True))
-    aliases = old_aliases | {
+    hosts = known.hosts | dict(zip(named.host, named.text, strict=True))
+    aliases = known.aliases | {
         name.casefold(): int(host) for host, name in zip(named.host, named.text, strict=True)
     }
-    routes = pd.concat([old_routes, of(What.ROUTE)[["host", "queue", "source"]]]).drop_duplicates()
-    covered, twice = _cover(pd.concat([old_covered, of(What.COVERED)]))
+    routes = pd.concat(
+        [known.routes, of(What.ROUTE)[["host", "queue", "source"]]]
+    ).drop_duplicates()
+    covered, twice = _cover(pd.concat([known.covered, of(What.COVERED)]))
     new = pd.concat([of(What.SENT), of(What.ACCEPTED)])
     merged_new = _merge(new)
     runs = _merge(pd.concat([old_runs, merged_new[RUN_COLUMNS]])) if len(old_runs) else merged_new

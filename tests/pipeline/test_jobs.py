@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,17 @@ pytest.importorskip("pandas", reason="the extra qmd[spark] is not installed")
 import pyarrow as pa
 from pyarrow import parquet
 
-from pipeline.events import find_files
+from pipeline.events import Choice, find_files, pieces, read_piece
 from pipeline.generator import Fleet, generate, parse_faults
 from pipeline.jobs.audit import audit
 from pipeline.jobs.dead_letters import dead_letters
+from pipeline.jobs.facts import COLUMNS, facts_of
 from pipeline.jobs.findings import ABOUT_HOSTS, AuditResult, AuditSettings
 from pipeline.jobs.latency import latency
 from pipeline.jobs.outcome import write_audit
+from pipeline.jobs.passes import PROBE, Wanted, print_rows
 from pipeline.jobs.state import State
+from pipeline.jobs.survey import survey
 from pipeline.jobs.trace import trace
 from pipeline.jobs.traffic import traffic
 from tests.pipeline.foreign_fleet import foreign_fleet
@@ -100,6 +104,21 @@ def test_the_audit_finds_just_what_another_hand_has_done(spark: Any, tmp_path: P
     assert [Path(file.path) for file in fresh] == [broken]
     later = audit(spark, fresh, state, AuditSettings(tasks=2))
     assert found(result) + found(later) == fleet.findings
+
+
+def test_the_quick_look_of_the_second_pass_leaves_out_nothing(tmp_path: Path) -> None:
+    foreign_fleet(tmp_path)
+    parts = [part for each in pieces(find_files([str(tmp_path)]), 1) for part in each]
+    prints = pa.Table.from_batches(print_rows(iter(parts), 1)).to_pandas()
+    state = State()
+    found, _ = survey(prints, state, full=False)
+    wanted = Wanted.of(found, found.dead, full=False)
+
+    def chosen(probe: Sequence[str] = (), choose: Choice | None = None) -> int:
+        tables = (table for part in parts for table in read_piece(part, COLUMNS, probe, choose))
+        return sum(int(wanted.choose(facts_of(table)).sum()) for table in tables)
+
+    assert chosen(PROBE, wanted.probe) == chosen() > 1000
 
 
 def test_every_message_looked_at_gives_the_same_and_so_does_a_second_opinion(
