@@ -46,6 +46,7 @@ tr:hover td { background: var(--ground); }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .over td { border-bottom: 0; } .under { font-size: 13px; padding-bottom: 10px; }
 .under span { color: var(--soft); }
+td:first-child { white-space: nowrap; } td.under { white-space: normal; }
 .some { color: var(--red); font-weight: 700; }
 code { font: 13px ui-monospace, monospace; background: var(--ground); padding: 1px 4px;
   border-radius: 3px; overflow-wrap: anywhere; }
@@ -183,10 +184,11 @@ def _text(value: Any) -> str:
     return html.escape(str(value))
 
 
-def moment(ms: Any) -> str:
-    """A time in milliseconds since 1970 for people."""
+def moment(at_ms: Any, *, ms: bool = False) -> str:
+    """A time in milliseconds since 1970 for people; `ms`: to the millisecond."""
     try:
-        return datetime.fromtimestamp(int(ms) / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        text = datetime.fromtimestamp(int(at_ms) / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        return f"{text}.{int(at_ms) % 1000:03d}" if ms else text
     except (TypeError, ValueError, OverflowError):
         return ""
 

@@ -30,6 +30,9 @@ _SHORT = {
     "no_log": "no log",
     "broken_file": "a broken file",
 }
+#: What becomes of a message that no application receives.
+_BAD_ENDS = ("dead_lettered", "discarded", "expired", "refused", "lost", "damaged", "purged",
+             "queue_deleted", "rejected", "unroutable", "unconfirmed")  # fmt: skip
 _UNDECIDED = {
     "on_its_way": "still on their way when the logs end",
     "late_log": "the rest of the log of this host is not there yet",
@@ -464,29 +467,44 @@ def trace_page(tables: Mapping[str, Frame], message: str) -> str:
             UNSURE, "Nothing is known of it.", f"No log that was read names {message}.", []
         )
         return page.html("Made by qmd pipeline run trace,")
-    last = events.iloc[-1]
+    mine = events[events.message_id == message]
+    last = (mine if len(mine) else events).iloc[-1]
+    kinds = set((mine if len(mine) else events).kind)
+    ended = sorted(kinds & set(_BAD_ENDS))
+    if ended:
+        mood, text = UNSURE, f"It was {', '.join(each.replace('_', ' ') for each in ended)}: why is"
+        text += " in the lines below."
+    elif kinds & {"received", "confirmed"}:
+        mood, text = GOOD, "It was received by an application."
+    else:
+        mood, text = UNSURE, "No log that was read tells its end: it waits, or a log is missing."
     page.verdict(
-        GOOD,
+        mood,
         f"Last: {last.kind.replace('_', ' ')} at {last.host}, {moment(last.at_ms)}.",
-        f"{message}, and what belongs to it.",
+        f"{message}. {text}",
         [
             ("events", f"{len(events):,}"),
             ("messages", f"{events.message_id.nunique():,}"),
             ("hosts", f"{events.host.nunique():,}"),
         ],
     )
+    rows = [
+        (
+            moment(row.at_ms, ms=True), row.host, row.kind.replace("_", " "), row.queue,
+            row.to_queue, getattr(row, "message_class", "") or "", row.reason, row.message_id,
+        )
+        for row in events.rename(columns={"class": "message_class"}).itertuples()
+    ]  # fmt: skip
+    heads = ["time", "host", "what", "queue", "to", "class", "why", "message"]
+    # Columns that say nothing are left out, and so is the message where there is but one.
+    kept = [at for at in range(len(heads)) if any(row[at] for row in rows)]
+    if events.message_id.nunique() == 1:
+        kept.remove(len(heads) - 1)
     page.section(
         "From the beginning", "Each time is by the clock of the host in the same line.",
         table(
-            ["time", "host", "what", "queue", "to", "class", "why", "message"],
-            [
-                (
-                    moment(row.at_ms), row.host, row.kind.replace("_", " "), row.queue,
-                    row.to_queue, getattr(row, "message_class", "") or "", row.reason,
-                    row.message_id,
-                )
-                for row in events.rename(columns={"class": "message_class"}).itertuples()
-            ],
+            [heads[at] for at in kept],
+            [tuple(row[at] for at in kept) for row in rows],
             code=["message"],
         ),
     )  # fmt: skip
