@@ -467,7 +467,7 @@ def trace_page(tables: Mapping[str, Frame], message: str) -> str:
             UNSURE, "Nothing is known of it.", f"No log that was read names {message}.", []
         )
         return page.html("Made by qmd pipeline run trace,")
-    mine = events[events.message_id == message]
+    mine = events[events.message_id == message.strip().lower()]
     last = (mine if len(mine) else events).iloc[-1]
     kinds = set((mine if len(mine) else events).kind)
     ended = sorted(kinds & set(_BAD_ENDS))
