@@ -98,10 +98,10 @@ class Copies:
     several: Several
     routes: Sequence[Route]
     deliveries: list[int]
-    #: Indexes of those that are handed over one by one, and of those that are sent elsewhere in the
-    #: same way, and kept on disk.
+    #: Indexes of those that are handed over one by one, and of those that are kept on disk in the
+    #: same way: lists of some that all go elsewhere, or all stay here, with the same delivery.
     others: Sequence[int]
-    alike: Sequence[int]
+    alike: Sequence[Sequence[int]]
     #: Indexes of those that their queue, one of ours, will refuse when they get there.
     misfits: frozenset[int] = frozenset()
 

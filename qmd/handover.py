@@ -94,7 +94,7 @@ class Handover:
         part: Part | None = None
         shares = False
         routes, alike = copies.routes, copies.alike
-        for index in (*copies.others, *alike[:1]):
+        for index in (*copies.others, *(each[0] for each in alike)):
             route, delivery, number = routes[index], copies.deliveries[index], numbers[index]
             key, position = self._position(new, route, delivery)
             if delivery in heads:
@@ -117,17 +117,20 @@ class Handover:
                 self._refuse(new, route, number, whole(copy), key)
             else:
                 self._put(new, route, delivery, number, copy, key, position)
-        if len(alike) > 1:
-            assert part is not None
-            delivery = copies.deliveries[alike[1]]
-            self._put_alike(
-                new,
-                [(routes[index], numbers[index]) for index in alike[1:]],
-                delivery,
-                heads[delivery],
-                part,
-                shares=shares,
-            )
+        for first, *rest in alike:
+            if rest:
+                assert part is not None
+                delivery = copies.deliveries[first]
+                is_here = isinstance(routes[first], LocalQueue)
+                put = self._put_alike_here if is_here else self._put_alike
+                put(
+                    new,
+                    [(routes[index], numbers[index]) for index in rest],
+                    delivery,
+                    heads[delivery],
+                    part,
+                    shares=shares,
+                )
         self._told, self._in_copies = None, False
 
     def end(self, ids: list[object], numbers: object, done: Callable[[list[object]], None]) -> None:
@@ -366,6 +369,71 @@ class Handover:
             told.sequence_ids += sequence_ids if is_transactional else [0] * len(targets)
             if new.correlation_id:
                 bear_correlation(told, new.correlation_id, messages=len(targets))
+
+    def _put_alike_here(
+        self,
+        new: NewMessage,
+        targets: Sequence[tuple[Route, int]],
+        delivery: int,
+        heads: Heads,
+        part: Part,
+        *,
+        shares: bool,
+    ) -> None:
+        """The same for queues of this computer."""
+        is_transactional = delivery == TRANSACTIONAL
+        level = PRIORITY_MAX if is_transactional else PRIORITY_MAX - new.priority
+        position = (0, 0) if is_transactional else None
+        manager, to_queues, wall_ms = self._manager, self._to_queues, self._wall_ms
+        expires_at_s: int | None = None
+        held: Held
+        heads_made: list[bytes] = []
+        places: list[int] = []
+        keys: list[int] = []
+        sizes: list[int] = []
+        queues: list[str] = []
+        for route, number in targets:
+            assert isinstance(route, LocalQueue)
+            place = manager.next_lookup_id(level)
+            head = heads.head(route.address, number, position)
+            if not places:
+                expires_at_s = manager.clock.deadline_s(receive_time_s(head))
+            size = len(head) + len(part.packet)
+            if shares:
+                held = SharedMessage(
+                    StoredMessage(place, wall_ms, head, expires_at_s=expires_at_s),
+                    SharedPacket(head, part),
+                )
+            else:
+                head += part.packet
+                held = StoredMessage(place, wall_ms, head, expires_at_s=expires_at_s)
+            route.messages += 1
+            route.grow(size)
+            waiting = to_queues.get(route)
+            if waiting is None:
+                to_queues[route] = [held]
+            else:
+                waiting.append(held)
+            heads_made.append(head)
+            places.append(place)
+            keys.append(route.id << LOOKUP_BITS | place)
+            sizes.append(size)
+            queues.append(route.name)
+        self._batch.insert_message_copies(
+            zip(keys, heads_made, strict=True),
+            wall_ms,
+            expires_at_s,
+            part=(part.id, len(part.packet)) if shares else None,
+        )
+        if self._recording:
+            told = self._tell_of_copies(delivery, in_sequences=False)
+            told.numbers += [number for _, number in targets]
+            told.places += places
+            told.sizes += sizes
+            told.queues += queues
+            told.sequence_ids += [0] * len(queues)
+            if new.correlation_id:
+                bear_correlation(told, new.correlation_id, messages=len(queues))
 
     def _reckon(self, new: NewMessage, packet: Packet) -> None:
         """Times that are the same for all copies of a message."""

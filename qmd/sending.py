@@ -233,6 +233,8 @@ class Sending:
         needed.bytes += sum([routes[index].address.size for index in usual])
         deliveries = [elsewhere] * len(routes)
         others = sorted(set(range(len(routes))).difference(usual))
+        here: dict[int, list[int]] = {}  # by delivery
+        singly: list[int] = []
         for index in others:
             target, route = several.targets[index], routes[index]
             try:
@@ -250,12 +252,22 @@ class Sending:
             ):
                 misfits.add(index)
             deliveries[index] = delivery
+            if (
+                isinstance(route, LocalQueue)
+                and delivery != EXPRESS
+                and not new.dead_letter_queue
+                and index not in misfits
+            ):
+                here.setdefault(delivery, []).append(index)
+            else:
+                singly.append(index)
         if elsewhere == EXPRESS:
             needed.express = True
-            others, usual = list(range(len(routes))), []
+            singly, usual = sorted([*singly, *usual]), []
+        alike = [each for each in (usual, *here.values()) if each]
         shared = min(sizes.values()) - HEAD_BYTES_MAX
         needed.stored_bytes += max(shared, 0) + HEAD_BYTES_MAX * len(routes)
-        return Copies(several, routes, deliveries, others, usual, frozenset(misfits))
+        return Copies(several, routes, deliveries, singly, alike, frozenset(misfits))
 
     def _check_way(
         self, new: NewMessage, route: Route, delivery: int, size: int, needed: _Needed

@@ -12,7 +12,7 @@ and their callers hear of it in this order, back in the event loop: futures of u
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from storage import (
@@ -109,6 +109,26 @@ class Batch:
         self._messages += rows
         self.bytes += size
         self._count(len(rows))
+
+    def insert_message_copies(
+        self,
+        packets: Iterable[tuple[int, bytes]],
+        arrived_at_ms: int,
+        expires_at_s: int | None,
+        *,
+        part: PartOf | None,
+    ) -> None:
+        """Keys and packets (or with a `part` their heads) of what is the same otherwise."""
+        before = len(self._messages) + len(self._message_copies)
+        if part is None:
+            rows = [(key, arrived_at_ms, expires_at_s, None, packet) for key, packet in packets]
+            self._messages += rows
+            self.bytes += sum([len(row[4]) for row in rows])
+        else:
+            copies = [(key, arrived_at_ms, expires_at_s, None, head, part) for key, head in packets]
+            self._message_copies += copies
+            self.bytes += sum([len(row[4]) for row in copies])
+        self._count(len(self._messages) + len(self._message_copies) - before)
 
     def insert_shared_part(self, part_id: int, packet: bytes) -> None:
         """The end of the packets of rows in this batch.  The caller chooses an id that is new."""

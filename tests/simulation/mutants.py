@@ -699,8 +699,8 @@ MUTANTS = (
     Mutant(
         "all copies bear the number of the first",
         "qmd/handover.py",
-        "[(routes[index], numbers[index]) for index in alike[1:]]",
-        "[(routes[index], numbers[0]) for index in alike[1:]]",
+        "[(routes[index], numbers[index]) for index in rest]",
+        "[(routes[index], numbers[0]) for index in rest]",
     ),
     Mutant(
         "a copy does not say for whom it is",
@@ -711,8 +711,8 @@ MUTANTS = (
     Mutant(
         "of a message to several queues the last is left out",
         "qmd/handover.py",
-        "[(routes[index], numbers[index]) for index in alike[1:]]",
-        "[(routes[index], numbers[index]) for index in alike[1:-1]]",
+        "[(routes[index], numbers[index]) for index in rest]",
+        "[(routes[index], numbers[index]) for index in rest[:-1]]",
     ),
     Mutant(
         "a queue that is not transactional takes a transactional copy",

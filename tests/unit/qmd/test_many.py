@@ -7,6 +7,7 @@ import os
 import sqlite3
 import tracemalloc
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from qmd.frames import (
 )
 from qmd.local_queue import Reader
 from qmd.refusal import Refusal
-from storage import check
+from storage import check, events
 from storage.rescue import Rescue
 from tests.stored_packets import packets
 from tests.unit.qmd.managers import (
@@ -444,3 +445,35 @@ async def test_memory_for_express_messages_counts_a_body_that_copies_share_once(
     for name in names:
         assert await a.receive(name) == [LARGE] * 2
     assert a.usage.express_bytes > len(LARGE), "those for elsewhere are there"
+
+
+@hosted
+async def test_each_copy_is_told_of_with_its_queue_and_what_it_bears_and_has_one_life(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    for name in ("one", "two", "three"):
+        await a.create(name)
+    names = ["one", "two", "three", *(NOWHERE.format(n) for n in range(3))]
+    bears = b"twenty bytes exactly"
+    message = NewMessage(
+        ",".join(names),
+        LARGE,
+        delivery=RECOVERABLE,
+        time_to_be_received_s=60,
+        correlation_id=bears,
+    )
+    done: asyncio.Future[list[Any]] = a.loop.create_future()
+    a.sending.send([NewMessage("one", b"before"), message], b"", done.set_result)
+    _, ids = await done
+
+    for name, each in zip(names, ids, strict=True):
+        number = parse_message_id(each)[1]
+        [told] = await a.storage.read(partial(events.of_message, source=a.id, number=number))
+        assert (told.kind, told.correlations, told.delivery) == ("sent", [bears], "recoverable")
+        if name in ("one", "two", "three"):
+            packet = (await a.peek(name))[-1]
+            assert (told.queue, told.places) == (a.queue(name).name, [packet.lookup_id])
+            assert packet.expires_at_s is not None
+        else:
+            assert told.queue == name
