@@ -256,6 +256,7 @@ class Sending:
                 isinstance(route, LocalQueue)
                 and delivery != EXPRESS
                 and not new.dead_letter_queue
+                and not new.acknowledge  # somebody may have to be told of each
                 and index not in misfits
             ):
                 here.setdefault(delivery, []).append(index)

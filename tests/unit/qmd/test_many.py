@@ -301,6 +301,18 @@ async def test_acknowledgments_say_which_queue_they_speak_of(hosts: Hosts) -> No
 
 
 @hosted
+async def test_every_copy_that_stays_here_is_acknowledged_if_it_shall_be(hosts: Hosts) -> None:
+    a = await hosts.start()
+    for name in ("admin", "one", "two", "three"):
+        await a.create(name)
+
+    [ids] = await a.send("one,two,three", LARGE, admin_queue="admin", acknowledge=1)
+
+    await a.settled()
+    assert [Message(each).correlation_id for each in await a.peek("admin")] == ids
+
+
+@hosted
 async def test_a_folder_with_copies_is_examined_and_saved(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("one")
