@@ -389,6 +389,7 @@ class Oracle:
             for place in places:
                 if places.count(place) > 1:
                     self._fail(f"message {number} is in {place} twice")
+            self._check_one_place(number, places)
         kinds = Counter([place.kind for place in places])
         disk_life = self.disk_lives[message.target]
         is_here = (number, disk_life) in self._repeated
@@ -426,6 +427,17 @@ class Oracle:
             self._fail(f"message {number} was not delivered: {places}")
         if at_the_end and kinds["awaiting"] and not self.disk_lives.total():
             self._fail(f"nobody told the source what became of message {number}: {places}")
+
+    def _check_one_place(self, number: int, places: list[Place]) -> None:
+        """What moves within a computer does so in one commit."""
+        for host in {place.host for place in places}:
+            kinds = [place.kind for place in places if place.host == host]
+            held = [kind for kind in kinds if kind in ("queue", "dead", "outgoing", "awaiting")]
+            # The copy of its source is made when that lets it go.
+            if len(held) > 1 or (
+                "journal" in kinds and not {"outgoing", "awaiting"}.isdisjoint(held)
+            ):
+                self._fail(f"message {number} is in more than one place of {host}: {places}")
 
     def _check_kept(self, message: Sent, kinds: Counter[str], disk_life: int) -> None:
         """What is received is copied to its queue's journal, in the commit that removes it."""
