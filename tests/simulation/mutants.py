@@ -825,6 +825,57 @@ MUTANTS = (
         "else link.address is not None and pattern.has_host(link.address[0])",
         "else False",
     ),
+    # Found by asking what no fault above touches.
+    Mutant(
+        "a message that ends in its queue stays on the disk",
+        "qmd/endings.py",
+        "batch.delete_messages([queue.id << LOOKUP_BITS | lookup_id for lookup_id, _ in stored])",
+        "pass",
+    ),
+    Mutant(
+        "the journal is written in another commit than the release",
+        "qmd/outgoing.py",
+        "        if has_copies:\n            self.release()",
+        "        if False:\n            self.release()",
+    ),
+    Mutant(
+        "a release takes along what is beyond it",
+        "qmd/outgoing.py",
+        "batch.delete_outgoing_range(base | first, base | messages[-1].key)",
+        "batch.delete_outgoing_range(base | first, base | messages[-1].key + 1)",
+        "tests/unit/qmd/test_manager_confirmations.py",
+    ),
+    Mutant(
+        "a removal is forgotten by the window before it is durable",
+        "qmd/reading.py",
+        "batch.when_durable(partial(self._removed, queue, lookup_ids, done))",
+        "queue.forget(lookup_ids)\n"
+        "        batch.when_durable(partial(self._removed, queue, [], done))",
+        "tests/unit/qmd/test_manager_reading.py",
+    ),
+    Mutant(
+        "a sequence goes on where it began",
+        "storage/outgoing.py",
+        "base = ?, next_number = ? WHERE",
+        "base = ?, next_number = max(1, ? - 1) WHERE",
+        "tests/unit/storage/test_outgoing.py",
+    ),
+    Mutant(
+        "a new sequence does not move the base",
+        "qmd/core/sequence.py",
+        "self.base += self.next_number - 1",
+        "self.base += 0",
+        "tests/unit/core/test_sequence.py",
+    ),
+    Mutant(
+        "an order ack that tells nothing new releases again",
+        "qmd/core/sequence.py",
+        "            self.last_ack_count += 0 < number == self.acknowledged\n"
+        "            return None",
+        "            self.last_ack_count += 0 < number == self.acknowledged\n"
+        "            return number",
+        "tests/unit/core/test_sequence.py",
+    ),
 )
 
 
