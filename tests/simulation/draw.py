@@ -364,6 +364,8 @@ class DrawnWorld:
                 continue
             if kinds and kind.queue == "work":
                 continue  # another mover's: each message there would become several, for ever
+            if receive_within_s and kind.fate is Fate.REFUSED:
+                continue  # its time may be over before it gets there
             if receive_within_s and kind.fate is Fate.RECEIVED:
                 kind = replace(kind, fate=Fate.PERHAPS, receive_within_s=receive_within_s)
             elements.append(self._to(host, kind, source))
