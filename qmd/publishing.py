@@ -7,7 +7,8 @@ keep everybody waiting for seconds, so their packets are made before, and what i
 in which it happens is to give them their places.  Arrival numbers are given in that turn, never
 before: whoever reads a range by arrival relies on nothing coming in below it later.
 
-What is not as usual (a queue elsewhere, several queues, a report queue ...) is left to `Sending`.
+What is not as usual (a queue elsewhere, several queues, acknowledgments of arrival, a report queue
+...) is left to `Sending`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from protocol.headers import PACKET_BYTES_MAX
 from qmd.compose import NO_ADDRESS, PRIORITY_MAX, compose
+from qmd.core.acknowledgment import POSITIVE_ARRIVAL
 from qmd.core.stored_packet import receive_time_s
 from qmd.forms import Form, Row, shape
 from qmd.frames import EXPRESS, TRANSACTIONAL, NewMessage, StoredMessage
@@ -148,6 +150,8 @@ class Prepared:
     def _way(self, new: NewMessage) -> tuple[LocalQueue, int]:
         """Its queue, and how it goes there.  Raises NotAlike, also where it may not go."""
         if new.report_queue or new.dead_letter_queue or self._manager.stopping:
+            raise NotAlike
+        if new.acknowledge & POSITIVE_ARRIVAL:  # each is answered
             raise NotAlike
         try:
             way = self._manager.sending.way_of(new)

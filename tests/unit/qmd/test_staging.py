@@ -12,6 +12,7 @@ import pytest
 
 from protocol import parse_user_message
 from qmd import frames
+from qmd.client.new_message import Acknowledge
 from qmd.client.pipeline import each_message
 from qmd.frames import EXPRESS, TRANSACTIONAL, NewMessage, StoredMessage
 from qmd.local_queue import Reader
@@ -334,6 +335,19 @@ async def test_rows_of_every_kind_are_told_and_kept_as_if_they_were_sent(hosts: 
         + [b""] * (len(event.numbers) - len(event.correlations))
     ]
     assert Counter(told) == Counter(row.correlation_id for row in rows)
+
+
+@hosted
+async def test_rows_that_ask_for_it_are_acknowledged_as_arrived(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    await a.create("acks")
+    attempt = await stage(
+        a, 0, 0, "a", b"1", b"2", admin_queue="acks", acknowledge=Acknowledge.POSITIVE_ARRIVAL
+    )
+
+    assert await publish(a, 0, attempt) == (True, 2)
+    await until(lambda: a.queue("acks").messages == 2, "acknowledgments")
 
 
 @hosted
