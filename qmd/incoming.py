@@ -448,6 +448,13 @@ class Incoming:
         if heard:
             manager.outgoing.when_released(partial(connection.mark_stored, heard))
         self._finish(connection, decided, arrivals, accepted, wall_s)
+        if storage.congested:
+            # Who waits for no answer, as with express messages that are refused, waits here too.
+            connection.pause_reading()
+            self._waiting_for_disk[connection] = None
+            if self._asked is not storage.batch:
+                self._asked = storage.batch
+                self._asked.when_durable(self._go_on_reading)
 
     def _finish(
         self,
@@ -460,14 +467,10 @@ class Incoming:
         """Hand over to the disk; acknowledge and deliver when it has spoken."""
         if not (decided or arrivals or accepted):
             return
-        storage = self._manager.storage
-        batch = storage.batch
+        batch = self._manager.storage.batch
         for stream, (sequence_id, number) in accepted.items():
             batch.set_incoming_sequence(stream.id, sequence_id, number, wall_s)
         batch.when_durable(partial(self._durable, connection, decided, arrivals, accepted))
-        if storage.congested:
-            connection.pause_reading()
-            self._waiting_for_disk[connection] = None
 
     def _durable(
         self,

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import random
 import resource
+import select
 import socket
 import struct
 import time
@@ -217,6 +218,21 @@ def test_floods_of_tiny_messages(daemon: Daemon, attack: Callable[..., None], ki
         attack(flood, daemon.port, kind, scaled(5_000, 300_000))
 
     daemon.empty()
+
+
+def test_express_messages_that_are_refused_wait_for_the_disk_too(daemon: Daemon):
+    """Nobody is answered for them, and so nothing else would hold back who sends them."""
+    with RemoteQueueManager() as remote:
+        sock = remote.connect(daemon.port).connection.sock
+        # Several times as much as sockets hold, and commits are asked to.
+        flood = memoryview(b"".join(remote.message("nowhere", bytes(3000)) for _ in range(15_000)))
+        sent = 0
+        sock.setblocking(False)
+        with daemon.held_disk():
+            while sent < len(flood) and select.select([], [sock], [], 2.0)[1]:
+                sent += sock.send(flood[sent : sent + MB])
+
+    assert sent < len(flood)
 
 
 def send_from_many(port: int, sources: int) -> None:
