@@ -91,9 +91,11 @@ def test_a_send_to_a_full_disk_is_refused_and_says_how_full_it_is_and_what_to_do
 
 
 def test_a_queue_that_filled_the_disk_can_be_emptied_and_filled_again(daemon: Daemon):
+    first = 0
     for _ in range(3):
         taken, _ = send_until_refused(daemon, "plain", 400_000)
-        assert len(taken) > 10
+        first = first or len(taken)
+        assert len(taken) >= first - 1 > 5  # pages that were used stay in the file
         assert daemon.bodies("plain") == taken
         wait_for_room(daemon, 400_000)
 
