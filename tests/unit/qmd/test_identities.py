@@ -121,6 +121,7 @@ async def test_a_queue_manager_that_is_started_anew_is_no_clone(hosts: Hosts) ->
         await a.send(destination, b"1")
         await until(lambda: orders.messages == number)  # noqa: B023
         a = await hosts.restart(a)
+    await until(lambda: not a.sending_to(destination).messages, "the acknowledgment")
 
     assert not b.identities.conflicts
 
