@@ -452,9 +452,7 @@ class Incoming:
             # Who waits for no answer, as with express messages that are refused, waits here too.
             connection.pause_reading()
             self._waiting_for_disk[connection] = None
-            if self._asked is not storage.batch:
-                self._asked = storage.batch
-                self._asked.when_durable(self._go_on_reading)
+            self._ask_the_disk()
 
     def _finish(
         self,
@@ -502,9 +500,15 @@ class Incoming:
             waiting, self._waiting_for_disk = self._waiting_for_disk, {}
             for connection in waiting:
                 connection.resume_reading()
-        elif self._asked is not storage.batch:
-            self._asked = storage.batch
-            self._asked.when_durable(self._go_on_reading)
+        else:
+            self._ask_the_disk()
+
+    def _ask_the_disk(self) -> None:
+        """To be told of the commit of the open batch."""
+        batch = self._manager.storage.batch
+        if self._asked is not batch:
+            self._asked = batch
+            batch.when_durable(self._go_on_reading)
 
     # Order acks.
 
