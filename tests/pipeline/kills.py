@@ -1,6 +1,6 @@
 """Drivers, workers and the queue manager are killed at random: is every message there, once?
 
-    python -m tests.pipeline.kills [--kills 200] [--seed N] [--cluster] [--standby N]
+    python -m tests.pipeline.kills [--kills 200] [--minutes N] [--seed N] [--cluster] [--standby N]
 
 Two streams run all the time: from one queue to Parquet files, from another one to a third queue;
 and somebody sends to both.  A kill is a SIGKILL of
@@ -15,8 +15,9 @@ Spark takes long to start.  So a driver that is started already stands by, touch
 takes over as soon as the one before it is killed; the other kinds of kills fill the time that its
 successor needs.
 
-In the end everything is read to the last message, and every message of every stream has to be in
-the files and in the third queue exactly once, and in order; nothing may be left in the others.
+With --minutes the last kill is the one of that time.  In the end everything is read to the last
+message, and every message of every stream has to be in the files and in the third queue exactly
+once, and in order; nothing may be left in the others.
 """
 
 from __future__ import annotations
@@ -283,8 +284,19 @@ class Kills:
             found = [pid for pid in found if "java" not in command_line(pid).split("\0")[0]]
         return found
 
-    def run(self, kills: int, kinds: list[str], *, tell: Any = lambda text: None) -> None:
-        """Raises AssertionError, with all that is wrong."""
+    def run(
+        self,
+        kills: int,
+        kinds: list[str],
+        *,
+        for_s: float = float("inf"),
+        tell: Any = lambda text: None,
+    ) -> None:
+        """So many kills, or fewer when the time is over.
+
+        Raises AssertionError, with all that is wrong.
+        """
+        ends = time.monotonic() + for_s
         with contextlib.ExitStack() as stack:
             stack.callback(self._end)
             if self.cluster is not None:
@@ -298,6 +310,8 @@ class Kills:
             self.start_driver()
             self.wait_for_batches(2)
             for number in range(kills):
+                if time.monotonic() > ends:
+                    break
                 # One kind after the other, so that a short run has them all.
                 what = kinds[number] if number < len(kinds) else self._any(kinds)
                 time.sleep(self.chance.random() * 1.5)
@@ -429,6 +443,7 @@ def command_line(pid: int) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="kill for so long")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--cluster", action="store_true")
     parser.add_argument("--standby", type=int, default=1, help="drivers that wait for their turn")
@@ -440,7 +455,12 @@ def main() -> int:
             Path(folder), arguments.seed, cluster=arguments.cluster, standby=arguments.standby
         )
         try:
-            run.run(arguments.kills, kinds, tell=lambda text: print(text, flush=True))
+            run.run(
+                arguments.kills,
+                kinds,
+                for_s=60 * arguments.minutes,
+                tell=lambda text: print(text, flush=True),
+            )
         except (AssertionError, ClientError, subprocess.TimeoutExpired) as failure:
             print(f"FAILED: {failure}\nkills: {dict(run.done)}", flush=True)
             return 1
