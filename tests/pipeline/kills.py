@@ -46,7 +46,7 @@ from tests.pipeline.cluster import Cluster
 from tests.process.harness import ROOT, Daemon
 
 STREAMS = 5
-BATCH_S = 240.0  # a busy machine needs long for the first batch of a driver
+BATCH_S = 240.0  # a busy machine needs long for a daemon, and the first batch of a driver
 DRAIN_S = 600.0
 BACKLOG = 2_000  # messages that wait in each queue
 CHECKPOINTS = ("lake_checkpoint", "copy_checkpoint")
@@ -159,6 +159,7 @@ class Kills:
         self.folder = folder
         self.chance = random.Random(seed)
         self.daemon = Daemon(folder / "a")
+        self.daemon.start_s = BATCH_S
         self.socket = self.daemon.folder / "qmd.sock"
         # Those that stand by have executors too.
         workers = 2 * (1 + standby)
