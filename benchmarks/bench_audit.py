@@ -1,11 +1,16 @@
 """The audit of a fleet against DuckDB, on the same files in one run.
 
-    python -m benchmarks.bench_audit [--events MILLIONS] [--rounds N] [--folder DIR] [--json]
+    python -m benchmarks.bench_audit [--events MILLIONS,...] [--rounds N] [--folder DIR] [--keep]
+                                     [--json]
 
 DuckDB asks for the same findings in one query over every message, with two threads and in a process
-of its own; the audit runs in local[2].  Both are measured warm, by turns, and the median of the
-quotients counts.  The peak is of this process, Java and all Python workers together, at one moment
-while the audit ran; what they share counts once.
+of its own; the audit runs in local[2] with the settings of `qmd pipeline run audit`, in a process
+that has made nothing else.  Both are measured warm, by turns, and the median of the quotients
+counts.  The peak is of this process, Java and all Python workers together, at one moment while the
+audit ran; what they share counts once.  What was shuffled is told by Spark.
+
+With several sizes each has its own processes; what the largest takes for an event stands beside
+what the smallest takes.  With `--keep` the fleets stay in the folder, and are taken the next time.
 """
 
 from __future__ import annotations
@@ -26,15 +31,13 @@ from pathlib import Path
 from typing import Any
 
 EVENTS_PER_MESSAGE = 5
-HEAP = os.environ.get("HEAP", "768m")  # of Java
 FAULTS = "lost=20,acked_not_stored=20,duplicated=20,reordered=20,delayed=20,gap=20,delivered_dead=20,expired=200"  # noqa: E501
 
 
-def measure(events: int, rounds: int, folder: Path) -> dict[str, Any]:
-    """All figures by name."""
+def make(events: int, folder: Path) -> None:
+    """The logs of a fleet with about so many events."""
     from pipeline.generator import Fleet, generate, parse_faults
 
-    begun = time.monotonic()
     fleet = Fleet(
         hosts=200,
         streams=2000,
@@ -42,39 +45,72 @@ def measure(events: int, rounds: int, folder: Path) -> dict[str, Any]:
         plain_share=0.0,
         faults=parse_faults(FAULTS),
     )
-    truth = generate(fleet, folder / "logs")
-    figures: dict[str, Any] = {"load_average": round(os.getloadavg()[0], 1)}
-    figures["events"] = truth["events"]
-    figures["generated_in_s"] = round(time.monotonic() - begun, 1)
+    generate(fleet, folder)
 
+
+def measure(logs: Path, rounds: int) -> dict[str, Any]:
+    """All figures by name, of logs that are there."""
+    from pipeline.commands.job import job_settings
     from pipeline.events import find_files
+    from pipeline.generator.fleet import TRUTH
     from pipeline.jobs.audit import audit
     from pipeline.jobs.state import State
-    from pipeline.session import spark_session
+    from pipeline.session import LOCAL, spark_session
 
-    spark = spark_session("bench audit", conf={"spark.driver.memory": HEAP})
+    truth = json.loads((logs / TRUTH).read_text())
+    wanted = Counter(each["kind"] for each in truth["findings"])
+    figures: dict[str, Any] = {"load_average": round(os.getloadavg()[0], 1)}
+    figures["events"] = truth["events"]
+    settings = job_settings(LOCAL)
+    if "HEAP" in os.environ:  # of Java
+        settings["spark.driver.memory"] = os.environ["HEAP"]
+    spark = spark_session("bench audit", conf=settings)
     spark.sparkContext.setLogLevel("ERROR")
-    files = find_files([str(folder / "logs")])
+    files = find_files([str(logs)])
     ours: list[float] = []
     theirs: list[float] = []
+    shuffled = 0
     peak = Peak()
     for _ in range(rounds + 1):  # the first one warms both up
+        before = last_stage(spark)
         with peak:
             begun = time.monotonic()
             result = audit(spark, files, State())
             ours.append(time.monotonic() - begun)
-        opinion = asked(folder / "logs")
+        shuffled = max(shuffled, sum(shuffles(spark, since=before)))
+        opinion = asked(logs)
         theirs.append(opinion["seconds"])
-    wanted = Counter(each["kind"] for each in truth["findings"])
     figures["finds_the_truth"] = Counter(result.counts) == wanted
     figures["duckdb_finds_the_truth"] = opinion["kinds"] == wanted
     figures["audit_s"] = [round(each, 1) for each in ours[1:]]
     figures["duckdb_s"] = [round(each, 1) for each in theirs[1:]]
     quotients = [a / b for a, b in zip(ours[1:], theirs[1:], strict=True)]
     figures["times_duckdb"] = round(statistics.median(quotients), 2)
+    figures["s_for_a_million"] = round(statistics.median(ours[1:]) / truth["events"] * 1e6, 2)
+    figures["shuffles_of_an_event"] = round(shuffled / truth["events"], 3)
     figures["peak_mb"] = peak.most_mb
     spark.stop()
     return figures
+
+
+def shuffles(spark: Any, since: int = -1) -> list[int]:
+    """How many records each stage behind number `since` has written for another, if any."""
+    written = [int(each.shuffleWriteRecords()) for each in _stages(spark) if each.stageId() > since]
+    return [records for records in written if records]
+
+
+def last_stage(spark: Any) -> int:
+    return max((int(each.stageId()) for each in _stages(spark)), default=-1)
+
+
+def _stages(spark: Any) -> list[Any]:
+    """What Spark tells of each stage; its web pages ask the same store."""
+    context = spark.sparkContext
+    bus = context._jsc.sc().listenerBus()
+    bus.waitUntilEmpty(60_000)
+    nothing = context._gateway.new_array(context._jvm.double, 0)
+    listed = context._jsc.sc().statusStore().stageList(None, False, False, nothing, None)
+    return [listed.apply(at) for at in range(listed.size())]
 
 
 def asked(folder: Path) -> dict[str, Any]:
@@ -133,21 +169,49 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--events", type=float, default=5.0, help="in millions")
+    parser.add_argument("--events", default="5", help="in millions; several with commas")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="where to; it is removed  [default: temporary]")
+    parser.add_argument("--folder", type=Path, help="where to  [default: a temporary one]")
+    parser.add_argument("--keep", action="store_true", help="leave the fleets there, or take them")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--make", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="qmd-audit-", dir=given.folder))
-    try:
-        figures = measure(int(given.events * 1e6), given.rounds, folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    if given.json:
-        print(json.dumps(figures))
+    if given.make:
+        make(given.make, given.folder)
         return
-    for name, value in figures.items():
-        print(f"{name:24} {value}")
+    if given.measure:
+        print(json.dumps(measure(given.folder, given.rounds)))
+        return
+    folder = given.folder if given.keep else Path(tempfile.mkdtemp(dir=given.folder))
+    measured: dict[str, Any] = {}
+    try:
+        for millions in map(float, given.events.split(",")):
+            logs = folder / f"m{millions:g}"
+            if not (logs / "_truth.json").exists():
+                # What a process has made stays in its memory: it is not the audit's.
+                _run("--make", str(int(millions * 1e6)), "--folder", str(logs))
+            said = _run("--measure", "--folder", str(logs), "--rounds", str(given.rounds))
+            measured[f"{millions:g}"] = json.loads(said.splitlines()[-1])
+    finally:
+        if not given.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+    if len(measured) > 1:
+        each = [figures["s_for_a_million"] for figures in measured.values()]
+        measured["largest_for_an_event_over_smallest"] = round(each[-1] / each[0], 2)
+    if given.json:
+        print(json.dumps(measured))
+        return
+    for size, figures in measured.items():
+        print(f"{size} million events" if isinstance(figures, dict) else f"{size}: {figures}")
+        for name, value in figures.items() if isinstance(figures, dict) else ():
+            print(f"  {name:24} {value}")
+
+
+def _run(*words: str) -> str:
+    """This module in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.bench_audit", *words]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 if __name__ == "__main__":

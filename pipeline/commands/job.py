@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import re
 import shutil
 import sys
 import time
@@ -73,7 +74,8 @@ class Job:
 
         from pipeline.session import NoJava, spark_session
 
-        conf = {}
+        master = self.master or submitted_master()
+        conf = job_settings(master)
         for each in self.settings:
             key, equals, value = each.partition("=")
             if not equals:
@@ -82,7 +84,7 @@ class Job:
         was_there = SparkSession.getActiveSession() is not None
         self.progress("starting Spark")
         try:
-            session = spark_session(f"qmd {name}", self.master or submitted_master(), conf)
+            session = spark_session(f"qmd {name}", master, conf)
         except NoJava as none:
             raise Failure(ExitCode.FAILED, str(none), "java_missing") from none
         session.sparkContext.setLogLevel("ERROR")
@@ -147,6 +149,22 @@ def job_options(input_help: str, output_help: str) -> Callable[[F], F]:
         return made  # type: ignore[no-any-return]  # options change nothing about its type
 
     return decorated
+
+
+def job_settings(master: str) -> dict[str, str]:
+    """What Spark is told so that a job takes less than 2 GB here; nothing on a cluster.
+
+    Half of that is Java's, beside its heap; a Python worker of each core takes 250 MB.
+    """
+    found = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master)
+    if found is None:
+        return {}
+    cores = os.cpu_count() or 1 if found[1] == "*" else int(found[1] or 1)
+    return {
+        "spark.driver.memory": f"{640 + 256 * max(cores - 2, 0)}m",
+        # The usual collector keeps books beside the heap, and lets it grow before it collects.
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+    }
 
 
 def submitted_master() -> str:

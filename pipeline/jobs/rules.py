@@ -197,16 +197,18 @@ _RULES = (
         f" AND NOT exists(given, r -> r[0] <= {_FLOOR} + 1 AND key - 1 <= r[1])",
     ),
 )
-#: All rules in one pass over the messages.
-CANDIDATES = (
-    "SELECT inline(filter(array("
-    + ", ".join(f"if({when}, {what}, NULL)" for what, when in _RULES)
-    + "), found -> found IS NOT NULL)) FROM ordered"
-)
+
+
+def _found_in(table: str, rules: tuple[tuple[str, str], ...]) -> str:
+    """All `rules` in one pass over `table`: a UNION would make the table once for each."""
+    found = ", ".join(f"if({when}, {what}, NULL)" for what, when in rules)
+    return f"SELECT inline(filter(array({found}), found -> found IS NOT NULL)) FROM {table}"
+
+
+CANDIDATES = _found_in("ordered", _RULES)
 
 #: Messages without a sequence.
-PLAIN = (
-    f"""
+_PLAIN_MESSAGES = f"""
 WITH plain AS (
   SELECT source, number,
     count_if(role = {Role.SENT}) AS sent,
@@ -236,31 +238,38 @@ WITH plain AS (
   HAVING sent > 0 OR accepted > 0
 )
 """
-    + _select("'duplicated'", **(_MESSAGE | {"grade": "grade"}))
-    + " FROM plain WHERE accepted > places UNION ALL "
-    + _select("'delivered_and_dead'", **(_MESSAGE | {"grade": "grade"}))
-    + f" FROM plain WHERE accepted > 0 AND ended > 0 AND grade <> {EXPRESS} UNION ALL "
-    + _select(
-        "'never_sent'",
-        **(_MESSAGE | {"grade": "grade"}),
-        covering="source",
-        clock_of="host",
-        at_from="accepted_at",
-        at_to="accepted_at",
-    )
-    + f" FROM plain WHERE accepted > 0 AND sent = 0 AND grade = {RECOVERABLE} UNION ALL "
-    + _select(
-        "if(acked + passed > relayed, 'acked_not_stored', 'pending')",
-        **(_MESSAGE | {"grade": "grade"}),
-        covering="0",
-        acked_by="acked_by",
-        clock_of="source",
-        at_from="sent_at",
-        at_to="ack_at",
-    )
-    + f" FROM plain WHERE sent > 0 AND accepted = 0 AND refused = 0 AND ended = 0"
-    f" AND grade = {RECOVERABLE}"
+_PLAIN_MESSAGE = _MESSAGE | {"grade": "grade"}
+_PLAIN_RULES = (
+    (_candidate("'duplicated'", **_PLAIN_MESSAGE), "accepted > places"),
+    (
+        _candidate("'delivered_and_dead'", **_PLAIN_MESSAGE),
+        f"accepted > 0 AND ended > 0 AND grade <> {EXPRESS}",
+    ),
+    (
+        _candidate(
+            "'never_sent'",
+            **_PLAIN_MESSAGE,
+            covering="source",
+            clock_of="host",
+            at_from="accepted_at",
+            at_to="accepted_at",
+        ),
+        f"accepted > 0 AND sent = 0 AND grade = {RECOVERABLE}",
+    ),
+    (
+        _candidate(
+            "if(acked + passed > relayed, 'acked_not_stored', 'pending')",
+            **_PLAIN_MESSAGE,
+            covering="0",
+            acked_by="acked_by",
+            clock_of="source",
+            at_from="sent_at",
+            at_to="ack_at",
+        ),
+        f"sent > 0 AND accepted = 0 AND refused = 0 AND ended = 0 AND grade = {RECOVERABLE}",
+    ),
 )
+PLAIN = _PLAIN_MESSAGES + _found_in("plain", _PLAIN_RULES)
 
 LEFT_TWICE = (
     _select(

@@ -17,6 +17,7 @@ pytest.importorskip("pandas", reason="the extra qmd[spark] is not installed")
 import pyarrow as pa
 from pyarrow import parquet
 
+from benchmarks.bench_audit import last_stage, shuffles
 from pipeline.events import Choice, find_files, pieces, read_piece
 from pipeline.generator import Fleet, generate, parse_faults
 from pipeline.jobs.audit import audit
@@ -82,6 +83,7 @@ def test_the_audit_finds_just_the_faults_of_a_fleet(spark: Any, tmp_path: Path) 
 
 def test_the_audit_finds_just_what_another_hand_has_done(spark: Any, tmp_path: Path) -> None:
     fleet = foreign_fleet(tmp_path / "logs")
+    before = last_stage(spark)
     broken = tmp_path / "logs" / "day=1" / "host=november" / "events.parquet"
     whole = broken.read_bytes()
     state = State()
@@ -90,6 +92,8 @@ def test_the_audit_finds_just_what_another_hand_has_done(spark: Any, tmp_path: P
 
     assert found(result) == fleet.findings
     assert about_hosts(result) == fleet.about_hosts
+    (records,) = shuffles(spark, since=before)  # of all rules together, also for a DISTINCT
+    assert records < result.events / 2  # the suspects alone
 
     broken.write_bytes(whole[: len(whole) // 2])
     result = audit(spark, find_files([str(tmp_path / "logs")]), state, AuditSettings(tasks=2))
@@ -125,9 +129,12 @@ def test_every_message_looked_at_gives_the_same_and_so_does_a_second_opinion(
     kinds = "lost,acked_not_stored,duplicated,reordered,delayed,gap,delivered_dead,expired,refused"
     truth = fleet(tmp_path / "logs", kinds, seed=12)
 
+    before = last_stage(spark)
     result = audited(spark, tmp_path / "logs", full=True)
 
     assert found(result) == true(truth)
+    (records,) = shuffles(spark, since=before)
+    assert records <= truth["events"]  # each event once at most
     assert second_opinion(tmp_path / "logs") == true(truth)
 
 
