@@ -29,6 +29,11 @@ WRITE_BYTES_HIGH = 1024 * 1024
 WRITE_BYTES_LOW = 256 * 1024
 FINAL_ACKS_MAX = 1024  # that wait for room in the window
 EXPRESS_MAX = 64  # likewise, of what no outgoing queue keeps
+# What one peer has sent is taken in as much in one turn of the event loop.  Who keeps to the window
+# never has more; what does not wait for it has hundreds of tiny packets in one read.
+TURN_PACKETS_MAX, TURN_PACKETS_MIN = 64, 8
+TURN_S = 0.001  # which the packets of a turn should not take much longer than
+PACKET_S = 0.000_02  # that one takes, where they are too few to be timed
 UNREAD_BYTES_MAX = 32 * 1024 * 1024  # more than a full pump of the largest messages
 
 
@@ -48,7 +53,14 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._alarm = Alarm(self._loop)
         self._flush_due = False
         self._writing_paused = False
-        self._reading_paused = False
+        self._reads = True
+        self._waits_for_disk = False
+        self._waits_for_turn = False
+        self._later: list[bytes] = []  # packets for the next turn, before which nothing is read
+        self._broken: BrokenStream | None = None  # what is behind them
+        self._turn = -1.0  # in which the last ones were taken
+        self._taken = 0  # so many
+        self._packets_max = TURN_PACKETS_MAX  # that the time of a turn is enough for
         self._transport: asyncio.Transport | None = None
         self._closed = False
         self.session: Session | None = None
@@ -108,16 +120,15 @@ class PeerConnection(asyncio.BufferedProtocol):
             return
         self.bytes_received += nbytes
         now = self._loop.time()
-        broken = self._receive(nbytes, now)
+        self._split(nbytes)
+        while self._later and not (self.handshake_done or self._closed):
+            self._take(1, now)  # there are two of them
         if self.handshake_done and self._buffer.packet_bytes_max != self.packet_bytes_max:
             # What follows the handshake, and may have come with it, can be longer.
             self._buffer.packet_bytes_max = self.packet_bytes_max
-            broken = self._receive(0, now)
-        if broken is not None:
-            self._handle(
-                self.session.close(f"bytes that are no packet: {broken}", now, whole=False), now
-            )
-            self.flush_soon()
+            self._broken = None
+            self._split(0)
+        self._go_on(now)
 
     def pause_writing(self) -> None:
         self._writing_paused = True
@@ -134,6 +145,8 @@ class PeerConnection(asyncio.BufferedProtocol):
             return
         reason = f"the connection was lost: {exc}" if exc else "the peer closed the connection"
         now = self._loop.time()
+        if self._later:
+            self._take(len(self._later), now)  # they came before the end
         self._handle(self.session.close(reason, now, whole=False), now)
 
     # What the queue manager calls.
@@ -168,14 +181,20 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def pause_reading(self) -> None:
         """Take nothing more in until the disk has caught up."""
-        if not self._reading_paused and self._transport is not None and not self._closed:
-            self._reading_paused = True
-            self._transport.pause_reading()
+        self._waits_for_disk = True
+        self._regulate()
 
     def resume_reading(self) -> None:
-        if self._reading_paused and self._transport is not None and not self._closed:
-            self._reading_paused = False
-            self._transport.resume_reading()
+        self._waits_for_disk = False
+        self._go_on(self._loop.time())
+
+    def take_turn(self, now: float, packets_max: int) -> None:
+        """With what was read, and waited for its turn."""
+        self._waits_for_turn = False
+        if self._later and not (self._closed or self._waits_for_disk):
+            self._take(min(self._packets_max, packets_max), now)
+            self._taken = TURN_PACKETS_MAX  # this was it
+        self._go_on(now)
 
     def close(self, reason: str) -> None:
         """End the session; what was not acknowledged is sent again on the next one."""
@@ -193,18 +212,70 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     # Within.
 
-    def _receive(self, nbytes: int, now: float) -> BrokenStream | None:
-        """Take the packets that `nbytes` more bytes make whole; what is behind, if no packet."""
-        assert self.session is not None
-        broken = None
+    def _split(self, nbytes: int) -> None:
+        """Find the packets that `nbytes` more bytes make whole."""
         try:
             packets = self._buffer.buffer_updated(nbytes)
         except BrokenStream as error:
-            broken, packets = error, error.packets  # what came whole before the fault counts
-        if packets:
-            self._handle(self.session.receive(packets, now), now)
+            self._broken, packets = error, error.packets  # what came whole before the fault counts
+        self._later = self._later + packets if self._later else packets
+
+    def _go_on(self, now: float) -> None:
+        """As far as a turn goes; what is left waits for the next one, and nothing is read."""
+        if self._closed or self.session is None:
+            return
+        if self._later and not (self._waits_for_turn or self._waits_for_disk):
+            if now != self._turn:
+                self._turn, self._taken = now, 0
+            turns = self._manager.turns
+            left = self._packets_max - self._taken
+            if left > 0 and turns.has_time(now):
+                self._take(left, now)
+                left = 0
+            if self._later and not (self._closed or self._waits_for_disk):
+                self._waits_for_turn = True
+                turns.wait(self, heavy=left <= 0)
+        if self._broken is not None and not self._later:
+            reason = f"bytes that are no packet: {self._broken}"
+            self._handle(self.session.close(reason, now, whole=False), now)
             self.flush_soon()
-        return broken
+        self._regulate()
+
+    def _take(self, count: int, now: float) -> None:
+        """So many packets; and the next time as many as the time of a turn is enough for."""
+        assert self.session is not None
+        later = self._later
+        if count < len(later):
+            packets, self._later = later[:count], later[count:]
+        else:
+            packets, self._later = later, []
+        self._taken += len(packets)
+        self.flush_soon()
+        if len(packets) <= TURN_PACKETS_MIN:  # to ask for the time twice takes as long as a packet
+            self._manager.turns.spend(len(packets) * PACKET_S)
+            self._handle(self.session.receive(packets, now), now)
+            return
+        busy_time = self._manager.environment.busy_time
+        began_s = busy_time()
+        self._handle(self.session.receive(packets, now), now)
+        took_s = busy_time() - began_s
+        self._manager.turns.spend(took_s)
+        if took_s > 2 * TURN_S:
+            self._packets_max = max(self._packets_max // 2, TURN_PACKETS_MIN)
+        elif took_s < TURN_S and self._packets_max < TURN_PACKETS_MAX:
+            self._packets_max = min(2 * self._packets_max, TURN_PACKETS_MAX)
+
+    def _regulate(self) -> None:
+        """Nothing is read while anything waits for its turn or for the disk."""
+        if self._transport is None or self._closed:
+            return
+        reads = not (self._later or self._waits_for_disk)
+        if reads is not self._reads:
+            self._reads = reads
+            if reads:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
 
     def _handle(self, events: list[Event], now: float) -> None:
         received: list[MessageReceived] = []
@@ -231,6 +302,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             return
         self._write()
         self._closed = True
+        self._later = []
         self._alarm.cancel()
         if self._transport is not None:
             # close() writes what is buffered first: a refusal has to arrive.
@@ -268,5 +340,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self._closed or self.session is None:
             return
         now = self._loop.time()
+        if not self._reads:
+            self.session.heard()  # what is not read cannot be missing
         self._handle(self.session.handle_timer(now), now)
         self._flush()

@@ -40,6 +40,10 @@ class Environment:
         """Seconds since the computer was started, its sleep included."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
+    def busy_time(self) -> float:
+        """Seconds for which the processor has worked for this thread."""
+        return time.thread_time()
+
     def boot_id(self) -> int:
         """A number for this start of the computer, 63 bits; another one for the next."""
         try:

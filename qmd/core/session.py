@@ -278,6 +278,10 @@ class Session:
             self._acknowledge()
         return []
 
+    def heard(self) -> None:
+        """Something has come that waits to be taken in: the peer is neither silent nor idle."""
+        self._heard = self._active = True
+
     def pause(self, now: float) -> None:
         """Ask the peer to send one message at a time.  [MS-MQQB] 3.1.7.13"""
         if self.state is SessionState.CLOSED:

@@ -103,7 +103,13 @@ LISTS = 0.4
 LIST_DELIVERIES = (*("transactional",) * 3, *("recoverable",) * 2, "express", "automatic")
 LIST_ELEMENTS = (2, 2, 2, 3, 3, 5, 8)
 # Their limits are drawn apart, so that all else is as it was in worlds without.
-KNOBS_OF_LISTS = {"qmd.handover.SHARED_BYTES_MIN": (1, 100)}
+KNOBS_OF_LISTS = {
+    "qmd.handover.SHARED_BYTES_MIN": (1, 100),
+    "qmd.connection.TURN_PACKETS_MAX": (1, 3, 64),
+    "qmd.control.TURN_REQUESTS_MAX": (1, 3, 256),
+    "qmd.turns.SHARED_PACKETS": (1, 64),
+    "qmd.turns.DISK_WAITS_MAX": (1, 4),
+}
 
 # In some worlds not everybody reaches everybody: messages go over a third host.
 RELAYS = 0.3

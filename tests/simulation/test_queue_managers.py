@@ -20,7 +20,7 @@ from tests.simulation.__main__ import regressions
 from tests.simulation.applications import Queue
 from tests.simulation.crew import live_all
 from tests.simulation.disk import PowerLoss
-from tests.simulation.draw import KNOBS
+from tests.simulation.draw import KNOBS, KNOBS_OF_LISTS
 from tests.simulation.life import live
 from tests.simulation.oracle import Totals, examine
 from tests.simulation.stage import Stage
@@ -98,7 +98,7 @@ def test_the_worlds_are_as_unkind_as_they_claim():
         assert happened[event] >= 3, f"{event}: in {happened[event]} worlds"
 
 
-@pytest.mark.parametrize("knob", KNOBS)
+@pytest.mark.parametrize("knob", KNOBS | KNOBS_OF_LISTS)
 def test_every_limit_that_worlds_turn_is_one_of_the_code(knob):
     module, _, name = knob.rpartition(".")
 

@@ -1,0 +1,139 @@
+"""Nobody keeps the daemon to himself: how much of a flood is taken in before others are answered.
+
+What waits is prepared while the daemon is stopped (SIGSTOP), so that all of it is there when it
+goes on, and nothing depends on how fast anybody is.  Arrival numbers say what came before what.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sqlite3
+import struct
+from collections.abc import Iterator
+
+import msgspec
+
+from tests.process.control_client import ControlClient
+from tests.process.harness import Daemon, Hosts
+from tests.process.peer import Peer, RemoteQueueManager
+from tests.process.watch import MB
+
+ARRIVAL_BITS = 44  # of the key of a message
+FLOODS, FLOOD_MESSAGES = 4, 2_000
+ROUNDS = 5
+BEFORE_MAX = 2_500  # of the flood, before the last of a few others were answered
+
+
+@contextlib.contextmanager
+def stopped(daemon: Daemon) -> Iterator[None]:
+    """It does nothing meanwhile."""
+    assert daemon.process is not None
+    os.kill(daemon.process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(daemon.process.pid, signal.SIGCONT)
+
+
+def arrivals(daemon: Daemon, queue: str) -> list[int]:
+    """The numbers of what is in a queue, in the order in which everything came."""
+    with contextlib.closing(sqlite3.connect(daemon.database())) as db:
+        rows = db.execute(
+            "SELECT message.key & ? FROM message JOIN queue ON queue.id = message.key >> 48"
+            " WHERE queue.key LIKE ?",
+            ((1 << ARRIVAL_BITS) - 1, f"%{queue}"),
+        )
+        return sorted(number for (number,) in rows)
+
+
+def flooding(remote: RemoteQueueManager, port: int) -> Peer:
+    """A session that can have a whole flood under way."""
+    peer = remote.connect(port)
+    peer.connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MB)
+    return peer
+
+
+def pour(peer: Peer, flood: bytes) -> None:
+    """As much of it as goes; the rest follows when there is room."""
+    peer.connection.sock.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        assert peer.connection.sock.send(flood) > len(flood) // 2
+
+
+def test_others_have_their_turn_while_a_flood_is_taken_in(hosts: Hosts):
+    daemon = hosts.daemon(start=True)
+    daemon.create("side", "plain")
+    with RemoteQueueManager() as attacker, RemoteQueueManager() as remote:
+        floods = [flooding(attacker, daemon.port) for _ in range(FLOODS)]
+        delivering = remote.connect(daemon.port)
+        with ControlClient(daemon.folder / "qmd.sock") as client:
+            with stopped(daemon):
+                for peer in floods:
+                    pour(peer, b"".join(attacker.message("nowhere") for _ in range(FLOOD_MESSAGES)))
+            for _ in range(ROUNDS):
+                client.done("send", [["private$\\side", b"from here"]])
+                delivering.send(remote.message("side", b"from there", recoverable=True))
+                delivering.wait_stored()
+            answered = arrivals(daemon, "side")
+
+    assert len(answered) == 2 * ROUNDS
+    before = [number for number in arrivals(daemon, "deadletter") if number < answered[-1]]
+    assert len(before) < BEFORE_MAX
+
+
+def test_what_waits_for_its_turn_is_taken_in_its_order(hosts: Hosts):
+    """Several windows at once, whatever the daemon has said; and it goes on behind them."""
+    daemon = hosts.daemon(start=True)
+    daemon.create("orders", transactional=True)
+    with RemoteQueueManager() as remote:
+        peer = remote.connect(daemon.port)
+        sequence_id = remote.new_sequence()
+        count = 500
+        numbers = range(1, count + 1)
+        packets = [remote.transactional("orders", sequence_id, number) for number in numbers]
+        for packet in packets:
+            peer.count(packet)
+        peer.connection.send(b"".join(packets))
+        peer.wait_stored()
+        peer.send(remote.transactional("orders", sequence_id, count + 1))
+        peer.wait_order_ack(sequence_id, count + 1)
+
+    assert [int(body) for body in daemon.bodies("orders")] == [*numbers, count + 1]
+
+
+def test_what_came_whole_before_a_fault_is_taken_though_it_waits_for_its_turn(hosts: Hosts):
+    daemon = hosts.daemon(start=True)
+    daemon.create("plain")
+    with RemoteQueueManager() as remote:
+        peer = remote.connect(daemon.port)
+        count = 150  # all in one read, with what is behind them
+        packets = [remote.message("plain", b"%d" % each, recoverable=True) for each in range(count)]
+        for packet in packets:
+            peer.count(packet)
+        with stopped(daemon):
+            peer.send_raw(b"".join(packets) + b"no packet" * 10)
+        peer.expect_closed()
+
+    assert [int(body) for body in daemon.bodies("plain")] == list(range(count))
+
+
+def test_clients_have_their_turn_while_another_asks_for_much(hosts: Hosts):
+    daemon = hosts.daemon(start=True)
+    daemon.create("many", "side")
+    path = daemon.folder / "qmd.sock"
+    with ControlClient(path) as greedy, ControlClient(path) as client:
+        with stopped(daemon):
+            request = msgspec.msgpack.encode(["send", 1, [["private$\\many", b""]]])
+            flood = (struct.pack("<I", len(request)) + request) * FLOOD_MESSAGES
+            greedy.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MB)
+            greedy.send_raw(flood)
+            number = client.send("send", [["private$\\side", b"mine"]])
+        assert client.reply(number)[0] == "done"
+        for _ in range(FLOOD_MESSAGES):
+            assert greedy.read()[0] == "done"
+
+    last = arrivals(daemon, "side")[-1]
+    assert len([number for number in arrivals(daemon, "many") if number < last]) < FLOOD_MESSAGES
