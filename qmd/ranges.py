@@ -10,7 +10,7 @@ import sys
 from array import array
 from functools import partial
 from itertools import accumulate, pairwise
-from operator import eq, itemgetter
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -22,11 +22,11 @@ from qmd.local_queue import LocalQueue
 from qmd.packets import whole_message
 from qmd.pipeline_frames import EVERYTHING, ROWS_MAX, Filter, Rows
 from qmd.refusal import Refusal
-from storage import reservations
+from storage import ranges
 from storage.damaged import is_whole
 from storage.keys import ARRIVAL_MAX, LOOKUP_MASK, TRANSACTIONAL_LEVEL
 from storage.messages import MessageRow
-from storage.reservations import Plain, QuickPage, RangeRow
+from storage.ranges import Plain, QuickPage, RangeRow, Scan
 
 if TYPE_CHECKING:
     import sqlite3
@@ -43,7 +43,6 @@ _PROPERTIES_BYTES = 56  # [MS-MQMQ] 2.2.19.3: label, extension and body follow
 #: ones of messages.
 _DENSE = 0.5
 
-Page = tuple[list[Plain], bool]
 _POSITION, _KEY, _EXPIRES, _CHECKSUM, _PACKET = 0, 1, 3, -3, -1  # of a plain row
 
 
@@ -82,8 +81,7 @@ class Ranges:
         ]
         return await self._read(
             queue,
-            partial(reservations.arrival_page, queue_id=queue.id, after=after, until=until),
-            partial(reservations.quick_arrival_page, queue_id=queue.id, after=after, until=until),
+            partial(ranges.arrived, queue_id=queue.id, after=after, until=until),
             until,
             limit,
             bytes_max,
@@ -108,18 +106,7 @@ class Ranges:
         _check_range(after, until)
         return await self._read(
             queue,
-            partial(
-                reservations.reserved_page,
-                reader_queue_id=reader_queue_id,
-                after=after,
-                until=until,
-            ),
-            partial(
-                reservations.quick_reserved_page,
-                reader_queue_id=reader_queue_id,
-                after=after,
-                until=until,
-            ),
+            lambda db: ranges.reserved(reader_queue_id, after, until),
             until,
             limit,
             bytes_max,
@@ -130,8 +117,7 @@ class Ranges:
     async def _read(
         self,
         queue: LocalQueue,
-        page: Callable[..., Page],
-        quick_page: Callable[..., QuickPage | None],
+        scans_of: Callable[[sqlite3.Connection], list[Scan]],
         until: int,
         limit: int,
         bytes_max: int,
@@ -148,12 +134,14 @@ class Ranges:
 
         def look(db: sqlite3.Connection) -> tuple[Rows, list[MessageRow]]:
             """On the reader's thread, so that the queue manager goes on meanwhile."""
+            scans = scans_of(db)
             if bodies and matches is None and not express:
-                quick = quick_page(db, rows_max=rows_max, bytes_max=bytes_max)
-                if quick is not None and all(map(eq, map(crc32, quick.packets), quick.checksums)):
+                quick = ranges.quick_page(db, scans, rows_max=rows_max, bytes_max=bytes_max)
+                if quick is not None:
                     return _quick_columns(quick, until), []
-            found, may_be_more = page(
+            found, may_be_more = ranges.page(
                 db,
+                scans,
                 rows_max=rows_max,
                 bytes_max=bytes_max,
                 prefix=None if whole else HEAD_BYTES,
@@ -204,7 +192,7 @@ class Ranges:
         express = [each & ARRIVAL_MAX for each in queue.express]
 
         def look(db: sqlite3.Connection) -> list[tuple[int, int, int]]:
-            found = reservations.bounds(db, queue.id, after, until)
+            found = ranges.bounds(db, queue.id, after, until)
             if found is None and not express:
                 return []
             first, last = found or (min(express), max(express))
@@ -214,7 +202,7 @@ class Ranges:
             if count >= _DENSE * width:
                 edges = [first - 1 + width * at // parts for at in range(parts + 1)]
             else:
-                numbers = reservations.arrivals(db, queue.id, after, until)
+                numbers = ranges.arrivals(db, queue.id, after, until)
                 step = max(len(numbers), 1) / parts
                 edges = sorted(
                     {first - 1, *(numbers[int(step * at)] for at in range(1, parts)), last}
@@ -295,20 +283,20 @@ def _columns(rows: Sequence[Plain], end: int | None, until: int) -> Rows:
 
 def _quick_columns(page: QuickPage, until: int) -> Rows:
     """The same where most of the columns say nothing."""
-    count = len(page.packets)
+    count = len(page.positions)
     zeros = bytes(4 * count)
     return Rows(
         count,
         page.positions[-1] if page.may_be_more else None,
         until,
-        _longs(page.positions),
-        _longs(page.lookup_ids),
-        _longs(page.arrived_at_ms),
+        _little(page.positions).tobytes(),
+        _little(page.lookup_ids).tobytes(),
+        _little(page.arrived_at_ms).tobytes(),
         b"\xff" * (8 * count),
         zeros,
         zeros,
-        _ints(accumulate(map(len, page.packets), initial=0)),
-        b"".join(page.packets),
+        _little(page.offsets).tobytes(),
+        page.packets,
     )
 
 

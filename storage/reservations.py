@@ -2,29 +2,17 @@
 
 A reader counts the messages of a queue for itself.  A reservation gives a message the next number,
 its *position*, in the commit that writes who has it; docs/decisions/0019.  The row ids of table
-`reservation` are those of the reader's queue and the position, so a range is one scan.
+`reservation` are those of the reader's queue and the position, so a range is one scan; pages of it
+are read in `ranges.py`.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence, Set
-from heapq import merge
-from itertools import accumulate
+from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
 from storage import counters, shared_parts
-from storage.keys import (
-    ARRIVAL_MAX,
-    LOOKUP_MASK,
-    arrival_of,
-    level_of,
-    level_range,
-    message_key,
-    queue_range,
-)
 from storage.pages import key_list
-
-POSITION_BITS = 44
-POSITION_MAX = (1 << POSITION_BITS) - 1
+from storage.ranges import POSITION_BITS, POSITION_MAX, by_arrival, in_chunks, position_range
 
 
 class ReaderRow(NamedTuple):
@@ -48,28 +36,7 @@ class ReaderQueueRow(NamedTuple):
     consumed_bytes: int
 
 
-class RangeRow(NamedTuple):
-    """A message in a range.  The packet may be only its beginning."""
-
-    position: int
-    key: int
-    arrived_at_ms: int
-    expires_at_s: int | None
-    reason: str | None
-    abort_count: int
-    move_count: int
-    checksum: int | None
-    part_id: int | None  # as of `MessageRow`
-    packet: bytes
-
-
-#: A `RangeRow` that has no names yet: they cost as much as the row itself.
-Plain = tuple[Any, ...]
-
 _QUEUE_COLUMNS = ", ".join(ReaderQueueRow._fields)
-_MESSAGE_COLUMNS = (
-    "m.arrived_at_ms, m.expires_at_s, m.reason, m.abort_count, m.move_count, m.checksum, m.part_id"
-)
 
 
 # Readers.
@@ -172,7 +139,7 @@ def choose(
     """
     chosen: list[Candidate] = []
     size = 0
-    for key, packet_bytes, expires_at_s in _by_arrival(
+    for key, packet_bytes, expires_at_s in by_arrival(
         db, "key, length(packet) + part_bytes, expires_at_s", queue_id, after, until
     ):
         if key in busy:
@@ -243,7 +210,7 @@ def measure(
 
     Without a limit of bytes (0) no message is looked at.
     """
-    first, last = _range(reader_queue_id, after, POSITION_MAX)
+    first, last = position_range(reader_queue_id, after, POSITION_MAX)
     size = count = 0
     end = after
     for position, packet_bytes in db.execute(
@@ -257,263 +224,6 @@ def measure(
         count += 1
         size += packet_bytes or 0
     return Measured(end, count, size, False)
-
-
-# Reading.
-
-
-def reserved_page(
-    db: sqlite3.Connection,
-    reader_queue_id: int,
-    after: int,
-    until: int,
-    *,
-    rows_max: int,
-    bytes_max: int,
-    prefix: int | None = None,
-) -> tuple[list[Plain], bool]:
-    """The next messages of a reserved range, and whether there may be more of it.
-
-    `prefix`: only so many bytes of each packet.
-    """
-    rows = db.execute(
-        f"SELECT r.id & {POSITION_MAX}, m.key, {_MESSAGE_COLUMNS}, {_packet(prefix)}"
-        " FROM reservation r JOIN message m ON m.key = r.key WHERE r.id BETWEEN ? AND ?"
-        " ORDER BY r.id LIMIT ?",
-        (*_range(reader_queue_id, after, until), rows_max),
-    )
-    return _take(db, _in_chunks(rows, bytes_max), rows_max, bytes_max, prefix)
-
-
-def arrival_page(
-    db: sqlite3.Connection,
-    queue_id: int,
-    after: int,
-    until: int,
-    *,
-    rows_max: int,
-    bytes_max: int,
-    prefix: int | None = None,
-) -> tuple[list[Plain], bool]:
-    """The next messages of a queue by arrival, whoever has them; and whether there may be more."""
-    columns = f"key & {ARRIVAL_MAX}, key, {_MESSAGE_COLUMNS}, {_packet(prefix)}"
-    scans = _scans(db, columns, queue_id, after, until)
-    if len(scans) == 1:
-        return _take(db, _in_chunks(scans[0], bytes_max), rows_max, bytes_max, prefix)
-    rows = ([row] for row in _merged(scans, key_at=1))
-    return _take(db, rows, rows_max, bytes_max, prefix)
-
-
-class QuickPage(NamedTuple):
-    """The next messages of a range in columns, where nothing but their packets marks them."""
-
-    positions: list[int]
-    lookup_ids: list[int]
-    arrived_at_ms: list[int]
-    checksums: list[int | None]
-    packets: list[bytes]
-    may_be_more: bool
-
-
-#: Whether a message has anything that few have; then its row is read as a whole.
-_RARE = (
-    "m.abort_count OR m.move_count OR m.expires_at_s IS NOT NULL OR m.reason IS NOT NULL"
-    " OR m.part_id IS NOT NULL"
-)
-_QUICK_COLUMNS = f"m.key & {LOOKUP_MASK}, m.arrived_at_ms, m.checksum, {_RARE}, m.packet"
-
-
-def quick_reserved_page(
-    db: sqlite3.Connection,
-    reader_queue_id: int,
-    after: int,
-    until: int,
-    *,
-    rows_max: int,
-    bytes_max: int,
-) -> QuickPage | None:
-    """What `reserved_page` finds, in half the time; None: some of it is rare, or there is none."""
-    rows = db.execute(
-        f"SELECT r.id & {POSITION_MAX}, {_QUICK_COLUMNS}"
-        " FROM reservation r JOIN message m ON m.key = r.key WHERE r.id BETWEEN ? AND ?"
-        " ORDER BY r.id LIMIT ?",
-        (*_range(reader_queue_id, after, until), rows_max),
-    )
-    return _quick(rows, rows_max, bytes_max)
-
-
-def quick_arrival_page(
-    db: sqlite3.Connection,
-    queue_id: int,
-    after: int,
-    until: int,
-    *,
-    rows_max: int,
-    bytes_max: int,
-) -> QuickPage | None:
-    """What `arrival_page` finds, likewise; None also where messages have several priorities."""
-    scans = _scans(db, f"m.key & {ARRIVAL_MAX}, {_QUICK_COLUMNS}", queue_id, after, until)
-    if len(scans) != 1:
-        return None
-    page = _quick(scans[0], rows_max, bytes_max)
-    if page is None or len(page.packets) <= rows_max:
-        return page
-    return QuickPage(
-        page.positions[:rows_max],
-        page.lookup_ids[:rows_max],
-        page.arrived_at_ms[:rows_max],
-        page.checksums[:rows_max],
-        page.packets[:rows_max],
-        True,
-    )
-
-
-def _quick(rows: sqlite3.Cursor, rows_max: int, bytes_max: int) -> QuickPage | None:
-    found = QuickPage([], [], [], [], [], False)
-    size = 0
-    for chunk in _in_chunks(rows, bytes_max):
-        positions, lookup_ids, arrived_at_ms, checksums, rare, packets = zip(*chunk, strict=True)
-        if any(rare):
-            return None
-        end = len(chunk)
-        added = sum(map(len, packets))
-        if size + added >= bytes_max:
-            sizes = accumulate(map(len, packets), initial=size)
-            end = next(at for at, before in enumerate(sizes) if before >= bytes_max)
-        found.positions.extend(positions[:end])
-        found.lookup_ids.extend(lookup_ids[:end])
-        found.arrived_at_ms.extend(arrived_at_ms[:end])
-        found.checksums.extend(checksums[:end])
-        found.packets.extend(packets[:end])
-        size += added
-        if size >= bytes_max or len(found.packets) >= rows_max:
-            return found._replace(may_be_more=True)
-    return found if found.packets else None
-
-
-_CHUNK_ROWS = 1024
-
-
-def _in_chunks(rows: sqlite3.Cursor, bytes_max: int) -> Iterator[list[Plain]]:
-    """As many rows at once as are about to fit; a few at first."""
-    size = count = 0
-    wanted = 16
-    while chunk := rows.fetchmany(wanted):
-        yield chunk
-        count += len(chunk)
-        size += sum([len(row[-1] or b"") for row in chunk])
-        left = max(bytes_max - size, 0) * count // max(size, 1)
-        wanted = max(min(left, _CHUNK_ROWS, 4 * wanted), 1)
-
-
-def _packet(prefix: int | None) -> str:
-    return "m.packet" if prefix is None else f"substr(m.packet, 1, {prefix})"
-
-
-def _take(
-    db: sqlite3.Connection,
-    chunks: Iterator[list[Plain]],
-    rows_max: int,
-    bytes_max: int,
-    prefix: int | None,
-) -> tuple[list[Plain], bool]:
-    """One always."""
-    found: list[Plain] = []
-    size = 0
-    for chunk in chunks:
-        if any(row[-2] is not None for row in chunk):
-            chunk = [_with_part(db, row, prefix) for row in chunk]
-        added = sum(len(row[-1]) for row in chunk)
-        if size + added < bytes_max and len(found) + len(chunk) < rows_max:
-            found += chunk
-            size += added
-            continue
-        for row in chunk:
-            found.append(row)
-            size += len(row[-1])
-            if size >= bytes_max or len(found) == rows_max:
-                return found, True
-    return found, False
-
-
-def _with_part(db: sqlite3.Connection, row: Plain, prefix: int | None) -> Plain:
-    if row[-2] is None or (prefix is not None and len(row[-1]) >= prefix):
-        return row
-    whole = shared_parts.whole(db, RangeRow._make(row))
-    return whole._replace(packet=whole.packet[:prefix])
-
-
-def bounds(db: sqlite3.Connection, queue_id: int, after: int, until: int) -> tuple[int, int] | None:
-    """The first and the last arrival in a range; None: it is empty."""
-    firsts, lasts = [], []
-    for level in _levels(db, queue_id):
-        low, high = message_key(queue_id, level, after), message_key(queue_id, level, until)
-        first, last = db.execute(
-            "SELECT (SELECT min(key) FROM message WHERE key > ?1 AND key <= ?2),"
-            " (SELECT max(key) FROM message WHERE key > ?1 AND key <= ?2)",
-            (low, high),
-        ).fetchone()
-        if first is not None:
-            firsts.append(arrival_of(first))
-            lasts.append(arrival_of(last))
-    return (min(firsts), max(lasts)) if firsts else None
-
-
-def arrivals(db: sqlite3.Connection, queue_id: int, after: int, until: int) -> list[int]:
-    """All arrivals in a range, sorted.  Reads the head of each row."""
-    found: list[int] = []
-    for level in _levels(db, queue_id):
-        low, high = message_key(queue_id, level, after), message_key(queue_id, level, until)
-        found += [
-            key & ARRIVAL_MAX
-            for (key,) in db.execute(
-                "SELECT key FROM message WHERE key > ? AND key <= ? ORDER BY key", (low, high)
-            )
-        ]
-    found.sort()
-    return found
-
-
-def _by_arrival(
-    db: sqlite3.Connection, columns: str, queue_id: int, after: int, until: int
-) -> Iterator[Plain]:
-    """Rows of a queue from behind `after` to `until`; the first column is their key."""
-    return _merged(_scans(db, columns, queue_id, after, until), key_at=0)
-
-
-def _scans(
-    db: sqlite3.Connection, columns: str, queue_id: int, after: int, until: int
-) -> list[sqlite3.Cursor]:
-    """One for each level that there is."""
-    statement = f"SELECT {columns} FROM message m WHERE key > ? AND key <= ? ORDER BY key"
-    return [
-        db.execute(
-            statement,
-            (message_key(queue_id, level, after), message_key(queue_id, level, until)),
-        )
-        for level in _levels(db, queue_id)
-    ]
-
-
-def _merged(scans: list[sqlite3.Cursor], *, key_at: int) -> Iterator[Plain]:
-    if len(scans) == 1:
-        return iter(scans[0])
-    in_order: Callable[[Plain], int] = lambda row: row[key_at] & ARRIVAL_MAX  # noqa: E731
-    return merge(*scans, key=in_order)
-
-
-def _levels(db: sqlite3.Connection, queue_id: int) -> list[int]:
-    """Those at which the queue holds something: from one to the next by a seek."""
-    found: list[int] = []
-    first, last = queue_range(queue_id)
-    while True:
-        (key,) = db.execute(
-            "SELECT min(key) FROM message WHERE key BETWEEN ? AND ?", (first, last)
-        ).fetchone()
-        if key is None:
-            return found
-        found.append(level_of(key))
-        first = level_range(queue_id, level_of(key))[1] + 1
 
 
 # Consuming.
@@ -544,13 +254,13 @@ def held_page(
     rows = db.execute(
         f"SELECT r.id & {POSITION_MAX}, r.key, m.checksum, m.part_id, {packet} FROM reservation r"
         " LEFT JOIN message m ON m.key = r.key WHERE r.id BETWEEN ? AND ? ORDER BY r.id LIMIT ?",
-        (*_range(reader_queue_id, after, until), rows_max),
+        (*position_range(reader_queue_id, after, until), rows_max),
     )
     if not with_packets:
         return list(map(HeldRow._make, rows))
     found: list[HeldRow] = []
     size = 0
-    for chunk in _in_chunks(rows, bytes_max):
+    for chunk in in_chunks(rows, bytes_max):
         for row in map(HeldRow._make, chunk):
             if row.part_id is not None and row.packet is not None:
                 row = shared_parts.whole(db, row)
@@ -592,10 +302,5 @@ def raise_fence(db: sqlite3.Connection, reader_id: int) -> int:
 def _delete_up_to(db: sqlite3.Connection, reader_queue_id: int, position: int) -> None:
     db.execute(
         "DELETE FROM reservation WHERE id BETWEEN ? AND ?",
-        _range(reader_queue_id, -1, position),
+        position_range(reader_queue_id, -1, position),
     )
-
-
-def _range(reader_queue_id: int, after: int, until: int) -> tuple[int, int]:
-    base = reader_queue_id << POSITION_BITS
-    return base + after + 1, base + min(until, POSITION_MAX)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+from itertools import pairwise
 
 import pytest
 
-from storage import messages, reservations
-from storage.keys import message_key
+from storage import messages, ranges, reservations
+from storage.keys import LOOKUP_MASK, message_key
 
 QUEUE = 16
 
@@ -18,6 +19,11 @@ def insert(db: sqlite3.Connection, *levels: int, bytes_each: int = 100) -> None:
         for at, level in enumerate(levels, 1)
     ]
     messages.insert(db, rows)
+
+
+def quick_page(db: sqlite3.Connection) -> ranges.QuickPage | None:
+    scans = ranges.arrived(db, QUEUE, 0, 9)
+    return ranges.quick_page(db, scans, rows_max=100, bytes_max=1 << 20)
 
 
 @pytest.mark.parametrize("rows_max", [1, 16, 17, 99, 100, 101])
@@ -35,27 +41,21 @@ def test_the_quick_page_is_the_page(db: sqlite3.Connection, rows_max: int, bytes
     reservations.reserve(db, reader, keys, at_s=1, arrival=None)
     limits = {"rows_max": rows_max, "bytes_max": bytes_max}
 
-    for rows, quick in (
-        (
-            reservations.arrival_page(db, QUEUE, 2, 99, **limits),
-            reservations.quick_arrival_page(db, QUEUE, 2, 99, **limits),
-        ),
-        (
-            reservations.reserved_page(db, reader, 2, 99, **limits),
-            reservations.quick_reserved_page(db, reader, 2, 99, **limits),
-        ),
-    ):
-        found, may_be_more = rows
+    for scans in (ranges.arrived(db, QUEUE, 2, 99), ranges.reserved(reader, 2, 99)):
+        found, may_be_more = ranges.page(db, scans, **limits)
+        quick = ranges.quick_page(db, scans, **limits)
         assert quick is not None
-        assert quick.positions == [row[0] for row in found]
-        assert quick.arrived_at_ms == [row[2] for row in found]
-        assert quick.packets == [row[-1] for row in found]
+        assert list(quick.positions) == [row[0] for row in found]
+        assert list(quick.lookup_ids) == [row[1] & LOOKUP_MASK for row in found]
+        assert list(quick.arrived_at_ms) == [row[2] for row in found]
+        assert [quick.packets[a:b] for a, b in pairwise(quick.offsets)] == [
+            row[-1] for row in found
+        ]
         # A page that ends with its range may say so or not.
         assert quick.may_be_more == may_be_more or found[-1][0] == 99
 
 
 def test_what_few_messages_have_is_left_to_the_page_itself(db: sqlite3.Connection) -> None:
-    limits = {"rows_max": 100, "bytes_max": 1 << 20}
     for column, value in (
         ("abort_count", 1),
         ("move_count", 1),
@@ -63,12 +63,14 @@ def test_what_few_messages_have_is_left_to_the_page_itself(db: sqlite3.Connectio
         ("expires_at_s", 0),
         ("reason", "''"),
         ("part_id", 1),
+        ("packet", "x'00'"),  # is not what was stored
+        ("checksum", "NULL"),
     ):
         db.execute("DELETE FROM message")
         insert(db, 7, 7, 7)
-        assert reservations.quick_arrival_page(db, QUEUE, 0, 9, **limits) is not None
+        assert quick_page(db) is not None
         db.execute(f"UPDATE message SET {column} = {value} WHERE key & 15 = 2")
-        assert reservations.quick_arrival_page(db, QUEUE, 0, 9, **limits) is None, column
+        assert quick_page(db) is None, column
     db.execute("DELETE FROM message")
     insert(db, 7, 4, 7)
-    assert reservations.quick_arrival_page(db, QUEUE, 0, 9, **limits) is None
+    assert quick_page(db) is None
