@@ -34,6 +34,20 @@ class Lock:
         os.close(self._file)
 
 
+class LogFile:
+    """The write-ahead log, to be read while SQLite has it open."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Less, or nothing, where it ends.  May raise OSError."""
+        return os.pread(self._file, size, offset)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
 class Disk:
     """The real one.  Every method may raise OSError."""
 
@@ -67,6 +81,10 @@ class Disk:
     def rewrite_log(self, path: Path) -> int:
         """Make what the log holds durable, whatever happened before: recovery.py."""
         return rewrite_log(path)
+
+    def open_log(self, path: Path) -> LogFile:
+        """One that is there."""
+        return LogFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def file_bytes(self, path: Path) -> int:
         """0 when there is no such file."""

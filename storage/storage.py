@@ -200,7 +200,10 @@ async def _open(
         set_up_writer(db, options)
         if must_check:
             recovery.check(db)
-        return schema.prepare(db, migrations, now_s=now_ms // 1000, new_id=new_id)
+        identity = schema.prepare(db, migrations, now_s=now_ms // 1000, new_id=new_id)
+        # From here on the writer does it: checkpoint.py.
+        db.execute("PRAGMA wal_autocheckpoint = 0")
+        return identity
 
     writing = await open_connection(connect, str(path))
     resources.push_async_callback(_close, writing)
@@ -213,13 +216,15 @@ async def _open(
     # The log has its name now, and keeps it until the end.  SQLite syncs the folder as well, but
     # goes on when that fails.
     disk.sync_folder(folder)
+    log = disk.open_log(folder / f"{DATABASE}-wal")
+    resources.callback(log.close)
 
     reserve = Reserve(disk, path, options)
     reserve.take()
     return Storage(
         identity=identity,
         recovery=Recovery(was_clean, log_bytes, database_bytes, must_check),
-        writer=Writer(writing, reserve, options),
+        writer=Writer(writing, reserve, log, options),
         reading=reading,
         reserve=reserve,
         lock=lock,

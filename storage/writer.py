@@ -4,6 +4,8 @@
 
 While one batch is synced the next one gathers, so batches grow with the load, and nobody waits for
 a timer.  This file is the only one that says "durable", and it says so after COMMIT has returned.
+When a commit leaves the log too long, it goes back into the database before the next one, while the
+callers of the first are told (checkpoint.py).
 
 A commit that fails ends it all: after a failed sync nobody knows what the disk holds.  Everybody
 who waits gets a StorageError, nothing is reported any more, the daemon stops, and the next start
@@ -16,8 +18,10 @@ from functools import partial
 
 import aiosqlite
 
+from storage import checkpoint
 from storage.batch import Batch
 from storage.connection import submit
+from storage.disk import LogFile
 from storage.errors import StorageError
 from storage.hindrance import cause, explain
 from storage.options import PAGE_BYTES, StorageOptions
@@ -31,11 +35,19 @@ VACUUM_PAGES_MAX = 8192
 
 class Writer:
     def __init__(
-        self, connection: aiosqlite.Connection, reserve: Reserve, options: StorageOptions
+        self,
+        connection: aiosqlite.Connection,
+        reserve: Reserve,
+        log: LogFile,
+        options: StorageOptions,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._connection = connection
         self._reserve = reserve
+        self._log = log
+        self._log_pages_max = options.log_pages_max
+        self._is_checkpointing = False
+        self._checkpoint_failure: BaseException | None = None  # the connection's thread knows first
         self._history_entries_max = options.message_id_history_entries
         self._committing: Batch | None = None
         self._failure: StorageError | None = None
@@ -93,15 +105,34 @@ class Writer:
             self._idle.set()
             return
         self._committing = batch
-        work = partial(_commit, batch=batch, reserve=self._reserve)
-        submit(self._connection, work).add_done_callback(self._committed)
+        submit(self._connection, partial(self._write, batch=batch)).add_done_callback(
+            self._committed
+        )
 
-    def _committed(self, commit: asyncio.Future[None]) -> None:
+    def _write(self, db: sqlite3.Connection, batch: Batch) -> bool:
+        """On the connection's thread: commit; whether the log is too long now."""
+        if self._checkpoint_failure is not None:
+            raise self._checkpoint_failure
+        _commit(db, batch, self._reserve)
+        return checkpoint.is_longer(self._log, self._log_pages_max)
+
+    def _checkpoint(self, db: sqlite3.Connection) -> None:
+        """On the connection's thread.  What waits behind it is not written when it fails."""
+        try:
+            checkpoint.run(db)
+        except BaseException as error:
+            self._checkpoint_failure = error
+            raise
+
+    def _committed(self, commit: asyncio.Future[bool]) -> None:
         batch, self._committing = self._committing, None
         assert batch is not None
         error = commit.exception()
         if error is not None:
-            self._fail(_failed_commit(error), error)
+            self._fail(_failed("a commit", error), error)
+        elif self._failure is None and commit.result():
+            self._is_checkpointing = True
+            submit(self._connection, self._checkpoint).add_done_callback(self._checkpointed)
         if self._failure is not None:
             batch.fail(self._failure)
         # The next batch goes to the disk while the callers of this one are told.
@@ -109,7 +140,17 @@ class Writer:
             self._commit()
         if self._failure is None:
             self._report(batch)
-        if self._committing is None and self.batch.is_empty:
+        self._rest()
+
+    def _checkpointed(self, done: asyncio.Future[None]) -> None:
+        self._is_checkpointing = False
+        error = done.exception()
+        if error is not None:
+            self._fail(_failed("a checkpoint", error), error)
+        self._rest()
+
+    def _rest(self) -> None:
+        if self._committing is None and self.batch.is_empty and not self._is_checkpointing:
             self._idle.set()
 
     def _report(self, batch: Batch) -> None:
@@ -129,10 +170,10 @@ class Writer:
         return self._failure
 
 
-def _failed_commit(error: BaseException) -> StorageError:
+def _failed(what: str, error: BaseException) -> StorageError:
     if isinstance(error, (OSError, sqlite3.Error)):
-        return StorageError(f"a commit failed: {explain(error)}", code=cause(error))
-    return StorageError(f"a commit failed: {error}")
+        return StorageError(f"{what} failed: {explain(error)}", code=cause(error))
+    return StorageError(f"{what} failed: {error}")
 
 
 def _commit(db: sqlite3.Connection, batch: Batch, reserve: Reserve) -> None:

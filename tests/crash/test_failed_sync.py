@@ -23,8 +23,8 @@ def test_after_failed_syncs_nothing_is_promised_that_the_power_can_take(
 
 @pytest.mark.parametrize("at", range(11, 47, 5))
 def test_a_single_failed_sync_does_no_more_harm(machine: Machine, folder: Path, at: int):
-    """That of a checkpoint is not even noticed: what it should have brought into the database is
-    in the log, and the next checkpoint brings it again."""
+    """That of a checkpoint stops the daemon as well: what it should have brought into the database
+    is in the log, and the next checkpoint brings it again."""
     assert broken_after_a_failed_sync(machine, folder, Fault("eio", at, "s")) == []
 
 

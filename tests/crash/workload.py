@@ -92,8 +92,8 @@ class Workload:
             if self._machine.ends():  # its storage has failed
                 return False
             raise
-        except wire.Violation:
-            if self._machine.ends():  # within a packet
+        except (wire.Violation, ConnectionRefusedError):
+            if self._machine.ends():  # within a packet, or between two
                 return False
             raise
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.disk import Disk as StorageDisk
-from storage.disk import Lock
+from storage.disk import Lock, LogFile
 from tests.simulation.contents import Contents, Write, new_contents
 
 SECTOR_BYTES = 512
@@ -352,6 +352,18 @@ class SimulatedLock(Lock):
             self._disk.truncate(self._content, 0)
 
 
+class SimulatedLogFile(LogFile):
+    def __init__(self, file: File) -> None:
+        super().__init__(-1)
+        self._content = file
+
+    def read(self, offset: int, size: int) -> bytes:
+        return self._content.contents.read(offset, size)
+
+    def close(self) -> None:
+        pass
+
+
 class DiskOfStorage(StorageDisk):
     """The storage's own dealings with the file system, on the simulated disk."""
 
@@ -383,6 +395,11 @@ class DiskOfStorage(StorageDisk):
         self._disk.sync(file)
         self._disk.sync_folder()
         return file.contents.size()
+
+    def open_log(self, path: Path) -> LogFile:
+        file = self._disk.find(str(path))
+        assert file is not None
+        return SimulatedLogFile(file)
 
     def file_bytes(self, path: Path) -> int:
         file = self._disk.find(str(path))

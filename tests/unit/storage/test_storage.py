@@ -73,14 +73,14 @@ def test_the_pragmas_are_what_the_promise_needs(folder: Path) -> None:
         return {name: db.execute(f"PRAGMA {name}").fetchone()[0] for name in names}
 
     async def scenario() -> None:
-        async with opened(folder, wal_autocheckpoint_pages=123, busy_timeout_ms=456) as storage:
+        async with opened(folder, busy_timeout_ms=456) as storage:
             expected: dict[str, object] = {
                 "journal_mode": "wal",
                 "synchronous": 2,
                 "page_size": 8192,
                 "auto_vacuum": 2,
                 "secure_delete": 0,
-                "wal_autocheckpoint": 123,
+                "wal_autocheckpoint": 0,  # checkpoint.py
                 "journal_size_limit": 64 * 2**20,
                 "busy_timeout": 456,
                 "temp_store": 2,

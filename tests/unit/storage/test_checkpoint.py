@@ -1,0 +1,138 @@
+"""The log goes back into the database between two commits: who waits for it, what bounds it."""
+
+import asyncio
+import os
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from storage import Disk, Storage, StorageError, checkpoint
+from storage.options import PAGE_BYTES
+from tests.unit.storage.support import durable, insert, key, opened, other_connection, stored
+
+LOG_PAGES_MAX = 60  # a new database begins with some forty
+#: What a batch of these tests writes at most.
+BATCH_PAGES_MAX = 10
+
+
+def log_bytes(folder: Path) -> int:
+    return (folder / "queues.db-wal").stat().st_size
+
+
+async def write(storage: Storage, *arrivals: int) -> None:
+    """A commit for each, of a packet that takes two pages."""
+    for arrival in arrivals:
+        storage.batch.insert_message(key(arrival), bytes(PAGE_BYTES), arrived_at_ms=1)
+        await durable(storage)
+
+
+async def write_until_too_long(storage: Storage, folder: Path) -> int:
+    """How many commits that took."""
+    log = Disk().open_log(folder / "queues.db-wal")
+    arrival = 0
+    while not checkpoint.is_longer(log, LOG_PAGES_MAX):
+        arrival += 1
+        await write(storage, arrival)
+    log.close()
+    return arrival
+
+
+class Gate:
+    """Holds the writer's thread before a checkpoint."""
+
+    def __init__(self) -> None:
+        self._reached = threading.Event()
+        self.opened = threading.Event()
+
+    async def held(self) -> None:
+        assert await asyncio.to_thread(self._reached.wait, 30)
+
+    def shut(self, db: sqlite3.Connection) -> None:
+        db.set_trace_callback(self._begins)
+
+    def _begins(self, statement: str) -> None:
+        if "wal_checkpoint" in statement:
+            self._reached.set()
+            self.opened.wait(30)
+
+
+def test_who_made_the_log_too_long_does_not_wait_until_it_is_shorter(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder, wal_autocheckpoint_pages=LOG_PAGES_MAX) as storage:
+            gate = Gate()
+            await storage.batch.run(gate.shut)
+            arrival = await write_until_too_long(storage, folder)  # which is told
+            await gate.held()
+            insert(storage, 1000)
+            behind = asyncio.create_task(durable(storage))
+            await storage.read(lambda db: None)
+            assert not behind.done()
+            gate.opened.set()
+            await behind
+            assert await stored(storage) == [key(each) for each in [*range(1, arrival + 1), 1000]]
+
+    asyncio.run(scenario())
+
+
+def test_the_log_does_not_grow_with_the_load(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder, wal_autocheckpoint_pages=LOG_PAGES_MAX) as storage:
+            await write(storage, *range(1, 100))
+            assert log_bytes(folder) < (LOG_PAGES_MAX + BATCH_PAGES_MAX) * (PAGE_BYTES + 24)
+
+    asyncio.run(scenario())
+
+
+def test_the_log_is_begun_anew_when_a_long_reader_has_ended(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder, wal_autocheckpoint_pages=LOG_PAGES_MAX) as storage:
+            await write(storage, 1)
+            reader = other_connection(folder)
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM message").fetchone()
+            await write(storage, *range(2, 60))
+            grown = log_bytes(folder)
+            assert grown > 2 * LOG_PAGES_MAX * PAGE_BYTES
+            reader.execute("COMMIT")
+            reader.close()
+
+            await write(storage, *range(60, 100))
+            assert log_bytes(folder) <= grown + BATCH_PAGES_MAX * (PAGE_BYTES + 24)
+
+    asyncio.run(scenario())
+
+
+def test_a_checkpoint_that_fails_ends_the_storage_and_what_waits_behind_it_is_not_written(
+    folder: Path,
+) -> None:
+    def make_unwritable(database: Path) -> None:
+        """SQLite finds its file open for reading only, as if the disk had failed."""
+        for each in Path("/proc/self/fd").iterdir():
+            if each.is_symlink() and os.path.realpath(each) == str(database.resolve()):
+                file = os.open(database, os.O_RDONLY)
+                os.dup2(file, int(each.name))
+                os.close(file)
+
+    async def scenario() -> None:
+        async with opened(folder, wal_autocheckpoint_pages=LOG_PAGES_MAX) as storage:
+            gate = Gate()
+            await storage.batch.run(gate.shut)
+            arrival = await write_until_too_long(storage, folder)
+            await gate.held()
+            make_unwritable(folder / "queues.db")
+            insert(storage, 1000)
+            behind = asyncio.create_task(durable(storage))
+            await asyncio.sleep(0)
+            gate.opened.set()
+
+            with pytest.raises(StorageError, match="a checkpoint failed: disk I/O error"):
+                await behind
+            failure = storage.failed.exception()
+            assert isinstance(failure, StorageError)
+            assert failure.code == "storage_io_failed"
+        async with opened(folder) as storage:  # the log has all that was told, and nothing else
+            assert await stored(storage) == [key(each) for each in range(1, arrival + 1)]
+
+    asyncio.run(scenario())
