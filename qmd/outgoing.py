@@ -128,7 +128,7 @@ class Outgoing:
         )
         queue.redirect, queue.known_peer = row.redirect, row.peer
         if row.redirect is not None:
-            queue.link = self._manager.redirecting.link_of(row.redirect)
+            self._manager.redirecting.restored(queue)
         queue.may_be_misdated = messages > 0
         self._adopt(queue)
 

@@ -51,6 +51,7 @@ class Redirecting:
     def __init__(self, manager: QueueManager) -> None:
         self._manager = manager
         self._asked: set[OutgoingQueue] = set()  # the disk is told whom they are handed to
+        self._redirected: dict[OutgoingQueue, None] = {}
 
     async def redirect(
         self, destination: str, address: str, *, to_another: bool = False
@@ -70,6 +71,10 @@ class Redirecting:
         )
         for queue in queues:
             queue.redirect = text
+            if text is None:
+                self._redirected.pop(queue, None)
+            else:
+                self._redirected[queue] = None
             self._follow(queue)
             log.info(
                 "outgoing_redirected",
@@ -79,18 +84,24 @@ class Redirecting:
             )
         return queues
 
-    def link_of(self, queue_text: str) -> Link:
-        """The way of a redirected queue, as its row has it."""
-        hop = parse_hop(queue_text.removesuffix(ANYBODY))
+    def restored(self, queue: OutgoingQueue) -> None:
+        """A queue that was redirected in an earlier run."""
+        self._redirected[queue] = None
+        queue.link = self._link_of(queue)
+
+    def _link_of(self, queue: OutgoingQueue) -> Link:
+        assert queue.redirect is not None
+        hop = parse_hop(queue.redirect.removesuffix(ANYBODY))
         return self._manager.peers.link_to_address(hop.host, hop.port)
 
     def stands_for(self, name: FormatName) -> OutgoingQueue | None:
         """The redirected queue that a new name leads to as well: one queue, one sequence."""
         if not isinstance(name, DirectName):
             return None
-        for queue in self._manager.outgoing.queues:
-            if queue.redirect is None or queue.for_others:
+        for queue in self._redirected:
+            if queue.for_others:
                 continue
+            assert queue.redirect is not None
             hop = parse_hop(queue.redirect.removesuffix(ANYBODY))
             its = _direct_name(queue)
             if (
@@ -213,7 +224,7 @@ class Redirecting:
         link = (
             manager.outgoing.link_of_name(queue.destination)
             if queue.redirect is None
-            else self.link_of(queue.redirect)
+            else self._link_of(queue)
         )
         queue.hindrance = ""
         if link is not before:
