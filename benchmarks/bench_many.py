@@ -1,10 +1,13 @@
 """What one send to a thousand queues costs: its commit, its place on disk, its memory.
 
-    python -m benchmarks.bench_many [--targets N] [--body BYTES] [--rounds N] [--json]
+    python -m benchmarks.bench_many [--targets N] [--body BYTES] [--rounds N] [--waiting N]
 
 One queue manager in this process, on the disk of `--folder`; the queues are on a host that nobody
-reaches.  The same messages are sent one by one in one request as well, by turns, and so in one
-commit too: of each pair the quotient counts.
+reaches.  As many messages are sent one by one in one request as well, by turns, to as many other
+queues, and so in one commit too: of each pair the quotient counts.
+
+With `--waiting N` there are N messages of a kilobyte in each queue beforehand.  Then no two queues
+share a page of the database, and a send writes one for each of them: 8 MB.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ from qmd.settings import Settings
 Figures = dict[str, Any]
 
 
-async def measure(folder: Path, targets: int, body_bytes: int, rounds: int) -> Figures:
+async def measure(
+    folder: Path, targets: int, body_bytes: int, rounds: int, waiting: int = 0
+) -> Figures:
     """All figures by name."""
     settings = Settings()
     settings = replace(
@@ -41,12 +46,17 @@ async def measure(folder: Path, targets: int, body_bytes: int, rounds: int) -> F
         quotas=replace(settings.quotas, computer_bytes=1 << 40),
     )
     manager = await QueueManager.open(settings, Environment(), "bench")
-    names = [f"DIRECT=TCP:127.0.0.1:1\\private$\\q{n}" for n in range(targets)]
+    names, others = (
+        [f"DIRECT=TCP:127.0.0.1:1\\private$\\{each}{n}" for n in range(targets)] for each in "qs"
+    )
     together = [NewMessage(",".join(names), bytes(body_bytes), delivery=TRANSACTIONAL)]
-    one_by_one = [NewMessage(name, bytes(body_bytes), delivery=TRANSACTIONAL) for name in names]
+    one_by_one = [NewMessage(name, bytes(body_bytes), delivery=TRANSACTIONAL) for name in others]
+    before = [NewMessage(each, bytes(1024), delivery=TRANSACTIONAL) for each in (*names, *others)]
     try:
         first_ms, _ = await _sent(manager, together)
         await _sent(manager, one_by_one)
+        for _ in range(waiting):
+            await _sent(manager, before)
         sent: dict[str, list[float]] = {"together": [], "one_by_one": []}
         used: dict[str, list[float]] = {"together": [], "one_by_one": []}
         grown: dict[str, int] = {}
@@ -54,18 +64,19 @@ async def measure(folder: Path, targets: int, body_bytes: int, rounds: int) -> F
             turns = [("together", together), ("one_by_one", one_by_one)]
             for name, messages in turns if round_ % 2 == 0 else reversed(turns):
                 gc.collect()
-                before, on_disk = _resident_bytes(), _disk_bytes(folder)
+                resident, on_disk = _resident_bytes(), _disk_bytes(folder)
                 took_ms, cpu_ms = await _sent(manager, messages)
                 sent[name].append(took_ms)
                 used[name].append(cpu_ms)
                 if round_ == rounds - 1:
-                    grown[f"{name}_memory_bytes"] = _resident_bytes() - before
+                    grown[f"{name}_memory_bytes"] = _resident_bytes() - resident
                     grown[f"{name}_disk_bytes"] = _disk_bytes(folder) - on_disk
     finally:
         await manager.stop()
     return {
         "targets": targets,
         "body_bytes": body_bytes,
+        "waiting": waiting,
         "load_average": round(os.getloadavg()[0], 1),
         "first_ms": round(first_ms, 1),  # which makes the outgoing queues
         "together_ms": round(statistics.median(sent["together"]), 1),
@@ -110,12 +121,15 @@ def main() -> None:
     parser.add_argument("--targets", type=int, default=1000)
     parser.add_argument("--body", type=int, default=1024, metavar="BYTES")
     parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--waiting", type=int, default=0, metavar="N", help="in each queue before")
     parser.add_argument("--folder", type=Path, default=None, help="where the data folder is made")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        figures = asyncio.run(measure(Path(folder), options.targets, options.body, options.rounds))
+        figures = asyncio.run(
+            measure(Path(folder), options.targets, options.body, options.rounds, options.waiting)
+        )
     if options.json:
         print(json.dumps(figures))
         return
