@@ -7,7 +7,7 @@ DESTDIR ?=
 # More words for pytest: make test ARGS='-x tests/unit'
 ARGS ?=
 # How many tests run at once: they wait for disks and clocks half of their time.  0: in one process.
-WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 1) + 1)))
+WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 1) + 2)))
 # How many messages `make routed` sends.
 MESSAGES ?= 100000
 # How long `make fuzz` works on each of its targets, and on which (all of them).

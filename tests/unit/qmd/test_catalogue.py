@@ -3,6 +3,7 @@
 import ast
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,11 +47,14 @@ class Use(NamedTuple):
     code: str | None
 
 
-def sources() -> Iterator[tuple[Path, ast.Module]]:
-    for package in ("protocol", "storage", "qmd", "pipeline"):
-        for file in sorted((ROOT / package).rglob("*.py")):
-            if ROOT / "qmd" / "catalogue" not in file.parents:
-                yield file.relative_to(ROOT), ast.parse(file.read_text())
+@cache
+def sources() -> list[tuple[Path, ast.Module]]:
+    return [
+        (file.relative_to(ROOT), ast.parse(file.read_text()))
+        for package in ("protocol", "storage", "qmd", "pipeline")
+        for file in sorted((ROOT / package).rglob("*.py"))
+        if ROOT / "qmd" / "catalogue" not in file.parents
+    ]
 
 
 def uses(file: Path, tree: ast.Module) -> Iterator[Use]:
