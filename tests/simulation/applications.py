@@ -25,6 +25,7 @@ from qmd.client import (
     copies_of,
     new_message,
 )
+from tests.simulation.acknowledgments import QUEUE as ACKNOWLEDGMENTS
 from tests.simulation.oracle import Fate, Oracle, Sent, Totals, mark
 from tests.simulation.world import Host
 
@@ -96,6 +97,7 @@ class Habits:
     body_bytes_max: int
     dead_letter: bool | None
     retry: bool
+    wishes: int = 0  # to hear of its messages
 
 
 class Writer:
@@ -204,7 +206,7 @@ class Writer:
         size = int(habits.body_bytes_max * source.random() ** 4)
         priority = 3 if kind.delivery == "transactional" else source.choice((0, 3, 3, 7))
         messages = [
-            self._message(each, priority, request, self._oracle.next_number())
+            self._message(each, kind, priority, request, self._oracle.next_number())
             for each in destination.elements
         ]
         number = attempt(self.host, self._oracle, messages, kind.delivery, destination)
@@ -216,10 +218,18 @@ class Writer:
             "time_to_reach_queue_s": kind.lifetime_s,
             "time_to_be_received_s": kind.receive_within_s,
         }
+        if habits.wishes:
+            properties["acknowledge"] = habits.wishes
+            properties["admin_queue"] = f"DIRECT=OS:{self.host.name}\\private$\\{ACKNOWLEDGMENTS}"
         return Sending(messages, destination, mark(number) + bytes(size), properties)
 
-    def _message(self, destination: Destination, priority: int, request: int, number: int) -> Sent:
+    def _message(
+        self, destination: Destination, sent_as: Kind, priority: int, request: int, number: int
+    ) -> Sent:
         habits, kind = self._habits, destination.kind
+        asks = habits.dead_letter or (
+            habits.dead_letter is None and sent_as.receive_within_s is not None
+        )
         if kind.delivery == "transactional":
             priority = 3  # whatever is said: it has none
         return Sent(
@@ -234,6 +244,11 @@ class Writer:
             wants_dead_letter=habits.dead_letter is not False,
             wants_journal=habits.journal,
             is_kept=kind.keeps,
+            # Who wants no dead letter lets it go when it could not be received any more.
+            is_awaited=kind.delivery == "transactional"
+            and bool(asks or (habits.journal and sent_as.receive_within_s is None)),
+            wishes=habits.wishes,
+            lifetime_s=kind.lifetime_s or sent_as.receive_within_s,
             request=request,
             lives=self._oracle.lives(self.host.name, destination.host),
         )
@@ -264,7 +279,7 @@ class Sending:
         if len(self.messages) > 1:
             oracle.confirmed_copies(self.messages, copies_of(sent_id))
         else:
-            oracle.confirmed(self.messages[0])
+            oracle.confirmed(self.messages[0], sent_id)
 
 
 class Reader:
@@ -336,6 +351,7 @@ class Reader:
             await taken.give_back()
             return True
         numbers = self._numbers(taken.messages)
+        self._check_priorities(name, taken.messages)
         self._oracle.removing(numbers)
         is_unwanted = self._random.random() < self._rejects
         try:
@@ -397,6 +413,12 @@ class Reader:
     def _numbers(self, messages: Iterable[Message]) -> list[int]:
         return numbers_of(self._oracle, self.host, self.queue, messages)
 
+    def _check_priorities(self, name: str, messages: Iterable[Message]) -> None:
+        """Of what was there together, the most urgent comes first."""
+        priorities = [message.priority for message in messages]
+        if priorities != sorted(priorities, reverse=True):
+            self.host.world.fail(f"{name} of {self.host.name} gave priorities {priorities}")
+
 
 class Sorter(Reader):
     """Moves what comes to a subqueue, and takes it there; or moves it back, and begins again."""
@@ -419,6 +441,38 @@ class Sorter(Reader):
             except QueueManagerError:  # there is none: the disk was replaced, or nothing came yet
                 self.has_sorted = False
         return bool(await client.peek(name, timeout_s=self._wait_s))
+
+
+class Listener:
+    """Hears what becomes of the messages that its host's writers send."""
+
+    queue = Queue(ACKNOWLEDGMENTS, False)
+
+    def __init__(self, host: Host, oracle: Oracle) -> None:
+        self.host = host
+        self._oracle = oracle
+
+    async def run(self) -> None:
+        while True:
+            with contextlib.suppress(ClientError):
+                async with connect(self.host.control_socket, reconnect_s=RECONNECT_S) as client:
+                    wait_s = WAIT_S
+                    while True:
+                        heard = await self._hear(client, wait_s)
+                        wait_s = WAIT_S if heard else min(1.5 * wait_s, WAIT_S_MAX)
+            await asyncio.sleep(PAUSE_S)
+
+    async def _hear(self, client: QueueManager, wait_s: float) -> bool:
+        taken = await client.take(self.queue.name, 50, timeout_s=wait_s)
+        if not taken:
+            return False
+        for message in taken.messages:
+            self.host.world.happened(f"heard: {message.message_class}", self.host.name, message.id)
+            self._oracle.acknowledged(self.host.name, message)
+        await taken.remove()
+        for message in taken.messages:
+            self._oracle.acknowledgments.removed(message)
+        return True
 
 
 class Mover:
@@ -473,6 +527,8 @@ class Mover:
             await transaction.abort()
             return False
         numbers = numbers_of(oracle, self.host, self.queue, taken)
+        for number, message in zip(numbers, taken, strict=False):
+            oracle.seen_aborted(number, message.abort_count)
         request = oracle.next_request()
         sendings = [
             self._attempt(self._random.choice(self._destinations), request)
@@ -494,7 +550,10 @@ class Mover:
             if self._random.random() < self._aborts:
                 await transaction.abort("thought again")
                 oracle.aborted(work)
+                if transaction._connection is not None and not transaction._connection.is_lost:
+                    oracle.abort_counts(numbers)  # we were told
                 world.happened("transaction aborted by its application", self.host.name)
+                world.client_was_told(self.host)
                 return True
             await transaction.commit()
         except QueueManagerError as refusal:  # it says that nothing was done

@@ -25,7 +25,9 @@ def check_sums(name: str, manager: QueueManager) -> Iterator[str]:
     total = sum(queue.own_bytes for queue in manager.queues.values()) + sum(
         part.bytes for part in (*manager.outgoing.queues, *waiting)
     )
-    if usage.bytes != total:
+    # A queue that is being deleted is found no more, and has what is on its way into it.
+    is_deleting = bool(manager.administration._deletions)
+    if usage.bytes != total and not (is_deleting and usage.bytes > total):
         yield f"{name} has counted {usage.bytes} bytes in all, and {total} in its queues"
     others = sum(queue.bytes for queue in manager.outgoing.queues if queue.for_others)
     if manager.relaying.usage.bytes != others:
@@ -39,7 +41,7 @@ def check_sums(name: str, manager: QueueManager) -> Iterator[str]:
             for message in queue.express.values()
         ]
     )
-    if usage.express_bytes != express:
+    if usage.express_bytes != express and not (is_deleting and usage.express_bytes > express):
         yield f"{name} has counted {usage.express_bytes} bytes of express messages of {express}"
     for part in parts:
         if part.bytes < 0 or part.messages < 0:
@@ -71,6 +73,14 @@ def check_against(name: str, manager: QueueManager, found: Found) -> Iterator[st
                 f"{name} has counted {awaiting} that wait to be confirmed by"
                 f" {outgoing.destination}, and there is {stored}"
             )
+
+
+def check_waiters(name: str, manager: QueueManager) -> Iterator[str]:
+    """Nobody waits for messages that are there; to be asked when nothing waits for the disk."""
+    for queue in manager.queues.values():
+        first = queue.window.peek()
+        if queue.waiters and first is not None:
+            yield f"{name} lets {len(queue.waiters)} wait for {queue.key}, which has {first[0]}"
 
 
 def is_up_to_date(manager: QueueManager) -> bool:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from qmd.core.session_acks import SessionAcks
 from qmd.core.window import SendWindow
-from tests.simulation import vfs
+from tests.simulation import acknowledgments, vfs
 from tests.simulation.applications import (
     Destination,
     Habits,
     Kind,
+    Listener,
     Mover,
     Operator,
     Queue,
@@ -114,6 +115,9 @@ KNOBS_OF_LISTS = {
 # In some worlds not everybody reaches everybody: messages go over a third host.
 RELAYS = 0.3
 
+# In some worlds writers ask to hear what becomes of their messages.
+ACKNOWLEDGED = 0.35
+
 # Limits of the code under test, and how low they may be.
 KNOBS = {
     "qmd.outgoing_queue.WINDOW_ENTRIES_MAX": (1, 3, 10),
@@ -178,6 +182,8 @@ class DrawnWorld:
         self.roads = draw_roads(of_roads) if of_roads.random() < RELAYS else None
         if self.roads is not None:
             names = self.roads.names
+        self.of_wishes = random.Random(f"acknowledgments {seed}")
+        self.has_acknowledgments = self.of_wishes.random() < ACKNOWLEDGED
         for name in names:
             self.world.add_host(
                 name,
@@ -202,6 +208,7 @@ class DrawnWorld:
             order_ack_timeout = "{source.choice((50, 500))}ms"
             order_ack_delay_max = "{source.choice((1, 10))}s"
             {'connect_timeout = "2s"' if routing else ""}
+            {"insecure_nacks = true" if self.has_acknowledgments else ""}
             [storage]
             checkpoint_pages = {source.choice((100, 4000))}
             commit_rows_max = {source.choice((4, 2048, 2048))}
@@ -217,6 +224,11 @@ class DrawnWorld:
                 host, list(self.queues), pace_s=0.25 * self.patience
             )
             host.programs["operator"] = operator.run
+            if self.has_acknowledgments:
+                operator.queues.append(Listener.queue)
+                listener = Listener(host, story.oracle)
+                story.readers.append(listener)
+                host.programs["acknowledgments"] = listener.run
             for queue in self.queues:
                 if queue.name == "work":
                     self._add_mover(story, host, queue, hosts)
@@ -291,7 +303,13 @@ class DrawnWorld:
             body_bytes_max=source.choice((100, 2_000, 2_000 if self.is_busy else 60_000)),
             dead_letter=source.choice((None, None, True, False)),
             retry=source.random() < 0.8,
+            wishes=self._wishes(),
         )
+
+    def _wishes(self) -> int:
+        if not self.has_acknowledgments or self.of_wishes.random() < 0.2:
+            return 0
+        return self.of_wishes.choice(acknowledgments.WISHES)
 
     def _opened(self, end: Transport) -> None:
         near, far = (each.host.name for each in end.connection.ends)

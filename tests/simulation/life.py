@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from protocol.identifiers import guid_text
-from tests.simulation.applications import Facts, Mover, Operator, Reader, Writer
-from tests.simulation.books import check_against, check_sums, is_up_to_date
+from tests.simulation.applications import Facts, Listener, Mover, Operator, Reader, Writer
+from tests.simulation.books import check_against, check_sums, check_waiters, is_up_to_date
 from tests.simulation.disk import PowerLoss
 from tests.simulation.draw import DrawnWorld
 from tests.simulation.isolation import isolated, one_source, turned
@@ -81,7 +81,7 @@ class Story:
             self.oracle.is_order_of_plain_kept = not roads.is_straight
         self.operators: dict[str, Operator] = {}
         self.writers: list[Writer] = []
-        self.readers: list[Reader | Mover] = []
+        self.readers: list[Reader | Mover | Listener] = []
         self._queue_names = [queue.name for queue in draw.queues]
         draw.populate(self)
         self.mischief = Mischief(
@@ -149,6 +149,8 @@ class Story:
             if is_up_to_date(manager) and not host.disk.is_off:
                 found = self.examine_host(host, durable=False)
                 for difference in check_against(name, manager, found):
+                    self.world.fail(difference)
+                for difference in check_waiters(name, manager):
                     self.world.fail(difference)
 
     def heal(self) -> None:

@@ -27,7 +27,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from tests.ledger import disagreements
-from tests.simulation import vfs
+from tests.process import wire
+from tests.simulation import acknowledgments, vfs
+from tests.simulation.acknowledgments import Acknowledgment, Acknowledgments
 from tests.simulation.contents import Contents
 from tests.simulation.copies import Copies, CopyFound, Received, wire_identity
 from tests.simulation.disk import BorrowedDisk
@@ -36,6 +38,7 @@ from tests.stored_packets import missing_parts, packets, unshared_parts
 _MARK = re.compile(rb"<message (\d+)>")
 _LOOKUP_BITS = 48
 _FOR_OTHERS = " for others"  # a queue of what is only passed on
+_ACKNOWLEDGMENTS = f"\\{acknowledgments.QUEUE}"
 _COPIES = ("journal", "kept")  # that say nothing of where the message is
 _KINDS = {
     "system$;deadletter": "dead",
@@ -80,6 +83,9 @@ class Sent:
     lives: tuple[int, ...]  # of the daemons, when it was sent
     rank: int = 0  # in its stream; copies for one queue have the same.  0: that of its number
     is_kept: bool = False  # in the journal of its queue, when it is received from there
+    is_awaited: bool = False  # its source keeps it until it has heard that somebody received it
+    wishes: int = 0  # which acknowledgments it asked for
+    lifetime_s: int | None = None  # to reach its queue, or to be received
     rejected_in: int | None = None  # in this life of the target's disk somebody rejected it
     confirmed: bool = False
     refused: bool = False  # the queue manager said that it was not sent
@@ -154,6 +160,9 @@ class Oracle:
         self._repeated: set[tuple[int, int]] = set()  # (number, life of the disk) received
         self.transactions: list[Transaction] = []  # whose outcome nobody knows
         self.copies: dict[int, Copies] = {}  # by the mark that they bear
+        self.acknowledgments = Acknowledgments(fail)
+        self._aborts: Counter[tuple[int, int]] = Counter()  # (number, life of the disk) -> told of
+        self._asking: list[Sent] = []  # of which somebody wants to hear
 
     def next_number(self) -> int:
         self._last_number += 1
@@ -170,6 +179,8 @@ class Oracle:
 
     def attempted(self, message: Sent) -> None:
         self.messages[message.number] = message
+        if message.wishes:
+            self._asking.append(message)
         self.requests[message.request].append(message)
 
     def attempted_copies(self, messages: Sequence[Sent]) -> None:
@@ -180,15 +191,17 @@ class Oracle:
             message.rank = mark
             self.attempted(message)
 
-    def confirmed(self, message: Sent) -> None:
+    def confirmed(self, message: Sent, sent_id: str) -> None:
         message.confirmed = True
+        if message.wishes:
+            self.acknowledgments.known(message.number, sent_id)
 
     def confirmed_copies(self, messages: Sequence[Sent], ids: Sequence[str]) -> None:
         """`ids`: what its sender was told of each, in the order of the queues."""
         if problem := self.copies[messages[0].number].told(ids):
             self._fail(f"of the copies {messages[0].number} to {messages[-1].number} {problem}")
-        for message in messages:
-            message.confirmed = True
+        for message, sent_id in zip(messages, ids, strict=False):
+            self.confirmed(message, sent_id)
 
     def number_of(self, host: str, queue: str, message: Received) -> int | None:
         """Which message somebody has received there."""
@@ -264,6 +277,30 @@ class Oracle:
         self._repeated.add((number, disk_life))
         message.received.append(life)
 
+    def acknowledged(self, host: str, message: Acknowledgment) -> None:
+        """Somebody there has an acknowledgment in its hands."""
+        number, _ = self.acknowledgments.came(message)
+        if number is not None:
+            self._check_acknowledged(self.messages[number])
+            if self.messages[number].source != host:
+                self._fail(f"message {number} was acknowledged to {host}")
+
+    def _check_acknowledged(self, message: Sent) -> None:
+        self.acknowledgments.check(message, is_exact=not self.disk_lives.total())
+        if acknowledgments.RECEIVED in self.acknowledgments.of(
+            message.number
+        ) and not self._is_or_may_be_received(message):
+            self._fail(f"message {message.number} is acknowledged as received, and nobody has it")
+
+    def _is_or_may_be_received(self, message: Sent) -> bool:
+        where = message.target, message.queue
+        return bool(
+            message.received
+            or message.removals_in_doubt
+            or self._unseen[where]
+            or self.in_hands[where]
+        )
+
     # Transactions: what they take from their queue, and what they send, happens together.
 
     def committing(self, taken: list[int], sent: list[Sent]) -> Transaction:
@@ -276,7 +313,7 @@ class Oracle:
         self.transactions.remove(transaction)
         self.not_removed(transaction.taken)
         for message in transaction.sent:
-            self.confirmed(message)
+            message.confirmed = True
 
     def aborted(self, transaction: Transaction) -> None:
         """The application was told that nothing was done."""
@@ -285,6 +322,17 @@ class Oracle:
         for message in transaction.sent:
             self.refused(message)
 
+    def abort_counts(self, taken: list[int]) -> None:
+        """An application was told that the transaction in which it had them is aborted."""
+        for number in taken:
+            self._aborts[number, self.disk_lives[self.messages[number].target]] += 1
+
+    def seen_aborted(self, number: int, times: int) -> None:
+        """A message says that it was received in vain so often."""
+        known = self._aborts[number, self.disk_lives[self.messages[number].target]]
+        if times < known:
+            self._fail(f"message {number} was given back {known} times, and says {times}")
+
     def reader_died(self, host: str, queue: str) -> None:
         """If messages were handed to it just now, nobody knows which."""
         self._unseen[host, queue] += self.in_hands.pop((host, queue), 0)
@@ -292,6 +340,7 @@ class Oracle:
     def lost_disk(self, host: str, found: Found) -> None:
         """What it held is gone; what others still hold for it must come, perhaps again."""
         self.disk_lives[host] += 1
+        self.acknowledgments.lost_disk()
         for number, places in found.places.items():
             message = self.messages[number]
             if any(self._counts(message, place) for place in places):
@@ -332,9 +381,35 @@ class Oracle:
                 numbers = ", ".join(str(message.number) for message in messages[:5])
                 self._fail(f"{len(messages)} messages for {queue}@{host} are lost: {numbers}")
         self._check_requests(places)
+        for message in self._asking:
+            self._check_acknowledged(message)
         if at_the_end:
+            if not self.disk_lives.total():
+                self._check_all_acknowledged(places)
             for transaction in self.transactions:
                 self._check_transaction(transaction, places)
+
+    def _check_all_acknowledged(self, places: dict[int, list[Place]]) -> None:
+        """Whatever was promised has ended, and whoever asked to hear of it did."""
+        for message in self._asking:
+            if (
+                not message.confirmed
+                or message.delivery == "express"
+                or message.may_be_lost
+                or any(place.kind == "queue" for place in places[message.number])
+            ):
+                continue
+            was_received = bool(message.received)
+            if (
+                not was_received
+                and message.lifetime_s is not None
+                and message.lives != self.lives(message.source, message.target)
+            ):
+                # Whoever holds it when its time is over says so in the commit after that of its
+                # end, and nobody does when its process ends between them.
+                continue
+            if was_received or not self._is_or_may_be_received(message):
+                self.acknowledgments.check_end(message, was_received=was_received)
 
     def _check_transaction(self, transaction: Transaction, places: dict[int, list[Place]]) -> None:
         """Nobody heard how it ended; but it was all done, or nothing of it."""
@@ -406,6 +481,14 @@ class Oracle:
         if message.rejected_in == disk_life and kinds["queue"] and message.delivery != "express":
             self._fail(f"message {number} was rejected, and is in its queue again")
         self._check_kept(message, kinds, disk_life)
+        if (
+            message.is_awaited
+            and kinds["queue"]
+            and message.source != message.target
+            and not (self.disk_lives[message.source] or self.disk_lives[message.target])
+            and all(place.host != message.source for place in places)
+        ):
+            self._fail(f"message {number} was not received, and its source has let it go: {places}")
         if message.refused and places:
             self._fail(f"message {number} is in {places}, and its sender was told it is not sent")
         if message.fate is Fate.RECEIVED and kinds["dead"]:
@@ -459,10 +542,9 @@ class Oracle:
         return (
             message.wants_journal
             and message.confirmed
-            and message.source != message.target
             and message.fate is Fate.RECEIVED
             and (
-                message.delivery == "recoverable"
+                (message.delivery == "recoverable" and message.source != message.target)
                 or (message.delivery == "transactional" and bool(message.received))
             )
             and not (message.may_be_lost or self.disk_lives.total())
@@ -535,7 +617,9 @@ def examine(
         reader = _Reading(database, host, copies, hosts)
         found = reader.read()
         if with_log and found.queues:
-            return found._replace(contradictions=disagreements(database))
+            reader.check_dead_letters()
+            problems = [*disagreements(database), *reader.problems]
+            return found._replace(contradictions=problems)
         return found
     finally:
         disk.put_away()
@@ -558,6 +642,7 @@ class _Reading:
         self._hosts = hosts
         self._places: dict[int, list[Place]] = defaultdict(list)
         self._copies: list[CopyFound] = []
+        self.problems: list[str] = []
 
     def read(self) -> Found:
         database, host = self._database, self._host
@@ -591,13 +676,27 @@ class _Reading:
 
     def _see(self, packet: bytes, kind: str, queue: str) -> None:
         number = marked(packet)
-        if number is None:
-            return
+        if number is None or _ACKNOWLEDGMENTS in queue:
+            return  # a negative one brings the body back
         place = Place(self._host, kind, queue)
         if number in self._marks_of_copies:
             self._copies.append(CopyFound.of(number, packet, place, self._hosts))
         else:
             self._places[number].append(place)
+
+    def check_dead_letters(self) -> None:
+        """Each says why it died: to people, and by its class."""
+        dead = {
+            id_: name
+            for id_, name in self._database.execute("SELECT id, key FROM queue")
+            if _kind(name) == "dead"
+        }
+        reasons = dict(self._database.execute("SELECT key, reason FROM message"))
+        for key, packet in packets(self._database, "message"):
+            if key >> _LOOKUP_BITS not in dead:
+                continue
+            if not reasons[key] or _class_of(packet) == 0:
+                self.problems.append(f"dead letter {marked(packet)} does not say why it died")
 
     def _check_parts(self) -> None:
         """What copies share is there as long as any of them, whole, and no longer."""
@@ -611,6 +710,16 @@ class _Reading:
         ):
             if zlib.crc32(packet) != checksum:
                 raise sqlite3.DatabaseError(f"body {part_id} of {self._host} is not what it was")
+
+
+def _class_of(packet: bytes) -> int | None:
+    """None of one that cannot be understood: it never was to go anywhere, and has no number."""
+    try:
+        message = wire.parse(packet)
+    except wire.Violation:
+        return None
+    assert isinstance(message, wire.Message)
+    return message.message_class
 
 
 def _kind(queue: str) -> str:

@@ -92,6 +92,10 @@ def test_the_worlds_are_as_unkind_as_they_claim():
         "transaction aborted by its application",
         "sent to several queues",
         "messages passed on",
+        "heard: ack_reach_queue",
+        "heard: ack_receive",
+        "heard: nack_reach_queue_timeout",
+        "heard: nack_not_transactional_message",
         "log: resending",
         "log: messages_ended",
     ):
