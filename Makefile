@@ -78,6 +78,9 @@ mutants: tools ## faults put into the code on purpose: the simulation has to not
 soak: tools ## hostile networks, crashes, power losses and new seeds, for HOURS=1
 	@$(PY) -m tests.soak --hours $(HOURS) $(ARGS)
 
+routed: tools ## five daemons, one the only way between the others, cut off and killed: MESSAGES=100000
+	@$(PY) -m tests.netns.relayed --messages $(MESSAGES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 soak-pipeline: tools ## drivers, workers and queue managers of two streams killed, KILLS=200 times
 	@$(PY) -m tests.pipeline.kills --kills $(KILLS) $(ARGS)
 

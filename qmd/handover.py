@@ -288,6 +288,8 @@ class Handover:
                 told.positions.append(position[1])
             if new.correlation_id:
                 bear_correlation(told, new.correlation_id)
+        if new.report_queue and isinstance(route, LocalQueue):
+            manager.tracing.arrived(parse_user_message(whole(packet)), whole(packet), batch)
         if new.acknowledge & POSITIVE_ARRIVAL and isinstance(route, LocalQueue):
             # It has arrived: [MS-MQDMPR] 3.1.1.12.
             manager.acknowledging.to_application(

@@ -257,6 +257,7 @@ class Sending:
                 and delivery != EXPRESS
                 and not new.dead_letter_queue
                 and not new.acknowledge  # somebody may have to be told of each
+                and not new.report_queue
                 and index not in misfits
             ):
                 here.setdefault(delivery, []).append(index)

@@ -1,8 +1,39 @@
-"""The time in a report's label."""
+"""Reports of traced messages that stay on their computer, and the time in a report's label."""
 
 import pytest
 
+from protocol import parse_user_message
+from protocol.identifiers import parse_message_id
+from qmd.frames import EXPRESS, RECOVERABLE, NewMessage
 from qmd.tracing import time_date
+from tests.unit.qmd.managers import Hosts, hosted, until
+
+
+@pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE])
+@pytest.mark.parametrize("destination", ["one", "one,two,one"])
+def test_a_message_to_a_queue_of_this_computer_is_reported_as_one_that_arrives(
+    tmp_path, delivery, destination
+):
+    @hosted
+    async def run(hosts: Hosts) -> None:
+        a = await hosts.start("a")
+        for queue in ("one", "two", "reports"):
+            await a.create(queue)
+        done = a.loop.create_future()
+        traced = NewMessage(destination, b"x", delivery=delivery, report_queue="reports")
+
+        a.sending.send([traced], b"", done.set_result)
+
+        (sent,) = await done
+        copies = [sent] if isinstance(sent, str) else sent
+        await until(lambda: a.queue("reports").messages == len(copies))
+        told = [parse_user_message(each.packet) for each in await a.peek("reports")]
+        assert [each.properties.correlation_id for each in told] == [
+            source + number.to_bytes(4, "little")
+            for source, number in map(parse_message_id, copies)
+        ]
+
+    run(tmp_path)
 
 
 @pytest.mark.parametrize(
