@@ -99,6 +99,8 @@ class Rescue:
             ]
             if refused := _insert(db, table, rows):
                 self.losses.append(f"{refused} rows of table {table} contradict others")
+        for table, keyed in survey.keyed.items():
+            _insert(db, table, keyed)
         for part in survey.parts.items():
             shared_parts.insert(db, [part])
         for name, value in survey.counters.items():

@@ -37,13 +37,19 @@ _COLUMNS: dict[str, tuple[type | tuple[type, ...], ...]] = {
     "message_id_history": (bytes, int, int),
     "outcome": (bytes, bytes, int),
     "own_dead_letter": (int, str, int),
-    "branch": (bytes, str, int),
     "reader": (str, int, int),
     "reader_queue": (int, int, bytes, int, int, int, int, int, int, int),
     "reservation": (int,),
     "stage": (str, int, int, str, int, int, int, bytes),
     "publication": (str, int, int, int),
     "unaddressed": (bytes, int, bytes, int),
+}
+#: All columns of the tables that have no rowid.
+_KEYED: dict[str, tuple[type | tuple[type, ...], ...]] = {
+    "branch": (bytes, str, int),
+    "way_back": (bytes, bytes, str, int),
+    "peer_instance": (bytes, int, bytes, str, int),
+    "directory_change": (bytes, str, int, int),
 }
 #: Behind the columns that a whole row has: how many there may be today, and which of them is the id
 #: of the part that the packet goes on with.
@@ -89,6 +95,8 @@ class Survey:
         self.rows: dict[str, dict[int, tuple[Value, ...]]] = {
             table: {} for table in _COLUMNS if table not in MESSAGE_TABLES
         }
+        #: Those without a rowid: whole rows.
+        self.keyed: dict[str, list[tuple[Value, ...]]] = {table: [] for table in _KEYED}
         self.parts = _Parts()
         self.counters: dict[str, int] = {}
         for found in salvage(self._file):
@@ -98,6 +106,8 @@ class Survey:
                 self._add_counter(found)
             elif found.table == "shared_part":
                 self._add_part(found)
+            elif found.table in self.keyed:
+                self._add_keyed(found)
             elif found.table in self.rows:
                 self._add(found)
 
@@ -110,6 +120,13 @@ class Survey:
             self.rows[row.table][row.rowid] = row.values[1:]
         else:
             self.findings.append(f"row {row.rowid} of table {row.table} is damaged")
+
+    def _add_keyed(self, row: FoundRow) -> None:
+        kinds = _KEYED[row.table]
+        if len(row.values) == len(kinds) and all(map(isinstance, row.values, kinds)):
+            self.keyed[row.table].append(row.values)
+        else:
+            self.findings.append(f"a row of table {row.table} is damaged")
 
     def _add_part(self, row: FoundRow) -> None:
         match row.values:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from storage import CannotStart, FolderInUse, check
+from storage import CannotStart, FolderInUse, StorageOptions, check, schema
+from storage.connection import set_up_writer
 from storage.errors import RescueFailed
 from storage.keys import message_key
 from storage.rescue import Rescue
@@ -180,6 +181,34 @@ def test_no_damage_whatever_keeps_it_from_saving_the_rest(
 
     assert found.saved + found.set_aside == len(messages)
     assert check.check(found.fresh).findings == []
+
+
+KEYED = {
+    "branch": (bytes(16), "shop", 5),
+    "way_back": (bytes(16), bytes(range(16)), "10.0.0.5", 5),
+    "peer_instance": (bytes(16), 3, b"nonce", "10.0.0.5", 5),
+    "directory_change": (bytes(16), "hosta\\orders", 1, 5),
+}
+
+
+@pytest.mark.parametrize("table", KEYED)
+def test_what_waits_for_others_than_queue_managers_is_saved_too(tmp_path: Path, table: str) -> None:
+    """A decision that a database waits for, a change that the directory has yet to hear of."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    with closing(sqlite3.connect(folder / "queues.db")) as db:
+        set_up_writer(db, StorageOptions())
+        schema.prepare(db, schema.read_migrations(), now_s=NOW_S, new_id=NEW_ID)
+        db.execute(
+            f"INSERT INTO {table} VALUES ({', '.join('?' * len(KEYED[table]))})", KEYED[table]
+        )
+        db.commit()
+
+    assert check.check(folder).findings == []
+    found, _ = saved(folder)
+
+    assert not any(table in each for each in found.losses)
+    assert row(found.fresh, f"SELECT * FROM {table}") == KEYED[table]
 
 
 def test_many_findings_are_cut_short_and_counted(folder: Path) -> None:
