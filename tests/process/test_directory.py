@@ -142,6 +142,38 @@ def test_lists_that_name_one_queue_in_two_ways_promise_no_order_between_them(sta
     assert b.bodies(".\\q1") == [b"M1 0", *second, *first], "two names: two streams, each in order"
 
 
+def test_acknowledgments_that_wait_for_the_directory_survive_kills(hosts, start, file, tmp_path):
+    a = start("hosta")
+    (acks,) = a.json("queue", "create", "acks", "--public")
+    late = tmp_path / "late.toml"
+    b = hosts.daemon(
+        queue_manager={"name": "hostb"},
+        directory={"kind": "file", "file": str(late), "reload": "20ms"},
+    )
+    b.create("orders")
+    orders = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
+    asked = (
+        "--recoverable",
+        "--admin-queue",
+        acks["public_name"],
+        "--acknowledge",
+        "positive-arrival",
+    )
+
+    sent = []
+    for number in range(3):
+        sent.append(a.send(orders, b"%d" % number, *asked))
+        b.wait_for("orders", number + 1)
+        b.restart()
+    put(late, file.read_text())
+    acknowledged = a.wait_for(".\\acks", 3)
+    b.restart()
+    until(lambda: not any(each["messages"] for each in b.json("outgoing", "list")))
+
+    assert [each["correlation_id"] for each in acknowledged] == sent
+    assert a.peek(".\\acks") == acknowledged
+
+
 def test_a_broken_file_replaces_nothing_and_is_told_of_loudly(start, file):
     a = start("hosta")
     a.cli("queue", "create", "orders", "--public")
