@@ -87,6 +87,8 @@ class Staging:
                 raise Refusal(
                     refusal.code, f"row {at}: {refusal.text}", refusal.remedy
                 ) from refusal
+        place = _Place(query, epoch, part, attempt)
+        self._check_count(place, first_row + len(rows))
         data = _encoder.encode(rows)
         limit = manager.settings.pipeline.staged_bytes_max
         if self.bytes + len(data) > limit:
@@ -99,7 +101,6 @@ class Staging:
         full = manager.is_full(len(data), messages=0)
         if full is not None:
             raise full
-        place = _Place(query, epoch, part, attempt)
         if rows:
             at_s = int(manager.environment.time())
             # As with messages, the books are right before the disk has it.
@@ -132,12 +133,34 @@ class Staging:
             "bytes": sum(piece.bytes for piece in pieces),
         }
 
+    def _check_count(self, place: _Place, rows: int) -> None:
+        """Raises Refusal as soon as a batch has more rows than can be published: now, and not
+        when all of its work is done.  Of attempts of one partition only one is published."""
+        largest = {place.part: rows}
+        for other, pieces in self._pieces.items():
+            if (other.query, other.epoch) == (place.query, place.epoch):
+                count = sum(piece.row_count for piece in pieces.values())
+                largest[other.part] = max(largest.get(other.part, 0), count)
+        self._check_limit(sum(largest.values()))
+
+    def _check_limit(self, rows: int) -> None:
+        limit = self._manager.settings.pipeline.published_rows_max
+        if rows > limit:
+            raise Refusal(
+                "publication_too_large",
+                f"{rows} messages or more are to be published at once; {limit} are allowed",
+                "Write smaller batches (of a stream: maxMessagesPerTrigger; of a table: parts of"
+                " it, each a job), or set published_rows_max in the section [pipeline] of the"
+                " configuration higher: all of them are in memory and in one commit.",
+            )
+
     def _check(self, row: NewMessage) -> None:
         """Raises Refusal for what can never be published."""
         if row.delivery == EXPRESS:
             raise Refusal(
                 "express_not_staged",
-                "an express message lives in memory, and cannot be published exactly once",
+                "an express message cannot be published exactly once: it lives in memory, so a"
+                " crash would lose it, or send it again when somebody has received it already",
                 "Make it recoverable or transactional.",
             )
         check(row)
@@ -178,14 +201,7 @@ class Staging:
             )
         pieces = self._chosen(query, epoch, attempts)
         row_count = sum(piece.row_count for piece in pieces)
-        limit = manager.settings.pipeline.published_rows_max
-        if row_count > limit:
-            raise Refusal(
-                "publication_too_large",
-                f"{row_count} messages are to be published at once; {limit} are allowed",
-                "Write smaller batches, or set published_rows_max in the section [pipeline] of the"
-                " configuration higher: all of them are in memory and in one commit.",
-            )
+        self._check_limit(row_count)  # it may have been set lower since
         try:
             prepared = Prepared(manager)
             for piece in pieces:

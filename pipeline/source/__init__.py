@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource
 
 from pipeline.source import schema
-from pipeline.source.errors import SourceError
+from pipeline.source.errors import SourceError, plainly
 from pipeline.source.options import Options
 
 
@@ -27,6 +27,7 @@ class DefaultSource(DataSource):
     def name(cls) -> str:
         return "qmd"
 
+    @plainly
     def schema(self) -> str:
         options = self._options("schema")
         kind = options.kind
@@ -36,6 +37,7 @@ class DefaultSource(DataSource):
             kind = kind_of(options)
         return schema.ddl(kind, options.columns(kind))
 
+    @plainly
     def reader(self, schema: Any) -> Any:
         options = self._options("read")
         if options.path:
@@ -46,11 +48,13 @@ class DefaultSource(DataSource):
 
         return PushingReader(options) if options.pushdown else LiveReader(options)
 
+    @plainly
     def streamReader(self, schema: Any) -> Any:
         from pipeline.source.stream import StreamReader
 
         return StreamReader(self._options("readStream"))
 
+    @plainly
     def writer(self, schema: Any, overwrite: bool) -> Any:
         from pipeline.source.sink import BatchWriter
 
@@ -61,6 +65,7 @@ class DefaultSource(DataSource):
             )
         return BatchWriter(self._options("write"), _fields(schema))
 
+    @plainly
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
         from pipeline.source.sink import StreamWriter
 

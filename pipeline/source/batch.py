@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pipeline.source.connecting import Connected
 from pipeline.source.decoding import Place, Rows, batch_of
+from pipeline.source.errors import plainly
 from pipeline.source.events import event_batch
 from pipeline.source.filters import Pushed, pushed
 from pipeline.source.options import Endpoint, Options
@@ -56,6 +57,7 @@ class LiveReader(DataSourceReader):
         self.columns = options.columns(self.kind)
         self.pushed = Pushed()
 
+    @plainly
     def partitions(self) -> list[InputPartition]:
         if self.pushed.nothing:
             return []
@@ -100,6 +102,7 @@ class LiveReader(DataSourceReader):
             ]
         return found
 
+    @plainly
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition, Log):
             return self._read_log(partition)

@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 CLIENTS_TOKEN = "QMD_TOKEN"
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 1.0
-# Waiting does not help here.
-HOPELESS = {"control_socket_forbidden", "versions_differ", "other_queue_manager"}
+# What may be over in a moment.  Waiting does not help with a wrong token, version or certificate.
+PASSING = {"no_control_socket", "daemon_not_answering", "remote_unreachable", "connection_lost"}
 
 
 class Connected:
@@ -52,7 +52,7 @@ class Connected:
                 try:
                     return self._loop.run(qm.__aenter__())
                 except NotConnected as failure:
-                    if failure.code in HOPELESS or time.monotonic() >= deadline:
+                    if failure.code not in PASSING or time.monotonic() >= deadline:
                         raise
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_MAX_S)

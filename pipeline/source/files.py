@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pipeline.source.decoding import Place, Rows, batch_of
-from pipeline.source.errors import SourceError, option_error
+from pipeline.source.errors import SourceError, option_error, plainly
 from pipeline.source.events import event_batch, event_rows
 from pipeline.source.options import Options
 from qmd.client.archive import BrokenLine, read_line
@@ -41,6 +41,7 @@ class FileReader(DataSourceReader):
         self.kind = kind_of(options)
         self.columns = options.columns(self.kind)
 
+    @plainly
     def partitions(self) -> list[InputPartition]:
         found: list[InputPartition] = []
         for path in files_of(self.options.path):
@@ -56,6 +57,7 @@ class FileReader(DataSourceReader):
                 found.append(File(path))
         return found
 
+    @plainly
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, File):  # Spark's own, where there is none
             return iter(())

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
 
 from pipeline.source import schema
 from pipeline.source.connecting import Connected
-from pipeline.source.errors import SourceError
+from pipeline.source.errors import SourceError, option_error, plainly
 from pipeline.source.options import Options
 from protocol.errors import InvalidName
 from qmd.client import new_message
@@ -118,6 +118,13 @@ class _Writer:
         self.endpoint = options.endpoint()
         self.destination = options.destination
         self.delivery = options.delivery
+        if self.delivery == "express":
+            raise option_error(
+                "delivery",
+                "is express, and such messages cannot be written exactly once: they live in memory,"
+                " so a crash would lose those of a batch that counts as written, or send again"
+                " those that somebody has received already; use recoverable, or leave it out",
+            )
         self.columns = check_columns(fields, has_destination=bool(self.destination))
 
     def stage(self, batches: Iterator[Any], query: str, epoch: int) -> Staged:
@@ -182,10 +189,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Options, fields: Sequence[tuple[str, str]]) -> None:
         self._writer = _Writer(options, fields)
 
+    @plainly
     def write(self, iterator: Iterator[Any]) -> Staged:
         query, epoch = batch_of_task()
         return self._writer.stage(iterator, query, epoch)
 
+    @plainly
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         tasks = [one for one in messages if isinstance(one, Staged)]
         if len(tasks) != len(messages):
@@ -199,6 +208,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         for query in queries:
             self._writer.publish(query, batchId, tasks)
 
+    @plainly
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._writer.discard(messages)
 
@@ -210,15 +220,18 @@ class BatchWriter(DataSourceArrowWriter):
         self._writer = _Writer(options, fields)
         self._query = f"job/{options.job_id or uuid.uuid4().hex}"
 
+    @plainly
     def write(self, iterator: Iterator[Any]) -> Staged:
         return self._writer.stage(iterator, self._query, 0)
 
+    @plainly
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         tasks = [one for one in messages if isinstance(one, Staged)]
         if len(tasks) != len(messages):
             raise SourceError("qmd: Spark commits a job without having all of its tasks")
         self._writer.publish(self._query, 0, tasks)
 
+    @plainly
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self._writer.discard(messages)
 

@@ -32,7 +32,7 @@ from pyspark.sql.streaming.datasource import (
 from pipeline.source.batch import Stretch, expand, read_stretch
 from pipeline.source.connecting import Connected
 from pipeline.source.decoding import Place
-from pipeline.source.errors import SourceError
+from pipeline.source.errors import SourceError, plainly
 from pipeline.source.offsets import Offset, ends_of, offset_of
 from pipeline.source.options import Options
 from qmd.client.pipeline import ReadQueue, Run
@@ -65,6 +65,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- on the driver --
 
+    @plainly
     def initialOffset(self) -> Offset:
         """What the reader has consumed: where a query without a checkpoint begins."""
         return self._offset({queue: one.queue.position for queue, one in self._queues().items()})
@@ -72,6 +73,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> Any:
         return ReadMaxRows(self.messages_max)
 
+    @plainly
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now, and no more, will be read.
 
@@ -81,6 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             there = one.at.run(one.at.qm.pipeline.split_range(one.queue.queue, 1)).messages
             one.target = max(one.queue.position, one.queue.reserved * one.queue.shared) + there
 
+    @plainly
     def latestOffset(self, start: Offset, limit: Any) -> Offset:
         """Reserve what comes behind `start`, as much as the limit allows."""
         queues = self._queues()
@@ -130,6 +133,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return EVERYTHING, EVERYTHING
         return self.messages_max, size
 
+    @plainly
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """In the order of the queues, and of their messages."""
         queues = self._queues()
@@ -152,6 +156,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ]
         return found
 
+    @plainly
     def commit(self, end: Offset) -> None:
         """All of it is in the sink."""
         queues = self._queues()
@@ -192,6 +197,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- on executors --
 
+    @plainly
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Stretch)
         found = 0

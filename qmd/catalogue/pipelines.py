@@ -93,7 +93,8 @@ ENTRIES = (
         1811,
         "express_not_staged",
         "An express message cannot be staged.",
-        "It lives in memory, and nobody could say after a crash whether it was published.",
+        "It lives in memory: a crash would lose it, or send it again when somebody has received it"
+        " already.",
         "Make it recoverable or transactional.",
         "wrong_delivery",
     ),
@@ -135,8 +136,10 @@ ENTRIES = (
         1816,
         "publication_too_large",
         "More messages are to be published at once than are allowed.",
-        "All messages of a batch are in memory and in one commit.",
-        "Write smaller batches, or allow more (published_rows_max in the section [pipeline]).",
+        "All messages of a batch are in memory and in one commit; it is refused as soon as too many"
+        " are staged.",
+        "Write smaller batches (of a stream: maxMessagesPerTrigger), or allow more"
+        " (published_rows_max in the section [pipeline]).",
         "too_large",
     ),
     Entry(

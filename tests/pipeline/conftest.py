@@ -43,6 +43,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     except NoJava as none:
         pytest.skip(str(none))
     folder = tmp_path_factory.mktemp("spark")
+    (folder / "events").mkdir()
     with quiet_python():
         session = spark_session(
             "tests",
@@ -51,6 +52,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
                 **SETTINGS,
                 "spark.local.dir": str(folder / "local"),
                 "spark.sql.warehouse.dir": str(folder / "warehouse"),
+                # What a history server would show of each query, in plain text.
+                "spark.eventLog.enabled": "true",
+                "spark.eventLog.dir": str(folder / "events"),
+                "spark.eventLog.compress": "false",
             },
         )
     yield session

@@ -297,7 +297,6 @@ class Kills:
 
         Raises AssertionError, with all that is wrong.
         """
-        ends = time.monotonic() + for_s
         with contextlib.ExitStack() as stack:
             stack.callback(self._end)
             if self.cluster is not None:
@@ -310,6 +309,7 @@ class Kills:
             stack.callback(producer.stopping.set)
             self.start_driver()
             self.wait_for_batches(2)
+            ends = time.monotonic() + for_s
             for number in range(kills):
                 if time.monotonic() > ends:
                     break

@@ -228,7 +228,22 @@ async def test_old_stages_go_by_age_but_no_batch_is_torn(hosts: Hosts) -> None:
 async def test_a_batch_of_too_many_rows_is_refused_with_a_word(hosts: Hosts) -> None:
     a = await hosts.start(pipeline={"published_rows_max": 3})
     await a.create("orders")
+    await stage(a, 0, 0, "a", b"0", b"1")
+    await stage(a, 0, 0, "b", b"0", b"1")  # a task that was tried twice: one of both counts
+    attempts = await stage(a, 0, 0, "c", b"0"), await stage(a, 0, 1, "a", b"2")
+    # Before the work of the batch is done, and not behind it.
+    assert await refused(stage(a, 0, 2, "a", b"3")) == "publication_too_large"
+    assert await refused(stage(a, 0, 1, "b", b"2", b"3")) == "publication_too_large"
+    assert await publish(a, 0, *attempts) == (True, 2)
+    await stage(a, 1, 0, "a", b"0", b"1", b"2")  # another batch
+
+
+@hosted
+async def test_a_batch_that_was_staged_under_a_higher_limit_is_not_published(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
     attempt = await stage(a, 0, 0, "a", *[b"x"] * 4)
+    a = await hosts.restart(a, pipeline={"published_rows_max": 3})
     assert await refused(publish(a, 0, attempt)) == "publication_too_large"
 
 
