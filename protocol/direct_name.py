@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from ipaddress import AddressValueError, IPv6Address
 from string import ascii_letters, digits
 
@@ -27,6 +28,7 @@ from protocol.path_name import (
 )
 
 PORT = 1801  # [MS-MQQB] 2.1.1
+WIRE_NAMES_MAX = 32  # that are remembered: who refuses a message asks for its name three times
 
 
 class Transport(StrEnum):
@@ -115,6 +117,7 @@ def queue_key(name: object) -> str | None:
     return name.local_path.key if isinstance(name, DirectName) else None
 
 
+@lru_cache(maxsize=WIRE_NAMES_MAX)
 def parse_wire_name(raw: bytes) -> DirectName:
     """Parses the direct name of a packet: UTF-16LE with its null, without `DIRECT=`.
 
