@@ -60,6 +60,11 @@ def attacks_on(daemon: Daemon) -> dict[str, tuple[Act, tuple[object, ...]]]:
             f"a flood of {kind}": (attacks.flood, (port, kind, 1_000_000))
             for kind in ("unknown queue", "order acks", "refused", "gaps", "duplicates")
         },
+        **{
+            f"{many} floods of {kind}": (attacks.flood_over_many, (port, many, kind, 1_000_000))
+            for kind in ("unknown queue", "refused")
+            for many in (200, 900)
+        },
         "garbage on the control socket": (attacks.send_garbage, (path, 300)),
         "requests whose answers nobody reads": (attacks.ask_and_never_read, (path, 20_000)),
     }

@@ -58,7 +58,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._waits_for_turn = False
         self._later: list[bytes] = []  # packets for the next turn, before which nothing is read
         self._broken: BrokenStream | None = None  # what is behind them
-        self._turn = -1.0  # in which the last ones were taken
+        self._turn = -1  # in which the last ones were taken
         self._taken = 0  # so many
         self._packets_max = TURN_PACKETS_MAX  # that the time of a turn is enough for
         self._transport: asyncio.Transport | None = None
@@ -145,8 +145,8 @@ class PeerConnection(asyncio.BufferedProtocol):
             return
         reason = f"the connection was lost: {exc}" if exc else "the peer closed the connection"
         now = self._loop.time()
-        if self._later:
-            self._take(len(self._later), now)  # they came before the end
+        # What waited for its turn is gone with it, unacknowledged, as what was not read yet.  An
+        # end that was said, and is no reset, is not heard before all of that was taken.
         self._handle(self.session.close(reason, now, whole=False), now)
 
     # What the queue manager calls.
@@ -193,7 +193,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._waits_for_turn = False
         if self._later and not (self._closed or self._waits_for_disk):
             self._take(min(self._packets_max, packets_max), now)
-            self._taken = TURN_PACKETS_MAX  # this was it
+            self._turn, self._taken = self._manager.turns.serial, TURN_PACKETS_MAX  # this was it
         self._go_on(now)
 
     def close(self, reason: str) -> None:
@@ -225,11 +225,11 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self._closed or self.session is None:
             return
         if self._later and not (self._waits_for_turn or self._waits_for_disk):
-            if now != self._turn:
-                self._turn, self._taken = now, 0
             turns = self._manager.turns
+            if turns.serial != self._turn:
+                self._turn, self._taken = turns.serial, 0
             left = self._packets_max - self._taken
-            if left > 0 and turns.has_time(now):
+            if left > 0 and turns.has_time():
                 self._take(left, now)
                 left = 0
             if self._later and not (self._closed or self._waits_for_disk):

@@ -101,7 +101,7 @@ class ControlConnection(asyncio.Protocol):
         self._asking = False  # the directory, about the next request: those behind it wait
         self._under_way = 0  # begun, and not answered
         self._waits_for_turn = False
-        self._turn = -1.0  # in which the last ones were begun
+        self._turn = -1  # in which the last ones were begun
         self._taken = 0  # so many
         self._output: list[bytes] = []
         self._output_bytes = 0
@@ -163,20 +163,20 @@ class ControlConnection(asyncio.Protocol):
         """Begin with what was asked for, as long as the answers find their way out and others do
         not wait for their turn."""
         if self._may_begin() and not self._waits_for_turn:
-            turns, now = self.manager.local_turns, self._loop.time()
-            if now != self._turn:
-                self._turn, self._taken = now, 0
-            if self._taken < TURN_REQUESTS_MAX and turns.has_time(now):
+            turns = self.manager.local_turns
+            if turns.serial != self._turn:
+                self._turn, self._taken = turns.serial, 0
+            if self._taken < TURN_REQUESTS_MAX and turns.has_time():
                 self._begin()
             if self._may_begin():
                 self._waits_for_turn = True
                 turns.wait(self, heavy=self._taken >= TURN_REQUESTS_MAX)
         self._regulate()
 
-    def take_turn(self, now: float, _: int) -> None:
+    def take_turn(self, _: float, __: int) -> None:
         self._waits_for_turn = False
         if self._may_begin():
-            self._turn, self._taken = now, 0
+            self._turn, self._taken = self.manager.local_turns.serial, 0
             self._begin()
         self._work()
 

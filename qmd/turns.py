@@ -42,17 +42,16 @@ class Turns:
         self._beside_the_disk = beside_the_disk
         self._light: deque[Member] = deque()
         self._heavy: deque[Member] = deque()
-        self._now = -1.0  # the turn of the loop
+        #: Of the turn of the loop.  Its clock would not do: whoever sets a timer moves that on.
+        self.serial = 0
         self._spent_s = 0.0  # in it
         self._due = False
         self._asked = False  # the disk, when its commit has returned
         self._waits = 0  # commits since those who have more had their last turn
 
-    def has_time(self, now: float) -> bool:
-        """Whether somebody who asks for little may have it at once.  `now`: loop time, which
-        stands still for a turn of the loop."""
-        if now != self._now:
-            self._now, self._spent_s = now, 0.0
+    def has_time(self) -> bool:
+        """Whether somebody who asks for little may have it at once."""
+        self._run_soon()  # when the next turn begins
         return self._spent_s < LIGHT_S
 
     def spend(self, seconds: float) -> None:
@@ -91,12 +90,16 @@ class Turns:
 
     def _run(self) -> None:
         self._due = False
+        self.serial += 1
+        self._spent_s = 0.0
+        if not (self._light or self._heavy):
+            return
         now = self._manager.loop.time()
         light = self._light
         packets_max = max(SHARED_PACKETS // (len(light) or 1), 1)
         for _ in range(len(light)):
             light.popleft().take_turn(now, packets_max)
-            if not self.has_time(now):
+            if self._spent_s >= LIGHT_S:
                 break
         heavy = self._heavy
         if heavy and not self._asked and self._may_have_more():

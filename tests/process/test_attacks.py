@@ -8,11 +8,13 @@ that they do not slow down the ones who measure.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import random
 import resource
 import select
+import selectors
 import socket
 import struct
 import time
@@ -192,6 +194,32 @@ def flood(port: int, kind: str, count: int) -> None:
         peer.wait_acknowledged(timeout_s=ATTACK_S_MAX)
 
 
+def flood_over_many(port: int, connections: int, kind: str, count: int) -> None:
+    """The same over as many sessions at once, each sending as much as its socket takes."""
+    drawn = random.Random(kind)
+    with RemoteQueueManager() as remote, selectors.DefaultSelector() as selector:
+        packets = [_flooding(remote, kind, drawn) for _ in range(50)]
+        ends = list(itertools.accumulate(map(len, packets)))
+        block = bytearray().join(packets)
+        for number in range(open_files(connections)):
+            peer = remote.connect(port, source=f"127.0.1.{1 + number % 4}")
+            selector.register(peer.connection.sock, selectors.EVENT_WRITE, b"")
+            peer.connection.sock.setblocking(False)
+        deadline = time.monotonic() + ATTACK_S_MAX
+        while count > 0:
+            assert time.monotonic() < deadline
+            for key, _ in selector.select(1.0):
+                assert isinstance(key.fileobj, socket.socket)
+                rest = key.data
+                if not rest:
+                    for end, packet in zip(ends, packets, strict=True):  # none is a duplicate
+                        struct.pack_into("<I", block, end - len(packet) + 56, remote.next_id())
+                    rest, count = bytes(block), count - len(packets)
+                with contextlib.suppress(BlockingIOError):
+                    rest = rest[key.fileobj.send(rest) :]
+                selector.modify(key.fileobj, selectors.EVENT_WRITE, rest)
+
+
 def _flooding(remote: RemoteQueueManager, kind: str, drawn: random.Random) -> bytes:
     number = drawn.randrange(1, 1 << 31)
     match kind:
@@ -216,6 +244,14 @@ def _flooding(remote: RemoteQueueManager, kind: str, drawn: random.Random) -> by
 def test_floods_of_tiny_messages(daemon: Daemon, attack: Callable[..., None], kind: str):
     with Watch(daemon):
         attack(flood, daemon.port, kind, scaled(5_000, 300_000))
+
+    daemon.empty()
+
+
+@pytest.mark.parametrize("kind", ["unknown queue", "refused"])
+def test_floods_over_many_sessions(daemon: Daemon, attack: Callable[..., None], kind: str):
+    with Watch(daemon, grown_bytes_max=scaled(100, 256) * MB):
+        attack(flood_over_many, daemon.port, scaled(100, 900), kind, scaled(5_000, 300_000))
 
     daemon.empty()
 
