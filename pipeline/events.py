@@ -15,6 +15,7 @@ from typing import Any
 
 SPLIT_BYTES = 64 * 1024 * 1024  # a larger file is read by several tasks
 UNIT_ROWS = 500_000  # are looked at together
+VERSION = 1  # of the schema: a newer one may mean something else by the same words
 
 #: What the columns of an older or a smaller log are taken for.
 _OPTIONAL = {"label": "", "correlation_id": "", "transaction": "", "reason": "", "to_queue": ""}
@@ -84,9 +85,12 @@ def pieces(files: Iterable[LogFile], tasks: int) -> list[list[tuple[str, int, in
     cut: list[tuple[int, tuple[str, int, int]]] = []
     for file in files:
         if file.size > SPLIT_BYTES and file.path.endswith(".parquet"):
-            with _open_parquet(file.path) as parquet:
-                groups = parquet.metadata.num_row_groups
-            parts = min(groups, -(-file.size // SPLIT_BYTES))
+            try:
+                with _open_parquet(file.path) as parquet:
+                    groups = parquet.metadata.num_row_groups
+            except (OSError, ValueError):
+                groups = 1  # it is broken: who reads it says how
+            parts = max(min(groups, -(-file.size // SPLIT_BYTES)), 1)
             bounds = [groups * part // parts for part in range(parts + 1)]
             cut += [
                 (file.size // parts, (file.path, first, last)) for first, last in pairwise(bounds)
@@ -128,9 +132,38 @@ def read_piece(
                 yield table if choose is None else table.filter(choose(table))
     except FileNotFoundError:
         raise  # it was there when the files were listed: this run is of no use
-    except (OSError, ValueError, TypeError, ArithmeticError) as error:
-        # pyarrow's own errors are ValueErrors and OSErrors.
-        raise Unreadable(path, str(error).splitlines()[0] if str(error) else repr(error)) from error
+    except _BROKEN as error:
+        raise Unreadable(path, _first_line(error)) from error
+
+
+def check(path: str, *, whole: bool = False) -> None:
+    """Raises Unreadable for what is no file of events.
+
+    Of a Parquet file its end is read, which a cut one has not; with `whole` all of it.  Lines are
+    always read.
+    """
+    try:
+        if not path.endswith(".parquet"):
+            for _ in _read_ndjson(path, _NEEDED):
+                pass
+            return
+        with _open_parquet(path) as file:
+            _check_columns(file)
+            if whole:
+                for group in range(file.metadata.num_row_groups):
+                    file.read_row_group(group, use_threads=False)
+    except FileNotFoundError:
+        raise
+    except _BROKEN as error:
+        raise Unreadable(path, _first_line(error)) from error
+
+
+# pyarrow's own errors are ValueErrors and OSErrors.
+_BROKEN = (OSError, ValueError, TypeError, ArithmeticError)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else repr(error)
 
 
 #: What every log has, however old.
@@ -160,10 +193,15 @@ def _read_parquet(
     import pyarrow as pa
 
     repeated = [name for name in columns if name in _REPEATED]
-    with _open_parquet(path, read_dictionary=repeated) as file:
+    try:
+        opened = _open_parquet(path, read_dictionary=repeated)
+    except KeyError:  # one of them is not there
+        with _open_parquet(path) as file:
+            repeated = [name for name in repeated if name in file.schema_arrow.names]
+        opened = _open_parquet(path, read_dictionary=repeated)
+    with opened as file:
+        _check_columns(file)
         there = set(file.schema_arrow.names)
-        if missing := [name for name in _NEEDED if name not in there]:
-            raise ValueError(f"it has no column {missing[0]}")
         wanted = [name for name in columns if name in there]
         rest = [name for name in wanted if name not in probe]
         end = file.metadata.num_row_groups if last < 0 else last
@@ -190,9 +228,52 @@ def _read_parquet(
             yield _completed(pa.concat_tables(held), columns)
 
 
-def _read_ndjson(path: str, columns: Sequence[str]) -> Iterator[Any]:
+def _check_columns(file: Any) -> None:
+    """Raises ValueError for what has other columns than events, or is of a newer version."""
+    import pyarrow.compute as pc
+
+    there = file.schema_arrow.names
+    if missing := [name for name in _NEEDED if name not in there]:
+        raise ValueError(f"it has no column {missing[0]}")
+    if "schema" not in there:
+        return
+    at = there.index("schema")
+    for group in range(file.metadata.num_row_groups):
+        known = file.metadata.row_group(group).column(at).statistics
+        if known is not None and known.has_min_max:
+            version = known.max
+        else:
+            table = file.read_row_group(group, columns=["schema"], use_threads=False)
+            version = pc.max(table.column("schema")).as_py()
+        _check_version(version)
+
+
+def _check_version(version: int | None) -> None:
+    if version is not None and version > VERSION:
+        raise ValueError(
+            f"it is of version {version} of the events, and this qmd reads {VERSION}; install the"
+            " newer release"
+        )
+
+
+def _event(line: str, number: int) -> dict[str, Any]:
     import json
 
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"line {number} is no event: {error}") from error
+    if not isinstance(row, dict):
+        raise ValueError(f"line {number} is no event")
+    if missing := [name for name in _NEEDED if name not in row]:
+        raise ValueError(f"line {number} has no {missing[0]}")
+    _check_version(row.get("schema"))
+    if row.get("sequence_id") is not None:
+        row["sequence_id"] = _decimal(row["sequence_id"])
+    return row
+
+
+def _read_ndjson(path: str, columns: Sequence[str]) -> Iterator[Any]:
     import fsspec
     import pyarrow as pa
 
@@ -204,12 +285,9 @@ def _read_ndjson(path: str, columns: Sequence[str]) -> Iterator[Any]:
         )
 
     with fsspec.open(path, "rt", encoding="utf-8") as lines:
-        for line in lines:
+        for number, line in enumerate(lines, 1):
             if line.strip():
-                row = json.loads(line)
-                if row.get("sequence_id") is not None:
-                    row["sequence_id"] = _decimal(row["sequence_id"])
-                rows.append(row)
+                rows.append(_event(line, number))
             if len(rows) == UNIT_ROWS // 4:
                 yield table()
                 rows.clear()
@@ -244,6 +322,12 @@ def _completed(table: Any, columns: Sequence[str]) -> Any:
             array = pa.array([default] * len(table), pa.string())
             table = table.append_column(name, array.cast(_type(name)))
     return table.select(list(columns))
+
+
+def host_of_path(path: str) -> str:
+    """Of whom a file is, by its folder, as `qmd ship` names them: its own words cannot be read."""
+    parts = [part.partition("=")[2] for part in path.split("/") if part.startswith("host=")]
+    return parts[-1] if parts else ""
 
 
 def hash_of(text: str) -> int:

@@ -42,12 +42,14 @@ def archive(job: Job) -> None:
         queues = archived.contents(spark)
     report = archived.write_report(queues, archive_page(archived.manifests(), queues, done))
     days = [{"day": each.day, "files": each.files, "messages": each.rows,
-             "was_done": each.was_done} for each in done]  # fmt: skip
+             "was_done": each.was_done, "broken_files": [file for file, _ in each.broken]}
+            for each in done]  # fmt: skip
     lines = [
         f"{each['day']}  {each['messages']:>12,} messages of {each['files']} files"
         + ("  (done before)" if each["was_done"] else "")
         for each in days
     ]
+    lines += [f"set aside, broken: {file}: {why}" for each in done for file, why in each.broken]
     text = "\n".join([*(lines or ["no closed day has journals"]), f"see {report}"])
     job.say({"days": days, "report": report}, text)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib.util
 import os
 import re
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -94,6 +96,38 @@ class Job:
             self.progress.done()
             if not was_there:
                 session.stop()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Raises Failure at once where results could not be written; and when the disk is full."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder):
+                pass
+        except OSError as error:
+            raise self._unwritable(error) from error
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+                raise
+            raise self._unwritable(error) from error
+        except Exception as error:
+            if "No space left on device" not in str(error):
+                raise
+            raise Failure(
+                ExitCode.FAILED,
+                "the disk is full on which Spark keeps what does not fit into its memory; name"
+                " another folder with --conf spark.local.dir=FOLDER",
+                "output_not_writable",
+            ) from error
+
+    def _unwritable(self, error: OSError) -> Failure:
+        return Failure(
+            ExitCode.FAILED,
+            f"{self.output} cannot be written: {error.strerror}; run the job again when it can",
+            "output_not_writable",
+        )
 
     def say_plan(self, fresh: Sequence[Any], known: int, tables: Sequence[str]) -> None:
         """Of a dry run over files: `fresh` would be read, `known` were read before."""

@@ -84,7 +84,7 @@ def audit(
         job.say_plan(fresh, len(files) - len(fresh), ["findings", "open", "streams"])
         return
     chosen = AuditSettings(full=full, clock_tolerance_ms=int(clock_tolerance * 1000), pictures=5)
-    with job.spark("audit") as spark:
+    with job.writing(), job.spark("audit") as spark:
         result = run_audit(spark, fresh, state, chosen, job.progress)
         job.progress("the report")
         total = write_audit(job.folder, result, state, is_first=again)
@@ -242,19 +242,32 @@ def _run(
     tables: list[str],
 ) -> dict[str, Any] | None:
     """A job that makes tables of logs, and a page of the tables; None when it is a dry run."""
+    from functools import partial
+
     from pipeline.jobs.outcome import write_tables
+    from pipeline.jobs.whole import BROKEN_FILES, NothingWhole, over_whole_files
 
     files = job.files()
     if job.dry_run:
-        job.say_plan(files, 0, tables)
+        job.say_plan(files, 0, [*tables, BROKEN_FILES])
         return None
-    with job.spark(name) as spark:
-        result = work(spark, files, progress=job.progress)
-    write_tables(job.folder, result, page(result))
+    with job.writing(), job.spark(name) as spark:
+        try:
+            result = over_whole_files(
+                spark, files, partial(work, spark, progress=job.progress), job.progress
+            )
+        except NothingWhole as none:
+            raise Failure(ExitCode.NOT_FOUND, str(none), "no_events") from none
+        write_tables(job.folder, result, page(result))
+    broken = result[BROKEN_FILES]
     rows = {table: len(frame) for table, frame in result.items()}
-    text = ", ".join(f"{n:,} {table.replace('_', ' ')}" for table, n in rows.items())
+    text = ", ".join(f"{rows[table]:,} {table.replace('_', ' ')}" for table in tables)
+    lines = [f"set aside, broken: {row.file}: {row.reason}" for row in broken.itertuples()]
     report = job.folder / "report.html"
-    job.say({"rows": rows, "report": str(report)}, f"{text}\nsee {report}")
+    job.say(
+        {"rows": rows, "broken_files": broken.file.to_list(), "report": str(report)},
+        "\n".join([text, *lines, f"see {report}"]),
+    )
     return result
 
 

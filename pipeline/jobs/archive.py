@@ -15,7 +15,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -44,6 +44,8 @@ class Archived:
     files: int  # that it was made of
     rows: int
     was_done: bool  # before, and nothing has come since
+    #: Files that cannot be read, and why: they are tried again by the next run.
+    broken: tuple[tuple[str, str], ...] = ()
 
 
 class Archive:
@@ -125,16 +127,32 @@ class Archive:
         system: Any,
         before: dict[str, Any] | None,
     ) -> Archived:
-        sources = sorted(map(_last, names))
         # Files that were removed at the lake by age are in the archive all the same.
-        if before is not None and set(sources) <= set(before["sources"]):
-            return Archived(day, len(sources), before["rows"], was_done=True)
         new = [name for name in names if _last(name) not in set(_sources(before))]
+        broken = _broken(system, new, inside=False)
+        try:
+            done = self._run(spark, day, _without(new, broken), system, before)
+        except Exception:  # whatever Spark's bridge to Java has made of it
+            inside = _broken(system, _without(new, broken), inside=True)
+            if not inside:
+                raise
+            broken |= inside
+            done = self._run(spark, day, _without(new, broken), system, before)
+        return replace(done, broken=tuple(sorted(broken.items())))
+
+    def _run(
+        self, spark: Any, day: str, new: list[str], system: Any, before: dict[str, Any] | None
+    ) -> Archived:
+        """The day anew, if any file of it is `new`."""
+        known = _sources(before)
+        if not new:
+            rows = 0 if before is None else before["rows"]
+            return Archived(day, len(known), rows, was_done=True)
         paths = [system.unstrip_protocol(name) for name in new]
         if before is not None:
             paths.append(f"{self._where}/{before['folder']}")
         rows = spark.read.option("mergeSchema", "true").parquet(*paths)
-        together = sorted({*sources, *_sources(before)})
+        together = sorted({*map(_last, new), *known})
         fingerprint = hashlib.sha256("\n".join(together).encode()).hexdigest()[:16]
         folder = f"day={day}/run={fingerprint}"
         (
@@ -150,7 +168,7 @@ class Archive:
         for old in self._system.glob(f"{self._root}/day={day}/run=*"):
             if not str(old).endswith(fingerprint):
                 self._system.rm(old, recursive=True)
-        return Archived(day, len(sources), count, was_done=False)
+        return Archived(day, len(together), count, was_done=False)
 
     def plan(self, name: str) -> dict[str, Any] | None:
         """What a replay of that name is to send, as it was fixed when it began."""
@@ -184,6 +202,25 @@ def _days(lake: str, today: datetime.date) -> dict[str, list[str]]:
         if found is not None and found[1] < today.isoformat():
             days.setdefault(found[1], []).append(name)
     return days
+
+
+def _broken(system: Any, names: list[str], *, inside: bool) -> dict[str, str]:
+    """Which are no Parquet files, as far as their ends tell; `inside`: all of each is read."""
+    found = {}
+    for name in names:
+        try:
+            with system.open(name, "rb") as opened, parquet.ParquetFile(opened) as file:
+                for group in range(file.metadata.num_row_groups) if inside else ():
+                    file.read_row_group(group)
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError) as error:  # pyarrow's own are such
+            found[name] = str(error).splitlines()[0] if str(error) else repr(error)
+    return found
+
+
+def _without(names: list[str], broken: dict[str, str]) -> list[str]:
+    return [name for name in names if name not in broken]
 
 
 def _last(path: str) -> str:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pipeline import events
 from pipeline.events import LogFile
 from pipeline.jobs.findings import AuditResult, AuditSettings
 from pipeline.jobs.judging import judge
@@ -27,6 +28,10 @@ from pipeline.jobs.state import State
 from pipeline.jobs.survey import survey
 
 Progress = Callable[[str], None]
+
+
+def _is_cut(file: LogFile) -> bool:
+    return file.size > events.SPLIT_BYTES
 
 
 def audit(
@@ -43,6 +48,17 @@ def audit(
     progress(f"reading {len(files)} files")
     prints = fingerprints(spark, files, tasks)
     found, routes = survey(prints, state, full=settings.full)
+    broken: dict[str, str] = {}
+    while found.unreadable and any(
+        _is_cut(file) for file in files if file.path in found.unreadable
+    ):
+        # Of one that several tasks read the others have told what they could: it all stays out.
+        broken |= found.unreadable
+        files = [file for file in files if file.path not in broken]
+        progress(f"reading {len(files)} files, without {len(broken)} that are broken")
+        prints = fingerprints(spark, files, tasks)
+        found, routes = survey(prints, state, full=settings.full)
+    found.unreadable |= broken
     suspects = len(found.suspect_streams) + len(found.suspect_plain)
     progress(f"{found.events} events of {len(found.hosts)} hosts; {suspects} streams in full")
     facts = suspect_facts(spark, files, tasks, found, state, full=settings.full)

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from pipeline.events import host_of_path
 from pipeline.jobs import clocks, rules
 from pipeline.jobs.facts import Facts, Role
 from pipeline.jobs.findings import (
@@ -289,12 +290,6 @@ def _about_hosts(
             dict.fromkeys(FINDING_SCHEMA.names) | {"kind": "no_log", "host": name, "detail": text}
         )
     return rows
-
-
-def host_of_path(path: str) -> str:
-    """Of whom a file is, by its folder, as `qmd ship` names them: its own words cannot be read."""
-    parts = [part.partition("=")[2] for part in path.split("/") if part.startswith("host=")]
-    return parts[-1] if parts else ""
 
 
 def _span(ms: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,13 @@ Frame = Any
 def write_tables(folder: Path, tables: Mapping[str, Frame], page: str) -> None:
     """`folder`/NAME.parquet for each, and report.html at last."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, frame in tables.items():
-        _write(folder / f"{name}.parquet", pa.Table.from_pandas(frame, preserve_index=False))
-    _replace(folder / "report.html", page.encode())
+    _put(
+        {
+            folder / f"{name}.parquet": _table(pa.Table.from_pandas(frame, preserve_index=False))
+            for name, frame in tables.items()
+        }
+        | {folder / "report.html": _text(page)}
+    )
 
 
 def write_audit(
@@ -59,11 +63,16 @@ def write_audit(
         {name: _plain(value) for name, value in row.items()}
         for row in findings.astype(object).to_dict("records")
     ]
-    _write(path, pa.Table.from_pylist(rows, schema=FINDING_SCHEMA))
-    _write(folder / "open.parquet", pa.Table.from_pandas(result.open, preserve_index=False))
-    _write(folder / "streams.parquet", pa.Table.from_pandas(streams, preserve_index=False))
     drawn = [draw(picture) for picture in result.pictures]
-    _replace(folder / "report.html", audit_page(result, drawn).encode())
+    tables = {
+        path: pa.Table.from_pylist(rows, schema=FINDING_SCHEMA),
+        folder / "open.parquet": pa.Table.from_pandas(result.open, preserve_index=False),
+        folder / "streams.parquet": pa.Table.from_pandas(streams, preserve_index=False),
+    }
+    _put(
+        {name: _table(table) for name, table in tables.items()}
+        | {folder / "report.html": _text(audit_page(result, drawn))}
+    )
     state.save(folder / "state")
     return counts
 
@@ -124,13 +133,22 @@ def _plain(value: Any) -> Any:
     return int(value)
 
 
-def _write(path: Path, table: Any) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    parquet.write_table(table, part, compression="zstd")
-    part.replace(path)
+def _table(table: Any) -> Callable[[Path], Any]:
+    return lambda path: parquet.write_table(table, path, compression="zstd")
 
 
-def _replace(path: Path, data: bytes) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_bytes(data)
-    part.replace(path)
+def _text(text: str) -> Callable[[Path], Any]:
+    return lambda path: path.write_text(text, encoding="utf-8")
+
+
+def _put(files: Mapping[Path, Callable[[Path], Any]]) -> None:
+    """All of them under other names first: on a disk that is full the old ones stay."""
+    parts = {path: path.with_name(f".{path.name}.{os.getpid()}.part") for path in files}
+    try:
+        for path, write in files.items():
+            write(parts[path])
+        for path, part in parts.items():
+            part.replace(path)
+    finally:
+        for part in parts.values():
+            part.unlink(missing_ok=True)

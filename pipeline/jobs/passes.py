@@ -232,7 +232,8 @@ def suspect_facts(
             f"if(role IN ({Role.SENT}, {Role.ACCEPTED}), 0, index) AS nth",
             f"if(role = {Role.ACCEPTED} AND place >= 0, place & {ARRIVAL_MAX}, 0) AS arrival",
         )
-        same = ["source", "number", "role", "host", "block", "nth", "arrival"]
+        # By time as well: who was put back from a backup gives blocks and places once more.
+        same = ["source", "number", "role", "host", "block", "at_ms", "nth", "arrival"]
         facts = facts.dropDuplicates(same).drop("nth", "arrival")
     return facts
 

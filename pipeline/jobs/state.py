@@ -80,18 +80,22 @@ class State:
     def save(self, folder: Path) -> None:
         part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
         shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        for name in _FRAMES:
-            getattr(self, name).to_parquet(part / f"{name}.parquet", index=False)
-        about = {
-            "version": VERSION,
-            "files": sorted(self.files),
-            "names": self.names,
-            "hosts": self.hosts,
-            "aliases": self.aliases,
-            "plain_last": self.plain_last,
-        }
-        (part / "state.json").write_text(json.dumps(about))
+        try:
+            part.mkdir(parents=True)
+            for name in _FRAMES:
+                getattr(self, name).to_parquet(part / f"{name}.parquet", index=False)
+            about = {
+                "version": VERSION,
+                "files": sorted(self.files),
+                "names": self.names,
+                "hosts": self.hosts,
+                "aliases": self.aliases,
+                "plain_last": self.plain_last,
+            }
+            (part / "state.json").write_text(json.dumps(about))
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
         old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
         if folder.exists():
             folder.rename(old)

@@ -22,6 +22,11 @@ def archive_page(
     page = Page("The archive of the journals")
     total = sum(int(each["rows"]) for each in manifests.values())
     fresh = [each for each in done if not each.was_done]
+    broken = [(*each, day.day) for day in done for each in day.broken]
+    steps = (
+        [f"Files that could not be read: {len(broken)}. Ship or copy them again; the next run takes"
+         " them in."] if broken else []
+    )  # fmt: skip
     if not manifests:
         page.verdict(
             UNSURE,
@@ -29,7 +34,9 @@ def archive_page(
             "No closed day (UTC) has journals where `qmd ship` brings them: a day is archived when"
             " it is over.",
             [],
+            steps,
         )
+        _set_aside(page, broken)
         return page.html("Made by qmd pipeline run archive,")
     days = sorted(manifests)
     missing = _missing_days(days)
@@ -46,7 +53,7 @@ def archive_page(
         f" {len(fresh)} days." if fresh else "Nothing has come since the last run."
     )  # fmt: skip
     page.verdict(
-        UNSURE if missing else GOOD,
+        UNSURE if missing or broken else GOOD,
         sentence,
         text,
         [
@@ -56,7 +63,9 @@ def archive_page(
             ("queues", f"{contents.groupby(['queue_manager', 'queue']).ngroups:,}"),
             ("bodies", size_text(float(contents.bytes.sum()))),
         ],
+        steps,
     )
+    _set_aside(page, broken)
     if missing:
         page.section(
             "Days without messages",
@@ -90,6 +99,19 @@ def archive_page(
         " --since DAY --until DAY --where &quot;label = 'red'&quot; --dry-run</code></p>",
     )
     return page.html("Made by qmd pipeline run archive,")
+
+
+def _set_aside(page: Page, broken: Sequence[tuple[str, str, str]]) -> None:
+    if broken:
+        page.section(
+            "Files that could not be read",
+            "They are in no day of the archive yet.",
+            table(
+                ["day", "file", "because"],
+                [(day, file, why) for file, why, day in broken],
+                code=["file"],
+            ),
+        )
 
 
 def replay_page(

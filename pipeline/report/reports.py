@@ -61,6 +61,7 @@ _REMEDIES = {
     "no_log": "Ship its log (qmd ship), then run the audit again.",
     "broken_file": "Export or copy the file again.",
 }
+_BROKEN_REMEDY = "Export or copy them again, and run the job again."
 
 
 def audit_page(result: AuditResult, timelines: Sequence[str] = ()) -> str:
@@ -287,6 +288,39 @@ def with_findings(streams: Frame, findings: Frame) -> Frame:
     return streams.assign(findings=numbers)
 
 
+def _mood(mood: str, tables: Mapping[str, Frame]) -> str:
+    """Nothing is all well that leaves out what could not be read."""
+    return UNSURE if mood == GOOD and len(tables.get("broken_files", ())) else mood
+
+
+def _left_out(tables: Mapping[str, Frame]) -> list[str]:
+    broken = tables.get("broken_files", ())
+    if not len(broken):
+        return []
+    hosts = sorted({row.host for row in broken.itertuples() if row.host})
+    some = (
+        f" of {', '.join(hosts[:5])}" + (" and others" if len(hosts) > 5 else "") if hosts else ""
+    )
+    files = f"{len(broken)} files" if len(broken) > 1 else "One file"
+    return [f"{files}{some} could not be read: what they tell is not in here. {_BROKEN_REMEDY}"]
+
+
+def _broken(page: Page, tables: Mapping[str, Frame]) -> None:
+    broken = tables.get("broken_files")
+    if broken is None or not len(broken):
+        return
+    page.section(
+        "Files that could not be read",
+        f"They are left out. {_BROKEN_REMEDY}",
+        table(
+            ["host", "file", "because"],
+            [(row.host, row.file, row.reason) for row in broken.itertuples()],
+            code=["file"],
+            first=25,
+        ),
+    )
+
+
 def latency_page(tables: Mapping[str, Frame]) -> str:
     page = Page("How long messages take")
     routes, hours, clocks = tables["by_route"], tables["by_hour"], tables["clocks"]
@@ -295,7 +329,7 @@ def latency_page(tables: Mapping[str, Frame]) -> str:
         slow = known.iloc[0]
         middle = float(known.accepted_p50_ms.median())
         page.verdict(
-            GOOD if slow.accepted_p95_ms < 60_000 else UNSURE,
+            _mood(GOOD if slow.accepted_p95_ms < 60_000 else UNSURE, tables),
             f"Half of the routes deliver within {_ms(middle)};"
             f" the slowest is {slow.from_host} to {slow.to_host}.",
             f"There one message of twenty takes longer than {_ms(slow.accepted_p95_ms)}.",
@@ -304,9 +338,11 @@ def latency_page(tables: Mapping[str, Frame]) -> str:
                 ("routes", f"{len(routes):,}"),
                 ("stored before they were sent", f"{int(routes.before_sent.sum()):,}"),
             ],
+            _left_out(tables),
         )
     else:
-        page.verdict(UNSURE, "No message is known at both ends.", "Are the logs of both there?", [])
+        page.verdict(UNSURE, "No message is known at both ends.", "Are the logs of both there?", [],
+                     _left_out(tables))  # fmt: skip
     cells = tables.get("route_hours")
     if cells is not None and len(cells):
         cells = cells.assign(
@@ -357,6 +393,7 @@ def latency_page(tables: Mapping[str, Frame]) -> str:
             [(row.host, float(row.offset_ms)) for row in clocks.head(25).itertuples()],
         ),
     )
+    _broken(page, tables)
     return page.html("Made by qmd pipeline run latency,")
 
 
@@ -365,7 +402,8 @@ def dead_letters_page(tables: Mapping[str, Frame]) -> str:
     groups, hours = tables["groups"], tables["by_hour"]
     total = int(groups.messages.sum()) if len(groups) else 0
     if not total:
-        page.verdict(GOOD, "No message died.", "", [])
+        page.verdict(_mood(GOOD, tables), "No message died.", "", [], _left_out(tables))
+        _broken(page, tables)
         return page.html("Made by qmd pipeline run dead-letters,")
     worst = groups.iloc[0]
     page.verdict(
@@ -374,6 +412,7 @@ def dead_letters_page(tables: Mapping[str, Frame]) -> str:
         f"Those: {worst.message_class or 'no class'}, on their way to {worst.queue}."
         f" {worst.reason}",
         [("groups", f"{len(groups):,}"), ("bytes", size_text(float(groups.bytes.sum())))],
+        _left_out(tables),
     )
     page.section(
         "When", "Hour by hour, by class.",
@@ -401,6 +440,7 @@ def dead_letters_page(tables: Mapping[str, Frame]) -> str:
             first=40,
         ),
     )  # fmt: skip
+    _broken(page, tables)
     return page.html("Made by qmd pipeline run dead-letters,")
 
 
@@ -415,7 +455,7 @@ def traffic_page(tables: Mapping[str, Frame]) -> str:
     else:
         sentence = f"No queue fills up; {waiting:,} messages wait."
     page.verdict(
-        UNSURE if len(full) else GOOD,
+        UNSURE if len(full) else _mood(GOOD, tables),
         sentence,
         "Growth is a straight line through the log that was read.",
         [
@@ -425,6 +465,7 @@ def traffic_page(tables: Mapping[str, Frame]) -> str:
             ("bytes sent", size_text(float(hours.sent_bytes.sum()))),
             ("waiting", f"{waiting:,}"),
         ],
+        _left_out(tables),
     )
     if len(hours):
         together = hours.groupby("hour", as_index=False)[["sent", "accepted", "received"]].sum()
@@ -456,6 +497,7 @@ def traffic_page(tables: Mapping[str, Frame]) -> str:
             first=40,
         ),
     )  # fmt: skip
+    _broken(page, tables)
     return page.html("Made by qmd pipeline run traffic,")
 
 
@@ -464,8 +506,10 @@ def trace_page(tables: Mapping[str, Frame], message: str) -> str:
     events = tables["events"]
     if not len(events):
         page.verdict(
-            UNSURE, "Nothing is known of it.", f"No log that was read names {message}.", []
-        )
+            UNSURE, "Nothing is known of it.", f"No log that was read names {message}.", [],
+            _left_out(tables),
+        )  # fmt: skip
+        _broken(page, tables)
         return page.html("Made by qmd pipeline run trace,")
     mine = events[events.message_id == message.strip().lower()]
     last = (mine if len(mine) else events).iloc[-1]
@@ -479,7 +523,7 @@ def trace_page(tables: Mapping[str, Frame], message: str) -> str:
     else:
         mood, text = UNSURE, "No log that was read tells its end: it waits, or a log is missing."
     page.verdict(
-        mood,
+        _mood(mood, tables),
         f"Last: {last.kind.replace('_', ' ')} at {last.host}, {moment(last.at_ms)}.",
         f"{message}. {text}",
         [
@@ -487,6 +531,7 @@ def trace_page(tables: Mapping[str, Frame], message: str) -> str:
             ("messages", f"{events.message_id.nunique():,}"),
             ("hosts", f"{events.host.nunique():,}"),
         ],
+        _left_out(tables),
     )
     rows = [
         (
@@ -508,6 +553,7 @@ def trace_page(tables: Mapping[str, Frame], message: str) -> str:
             code=["message"],
         ),
     )  # fmt: skip
+    _broken(page, tables)
     return page.html("Made by qmd pipeline run trace,")
 
 

@@ -281,4 +281,13 @@ ENTRIES = (
         "The folder does not exist, or holds no .parquet and no .ndjson file.",
         "Name the folder that `qmd events export` or `qmd ship` writes to.",
     ),
+    Entry(
+        1896,
+        "output_not_writable",
+        "The results of a job cannot be written.",
+        "The folder of --output cannot be made or written to, its disk is full, or the disk is on"
+        " which Spark keeps what does not fit into its memory.",
+        "Name a folder that the user of the job can write to, or make room, and run the job again:"
+        " it goes on from what the last run has finished.",
+    ),
 )

@@ -33,6 +33,7 @@ class Host:
         self.guid = str(uuid.UUID(int=chance.getrandbits(128), version=4))
         self.ahead_ms = 0  # of its clock
         self.later_name = (1 << 62, name)
+        self.put_back = (1 << 62, 0)  # when from a backup, and of when that is
         self.events: list[Event] = []
         self.messages = self.streams = 0
 
@@ -46,7 +47,13 @@ class Host:
         rows: list[Event] = []
         block = index = arrivals = 0
         last = -DAY
+        restored, of_backup = self.put_back
+        known = (0, 0)
         for event in sorted(self.events, key=lambda each: each["at"]):
+            if event["at"] < of_backup:
+                known = block, arrivals
+            if event["at"] >= restored:
+                (block, arrivals), restored = known, 1 << 62
             block, index = (block + 1, 0) if event["at"] - last > 3 else (block, index + 1)
             last = event["at"]
             place = None

@@ -1,0 +1,101 @@
+"""A job over the files that can be read: one that is broken is set aside, and named.
+
+The ends of Parquet files are looked at before a job begins, which is quick and finds what was cut
+off.  What is broken further inside makes the job fail: then all files are read to find out which
+it is, and the job is done again without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from pipeline.events import LogFile, Unreadable, check, host_of_path
+
+Frame = Any
+
+#: The table that each job has of what it could not read.
+BROKEN_FILES = "broken_files"
+_READERS = 8
+
+
+class NothingWhole(Exception):
+    """Not one of the files can be read; says why of the first."""
+
+
+def over_whole_files(
+    spark: Any,
+    files: Sequence[LogFile],
+    work: Callable[[list[LogFile]], dict[str, Frame]],
+    progress: Callable[[str], None] = lambda text: None,
+) -> dict[str, Frame]:
+    """What `work` makes of the files that can be read, and the table `BROKEN_FILES`.
+
+    Raises NothingWhole, and what `work` raises when it was no file's fault.
+    """
+    progress(f"looking at {len(files)} files")
+    broken = broken_files(spark, files)
+    try:
+        result = work(_whole(files, broken))
+    except NothingWhole:
+        raise
+    except Exception:  # whatever Spark's bridge to Java has made of it
+        progress("a file may be broken: reading them all to find out which")
+        inside = broken_files(spark, _whole(files, broken), inside=True)
+        if not inside:
+            raise
+        broken |= inside
+        result = work(_whole(files, broken))
+    return result | {BROKEN_FILES: as_table(broken)}
+
+
+def _whole(files: Sequence[LogFile], broken: dict[str, str]) -> list[LogFile]:
+    found = [file for file in files if file.path not in broken]
+    if not found and broken:
+        path, why = min(broken.items())
+        raise NothingWhole(f"none of {len(broken)} files can be read; {path}: {why}")
+    return found
+
+
+def as_table(broken: dict[str, str]) -> Frame:
+    rows = [(host_of_path(path), path, why) for path, why in sorted(broken.items())]
+    return pd.DataFrame(rows, columns=["host", "file", "reason"], dtype=object)
+
+
+def broken_files(spark: Any, files: Sequence[LogFile], *, inside: bool = False) -> dict[str, str]:
+    """Which cannot be read, and why; `inside`: all of each is read."""
+    long = [file.path for file in files if inside or not file.path.endswith(".parquet")]
+    ends = [] if inside else [file.path for file in files if file.path.endswith(".parquet")]
+    with ThreadPoolExecutor(_READERS) as readers:
+        found = [each for each in readers.map(_looked_at, ends) if each is not None]
+    if long:
+        found += _read_by_tasks(spark, long, inside=inside)
+    return dict(found)
+
+
+def _looked_at(path: str, *, whole: bool = False) -> tuple[str, str] | None:
+    try:
+        check(path, whole=whole)
+    except Unreadable as broken:
+        return path, broken.why
+    return None
+
+
+def _read_by_tasks(spark: Any, paths: list[str], *, inside: bool) -> list[tuple[str, str]]:
+    schema = pa.schema([("path", pa.string()), ("why", pa.string())])
+
+    def each(batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in batches:
+            looked = [_looked_at(paths[n], whole=inside) for n in batch.column(0).to_pylist()]
+            some = [one for one in looked if one is not None]
+            yield pa.RecordBatch.from_pylist(
+                [{"path": path, "why": why} for path, why in some], schema=schema
+            )
+
+    tasks = min(len(paths), int(spark.sparkContext.defaultParallelism) * 2)
+    rows = spark.range(0, len(paths), 1, tasks).mapInArrow(each, "path string, why string")
+    return [(row.path, row.why) for row in rows.collect()]
