@@ -92,8 +92,8 @@ MUTANTS = (
     Mutant(
         "a failed commit is reported as durable",
         "storage/writer.py",
-        "if error is not None:\n            self._fail(",
-        "if error is not None and False:\n            self._fail(",
+        'if error is not None:\n            self._fail(_failed("a commit"',
+        'if error is not None and False:\n            self._fail(_failed("a commit"',
     ),
     # The log of events tells something else than the tables.
     Mutant(
