@@ -93,7 +93,8 @@ MUTANTS = (
         "a failed commit is reported as durable",
         "storage/writer.py",
         'if error is not None:\n            self._fail(_failed("a commit"',
-        'if error is not None and False:\n            self._fail(_failed("a commit"',
+        "if error is not None:\n            pass\n        elif False:\n"
+        '            self._fail(_failed("a commit"',
     ),
     # The log of events tells something else than the tables.
     Mutant(
