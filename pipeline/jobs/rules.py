@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from pipeline.jobs.facts import ARRIVAL_MAX, EXPRESS, HALF, RECOVERABLE, Role
 
+# Of what came twice the first time counts: who was put back from a backup gives places once more.
+_FIRST = "struct(at_ms, place)"
 _ARRIVAL = f"if(place >= 0, place & {ARRIVAL_MAX}, block << 20 | index)"
 
 #: One row for each message of a stream.  What speaks of a message bears its sequence or not.
@@ -24,12 +26,12 @@ WITH each AS (
     count_if(role = {Role.ACCEPTED}) AS accepted,
     min(key) FILTER (WHERE role = {Role.ACCEPTED}) AS accepted_key,
     min(stream) FILTER (WHERE role = {Role.ACCEPTED}) AS accepted_stream,
-    min({_ARRIVAL}) FILTER (WHERE role = {Role.ACCEPTED}) AS place,
+    min_by({_ARRIVAL}, {_FIRST}) FILTER (WHERE role = {Role.ACCEPTED}) AS place,
     min(block) FILTER (WHERE role = {Role.ACCEPTED}) AS accepted_block,
     min(at_ms) FILTER (WHERE role = {Role.ACCEPTED}) AS accepted_at,
     max(at_ms) FILTER (WHERE role = {Role.ACCEPTED}) AS accepted_at_last,
-    min_by(host, place) FILTER (WHERE role = {Role.ACCEPTED}) AS host,
-    min_by(queue, place) FILTER (WHERE role = {Role.ACCEPTED}) AS queue,
+    min_by(host, {_FIRST}) FILTER (WHERE role = {Role.ACCEPTED}) AS host,
+    min_by(queue, {_FIRST}) FILTER (WHERE role = {Role.ACCEPTED}) AS queue,
     count_if(role = {Role.ORDER_ACKED}) > 0 AS is_acked,
     min(at_ms) FILTER (WHERE role = {Role.ORDER_ACKED}) AS ack_at,
     count_if(role = {Role.ENDED}) AS ended_now,
@@ -69,7 +71,7 @@ FROM messages
 WINDOW by_key AS (PARTITION BY source, stream ORDER BY key, number),
   before AS (PARTITION BY source, stream ORDER BY key, number
              ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
-  arrived AS (PARTITION BY source, stream, host ORDER BY place NULLS FIRST
+  arrived AS (PARTITION BY source, stream, host ORDER BY place NULLS FIRST, key
               ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
   -- From the end: a frame that reaches to it would cost Spark the square of the stream.
   behind AS (PARTITION BY source, stream ORDER BY key DESC, number DESC
@@ -141,7 +143,7 @@ _RULES = (
     ),
     (
         _candidate("'reordered'", **_MESSAGE),
-        "is_suspect AND accepted > 0 AND (overtaken_by > key"
+        "is_suspect AND accepted = 1 AND (overtaken_by > key"
         " OR exists(old_accepted, r -> r[0] > key AND r[3] < place AND r[4] = host))"
         f" AND NOT {_WAS_ACCEPTED}",
     ),

@@ -304,15 +304,17 @@ def _link(
                 where = guids.get((source_at[i], queue_at[i]), 0) or by_name.get(host_in(name), 0)
                 if where:
                     break
-        behind, place = -1, END
+        behind, place, of_host = -1, END, 0
         for i in reversed(members):
             group_at[i] = number
-            receiver[i] = where
-            following[i] = behind
+            # Its own, where anything of it was stored: others of its group may go elsewhere.
+            receiver[i] = accepted_at[i] if accepted_at[i] not in (0, -1) else where
+            following[i] = behind if of_host == receiver[i] else -1  # blocks are those of one host
             if block_at[i] >= 0:
                 if last_at[i] > place and clean[i]:
                     clean[i] = False  # it goes on after the next one has begun
                 behind, place = int(block_at[i]), min(place, place_at[i])
+                of_host = int(receiver[i])
     streams["receiver"], streams["following"], streams["group"] = receiver, following, group_at
     streams["is_clean"] = clean
 

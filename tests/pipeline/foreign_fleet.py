@@ -11,6 +11,7 @@ import json
 import random
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -372,7 +373,9 @@ def renamed(f: Fleet, source: Host, begin: float) -> None:
         f.wrong("acked_not_stored", m)
 
 
-def foreign_fleet(folder: Path, seed: int = 1) -> Fleet:
+def foreign_fleet(
+    folder: Path, seed: int = 1, more: Callable[[Fleet], None] = lambda fleet: None
+) -> Fleet:
     """Writes the logs; returns what an audit of them has to find."""
     f = Fleet(random.Random(seed))
     alpha, bravo, charlie, delta, echo, lima, mike, november = map(
@@ -400,6 +403,7 @@ def foreign_fleet(folder: Path, seed: int = 1) -> Fleet:
     f.sent(lone, MIDNIGHT + 9 * HOUR)
     f.acked(lone, MIDNIGHT + 9 * HOUR + 100)
     f.wrong("acked_not_stored", lone)
+    more(f)
     hole = (november, MIDNIGHT + 10 * HOUR, MIDNIGHT + 12 * HOUR)
     f.write(folder, without={"relay3"}, hole=hole)
     return f

@@ -31,6 +31,7 @@ from pipeline.jobs.state import State
 from pipeline.jobs.survey import survey
 from pipeline.jobs.trace import trace
 from pipeline.jobs.traffic import traffic
+from tests.pipeline.foreign_faults import more_faults
 from tests.pipeline.foreign_fleet import foreign_fleet
 from tests.pipeline.second_opinion import second_opinion
 
@@ -82,7 +83,7 @@ def test_the_audit_finds_just_the_faults_of_a_fleet(spark: Any, tmp_path: Path) 
 
 
 def test_the_audit_finds_just_what_another_hand_has_done(spark: Any, tmp_path: Path) -> None:
-    fleet = foreign_fleet(tmp_path / "logs")
+    fleet = foreign_fleet(tmp_path / "logs", more=more_faults)
     before = last_stage(spark)
     broken = tmp_path / "logs" / "day=1" / "host=november" / "events.parquet"
     whole = broken.read_bytes()
