@@ -33,7 +33,7 @@ EXPRESS_MAX = 64  # likewise, of what no outgoing queue keeps
 # never has more; what does not wait for it has hundreds of tiny packets in one read.
 TURN_PACKETS_MAX, TURN_PACKETS_MIN = 64, 8
 TURN_S = 0.001  # which the packets of a turn should not take much longer than
-PACKET_S = 0.000_02  # that one takes, where they are too few to be timed
+PACKET_S = 0.000_05  # that one takes, where they are too few to be timed
 UNREAD_BYTES_MAX = 32 * 1024 * 1024  # more than a full pump of the largest messages
 
 
@@ -56,11 +56,12 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._reads = True
         self._waits_for_disk = False
         self._waits_for_turn = False
+        self._is_heavy = False  # while it waits: it has more than its turn was enough for
         self._later: list[bytes] = []  # packets for the next turn, before which nothing is read
         self._broken: BrokenStream | None = None  # what is behind them
         self._turn = -1  # in which the last ones were taken
         self._taken = 0  # so many
-        self._packets_max = TURN_PACKETS_MAX  # that the time of a turn is enough for
+        self._packets_max = TURN_PACKETS_MAX  # of one who has much, in the time of a turn
         self._transport: asyncio.Transport | None = None
         self._closed = False
         self.session: Session | None = None
@@ -192,8 +193,9 @@ class PeerConnection(asyncio.BufferedProtocol):
         """With what was read, and waited for its turn."""
         self._waits_for_turn = False
         if self._later and not (self._closed or self._waits_for_disk):
-            self._take(min(self._packets_max, packets_max), now)
-            self._turn, self._taken = self._manager.turns.serial, TURN_PACKETS_MAX  # this was it
+            own_max = self._packets_max if self._is_heavy else TURN_PACKETS_MAX - self._taken
+            self._take(min(own_max, packets_max), now)
+            self._wait_for_turn(is_heavy=self._is_heavy)
         self._go_on(now)
 
     def close(self, reason: str) -> None:
@@ -228,18 +230,22 @@ class PeerConnection(asyncio.BufferedProtocol):
             turns = self._manager.turns
             if turns.serial != self._turn:
                 self._turn, self._taken = turns.serial, 0
-            left = self._packets_max - self._taken
+            left = TURN_PACKETS_MAX - self._taken
             if left > 0 and turns.has_time():
                 self._take(left, now)
-                left = 0
-            if self._later and not (self._closed or self._waits_for_disk):
-                self._waits_for_turn = True
-                turns.wait(self, heavy=left <= 0)
+            self._wait_for_turn(is_heavy=False)
         if self._broken is not None and not self._later:
             reason = f"bytes that are no packet: {self._broken}"
             self._handle(self.session.close(reason, now, whole=False), now)
             self.flush_soon()
         self._regulate()
+
+    def _wait_for_turn(self, *, is_heavy: bool) -> None:
+        """If there is more; as one who has much, if it was one before or is one now."""
+        if self._later and not (self._closed or self._waits_for_disk):
+            self._is_heavy = is_heavy or self._taken >= TURN_PACKETS_MAX
+            self._waits_for_turn = True
+            self._manager.turns.wait(self, heavy=self._is_heavy)
 
     def _take(self, count: int, now: float) -> None:
         """So many packets; and the next time as many as the time of a turn is enough for."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LIGHT_S = 0.004  # in one turn of the loop, for all who ask for little
 HEAVY_S = 0.001  # likewise for all who have more
 DISK_WAITS_MAX = 4  # commits that those who have more wait for, if there is always another one
-SHARED_PACKETS = 64  # of all who wait and ask for little, in one turn
+SHARED_PACKETS = 256  # of all who wait and ask for little, in one turn
 
 
 class Member(Protocol):

@@ -108,7 +108,7 @@ KNOBS_OF_LISTS = {
     "qmd.handover.SHARED_BYTES_MIN": (1, 100),
     "qmd.connection.TURN_PACKETS_MAX": (1, 3, 64),
     "qmd.control.TURN_REQUESTS_MAX": (1, 3, 256),
-    "qmd.turns.SHARED_PACKETS": (1, 64),
+    "qmd.turns.SHARED_PACKETS": (1, 256),
     "qmd.turns.DISK_WAITS_MAX": (1, 4),
 }
 
