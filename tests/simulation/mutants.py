@@ -877,6 +877,104 @@ MUTANTS = (
         "            return number",
         "tests/unit/core/test_sequence.py",
     ),
+    # What a stranger would try.
+    Mutant(
+        "a refusal is acknowledged by the session before the commit",
+        "qmd/incoming.py",
+        "        if not (decided or arrivals or accepted):\n            return\n        batch =",
+        "        if not (arrivals or accepted):\n"
+        "            connection.mark_stored(decided)\n"
+        "            return\n"
+        "        batch =",
+    ),
+    Mutant(
+        "nobody is woken when messages arrive",
+        "qmd/incoming.py",
+        "            queue.arrived(messages)\n"
+        "            manager.reading.serve(queue)\n"
+        "        if self._waiting",
+        "            queue.arrived(messages)\n        if self._waiting",
+    ),
+    Mutant(
+        "priorities are upside down",
+        "qmd/incoming.py",
+        "level = 7 - (message.base.flags & 7)",
+        "level = message.base.flags & 7",
+    ),
+    Mutant(
+        "priorities of what is sent here are upside down",
+        "qmd/handover.py",
+        "return self._manager.next_lookup_id(PRIORITY_MAX - new.priority), None",
+        "return self._manager.next_lookup_id(new.priority), None",
+    ),
+    Mutant(
+        "what is received counts on in bytes",
+        "qmd/local_queue.py",
+        "        self.messages -= messages\n        self.shrink(size)",
+        "        self.messages -= messages",
+    ),
+    Mutant(
+        "expired messages are not counted out",
+        "qmd/endings.py",
+        "            queue.count_out(len(rows), sum(len(row.packet) for row in rows))",
+        "            pass",
+    ),
+    Mutant(
+        "session acks do not count messages out",
+        "qmd/outgoing.py",
+        "                queue.others -= 1\n"
+        "                queue.shrink(len(packet))\n"
+        "                self._releasable_keys",
+        "                queue.others -= 1\n                self._releasable_keys",
+    ),
+    Mutant(
+        "a dead letter has no reason",
+        "qmd/endings.py",
+        "batch.insert_message(key, packet, wall_ms, None, reason)",
+        "batch.insert_message(key, packet, wall_ms, None, None)",
+    ),
+    Mutant(
+        "a confirmed message is not journaled",
+        "qmd/confirmations.py",
+        "            if wants_journal(packet):\n                manager.endings.journal(packet)",
+        "            if False:\n                manager.endings.journal(packet)",
+    ),
+    Mutant(
+        "what is journaled is not told",
+        "qmd/endings.py",
+        "        if kept:\n            recorder.record(",
+        "        if False:\n            recorder.record(",
+    ),
+    Mutant(
+        "what is received is not told",
+        "qmd/reading.py",
+        "        self._manager.recorder.record(\n            Kind.RECEIVED,",
+        "        (lambda *a, **k: None)(\n            Kind.RECEIVED,",
+    ),
+    Mutant(
+        "a long batch loses its last message",
+        "storage/batch.py",
+        "messages.insert(db, self._messages)",
+        "messages.insert(db, self._messages[:20])",
+    ),
+    Mutant(
+        "of many deletions of a batch the last is lost",
+        "storage/batch.py",
+        "messages.delete(db, self._message_deletions)",
+        "messages.delete(db, self._message_deletions[:20])",
+    ),
+    Mutant(
+        "awaiting rows are not deleted",
+        "storage/batch.py",
+        "            awaiting.delete(db, self._awaiting_deletions)",
+        "            pass",
+    ),
+    Mutant(
+        "an abort of a transaction does not count",
+        "qmd/reading.py",
+        "            if not reader.is_unread:\n                keys",
+        "            if False:\n                keys",
+    ),
 )
 
 
