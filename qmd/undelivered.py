@@ -9,7 +9,6 @@ arrives meanwhile does not count it a second time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Set
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,7 +36,6 @@ from storage import outgoing as outgoing_rows
 from storage.keys import (
     ARRIVAL_MAX,
     LOOKUP_BITS,
-    LOOKUP_MASK,
     OUTGOING_TRANSACTIONAL_LEVEL,
     TRANSACTIONAL_LEVEL,
 )
@@ -128,9 +126,7 @@ class Undelivered:
                 )
             )
             if not found:
-                # Said when it is durable, and not before: first they are looked at, then they end.
-                await storage.batch.run(_nothing)
-                await storage.batch.run(_nothing)
+                await storage.batch.run(_nothing)  # said when it is durable, and not before
                 return purged
             start = found[-1] + 1
             keys = [
@@ -204,44 +200,6 @@ class Undelivered:
         ended += len(dying)
         if not dying:
             return ended
-        bury = partial(
-            self._bury, queue, dying, message_class, reason, wall_ms, now_s, message_number, kind
-        )
-        if message_class not in _FOUND_HERE:
-            bury(frozenset())
-            return ended
-
-        # Its application is told in the commit of the end: what says so has to be known before.
-        def look(db: sqlite3.Connection) -> list[tuple[int, bytes]]:
-            rows = [outgoing_rows.find(db, queue.id << LOOKUP_BITS | each.key) for each in dying]
-            return [(row.key & LOOKUP_MASK, row.packet) for row in rows if row and row.is_whole]
-
-        def found(rows: list[tuple[int, bytes]]) -> None:
-            manager.outgoing.release()  # what was acknowledged meanwhile
-            told = []
-            for key, packet in rows:
-                if key < TRANSACTIONAL_FIRST or queue.number_of(key) > queue.sequence.acknowledged:
-                    self._end(queue, packet, message_class)
-                    told.append(key)
-            bury(frozenset(told))
-
-        manager.storage.batch.read_after(look, found)
-        return ended
-
-    def _bury(
-        self,
-        queue: OutgoingQueue,
-        dying: list[_Dying],
-        message_class: int,
-        reason: str,
-        wall_ms: int,
-        now_s: int,
-        message_number: int | None,
-        kind: Kind,
-        told: Set[int],
-    ) -> None:
-        """Off the disk with the open batch; `told`: of these keys applications have heard."""
-        manager = self._manager
 
         def bury(db: sqlite3.Connection) -> list[_Found]:
             found: list[_Found] = []
@@ -310,7 +268,8 @@ class Undelivered:
             return found
 
         done = manager.storage.batch.run(bury)
-        done.add_done_callback(partial(self._buried, queue, message_class, reason, wall_ms, told))
+        done.add_done_callback(partial(self._buried, queue, message_class, reason, wall_ms))
+        return ended
 
     def _told(
         self,
@@ -355,7 +314,6 @@ class Undelivered:
         message_class: int,
         reason: str,
         wall_ms: int,
-        told: Set[int],
         done: asyncio.Future[list[_Found]],
     ) -> None:
         if done.cancelled() or done.exception() is not None:
@@ -377,8 +335,7 @@ class Undelivered:
             count += 1
             if queue.for_others:
                 manager.relaying.gone(queue, packet)
-            if each.key not in told:
-                self._end(queue, packet, message_class)
+            self._end(queue, packet, message_class)
             if is_kept:
                 copy = patch_class(packet, message_class)
                 dead_letters = manager.endings.dead_letter_queue(packet)
