@@ -222,6 +222,7 @@ class QueueManager:
             await manager.directory.start()
             manager.acknowledging.addressing.start()
             manager.publishing.start()
+            await manager.undelivered.tell_what_is_owed()
         except BaseException:
             await storage.close()
             raise

@@ -18,6 +18,7 @@ from protocol import parse_user_message, patch_class
 from protocol.message_class import MessageClass
 from qmd.core.fate import consequences, reason_text
 from qmd.core.stored_packet import (
+    has_admin_queue,
     is_kept_as_dead,
     is_transactional,
     wants_dead_letter,
@@ -33,6 +34,7 @@ from storage import awaiting as awaiting_rows
 from storage import events as event_rows
 from storage import messages as message_rows
 from storage import outgoing as outgoing_rows
+from storage import owed as owed_rows
 from storage.keys import (
     ARRIVAL_MAX,
     LOOKUP_BITS,
@@ -172,7 +174,8 @@ class Undelivered:
             packet = queue.forget_express(key)
             if packet is not None:
                 ended += 1
-                self._end(queue, packet, message_class)
+                if _is_owed(packet, message_class, for_others=queue.for_others):
+                    self._tell(packet, message_class, for_others=queue.for_others)
                 manager.recorder.record(
                     kind,
                     [packet],
@@ -254,6 +257,14 @@ class Undelivered:
                     queue, [each for each in found if each.is_whole], kind, message_class, reason
                 ),
             )
+            owed_rows.add(
+                db,
+                [
+                    owed_rows.Owed(each.place, message_class, queue.for_others, packet)
+                    for each, packet, _ in buried
+                    if _is_owed(packet, message_class, for_others=queue.for_others)
+                ],
+            )
             outgoing_rows.delete(db, [queue.id << LOOKUP_BITS | each.key for each, *_ in buried])
             awaiting_rows.remember_unconfirmed(
                 db,
@@ -321,6 +332,7 @@ class Undelivered:
         manager = self._manager
         count = 0
         again = False
+        told: list[int] = []
         for each, packet, is_meant, is_whole, is_kept, _ in done.result():
             queue.end_removal(each.key)
             if not is_meant:
@@ -335,7 +347,9 @@ class Undelivered:
             count += 1
             if queue.for_others:
                 manager.relaying.gone(queue, packet)
-            self._end(queue, packet, message_class)
+            if _is_owed(packet, message_class, for_others=queue.for_others):
+                self._tell(packet, message_class, for_others=queue.for_others)
+                told.append(each.place)
             if is_kept:
                 copy = patch_class(packet, message_class)
                 dead_letters = manager.endings.dead_letter_queue(packet)
@@ -344,6 +358,8 @@ class Undelivered:
                 manager.reading.arrived(
                     dead_letters, [StoredMessage(each.place, wall_ms, copy, reason)]
                 )
+        if told:  # in this batch, which has the acknowledgments
+            manager.storage.batch.run(partial(owed_rows.remove, ids=told))
         if count:
             log.info(
                 "messages_died",
@@ -370,31 +386,50 @@ class Undelivered:
             queue.sequence.hasten(self._manager.loop.time())
             self._manager.outgoing.arm_resend(queue)
 
-    def _end(self, queue: OutgoingQueue, packet: bytes, message_class: int) -> None:
-        """Tell the application, if it asked to hear of this end and nobody else does."""
-        original = parse_user_message(packet)
-        if queue.for_others and original.transaction is not None:
-            # One that expires does so at its source as well, which needs nobody for that.
-            if message_class != MessageClass.NACK_REACH_QUEUE_TIMEOUT:
-                self._manager.acknowledging.send_final_acks(
-                    [packet], message_class, self._manager.storage.batch
+    async def tell_what_is_owed(self) -> None:
+        """Of ends that were committed when the last process ended before it could tell of them."""
+        manager = self._manager
+        for row, is_whole in await manager.storage.read(owed_rows.list_all):
+            await manager.numbers_for(0)  # each may have some queues to tell
+            if is_whole:
+                self._tell(row.packet, row.message_class, for_others=row.for_others)
+            else:
+                manager.log_limited(
+                    "acknowledgment_not_sent",
+                    "owed",
+                    count=1,
+                    reason="it is not what was stored on the disk",
                 )
+            manager.storage.batch.run(partial(owed_rows.remove, ids=[row.id]))
+
+    def _tell(self, packet: bytes, message_class: int, *, for_others: bool) -> None:
+        """Whom it is owed to, in the open batch, if it is to be told at all."""
+        manager = self._manager
+        batch = manager.storage.batch
+        if for_others and is_transactional(packet):
+            manager.acknowledging.send_final_acks([packet], message_class, batch)
             return
+        original = parse_user_message(packet)
         result = consequences(
             original,
             message_class,
             at_source=True,
-            insecure_nacks=self._manager.settings.delivery.insecure_nacks,
-            by_final_ack=message_class not in _FOUND_HERE,
+            insecure_nacks=manager.settings.delivery.insecure_nacks,
         )
         if result.acknowledgment is not None:
-            self._manager.acknowledging.to_application(
-                original, result.acknowledgment, self._manager.storage.batch
-            )
+            manager.acknowledging.to_application(original, result.acknowledgment, batch)
 
 
-# Ends that this computer finds out; of others it hears from the destination.
+# Ends that this computer finds out; of others it hears from the destination, which tells of them.
 _FOUND_HERE = frozenset({MessageClass.NACK_REACH_QUEUE_TIMEOUT, MessageClass.NACK_DELETED})
+
+
+def _is_owed(packet: bytes, message_class: int, *, for_others: bool) -> bool:
+    """Whether somebody may have to be told of this end, and nobody else does so."""
+    if for_others and is_transactional(packet):
+        # One that expires does so at its source as well, which needs nobody for that.
+        return message_class != MessageClass.NACK_REACH_QUEUE_TIMEOUT
+    return message_class in _FOUND_HERE and has_admin_queue(packet)
 
 
 def _hindrance(queue: OutgoingQueue) -> str:

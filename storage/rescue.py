@@ -36,6 +36,7 @@ _SMALL_TABLES = (
     "own_dead_letter",
     "unconfirmed",
     "unaddressed",
+    "owed",
     # A reservation whose message is lost stands for nothing, and does no harm.
     *("reader", "reader_queue", "reservation", "stage", "publication"),
 )

@@ -289,6 +289,15 @@ CREATE TABLE unaddressed (
     checksum INTEGER NOT NULL
 );
 
+-- Messages that have ended in outgoing queues, of whose end we still have to tell; storage/owed.py.
+CREATE TABLE owed (
+    id            INTEGER PRIMARY KEY,
+    message_class INTEGER NOT NULL,
+    for_others    INTEGER NOT NULL,              -- 1: it was on its way over this computer
+    packet        BLOB NOT NULL,
+    checksum      INTEGER NOT NULL
+);
+
 -- What the directory has yet to hear of public queues of ours; storage/directory_changes.py.
 CREATE TABLE directory_change (
     queue   BLOB PRIMARY KEY CHECK (length(queue) = 16),  -- its object

@@ -43,6 +43,7 @@ _COLUMNS: dict[str, tuple[type | tuple[type, ...], ...]] = {
     "stage": (str, int, int, str, int, int, int, bytes),
     "publication": (str, int, int, int),
     "unaddressed": (bytes, int, bytes, int),
+    "owed": (int, int, bytes, int),
 }
 #: All columns of the tables that have no rowid.
 _KEYED: dict[str, tuple[type | tuple[type, ...], ...]] = {

@@ -441,6 +441,18 @@ MUTANTS = (
         "dead_letters.messages += 1",
         "pass",
     ),
+    Mutant(
+        "what is owed is not told after a restart",
+        "qmd/manager.py",
+        "await manager.undelivered.tell_what_is_owed()",
+        "pass",
+    ),
+    Mutant(
+        "what was told of a death is owed for ever",
+        "qmd/undelivered.py",
+        "manager.storage.batch.run(partial(owed_rows.remove, ids=told))",
+        "pass",
+    ),
     # Transactions of applications.
     Mutant(
         "a transaction that was aborted keeps what it took",

@@ -400,14 +400,6 @@ class Oracle:
             ):
                 continue
             was_received = bool(message.received)
-            if (
-                not was_received
-                and message.lifetime_s is not None
-                and message.lives != self.lives(message.source, message.target)
-            ):
-                # Whoever holds it when its time is over says so in the commit after that of its
-                # end, and nobody does when its process ends between them.
-                continue
             if was_received or not self._is_or_may_be_received(message):
                 self.acknowledgments.check_end(message, was_received=was_received)
 

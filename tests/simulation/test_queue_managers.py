@@ -221,3 +221,35 @@ def test_what_only_the_disk_knows_to_be_acknowledged_is_not_swept_away_with_what
         assert found.contradictions == []
         assert (queue.messages, queue.bytes) == (0, 0)
         assert found.outgoing == {ORDERS: Totals(0, 0)}
+
+
+def test_who_asked_hears_of_a_death_although_the_power_goes_with_it():
+    """The dead letter is in one commit, and the acknowledgment in the next one: it was in none."""
+    queues = (Queue("orders", True), Queue("news", False), Queue("acks", False))
+    with Stage("anna", "bert", queues=queues) as stage:
+        stage.host("bert").lose_power(PowerLoss.NONE, back_after_s=None)
+        anna, losses = stage.host("anna"), []
+
+        def look(host) -> None:
+            found = examine(anna.disk.image(durable=True), "anna")
+            if found.queues["system$;deadletter"].messages and not losses:
+                losses.append(stage.world.now)
+                lose = anna.lose_power
+                stage.world.scheduler.after(0.0, lambda: lose(PowerLoss.NONE, back_after_s=1.0))
+
+        stage.world.on_sync = look
+        stage.act(
+            "anna",
+            lambda qm: qm.send(
+                NEWS,
+                b"1",
+                delivery="recoverable",
+                time_to_reach_queue_s=1,
+                acknowledge=4,
+                admin_queue="DIRECT=OS:anna\\private$\\acks",
+            ),
+        )
+        stage.wait(30.0)
+
+        assert losses
+        assert stage.bodies("anna", "acks") == stage.bodies("anna", "system$;deadletter") == [b"1"]

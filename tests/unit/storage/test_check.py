@@ -183,24 +183,26 @@ def test_no_damage_whatever_keeps_it_from_saving_the_rest(
     assert check.check(found.fresh).findings == []
 
 
-KEYED = {
+ROWS = {
     "branch": (bytes(16), "shop", 5),
     "way_back": (bytes(16), bytes(range(16)), "10.0.0.5", 5),
     "peer_instance": (bytes(16), 3, b"nonce", "10.0.0.5", 5),
     "directory_change": (bytes(16), "hosta\\orders", 1, 5),
+    "unaddressed": (7, bytes(16), 5, bytes(200), 9),
+    "owed": (7, 0x8004, 1, bytes(200), 9),
 }
 
 
-@pytest.mark.parametrize("table", KEYED)
+@pytest.mark.parametrize("table", ROWS)
 def test_what_waits_for_others_than_queue_managers_is_saved_too(tmp_path: Path, table: str) -> None:
-    """A decision that a database waits for, a change that the directory has yet to hear of."""
+    """A decision that a database waits for, an acknowledgment that waits for the directory."""
     folder = tmp_path / "data"
     folder.mkdir()
     with closing(sqlite3.connect(folder / "queues.db")) as db:
         set_up_writer(db, StorageOptions())
         schema.prepare(db, schema.read_migrations(), now_s=NOW_S, new_id=NEW_ID)
         db.execute(
-            f"INSERT INTO {table} VALUES ({', '.join('?' * len(KEYED[table]))})", KEYED[table]
+            f"INSERT INTO {table} VALUES ({', '.join('?' * len(ROWS[table]))})", ROWS[table]
         )
         db.commit()
 
@@ -208,7 +210,7 @@ def test_what_waits_for_others_than_queue_managers_is_saved_too(tmp_path: Path, 
     found, _ = saved(folder)
 
     assert not any(table in each for each in found.losses)
-    assert row(found.fresh, f"SELECT * FROM {table}") == KEYED[table]
+    assert row(found.fresh, f"SELECT * FROM {table}") == ROWS[table]
 
 
 def test_many_findings_are_cut_short_and_counted(folder: Path) -> None:

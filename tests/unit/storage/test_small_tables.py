@@ -4,7 +4,7 @@ import sqlite3
 
 import pytest
 
-from storage import branches, counters, history, outcomes, sequences, unaddressed
+from storage import branches, counters, history, outcomes, owed, sequences, unaddressed
 from storage.branches import BranchRow
 from storage.sequences import IncomingSequenceRow, encode_sequence_id
 from tests.unit.storage.support import SOURCE
@@ -125,3 +125,17 @@ def test_what_waits_for_the_directory_is_kept_in_its_order_and_checked(
     ]
     unaddressed.remove(db, [1, 5])
     assert [row.id for row, _ in unaddressed.list_all(db)] == [2]
+
+
+def test_what_is_owed_is_kept_in_its_order_and_checked(db: sqlite3.Connection) -> None:
+    owed.add(
+        db, [owed.Owed(2, 0x8004, True, b"packet"), owed.Owed(1, 0x8004, False, b"another one")]
+    )
+    db.execute("UPDATE owed SET packet = x'00' WHERE id = 2")
+
+    assert owed.list_all(db) == [
+        (owed.Owed(1, 0x8004, False, b"another one"), True),
+        (owed.Owed(2, 0x8004, True, b"\0"), False),
+    ]
+    owed.remove(db, [1, 5])
+    assert [row.id for row, _ in owed.list_all(db)] == [2]
