@@ -3,6 +3,7 @@ acknowledgments for administration queues, in the commit that removes the messag
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections import Counter
 from contextlib import closing
@@ -179,6 +180,27 @@ async def test_the_final_ack_is_in_the_commit_of_the_removal_and_survives_it(
     await until(lambda: len(final_acks(remote)) == 2)
     remote.acknowledge()
     await until(lambda: not any(queue.messages for queue in a.outgoing.queues))
+
+
+@hosted
+async def test_a_source_hears_of_no_refusal_that_is_not_on_disk(hosts: Hosts) -> None:
+    """It would keep a dead letter, and send the message again to a computer that knows nothing of
+    having refused it, and may take it this time."""
+    a = await hosts.start()
+    remote = await dial(a, guid(7))
+    refused = packet(
+        b"1", source=remote.guid, number=1, queue="nowhere", position=(SEQUENCE, 1, 0), **ASKING[0]
+    )
+
+    with a.held_disk():
+        remote.send(refused)
+        await until(lambda: a.storage.pressure)
+        await asyncio.sleep(0.3)  # in which it could come
+        assert remote.messages == []
+        assert remote.acknowledged == []
+
+    await until(lambda: len(final_acks(remote)) == 1)
+    await until(lambda: remote.acknowledged == [refused])
 
 
 @hosted

@@ -201,9 +201,7 @@ def test_what_waits_for_others_than_queue_managers_is_saved_too(tmp_path: Path, 
     with closing(sqlite3.connect(folder / "queues.db")) as db:
         set_up_writer(db, StorageOptions())
         schema.prepare(db, schema.read_migrations(), now_s=NOW_S, new_id=NEW_ID)
-        db.execute(
-            f"INSERT INTO {table} VALUES ({', '.join('?' * len(ROWS[table]))})", ROWS[table]
-        )
+        db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(ROWS[table]))})", ROWS[table])
         db.commit()
 
     assert check.check(folder).findings == []
