@@ -53,14 +53,6 @@ MUTANTS = (
         "tests/unit/qmd/test_manager_receipts.py",
     ),
     Mutant(
-        "a refusal is acknowledged by the session before the commit",
-        "qmd/incoming.py",
-        "        if not (decided or arrivals or accepted):\n            return\n",
-        "        if not (arrivals or accepted):\n            connection.mark_stored(decided)\n"
-        "            return\n",
-        "tests/unit/qmd/test_manager_receipts.py",
-    ),
-    Mutant(
         "session ack leaves before the commit",
         "qmd/incoming.py",
         "for stream, (sequence_id, number) in accepted.items():\n            batch.set",
