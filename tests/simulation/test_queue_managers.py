@@ -31,7 +31,10 @@ SEEDS_AT_ONCE = 25
 TIMEOUT_S = 600  # on a machine that is busy with others; a few seconds else
 JOBS = os.cpu_count() or 1
 
+PARTS = [SEEDS[first : first + SEEDS_AT_ONCE] for first in range(0, len(SEEDS), SEEDS_AT_ONCE)]
+
 happened: Counter[str] = Counter()  # in how many worlds
+lived: set[int] = set()  # the first seeds of those parts
 
 try:
     vfs.begin(0, characteristics=0)
@@ -42,21 +45,26 @@ except vfs.Unavailable as reason:
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize(
     "seeds",
-    [SEEDS[first : first + SEEDS_AT_ONCE] for first in range(0, len(SEEDS), SEEDS_AT_ONCE)],
+    PARTS,
     ids=lambda seeds: f"seeds {seeds[0]} to {seeds[-1]}",
 )
 def test_every_promise_is_kept(seeds):
     """Safety while things go wrong; liveness once they stop going wrong."""
-    lives = list(live_all(seeds, JOBS))
-
-    assert not broken_promises(lives)
-    for life in lives:
-        happened.update(life.seen.keys())
+    assert not broken_promises(live_through(seeds))
 
 
 @pytest.mark.timeout(TIMEOUT_S)
 def test_what_has_failed_once_does_not_fail_again():
     assert not broken_promises(live_all(regressions(), JOBS))
+
+
+def live_through(seeds):
+    """Their lives; what happened in them is counted."""
+    lives = list(live_all(seeds, JOBS))
+    for life in lives:
+        happened.update(life.seen.keys())
+    lived.add(seeds[0])
+    return lives
 
 
 def broken_promises(lives):
@@ -66,40 +74,50 @@ def broken_promises(lives):
     ]
 
 
+EVENTS = (
+    "power lost",
+    "daemon killed",
+    "daemon stopped",
+    "reader killed",
+    "writer killed",
+    "process hung",
+    "connection cut",
+    "connection silenced",
+    "wall",
+    "disk hung",
+    "disk full",
+    "disk fault planned: EIO for a sync",
+    "clock set",
+    "disk lost",
+    "operator: delete",
+    "slow line",
+    "connection to be cut at a byte",
+    "a second session",
+    "numbers skipped",
+    "transaction aborted by its application",
+    "sent to several queues",
+    "messages passed on",
+    "heard: ack_reach_queue",
+    "heard: ack_receive",
+    "heard: nack_reach_queue_timeout",
+    "heard: nack_not_transactional_message",
+    "log: resending",
+    "log: messages_ended",
+)
+EVENT_WORLDS_MIN = 3
+
+
+@pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.skipif(len(SEEDS) < 100, reason="few worlds see little")
 def test_the_worlds_are_as_unkind_as_they_claim():
-    """What no world ever meets is tested by none of them."""
-    for event in (
-        "power lost",
-        "daemon killed",
-        "daemon stopped",
-        "reader killed",
-        "writer killed",
-        "process hung",
-        "connection cut",
-        "connection silenced",
-        "wall",
-        "disk hung",
-        "disk full",
-        "disk fault planned: EIO for a sync",
-        "clock set",
-        "disk lost",
-        "operator: delete",
-        "slow line",
-        "connection to be cut at a byte",
-        "a second session",
-        "numbers skipped",
-        "transaction aborted by its application",
-        "sent to several queues",
-        "messages passed on",
-        "heard: ack_reach_queue",
-        "heard: ack_receive",
-        "heard: nack_reach_queue_timeout",
-        "heard: nack_not_transactional_message",
-        "log: resending",
-        "log: messages_ended",
-    ):
-        assert happened[event] >= 3, f"{event}: in {happened[event]} worlds"
+    """What no world ever meets is tested by none of them.  Other processes may have lived through
+    most of them: as many more as it takes."""
+    for seeds in PARTS:
+        missing = [event for event in EVENTS if happened[event] < EVENT_WORLDS_MIN]
+        if missing and seeds[0] not in lived:
+            live_through(seeds)
+
+    assert [event for event in EVENTS if happened[event] < EVENT_WORLDS_MIN] == []
 
 
 @pytest.mark.parametrize("knob", KNOBS | KNOBS_OF_LISTS)
