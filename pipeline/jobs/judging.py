@@ -126,7 +126,9 @@ def _streams_view(spark: Any, found: Survey, state: State) -> None:
 
         some = some.assign(
             old_sent=runs(What.SENT, "block_first", "block_last"),
-            old_accepted=runs(What.ACCEPTED, "place_first", "place_last", "host"),
+            old_accepted=runs(
+                What.ACCEPTED, "place_first", "place_last", "host", "block_first", "block_last"
+            ),
         )
     else:
         some = some.assign(old_sent=[[] for _ in range(len(some))])

@@ -123,12 +123,23 @@ _MESSAGE = {
 }  # fmt: skip
 _WAS_SENT = "exists(old_sent, r -> key BETWEEN r[0] AND r[1])"
 _WAS_ACCEPTED = "exists(old_accepted, r -> key BETWEEN r[0] AND r[1])"
+# What is read again, or was carried over, lies where it lay.
+_SAME_SENT = "exists(old_sent, r -> key BETWEEN r[0] AND r[1] AND sent_block BETWEEN r[2] AND r[3])"
+_SAME_ACCEPTED = (
+    "exists(old_accepted,"
+    " r -> accepted_key BETWEEN r[0] AND r[1] AND place BETWEEN r[2] AND r[3] AND r[4] = host)"
+)
 _IS_MISSING = f"sent > 0 AND accepted = 0 AND ended = 0 AND refused = 0 AND NOT {_WAS_ACCEPTED}"
 _LATER = "(accepted_block_after IS NOT NULL OR following >= 0 OR old_accepted_last > key)"
+# Blocks of what was accepted around it, also in earlier runs.
+_ACCEPTED_BEFORE = """greatest(accepted_block_before, array_max(transform(
+  filter(old_accepted, r -> r[1] < key AND r[4] = receiver), r -> r[6])))"""
+_ACCEPTED_AFTER = """least(accepted_block_after, array_min(transform(
+  filter(old_accepted, r -> r[0] > key AND r[4] = receiver), r -> r[5])))"""
 _SAME_SEQUENCE = f"(key_before >> {HALF}) = (key >> {HALF})"
 _FLOOR = f"""greatest(
   if({_SAME_SEQUENCE}, key_before, (key >> {HALF}) << {HALF}),
-  if((old_sent_last >> {HALF}) = (key >> {HALF}) AND old_sent_last < key, old_sent_last, 0))"""
+  array_max(transform(filter(old_sent, r -> r[1] < key), r -> r[1])))"""
 
 #: Each rule: what it finds, and when.
 _RULES = (
@@ -138,13 +149,13 @@ _RULES = (
     ),
     (
         _candidate("'duplicated'", **_MESSAGE),
-        "accepted > 1 OR (is_suspect AND accepted = 1 AND exists(old_accepted,"
-        " r -> key BETWEEN r[0] AND r[1] AND place NOT BETWEEN r[2] AND r[3]))",
+        f"accepted > 1 OR (is_suspect AND accepted = 1 AND NOT {_SAME_ACCEPTED} AND"
+        " exists(old_accepted, r -> accepted_key BETWEEN r[0] AND r[1]))",
     ),
     (
         _candidate("'reordered'", **_MESSAGE),
         "is_suspect AND accepted = 1 AND (overtaken_by > key"
-        " OR exists(old_accepted, r -> r[0] > key AND r[3] < place AND r[4] = host))"
+        " OR exists(old_accepted, r -> r[0] > key AND r[2] < place AND r[4] = host))"
         f" AND NOT {_WAS_ACCEPTED}",
     ),
     (
@@ -155,8 +166,8 @@ _RULES = (
     ),
     (
         _candidate("'number_reused'", **_MESSAGE),
-        "is_suspect AND sent > 0 AND (sent_before = sent_key OR exists(old_sent,"
-        " r -> sent_key BETWEEN r[0] AND r[1] AND sent_block NOT BETWEEN r[2] AND r[3]))",
+        "is_suspect AND sent > 0 AND (sent_before = sent_key OR"
+        f" ({_WAS_SENT} AND NOT {_SAME_SENT}))",
     ),
     (
         _candidate(
@@ -177,8 +188,8 @@ _RULES = (
             " ELSE 'pending' END",
             **_MESSAGE,
             covering="receiver",
-            block_from="accepted_block_before",
-            block_to="coalesce(accepted_block_after, if(following >= 0, following, NULL))",
+            block_from=_ACCEPTED_BEFORE,
+            block_to=f"coalesce({_ACCEPTED_AFTER}, if(following >= 0, following, NULL))",
             clock_of="source",
             at_from="sent_at",
             at_to="ack_at",

@@ -85,7 +85,7 @@ def survey(rows: Frame, known: Known, *, full: bool) -> tuple[Survey, Frame]:
     new = pd.concat([of(What.SENT), of(What.ACCEPTED)])
     merged_new = _merge(new)
     runs = _merge(pd.concat([old_runs, merged_new[RUN_COLUMNS]])) if len(old_runs) else merged_new
-    streams = _streams(new, merged_new, old_runs, runs)
+    streams = _streams(new, merged_new, old_runs, carried)
     _link(streams, runs, hosts, aliases, names, routes)
     found = Survey(
         names,
@@ -154,8 +154,8 @@ def _merge(runs: Frame) -> Frame:
     return runs.groupby(run, sort=False).agg(how).reset_index(drop=True)
 
 
-def _streams(new: Frame, merged: Frame, old: Frame, runs: Frame) -> Frame:
-    """One row for each stream that is in these files: both sides beside each other."""
+def _streams(new: Frame, merged: Frame, old: Frame, carried: set[tuple[int, int]]) -> Frame:
+    """One row for each stream of these files or `carried`: both sides beside each other."""
     key = ["source", "stream"]
 
     def side(what: What, name: str) -> Frame:
@@ -199,6 +199,11 @@ def _streams(new: Frame, merged: Frame, old: Frame, runs: Frame) -> Frame:
         )
 
     streams = side(What.SENT, "sent").join(side(What.ACCEPTED, "accepted"), how="outer")
+    # What is open is looked at again, also where these files say nothing of its stream.
+    still_open = sorted(pair for pair in carried if pair[1] >= 0)
+    if still_open:
+        pairs = pd.MultiIndex.from_tuples(still_open, names=key)
+        streams = streams.reindex(streams.index.union(pairs))
     streams = streams.join(before(What.SENT, "sent")).join(before(What.ACCEPTED, "accepted"))
     streams = streams.reset_index()
     columns = [name for name in streams.columns if name not in key]
@@ -264,8 +269,21 @@ def _link(
     n = len(streams)
     accepted = runs[runs.what == What.ACCEPTED]
     sent = runs[runs.what == What.SENT]
-    at = {pair: i for i, pair in enumerate(zip(streams.source, streams.stream, strict=True))}
-    parent = list(range(n))
+    # Others that earlier runs have seen stand behind them: one may come after one of these.
+    by = ["source", "stream"]
+    here = list(zip(streams.source, streams.stream, strict=True))
+    at = {pair: i for i, pair in enumerate(here)}
+    for pair in zip(runs.source, runs.stream, strict=True):
+        at.setdefault(pair, len(at))
+    ever = pd.DataFrame(list(at), columns=by, dtype=np.int64)
+    of_accepted = accepted.groupby(by).agg(
+        accepted_host=("host", "first"), block=("block_first", "min"), place=("place_first", "min")
+    )
+    of_sent = sent.groupby(by).agg(sent_queue=("queue", "first"))
+    for side_of in (of_accepted, of_sent):
+        ever = ever.join(side_of.astype("Int64"), on=by)  # 64 bits, also where one is not there
+    ever = ever.fillna(-1).astype(np.int64)
+    parent = list(range(len(ever)))
 
     def root(i: int) -> int:
         while parent[i] != i:
@@ -285,16 +303,16 @@ def _link(
     known_routes = routes[["host", "queue", "source"]].itertuples(index=False)
     guids = {(host, queue): peer for host, queue, peer in known_routes if peer in hosts}
     groups: dict[int, list[int]] = {}
-    for i in range(n):
+    for i in range(len(ever)):
         groups.setdefault(root(i), []).append(i)
-    receiver = np.zeros(n, np.int64)
-    following = np.full(n, -1, np.int64)
-    source_at, stream_at = streams.source.to_numpy(), streams.stream.to_numpy()
-    accepted_at, queue_at = streams.accepted_host.to_numpy(), streams.sent_queue.to_numpy()
-    block_at, place_at = streams.accepted_block.to_numpy(), streams.accepted_place.to_numpy()
+    receiver = np.zeros(len(ever), np.int64)
+    following = np.full(len(ever), -1, np.int64)
+    source_at, stream_at = ever.source.to_numpy(), ever.stream.to_numpy()
+    accepted_at, queue_at = ever.accepted_host.to_numpy(), ever.sent_queue.to_numpy()
+    block_at, place_at = ever.block.to_numpy(), ever.place.to_numpy()
     last_at = streams.accepted_place_last.to_numpy()
     clean = streams.is_clean.to_numpy().copy()
-    group_at = np.zeros(n, np.int64)
+    group_at = np.zeros(len(ever), np.int64)
     for number, members in enumerate(groups.values()):
         members.sort(key=lambda i: stream_at[i])
         where = next((int(accepted_at[i]) for i in members if accepted_at[i] not in (0, -1)), 0)
@@ -311,11 +329,12 @@ def _link(
             receiver[i] = accepted_at[i] if accepted_at[i] not in (0, -1) else where
             following[i] = behind if of_host == receiver[i] else -1  # blocks are those of one host
             if block_at[i] >= 0:
-                if last_at[i] > place and clean[i]:
+                if i < n and last_at[i] > place and clean[i]:
                     clean[i] = False  # it goes on after the next one has begun
                 behind, place = int(block_at[i]), min(place, place_at[i])
                 of_host = int(receiver[i])
-    streams["receiver"], streams["following"], streams["group"] = receiver, following, group_at
+    streams["receiver"], streams["following"] = receiver[:n], following[:n]
+    streams["group"] = group_at[:n]
     streams["is_clean"] = clean
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -32,7 +33,8 @@ from pipeline.jobs.survey import survey
 from pipeline.jobs.trace import trace
 from pipeline.jobs.traffic import traffic
 from tests.pipeline.foreign_faults import more_faults
-from tests.pipeline.foreign_fleet import foreign_fleet
+from tests.pipeline.foreign_fleet import DAY, HOUR, MIDNIGHT, Message, Stream, foreign_fleet
+from tests.pipeline.foreign_fleet import Fleet as ForeignFleet
 from tests.pipeline.second_opinion import second_opinion
 
 Key = tuple[str, str, int, int]
@@ -164,6 +166,39 @@ def test_days_are_read_once_and_what_comes_late_is_decided_then(spark: Any, tmp_
     assert sizes == [4, 6]
     assert found(result) == true(truth)
     assert parquet.read_table(out / "findings.parquet").num_rows == len(rows(result))
+
+
+def test_what_is_open_is_not_forgotten_when_its_stream_falls_silent(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Lost, on its way, and stored a day later: in runs whose files say nothing else of them."""
+    f = ForeignFleet(random.Random(1))
+    alpha, bravo = f.host("alpha"), f.host("bravo of two days")
+    lost, waiting, late = (Message(alpha, bravo, queue, Stream(alpha)) for queue in "abc")
+    for m in (lost, waiting, late):
+        f.sent(m, MIDNIGHT + HOUR)
+    f.acked(lost, MIDNIGHT + HOUR + 30)
+    f.left(f.accepted(late, MIDNIGHT + DAY + HOUR), MIDNIGHT + DAY + 2 * HOUR)
+    bravo.tell(MIDNIGHT + 2 * HOUR, "started")
+    f.write(tmp_path, without=set(), hole=(alpha, 0, 0))
+    files = find_files([str(tmp_path)])
+    state = State()
+
+    def verdicts(words: str) -> tuple[Counter[Key], Counter[str]]:
+        result = audit(
+            spark, [each for each in files if words in each.path], state, AuditSettings(tasks=2)
+        )
+        return found(result), Counter(
+            dict(zip(result.open.reason, result.open.messages, strict=True))
+        )
+
+    everything = {"no_log": 1, "on_its_way": 2}
+    assert verdicts("host=alpha") == (Counter(), everything)
+    assert verdicts("empty") == (Counter(), everything)
+    is_lost = Counter({("acked_not_stored", lost.id, 0, 0): 1})
+    assert verdicts("day=0/host=bravo") == (is_lost, {"on_its_way": 2})
+    assert verdicts("day=1/host=bravo") == (Counter(), {"on_its_way": 1})
+    assert set(state.carried.number) == {2}
 
 
 def test_the_other_jobs_add_up(spark: Any, tmp_path: Path) -> None:
