@@ -171,8 +171,10 @@ def _conclude(
             for row in rows[plain].itertuples()
         ]
     why = _undecided(rows, found, offsets)
-    # What came again long after it was done is no message that nobody sent.
-    again = (rows.kind == "never_sent") & (rows.stream < 0)
+    # What came again long after it was done is no message that nobody sent.  That it was sent
+    # before is known only where nothing of its sender's log is missing but the end.
+    gaps = found.holes[found.holes.block_last != END]
+    again = (rows.kind == "never_sent") & (rows.stream < 0) & ~rows.source.isin(gaps.host)
     if again.any():
         last = rows.source.map(state.plain_last).fillna(-1)
         again = (again & (rows.number <= last)).fillna(False).astype(bool)

@@ -201,6 +201,25 @@ def test_what_is_open_is_not_forgotten_when_its_stream_falls_silent(
     assert set(state.carried.number) == {2}
 
 
+def test_days_of_plain_messages_that_come_the_other_way_round_are_no_faults(
+    spark: Any, tmp_path: Path
+) -> None:
+    """That a sender has come to a number does not say that it was read to have sent it."""
+    f = ForeignFleet(random.Random(1))
+    alpha, bravo = f.host("alpha"), f.host("bravo of two days")
+    for n in range(20):
+        f.life(Message(alpha, bravo, "plain", None), MIDNIGHT + HOUR + n * 2 * HOUR)
+    f.write(tmp_path, without=set(), hole=(alpha, 0, 0))
+    files = find_files([str(tmp_path)])
+    state = State()
+
+    for words in ("day=1/host=alpha", "host=bravo", "day=0/host=alpha"):
+        some = [each for each in files if words in each.path]
+        assert found(audit(spark, some, state, AuditSettings(tasks=2))) == Counter()
+
+    assert len(state.carried) == 0
+
+
 def test_the_other_jobs_add_up(spark: Any, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     faults = "expired=9,discarded=4,refused=5,clock=1"
