@@ -44,6 +44,10 @@ class LogFile:
         """Less, or nothing, where it ends.  May raise OSError."""
         return os.pread(self._file, size, offset)
 
+    def sync(self) -> None:
+        """Whether the disk still takes anything.  May raise OSError."""
+        os.fsync(self._file)
+
     def close(self) -> None:
         os.close(self._file)
 

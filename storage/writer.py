@@ -122,6 +122,11 @@ class Writer:
             checkpoint.run(db)
         except BaseException as error:
             self._checkpoint_failure = error
+            try:
+                self._log.sync()
+            except OSError as failed:  # to a checkpoint its pages look like a damaged database's
+                self._checkpoint_failure = failed
+                raise failed from error
             raise
 
     def _committed(self, commit: asyncio.Future[bool]) -> None:
