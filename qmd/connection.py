@@ -33,6 +33,7 @@ EXPRESS_MAX = 64  # likewise, of what no outgoing queue keeps
 # never has more; what does not wait for it has hundreds of tiny packets in one read.
 TURN_PACKETS_MAX, TURN_PACKETS_MIN = 64, 8
 TURN_S = 0.001  # which the packets of a turn should not take much longer than
+FLOOD_S = 0.1  # for which one who had more than any window holds stays behind all others
 PACKET_S = 0.000_05  # that one takes, where they are too few to be timed
 UNREAD_BYTES_MAX = 32 * 1024 * 1024  # more than a full pump of the largest messages
 
@@ -57,6 +58,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._waits_for_disk = False
         self._waits_for_turn = False
         self._is_heavy = False  # while it waits: it has more than its turn was enough for
+        self._floods_until = 0.0
         self._later: list[bytes] = []  # packets for the next turn, before which nothing is read
         self._broken: BrokenStream | None = None  # what is behind them
         self._turn = -1  # in which the last ones were taken
@@ -195,7 +197,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self._later and not (self._closed or self._waits_for_disk):
             own_max = self._packets_max if self._is_heavy else TURN_PACKETS_MAX - self._taken
             self._take(min(own_max, packets_max), now)
-            self._wait_for_turn(is_heavy=self._is_heavy)
+            self._wait_for_turn(now, is_heavy=self._is_heavy)
         self._go_on(now)
 
     def close(self, reason: str) -> None:
@@ -231,19 +233,23 @@ class PeerConnection(asyncio.BufferedProtocol):
             if turns.serial != self._turn:
                 self._turn, self._taken = turns.serial, 0
             left = TURN_PACKETS_MAX - self._taken
-            if left > 0 and turns.has_time():
+            # Of hundreds who flood each had a turn before all others with every read otherwise.
+            floods = now < self._floods_until
+            if left > 0 and not floods and turns.has_time():
                 self._take(left, now)
-            self._wait_for_turn(is_heavy=False)
+            self._wait_for_turn(now, is_heavy=floods)
         if self._broken is not None and not self._later:
             reason = f"bytes that are no packet: {self._broken}"
             self._handle(self.session.close(reason, now, whole=False), now)
             self.flush_soon()
         self._regulate()
 
-    def _wait_for_turn(self, *, is_heavy: bool) -> None:
+    def _wait_for_turn(self, now: float, *, is_heavy: bool) -> None:
         """If there is more; as one who has much, if it was one before or is one now."""
         if self._later and not (self._closed or self._waits_for_disk):
             self._is_heavy = is_heavy or self._taken >= TURN_PACKETS_MAX
+            if len(self._later) > TURN_PACKETS_MAX:  # who keeps to the window never has as many
+                self._is_heavy, self._floods_until = True, now + FLOOD_S
             self._waits_for_turn = True
             self._manager.turns.wait(self, heavy=self._is_heavy)
 
