@@ -160,7 +160,7 @@ class Confirmations:
             found = self._heard(connection, message, body, now)
             if found is not None:
                 heard.append(found)
-        manager.outgoing.release()  # what was acknowledged by them is where we look for it
+        manager.releasing.release()  # what was acknowledged by them is where we look for it
         if heard:
             self._look(connection, heard, numbers)
         else:
@@ -170,9 +170,9 @@ class Confirmations:
         self, connection: PeerConnection, message: UserMessage, body: FinalAckBody, now: float
     ) -> Heard | None:
         """One that may be about a message that waits; the others are dealt with."""
-        outgoing = self._manager.outgoing
+        manager = self._manager
         message_class = message.properties.message_class
-        queue = outgoing.queue_of_sequence(body.sequence_id)
+        queue = manager.outgoing.queue_of_sequence(body.sequence_id)
         if body.source_queue_manager != self._manager.id and self._manager.relaying.pass_back(
             connection, message, body
         ):
@@ -181,7 +181,7 @@ class Confirmations:
             queue is None
             or body.source_queue_manager != self._manager.id
             or not (message_class & NEGATIVE or message_class == MessageClass.ACK_RECEIVE)
-            or not outgoing.speaks_for(connection, message, queue)
+            or not manager.releasing.speaks_for(connection, message, queue)
         ):
             self._manager.log_limited(
                 "final_ack_for_nothing", connection.host, address=connection.host
@@ -191,11 +191,11 @@ class Confirmations:
         if body.sequence_id == queue.sequence.sequence_id:
             if message_class & RECEPTION:
                 # It was in its queue, so it and all before it had been accepted.
-                outgoing.acknowledged(
+                manager.releasing.acknowledged(
                     connection, queue, body.sequence_id, body.sequence_number, now
                 )
             elif body.sequence_number > queue.sequence.acknowledged:
-                outgoing.refused(queue, body, message_class, teller)
+                manager.releasing.refused(queue, body, message_class, teller)
                 return None
         return Heard(
             queue,

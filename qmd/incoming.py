@@ -446,7 +446,7 @@ class Incoming:
         if final_acks:
             self._final_acks(connection, final_acks, now)
         if heard:
-            manager.outgoing.when_released(partial(connection.mark_stored, heard))
+            manager.releasing.when_released(partial(connection.mark_stored, heard))
         self._finish(connection, decided, arrivals, accepted, wall_s)
         if storage.congested:
             # Who waits for no answer, as with express messages that are refused, waits here too.
@@ -565,7 +565,7 @@ class Incoming:
         except ProtocolError as error:
             self._not_understood(connection, error)
         else:
-            self._manager.outgoing.order_acknowledged(connection, message, body, now)
+            self._manager.releasing.order_acknowledged(connection, message, body, now)
 
     def _final_acks(
         self, connection: PeerConnection, messages: list[tuple[UserMessage, int]], now: float

@@ -520,7 +520,7 @@ async def catch_up(manager: QueueManager) -> bool:
     Not for longer than CATCH_UP_S: one asks what happened when a disk hangs, too.  False then.
     Raises StorageError.
     """
-    manager.outgoing.release()
+    manager.releasing.release()
     done = manager.storage.batch.run(lambda db: None)
     await asyncio.wait((done,), timeout=CATCH_UP_S)
     if done.done():

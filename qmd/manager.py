@@ -58,6 +58,7 @@ from qmd.reading import Reading
 from qmd.recorder import Recorder
 from qmd.redirecting import Redirecting
 from qmd.relaying import Relaying
+from qmd.releasing import Releasing
 from qmd.resending import Resending
 from qmd.reserving import Reserving
 from qmd.reserving import State as Reservations
@@ -154,6 +155,7 @@ class QueueManager:
         self.incoming = Incoming(self)
         self.redirecting = Redirecting(self)
         self.outgoing = Outgoing(self)
+        self.releasing = Releasing(self)
         self.acknowledging = Acknowledging(self)
         self.clock.when_set = self.outgoing.clock_was_set
         self.routes = Routes(self)
@@ -284,7 +286,7 @@ class QueueManager:
         self.peers.stop()
         await self.directory.stop()
         await asyncio.sleep(0)  # what the sessions still say is written
-        self.outgoing.release()
+        self.releasing.release()
         self.clock.save()
         with contextlib.suppress(StorageError):
             # What is being removed has been received, and is not lost: that is known behind it.

@@ -192,7 +192,7 @@ class Peers:
         """The peer has these messages: what is not transactional is finished."""
         # What `OutgoingQueue.transmit` gave the session.
         given = cast("list[tuple[OutgoingQueue, int]]", tokens)
-        self._manager.outgoing.session_acknowledged(given)
+        self._manager.releasing.session_acknowledged(given)
 
     def has_room_for(self, host: str) -> bool:
         """Whether another session with that address is within the limits."""

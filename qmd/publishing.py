@@ -172,7 +172,7 @@ class Prepared:
         full = manager.is_full(sum(by_queue.values()), messages=self.messages)
         if full is not None:
             raise full
-        manager.outgoing.release()
+        manager.releasing.release()
         batch = manager.storage.batch
         wall_ms = int(manager.environment.time() * 1000)
         arrived: dict[LocalQueue, list[StoredMessage]] = {}

@@ -105,7 +105,7 @@ class Sending:
 
         With `numbers`, which they have been promised, the messages are those of one transaction.
         """
-        self._manager.outgoing.release()  # where all is acknowledged, a new sequence begins
+        self._manager.releasing.release()  # where all is acknowledged, a new sequence begins
         in_transaction = numbers is not None
         if numbers is None:
             numbers = self.numbers_of(chosen)

@@ -165,7 +165,7 @@ class Undelivered:
         many the end has begun.
         """
         manager = self._manager
-        manager.outgoing.release()  # what was acknowledged is off the disk before we look there
+        manager.releasing.release()  # what was acknowledged is off the disk before we look there
         wall_ms = int(manager.environment.time() * 1000)
         now_s = manager.clock.now_s
         dying: list[_Dying] = []

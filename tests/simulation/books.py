@@ -88,7 +88,7 @@ def is_up_to_date(manager: QueueManager) -> bool:
     loop: Any = manager.loop
     return (
         manager.storage._writer._idle.is_set()
-        and manager.outgoing._release_timer is None  # what is released waits for company
+        and manager.releasing._release_timer is None  # what is released waits for company
         and not loop._ready
     )
 

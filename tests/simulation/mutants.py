@@ -106,13 +106,14 @@ MUTANTS = (
     # The log of events tells something else than the tables.
     Mutant(
         "a release is told before it is made",
-        "qmd/outgoing.py",
+        "qmd/releasing.py",
         "                told.add(message_number(packet), 0, len(packet))\n",
-        "                self._tell_acknowledged(queue, [message_number(packet)], [len(packet)])\n",
+        "                numbers = [message_number(packet)]\n"
+        "                self._tell_acknowledged(queue, source, numbers, [len(packet)])\n",
     ),
     Mutant(
         "an ack for an earlier pass is not told",
-        "qmd/outgoing.py",
+        "qmd/releasing.py",
         "done = outgoing_rows.identities(db, first, last)",
         "done = outgoing_rows.identities(db, 1, 0)",
     ),
@@ -211,13 +212,13 @@ MUTANTS = (
     ),
     Mutant(
         "an order ack releases one too many",
-        "qmd/outgoing.py",
+        "qmd/releasing.py",
         "TRANSACTIONAL_FIRST + queue.sequence.base + released\n        )",
         "TRANSACTIONAL_FIRST + queue.sequence.base + released + 1\n        )",
     ),
     Mutant(
         "an order ack of an earlier pass releases one too few",
-        "qmd/outgoing.py",
+        "qmd/releasing.py",
         "TRANSACTIONAL_FIRST + queue.sequence.base + released\n        )",
         "TRANSACTIONAL_FIRST + queue.sequence.base + released - 1\n        )",
     ),
@@ -438,7 +439,7 @@ MUTANTS = (
     # Books.
     Mutant(
         "released messages count on",
-        "qmd/outgoing.py",
+        "qmd/releasing.py",
         "size += message.size\n        queue.shrink(size)",
         "size += message.size",
     ),
@@ -630,7 +631,7 @@ MUTANTS = (
     ),
     Mutant(
         "an order ack sweeps away what only the disk can count",
-        "qmd/outgoing.py",
+        "qmd/releasing.py",
         "first = max(TRANSACTIONAL_FIRST, queue.known_to_disk + 1)",
         "first = TRANSACTIONAL_FIRST",
         "tests/simulation/test_queue_managers.py::"
@@ -854,13 +855,13 @@ MUTANTS = (
     ),
     Mutant(
         "the journal is written in another commit than the release",
-        "qmd/outgoing.py",
+        "qmd/releasing.py",
         "        if has_copies:\n            self.release()",
         "        if False:\n            self.release()",
     ),
     Mutant(
         "a release takes along what is beyond it",
-        "qmd/outgoing.py",
+        "qmd/releasing.py",
         "batch.delete_outgoing_range(base | first, base | messages[-1].key)",
         "batch.delete_outgoing_range(base | first, base | messages[-1].key + 1)",
         "tests/unit/qmd/test_manager_confirmations.py",
@@ -940,7 +941,7 @@ MUTANTS = (
     ),
     Mutant(
         "session acks do not count messages out",
-        "qmd/outgoing.py",
+        "qmd/releasing.py",
         "                queue.others -= 1\n"
         "                queue.shrink(len(packet))\n"
         "                self._releasable_keys",

@@ -226,7 +226,7 @@ def test_what_only_the_disk_knows_to_be_acknowledged_is_not_swept_away_with_what
         def hear() -> None:
             now = host.daemon.loop.time()
             sequence._highest_transmitted = 2  # before a start
-            hear_of = host.manager.outgoing.acknowledged
+            hear_of = host.manager.releasing.acknowledged
             hear_of(None, queue, sequence.sequence_id, 1, now)
             key, size = TRANSACTIONAL_FIRST | 2, queue.bytes // 2
             queue.transmitted.append(InFlight(2, key, size, 2, confirms=False))

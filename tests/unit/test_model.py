@@ -12,6 +12,7 @@ from qmd.core.sequence import IncomingSequence, OutgoingSequence
 from qmd.incoming import Incoming
 from qmd.outgoing import Outgoing
 from qmd.outgoing_queue import OutgoingQueue
+from qmd.releasing import Releasing
 from qmd.sending import Sending
 from qmd.undelivered import Undelivered
 
@@ -24,6 +25,7 @@ CLASSES = {
         Outgoing,
         OutgoingQueue,
         OutgoingSequence,
+        Releasing,
         Sending,
         Undelivered,
     )

@@ -237,7 +237,7 @@ class Host(QueueManager):
 
         Nothing may be under way.
         """
-        self.outgoing.release()  # it would be soon
+        self.releasing.release()  # it would be soon
         await self.settled()
         assert not self.failed.done(), self.failed.exception()
         state = await self.storage.read(_stored)

@@ -389,7 +389,7 @@ async def test_a_message_that_was_dying_when_it_was_acknowledged_waits_and_is_co
 
         # In one batch: its time is over, and the order ack comes.
         a.undelivered.expire(queue, [TRANSACTIONAL_FIRST | (sequence.base + 1)])
-        a.outgoing.acknowledged(connection, queue, sequence.sequence_id, 2, a.loop.time())
+        a.releasing.acknowledged(connection, queue, sequence.sequence_id, 2, a.loop.time())
 
         await arrived(a, name, 2)
         assert a.queue(TRANSACTIONAL_DEAD_LETTERS).messages == 0

@@ -115,7 +115,7 @@ def test_copies_go_elsewhere_and_stay_here_in_the_same_way(tmp_path: Any, delive
         await b.settled()
         assert await b.receive("one") == [b"1", b"1", b"2" + LARGE, b"2" + LARGE]
         await until(lambda: not a.sending_to(there).messages)
-        a.outgoing.release()
+        a.releasing.release()
         await a.settled()
         assert parts(a) == []
 
@@ -168,7 +168,7 @@ async def test_copies_are_whole_after_a_restart(hosts: Hosts) -> None:
         assert session.ordinary == [LARGE, b"2" + LARGE]
         session.order_ack(session.messages[-1])
         await until(lambda: not a.sending_to(remote.name("x")).messages)
-        a.outgoing.release()
+        a.releasing.release()
         await a.settled()
         assert parts(a) == []
 

@@ -184,7 +184,7 @@ async def test_what_has_arrived_is_forgotten_by_and_by(hosts: Hosts) -> None:
         remote.acknowledge()
         await until(lambda: a.sending_to(name).messages == 0)
         await a.settled()
-        await until(lambda: not a.outgoing._releasable_keys)
+        await until(lambda: not a.releasing._releasable_keys)
         await a.settled()
 
     assert len(await rows(a)) == 2

@@ -130,7 +130,7 @@ async def test_a_transmission_waits_for_the_commit_of_somebody_else_or_a_second(
         assert await life(a, sent) == ["sent", "transmitted"]
         remote.acknowledge()
         await until(lambda: not a.sending_to(there.name("q")).messages, "its release")
-        a.outgoing.release()
+        a.releasing.release()
     assert await life(a, sent) == ["sent", "transmitted", "session_acknowledged"]
 
 
