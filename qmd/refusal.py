@@ -22,3 +22,12 @@ class Refusal(Exception):
     def id(self) -> str:
         """For people, as "QM-1201": `qmd explain` tells more about it."""
         return id_of(self.code)
+
+
+def placed(error: Refusal, where: str) -> Refusal:
+    """A copy of the error, with the place before its text if there is one to tell."""
+    copy = Refusal.__new__(type(error))
+    copy.__dict__.update(error.__dict__)
+    copy.text = f"{where}: {error.text}" if where else error.text
+    copy.args = (copy.text,)
+    return copy

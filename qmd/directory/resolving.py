@@ -20,9 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from protocol.direct_name import DirectName, Transport, parse_address
@@ -41,14 +40,13 @@ from protocol.path_name import parse_local_path
 from qmd.directory.interface import (
     KIND_NONE,
     Directory,
-    DirectoryAway,
     EntryUnusable,
-    ListEntry,
     MachineEntry,
     NoDirectory,
     NotInDirectory,
     QueueEntry,
 )
+from qmd.directory.kept_answers import KeptAnswers
 from qmd.directory.spelling import (
     ALIAS_PREFIX,
     LIST_PREFIX,
@@ -60,7 +58,7 @@ from qmd.directory.spelling import (
     name_of,
     parse_spelling,
 )
-from qmd.refusal import Refusal
+from qmd.refusal import Refusal, placed
 
 if TYPE_CHECKING:
     from qmd.settings import DirectorySettings
@@ -68,9 +66,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TARGETS_MAX = 10_000  # of one name; as many as a header can tell, protocol/multi_queue.py
-ENTRIES_MAX = 100_000  # kept of what the directory said
 RESOLUTIONS_MAX = 10_000  # kept of what names came to
-ASKED_AT_ONCE_MAX = 64  # of the members of lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +76,7 @@ class Target:
     `name` is what the packet says, and what the outgoing queue is called; `element` is the index
     of the top-level element that it comes from.  `direct` is a way there as it was found now, None
     for our own queues and for private names; `machine` is the queue manager of a public queue,
-    whose addresses of later days `Resolver.machine` tells.  `transactional`: None where nobody
+    whose addresses of later days `KeptAnswers.machine` tells.  `transactional`: None where nobody
     says.
     """
 
@@ -116,13 +112,6 @@ class MustAsk(Refusal):
         self.name = text
 
 
-class _Kept(NamedTuple):
-    """An answer of the directory: an entry, or that there is none."""
-
-    answer: Any
-    expires_at: float
-
-
 class Own(NamedTuple):
     """What the queue manager itself knows."""
 
@@ -147,14 +136,8 @@ class Resolver:
         self._now = now  # seconds, of a clock that only goes on
         self._own = own
         self._settings = settings
-        self._entries: dict[Hashable, _Kept] = {}
-        self._asking: dict[Hashable, asyncio.Task[Any]] = {}
+        self.entries = KeptAnswers(directory, settings, now=now)
         self._resolutions: dict[FormatName | str, Resolution] = {}
-        self._away: DirectoryAway | None = None
-        self._away_until = -math.inf
-        self._room = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
-        self.asked_count = 0  # of the directory
-        self.kept_count = 0  # answered from what was kept
 
     # Format names.
 
@@ -286,55 +269,20 @@ class Resolver:
         match spelled:
             case QueuePath():
                 remedy = f"If it is there all the same, use its direct name: {spelled.direct}."
-                entry, until = await self.queue_by_path(spelled.path, remedy)
+                entry, until = await self.entries.queue_by_path(spelled.path, remedy)
                 return PublicName(entry.guid), until
             case ListPath():
-                found, until = await self._ask(
-                    ("list", spelled.name.lower()),
-                    partial(self.directory.list_by_name, spelled.name),
-                )
+                found, until = await self.entries.list_by_name(spelled.name)
                 return DistributionListName(found.guid), until
             case AliasPath():
-                alias, until = await self._ask(
-                    ("alias", spelled.name.lower()), partial(self.directory.alias, spelled.name)
-                )
+                alias, until = await self.entries.alias(spelled.name)
                 return alias.target, until
         return spelled, math.inf
 
-    # Single entries, kept like everything.
-
-    async def queue(self, guid: bytes) -> tuple[QueueEntry, float]:
-        """A public queue, and until when that is known."""
-        return await self._ask(("queue", guid), partial(self.directory.queue, guid))
-
-    async def queue_by_path(self, path: str, remedy: str = "") -> tuple[QueueEntry, float]:
-        ask = partial(self.directory.queue_by_path, path)
-        try:
-            return await self._ask(("path", path.lower()), ask)
-        except NotInDirectory as error:
-            if remedy:
-                raise NotInDirectory(error.what, remedy) from error
-            raise
-
-    async def machine(self, guid: bytes) -> tuple[MachineEntry, float]:
-        """A queue manager, for whoever looks for its addresses and sites."""
-        return await self._ask(("machine", guid), partial(self.directory.machine, guid))
-
-    async def distribution_list(self, name: DistributionListName) -> tuple[ListEntry, float]:
-        return await self._ask(
-            ("list", name),
-            partial(self.directory.distribution_list, name.distribution_list, name.domain),
-        )
-
     def forget(self) -> None:
         """The directory has changed: everything is asked anew."""
-        self._entries.clear()
+        self.entries.forget()
         self._resolutions.clear()
-        self._away_until = -math.inf
-
-    @property
-    def kept_entries(self) -> int:
-        return len(self._entries)
 
     def own_queues_changed(self) -> None:
         """What stands for a queue of ours may be another one now."""
@@ -349,7 +297,7 @@ class Resolver:
             async with asyncio.timeout(timeout_s):
                 return await work
         except TimeoutError:
-            raise self._late() from None
+            raise self.entries.late() from None
 
     async def _resolve_element(
         self, name: FormatName, index: int, element: SingleName
@@ -369,7 +317,7 @@ class Resolver:
             try:
                 found.append(self._target_if_known(member, index))
             except Refusal as error:
-                raise _named(error, f"its member {member}") from error
+                raise placed(error, f"its member {member}") from error
         unknown = [place for place, each in enumerate(found) if each is None]
         asked = await _all([self._member(members[place], index) for place in unknown])
         for place, each in zip(unknown, asked, strict=True):
@@ -380,17 +328,16 @@ class Resolver:
         try:
             return await self._target(member, index)
         except Refusal as error:
-            raise _named(error, f"its member {member}") from error
+            raise placed(error, f"its member {member}") from error
 
     def _target_if_known(self, element: SingleName, index: int) -> tuple[Target, float] | None:
         if not self._is_elsewhere(element):
             return self._target_at_once(element, index), math.inf
         name = _public_name(element)
-        kept = self._entries.get(("queue", name.queue))
-        if kept is None or kept.expires_at <= self._now():
+        known = self.entries.queue_if_known(name.queue)
+        if known is None:
             return None
-        self.kept_count += 1
-        entry, until = _answer(kept)
+        entry, until = known
         return self._public_target(name, entry, index), until
 
     async def _expand(self, name: DistributionListName) -> tuple[list[SingleName], float]:
@@ -398,7 +345,7 @@ class Resolver:
         first, the members of a list in their order."""
         seen: set[str] = {name.key}
         queues: dict[str, SingleName] = {}
-        entry, expires_at = await self.distribution_list(name)
+        entry, expires_at = await self.entries.distribution_list(name)
         ahead: list[SingleName] = [*reversed(entry.members)]
         lists = {entry.guid}
         while ahead:
@@ -413,9 +360,9 @@ class Resolver:
                 continue
             seen.add(key)
             try:
-                inner, until = await self.distribution_list(member)
+                inner, until = await self.entries.distribution_list(member)
             except Refusal as error:
-                raise _named(error, f"its member {member}") from error
+                raise placed(error, f"its member {member}") from error
             expires_at = min(expires_at, until)
             # A list is one list, with its domain and without.
             if inner.guid not in lists:
@@ -428,7 +375,7 @@ class Resolver:
             return self._target_at_once(element, index), math.inf
         name = _public_name(element)
         try:
-            entry, until = await self.queue(name.queue)
+            entry, until = await self.entries.queue(name.queue)
         except NotInDirectory as error:
             if isinstance(element, ConnectorName):
                 raise NotInDirectory(
@@ -480,68 +427,12 @@ class Resolver:
         self._resolutions[name] = resolution
         return resolution
 
-    async def _ask(self, key: Hashable, ask: Callable[[], Awaitable[T]]) -> tuple[T, float]:
-        """The answer and the time it is good until; asked for once, however many wait for it."""
-        kept = self._entries.get(key)
-        if kept is not None and kept.expires_at > self._now():
-            self.kept_count += 1
-            return _answer(kept)
-        if self._away is not None and self._away_until > self._now():
-            raise _named(self._away, "")
-        task = self._asking.get(key)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(self._fetch(key, ask))
-            self._asking[key] = task
-            task.add_done_callback(partial(self._asked, key))
-        # Whoever gives up leaves it to the others.
-        return _answer(await asyncio.shield(task))
-
-    async def _fetch(self, key: Hashable, ask: Callable[[], Awaitable[Any]]) -> _Kept:
-        try:
-            async with self._room, asyncio.timeout(self._settings.timeout_s):
-                self.asked_count += 1
-                answer = await ask()
-        except TimeoutError:
-            raise self._found_away(self._late()) from None
-        except DirectoryAway as error:
-            raise self._found_away(error) from error
-        except NotInDirectory as error:
-            kept = _Kept(error, self._now() + self._settings.negative_age_s)
-        else:
-            kept = _Kept(answer, self._now() + self._settings.age_s)
-        self._away = None
-        if len(self._entries) >= ENTRIES_MAX:
-            self._entries.clear()
-        self._entries[key] = kept
-        return kept
-
-    def _late(self) -> DirectoryAway:
-        where = self.directory.status().where
-        return DirectoryAway(f"no answer within {self._settings.timeout_s:g} s", where=where)
-
-    def _found_away(self, error: DirectoryAway) -> DirectoryAway:
-        self._away = error
-        self._away_until = self._now() + self._settings.pause_s
-        return error
-
-    def _asked(self, key: Hashable, task: asyncio.Task[Any]) -> None:
-        if self._asking.get(key) is task:
-            del self._asking[key]
-        if not task.cancelled():
-            task.exception()  # seen, also if nobody waits any more
-
 
 def _no_directory(name: object) -> NoDirectory:
     return NoDirectory(
         f"{name} needs a directory, and this queue manager has none",
         "Use a direct name, for example DIRECT=OS:host\\private$\\orders.",
     )
-
-
-def _answer(kept: _Kept) -> tuple[Any, float]:
-    if isinstance(kept.answer, NotInDirectory):
-        raise _named(kept.answer, "")
-    return kept.answer, kept.expires_at
 
 
 async def _all(tasks: list[Any]) -> list[Any]:
@@ -617,23 +508,14 @@ class _at_place:  # reads as a word
         if not isinstance(error, Refusal):
             return
         if self._where:
-            raise _named(error, self._where) from error
+            raise placed(error, self._where) from error
         if self._element not in error.text:
-            raise _named(error, self._element) from error
+            raise placed(error, self._element) from error
 
 
 def _at(name: FormatName, index: int, element: SingleName) -> _at_place:
     count = len(name.elements) if isinstance(name, MultipleName) else 1
     return _at_place(count, index, element)
-
-
-def _named(error: Refusal, where: str) -> Refusal:
-    """The same error, with the place before its text."""
-    named = Refusal.__new__(type(error))
-    named.__dict__.update(error.__dict__)
-    named.text = f"{where}: {error.text}" if where else error.text
-    named.args = (named.text,)
-    return named
 
 
 def _too_many(name: FormatName) -> Refusal:

@@ -65,21 +65,21 @@ async def lookup(manager: QueueManager, request: frames.DirectoryLookup) -> Valu
     resolver = manager.resolver
     match spelled:
         case PublicName():
-            entry, _ = await in_time(manager, resolver.queue(spelled.queue))
+            entry, _ = await in_time(manager, resolver.entries.queue(spelled.queue))
             return _queue(entry)
         case QueuePath():
-            entry, _ = await in_time(manager, resolver.queue_by_path(spelled.path))
+            entry, _ = await in_time(manager, resolver.entries.queue_by_path(spelled.path))
             return _queue(entry)
         case DistributionListName() | ListPath():
             return await _list(manager, await _find_list(manager, text))
         case AliasPath():
             return _alias(await in_time(manager, manager.directory.alias(spelled.name)))
         case MachineName(queue_manager=guid) | PrivateName(queue_manager=guid):
-            machine, _ = await in_time(manager, resolver.machine(guid))
+            machine, _ = await in_time(manager, resolver.entries.machine(guid))
             return await _machine(manager, machine)
         case DirectName(private=False, suffix=None, subqueue=None) if spelled.queue:
             path = f"{manager.name if spelled.host == '.' else spelled.host}\\{spelled.queue}"
-            entry, _ = await in_time(manager, resolver.queue_by_path(path))
+            entry, _ = await in_time(manager, resolver.entries.queue_by_path(path))
             return _queue(entry)
     raise Refusal(
         "name_needs_no_directory",
@@ -138,7 +138,7 @@ async def expand_list(manager: QueueManager, request: frames.ExpandList) -> list
         if isinstance(target.name, PublicName):
             path = manager.routes.path_of_guid(target.name.queue)
             if path is None:
-                public, _ = await manager.resolver.queue(target.name.queue)
+                public, _ = await manager.resolver.entries.queue(target.name.queue)
                 path = public.path
         rows.append(
             {
@@ -224,10 +224,10 @@ def _status(manager: QueueManager) -> Value:
         "since": time_text(found.since_s * 1000) if found.since_s else None,
         "writable": found.writable,
         **dict(found.counts),
-        "kept": manager.resolver.kept_entries,
+        "kept": len(manager.resolver.entries),
         "kept_s": settings.age_s,
-        "asked": manager.resolver.asked_count,
-        "answered_from_kept": manager.resolver.kept_count,
+        "asked": manager.resolver.entries.asked_count,
+        "answered_from_kept": manager.resolver.entries.kept_count,
         "has_yet_to_hear": [
             f"{each.path} {'was deleted' if each.deleted else 'has changed'}"
             for each in manager.publishing.waiting
@@ -269,7 +269,7 @@ async def _machine(manager: QueueManager, entry: MachineEntry) -> Value:
 
 async def _machine_name(manager: QueueManager, guid: bytes) -> str:
     try:
-        machine, _ = await manager.resolver.machine(guid)
+        machine, _ = await manager.resolver.entries.machine(guid)
     except NotInDirectory:
         return guid_text(guid)
     return machine.name
@@ -288,10 +288,10 @@ async def _member(manager: QueueManager, member: SingleName) -> Value:
     path = None
     try:
         if isinstance(member, PublicName):
-            queue, _ = await manager.resolver.queue(member.queue)
+            queue, _ = await manager.resolver.entries.queue(member.queue)
             path = queue.path
         elif isinstance(member, DistributionListName):
-            inner, _ = await manager.resolver.distribution_list(member)
+            inner, _ = await manager.resolver.entries.distribution_list(member)
             path = f"{LIST_PREFIX}{inner.name}"
     except NotInDirectory:
         path = "(not in the directory)"
