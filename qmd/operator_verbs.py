@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from qmd import checked, frames, overview
+from qmd import checked, frames, operator_frames, overview
 from qmd.administration import Purged
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ def _list_transactions(connection: ControlConnection, request: frames.ListTransa
     connection.done(request.number, overview.transactions(connection.manager))
 
 
-def _create_queue(connection: ControlConnection, request: frames.CreateQueue) -> None:
+def _create_queue(connection: ControlConnection, request: operator_frames.CreateQueue) -> None:
     connection.change(request.number, _create(connection, request))
 
 
-async def _create(connection: ControlConnection, request: frames.CreateQueue) -> object:
+async def _create(connection: ControlConnection, request: operator_frames.CreateQueue) -> object:
     queue = await connection.manager.administration.create(
         request.name,
         transactional=request.transactional,
@@ -47,13 +47,13 @@ async def _create(connection: ControlConnection, request: frames.CreateQueue) ->
     return overview.queue(queue)
 
 
-def _set_queue(connection: ControlConnection, request: frames.SetQueue) -> None:
+def _set_queue(connection: ControlConnection, request: operator_frames.SetQueue) -> None:
     queue = connection.manager.routes.find_queue(request.name)
     connection.change(request.number, _set(connection, queue, request))
 
 
 async def _set(
-    connection: ControlConnection, queue: LocalQueue, request: frames.SetQueue
+    connection: ControlConnection, queue: LocalQueue, request: operator_frames.SetQueue
 ) -> object:
     await connection.manager.administration.change(
         queue,
@@ -66,19 +66,19 @@ async def _set(
     return {**overview.queue(queue), "directory_waits": waits}
 
 
-def _delete_queue(connection: ControlConnection, request: frames.DeleteQueue) -> None:
+def _delete_queue(connection: ControlConnection, request: operator_frames.DeleteQueue) -> None:
     queue = connection.manager.routes.find_queue(request.name)
     work = connection.manager.administration.delete(queue, dry_run=request.dry_run)
     connection.change(request.number, _counted(work))
 
 
-def _purge_queue(connection: ControlConnection, request: frames.PurgeQueue) -> None:
+def _purge_queue(connection: ControlConnection, request: operator_frames.PurgeQueue) -> None:
     queue = connection.manager.routes.find_queue(request.name)
     work = connection.manager.administration.purge(queue, request.choice, dry_run=request.dry_run)
     connection.change(request.number, _counted(work))
 
 
-def _list_queues(connection: ControlConnection, request: frames.ListQueues) -> None:
+def _list_queues(connection: ControlConnection, request: operator_frames.ListQueues) -> None:
     connection.done(
         request.number,
         [
@@ -89,13 +89,13 @@ def _list_queues(connection: ControlConnection, request: frames.ListQueues) -> N
     )
 
 
-def _show_queue(connection: ControlConnection, request: frames.ShowQueue) -> None:
+def _show_queue(connection: ControlConnection, request: operator_frames.ShowQueue) -> None:
     connection.done(
         request.number, overview.queue(connection.manager.routes.find_queue(request.name))
     )
 
 
-def _list_outgoing(connection: ControlConnection, request: frames.ListOutgoing) -> None:
+def _list_outgoing(connection: ControlConnection, request: operator_frames.ListOutgoing) -> None:
     connection.done(
         request.number,
         [
@@ -105,12 +105,12 @@ def _list_outgoing(connection: ControlConnection, request: frames.ListOutgoing) 
     )
 
 
-def _show_outgoing(connection: ControlConnection, request: frames.ShowOutgoing) -> None:
+def _show_outgoing(connection: ControlConnection, request: operator_frames.ShowOutgoing) -> None:
     queue = connection.manager.routes.find_outgoing(request.destination)
     connection.look(request.number, overview.outgoing_details(connection.manager, queue))
 
 
-def _list_awaiting(connection: ControlConnection, request: frames.ListAwaiting) -> None:
+def _list_awaiting(connection: ControlConnection, request: operator_frames.ListAwaiting) -> None:
     queue = connection.manager.routes.find_outgoing(request.destination)
     start, limit = checked.place(request.start), checked.limit(request.limit)
     connection.look(request.number, _awaiting(connection, queue, start, limit))
@@ -123,7 +123,9 @@ async def _awaiting(
     return overview.awaiting(connection.manager, rows)
 
 
-def _give_up_awaiting(connection: ControlConnection, request: frames.GiveUpAwaiting) -> None:
+def _give_up_awaiting(
+    connection: ControlConnection, request: operator_frames.GiveUpAwaiting
+) -> None:
     queue = connection.manager.routes.find_outgoing(request.destination)
     connection.change(request.number, _give_up(connection, queue))
 
@@ -132,12 +134,14 @@ async def _give_up(connection: ControlConnection, queue: OutgoingQueue) -> objec
     return {"messages": await connection.manager.confirmations.give_up(queue)}
 
 
-def _pause_outgoing(connection: ControlConnection, request: frames.PauseOutgoing) -> None:
+def _pause_outgoing(connection: ControlConnection, request: operator_frames.PauseOutgoing) -> None:
     queue = connection.manager.routes.find_outgoing(request.destination)
     connection.change(request.number, _set_paused(connection, queue, paused=True))
 
 
-def _resume_outgoing(connection: ControlConnection, request: frames.ResumeOutgoing) -> None:
+def _resume_outgoing(
+    connection: ControlConnection, request: operator_frames.ResumeOutgoing
+) -> None:
     queue = connection.manager.routes.find_outgoing(request.destination)
     connection.change(request.number, _set_paused(connection, queue, paused=False))
 
@@ -149,7 +153,7 @@ async def _set_paused(
     return overview.outgoing_queue(connection.manager, queue)
 
 
-def _purge_outgoing(connection: ControlConnection, request: frames.PurgeOutgoing) -> None:
+def _purge_outgoing(connection: ControlConnection, request: operator_frames.PurgeOutgoing) -> None:
     queue = connection.manager.routes.find_outgoing(request.destination)
     connection.change(request.number, _purge_waiting(connection, queue))
 
@@ -158,30 +162,30 @@ async def _purge_waiting(connection: ControlConnection, queue: OutgoingQueue) ->
     return {"messages": await connection.manager.undelivered.purge(queue)}
 
 
-def _kick_outgoing(connection: ControlConnection, request: frames.KickOutgoing) -> None:
+def _kick_outgoing(connection: ControlConnection, request: operator_frames.KickOutgoing) -> None:
     queue = connection.manager.routes.find_outgoing(request.destination)
     connection.manager.outgoing.kick(queue)
     connection.done(request.number, overview.outgoing_queue(connection.manager, queue))
 
 
-def _list_sequences(connection: ControlConnection, request: frames.ListSequences) -> None:
+def _list_sequences(connection: ControlConnection, request: operator_frames.ListSequences) -> None:
     connection.done(request.number, overview.sequences(connection.manager))
 
 
-def _list_sessions(connection: ControlConnection, request: frames.ListSessions) -> None:
+def _list_sessions(connection: ControlConnection, request: operator_frames.ListSessions) -> None:
     connection.done(request.number, overview.sessions(connection.manager))
 
 
-def _status(connection: ControlConnection, request: frames.Status) -> None:
+def _status(connection: ControlConnection, request: operator_frames.Status) -> None:
     connection.done(request.number, overview.status(connection.manager))
 
 
-def _why(connection: ControlConnection, request: frames.Why) -> None:
+def _why(connection: ControlConnection, request: operator_frames.Why) -> None:
     work = connection.manager.inquiry.why(request.message, request.queue, ask=request.ask)
     connection.look(request.number, work)
 
 
-def _events(connection: ControlConnection, request: frames.Events) -> None:
+def _events(connection: ControlConnection, request: operator_frames.Events) -> None:
     work = connection.manager.event_log.read(
         cursor=request.cursor,
         limit=request.limit,
@@ -203,23 +207,23 @@ HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
     frames.DeadLetters: _dead_letters,
     frames.ListBranches: _list_branches,
     frames.ListTransactions: _list_transactions,
-    frames.CreateQueue: _create_queue,
-    frames.SetQueue: _set_queue,
-    frames.DeleteQueue: _delete_queue,
-    frames.PurgeQueue: _purge_queue,
-    frames.ListQueues: _list_queues,
-    frames.ShowQueue: _show_queue,
-    frames.ListOutgoing: _list_outgoing,
-    frames.ShowOutgoing: _show_outgoing,
-    frames.ListAwaiting: _list_awaiting,
-    frames.GiveUpAwaiting: _give_up_awaiting,
-    frames.PauseOutgoing: _pause_outgoing,
-    frames.ResumeOutgoing: _resume_outgoing,
-    frames.KickOutgoing: _kick_outgoing,
-    frames.PurgeOutgoing: _purge_outgoing,
-    frames.ListSequences: _list_sequences,
-    frames.ListSessions: _list_sessions,
-    frames.Status: _status,
-    frames.Why: _why,
-    frames.Events: _events,
+    operator_frames.CreateQueue: _create_queue,
+    operator_frames.SetQueue: _set_queue,
+    operator_frames.DeleteQueue: _delete_queue,
+    operator_frames.PurgeQueue: _purge_queue,
+    operator_frames.ListQueues: _list_queues,
+    operator_frames.ShowQueue: _show_queue,
+    operator_frames.ListOutgoing: _list_outgoing,
+    operator_frames.ShowOutgoing: _show_outgoing,
+    operator_frames.ListAwaiting: _list_awaiting,
+    operator_frames.GiveUpAwaiting: _give_up_awaiting,
+    operator_frames.PauseOutgoing: _pause_outgoing,
+    operator_frames.ResumeOutgoing: _resume_outgoing,
+    operator_frames.KickOutgoing: _kick_outgoing,
+    operator_frames.PurgeOutgoing: _purge_outgoing,
+    operator_frames.ListSequences: _list_sequences,
+    operator_frames.ListSessions: _list_sessions,
+    operator_frames.Status: _status,
+    operator_frames.Why: _why,
+    operator_frames.Events: _events,
 }

@@ -18,7 +18,7 @@ from protocol.direct_name import DirectName, queue_key
 from protocol.errors import InvalidName
 from protocol.format_name import FormatName, MultipleName, parse_destination
 from protocol.identifiers import guid_bytes
-from qmd import directory_frames, frames, overview, pipeline_frames
+from qmd import directory_frames, frames, operator_frames, overview, pipeline_frames
 from qmd.control import ControlConnection, ControlServer
 from qmd.frames import FrameBuffer
 from qmd.refusal import Refusal
@@ -48,9 +48,23 @@ _SCOPES: dict[type, str] = {
         (
             *(frames.Take, frames.TakeChosen, frames.Look, frames.Remove, frames.Reject),
             *(frames.GiveBack, frames.Peek, frames.OpenExclusive, frames.CloseExclusive),
-            *(frames.DeadLetters, frames.ListQueues, frames.ShowQueue, frames.Status),
-            *(frames.Why, frames.Events, frames.ListOutgoing, frames.ShowOutgoing),
-            *(frames.ListAwaiting, frames.ListSequences, frames.ListSessions),
+            *(
+                frames.DeadLetters,
+                operator_frames.ListQueues,
+                operator_frames.ShowQueue,
+                operator_frames.Status,
+            ),
+            *(
+                operator_frames.Why,
+                operator_frames.Events,
+                operator_frames.ListOutgoing,
+                operator_frames.ShowOutgoing,
+            ),
+            *(
+                operator_frames.ListAwaiting,
+                operator_frames.ListSequences,
+                operator_frames.ListSessions,
+            ),
             *(pipeline_frames.OpenReader, pipeline_frames.Reserve, pipeline_frames.ReadRange),
             *(pipeline_frames.SplitRange, pipeline_frames.Consume, pipeline_frames.ListReaders),
             *(directory_frames.DirectoryStatus, directory_frames.DirectoryLookup),
@@ -70,7 +84,7 @@ _SCOPES: dict[type, str] = {
 #: What tells or does nothing beyond what its token was let do before.
 _NAMELESS = (
     *(frames.Hello, frames.Outcome, frames.Begin, frames.Commit, frames.Abort),
-    *(frames.Status, pipeline_frames.Publish, pipeline_frames.DiscardStages),
+    *(operator_frames.Status, pipeline_frames.Publish, pipeline_frames.DiscardStages),
 )
 #: Names in these are of lists, or of whatever else the directory has: no token is for some of them.
 _OF_THE_DIRECTORY = get_args(directory_frames.DirectoryRequest)

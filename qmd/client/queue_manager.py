@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
-from qmd import frames
+from qmd import frames, operator_frames
 from qmd.client.address import Address, address_of
 from qmd.client.caller import Caller
 from qmd.client.choice import chosen
@@ -439,7 +439,7 @@ class QueueManager:
         `public`: a public queue instead (`.\orders` or `orders`), registered in the directory.
         """
         return await self._change(
-            frames.CreateQueue,
+            operator_frames.CreateQueue,
             name,
             transactional,
             label,
@@ -463,7 +463,7 @@ class QueueManager:
         Messages that a smaller quota has no room for stay.
         """
         return await self._change(
-            frames.SetQueue, name, quota_bytes, journal_quota_bytes, journal, label
+            operator_frames.SetQueue, name, quota_bytes, journal_quota_bytes, journal, label
         )
 
     async def delete_queue(self, name: str, *, dry_run: bool = False) -> int:
@@ -471,7 +471,7 @@ class QueueManager:
 
         Senders that asked to hear of it are told.  `dry_run`: only say how many would go.
         """
-        return int((await self._change(frames.DeleteQueue, name, dry_run))["messages"])
+        return int((await self._change(operator_frames.DeleteQueue, name, dry_run))["messages"])
 
     async def purge_queue(
         self, name: str, choice: Choice = EVERY_MESSAGE, *, dry_run: bool = False
@@ -481,21 +481,23 @@ class QueueManager:
         Senders that asked to hear of it are told; what an application has taken stays.
         `dry_run`: only say how many would go.
         """
-        return int((await self._change(frames.PurgeQueue, name, choice, dry_run))["messages"])
+        return int(
+            (await self._change(operator_frames.PurgeQueue, name, choice, dry_run))["messages"]
+        )
 
     async def list_queues(self, *, system: bool = False) -> list[Facts]:
-        return await self._list(frames.ListQueues, system)
+        return await self._list(operator_frames.ListQueues, system)
 
     async def show_queue(self, name: str) -> Facts:
-        return await self._show(frames.ShowQueue, name)
+        return await self._show(operator_frames.ShowQueue, name)
 
     # -- what is on its way ------------------------------------------------------------------
 
     async def list_outgoing(self) -> list[Facts]:
-        return await self._list(frames.ListOutgoing)
+        return await self._list(operator_frames.ListOutgoing)
 
     async def show_outgoing(self, destination: str) -> Facts:
-        return await self._show(frames.ShowOutgoing, destination)
+        return await self._show(operator_frames.ShowOutgoing, destination)
 
     async def list_awaiting(
         self, destination: str, start: int = 0, limit: int = 1000
@@ -504,22 +506,22 @@ class QueueManager:
 
         In the order of sending, from the message number `start` on.
         """
-        return await self._list(frames.ListAwaiting, destination, start, limit)
+        return await self._list(operator_frames.ListAwaiting, destination, start, limit)
 
     async def give_up_awaiting(self, destination: str) -> int:
         """Wait no longer: what has arrived there and is not confirmed becomes dead letters here;
         returns how many those are."""
-        return int((await self._change(frames.GiveUpAwaiting, destination))["messages"])
+        return int((await self._change(operator_frames.GiveUpAwaiting, destination))["messages"])
 
     async def pause_outgoing(self, destination: str) -> None:
-        await self._change(frames.PauseOutgoing, destination)
+        await self._change(operator_frames.PauseOutgoing, destination)
 
     async def resume_outgoing(self, destination: str) -> None:
-        await self._change(frames.ResumeOutgoing, destination)
+        await self._change(operator_frames.ResumeOutgoing, destination)
 
     async def kick_outgoing(self, destination: str) -> None:
         """Connect now, and send everything unacknowledged again."""
-        await self._change(frames.KickOutgoing, destination)
+        await self._change(operator_frames.KickOutgoing, destination)
 
     async def redirect_outgoing(
         self, destination: str, address: str, *, to_another: bool = False
@@ -544,16 +546,16 @@ class QueueManager:
 
         They become dead letters; what was transmitted already may have arrived all the same.
         """
-        return int((await self._change(frames.PurgeOutgoing, destination))["messages"])
+        return int((await self._change(operator_frames.PurgeOutgoing, destination))["messages"])
 
     async def list_sequences(self) -> list[Facts]:
-        return await self._list(frames.ListSequences)
+        return await self._list(operator_frames.ListSequences)
 
     async def list_sessions(self) -> list[Facts]:
-        return await self._list(frames.ListSessions)
+        return await self._list(operator_frames.ListSessions)
 
     async def status(self) -> Facts:
-        return await self._show(frames.Status)
+        return await self._show(operator_frames.Status)
 
     # -- what happened ------------------------------------------------------------------------
 
@@ -565,7 +567,7 @@ class QueueManager:
         the queue manager at the other end is asked as well (`peers`), which may take 2 s.  Raises
         NoSuchMessage for a lookup id that nothing is known of.
         """
-        return await self._show(frames.Why, message, queue, ask)
+        return await self._show(operator_frames.Why, message, queue, ask)
 
     async def trace(self, message: str, *, queue: str = "", ask: bool = True) -> list[Facts]:
         """What happened to a message here and at the other end, in order of time."""
@@ -592,7 +594,7 @@ class QueueManager:
         first, up to `timeout_s` (None: for ever).  docs/events.md has the fields of an event.
         """
         return await self._show(
-            frames.Events,
+            operator_frames.Events,
             cursor,
             limit,
             last,

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from qmd import frames
+from qmd import frames, operator_frames
 from tests.fuzz.limits import outcome, within_limits
 from tests.fuzz.target import Target, numbers, pieces, steered
 
@@ -31,23 +31,23 @@ SAMPLES: tuple[frames.Request, ...] = (
     frames.GiveBack(5, "orders", [1]),
     frames.Peek(6, "orders", 5, 6, 0.5),
     frames.Outcome(7, b"t"),
-    frames.CreateQueue(8, "orders", True, "label", False, 1000),
-    frames.DeleteQueue(9, "orders"),
-    frames.PurgeQueue(10, "orders"),
-    frames.ListQueues(11, True),
-    frames.ShowQueue(12, "orders"),
-    frames.ListOutgoing(13),
-    frames.ShowOutgoing(14, "x"),
-    frames.PauseOutgoing(15, "x"),
-    frames.ResumeOutgoing(16, "x"),
-    frames.KickOutgoing(17, "x"),
-    frames.ListSequences(18),
-    frames.ListSessions(19),
+    operator_frames.CreateQueue(8, "orders", True, "label", False, 1000),
+    operator_frames.DeleteQueue(9, "orders"),
+    operator_frames.PurgeQueue(10, "orders"),
+    operator_frames.ListQueues(11, True),
+    operator_frames.ShowQueue(12, "orders"),
+    operator_frames.ListOutgoing(13),
+    operator_frames.ShowOutgoing(14, "x"),
+    operator_frames.PauseOutgoing(15, "x"),
+    operator_frames.ResumeOutgoing(16, "x"),
+    operator_frames.KickOutgoing(17, "x"),
+    operator_frames.ListSequences(18),
+    operator_frames.ListSessions(19),
     frames.Move(20, "orders", "orders;retry", frames.Choice([1], [b"i" * 20]), frames.Piece(5)),
     frames.Resend(21, "orders", frames.Choice([1]), frames.Piece(5), "o", "label", b"body", True),
     frames.DeadLetters(22, "orders"),
     frames.Import(23, "orders", [frames.ImportedMessage(b"p", 1, "why", 1, 2, 3, 4)], True),
-    frames.Status(2**63),
+    operator_frames.Status(2**63),
 )
 # What MessagePack begins other things with.
 HEADS = (

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from qmd import frames
+from qmd import frames, operator_frames
 from qmd.client import LoginRefused, NotConnected, QueueManagerError, blocking, new_message
 from qmd.client.address import RemoteAddress
 from qmd.pipeline_frames import Attempt
@@ -277,7 +277,7 @@ def test_the_command_line_works_from_elsewhere(remote: Remote) -> None:
 
 
 def test_nothing_is_answered_before_the_login(remote: Remote) -> None:
-    for request in (frames.Status(1), frames.Peek(1, "orders"), frames.Hello(1)):
+    for request in (operator_frames.Status(1), frames.Peek(1, "orders"), frames.Hello(1)):
         with remote.raw() as connection:
             connection.sendall(frames.frame(request))
             (length,) = struct.unpack("<I", connection.recv(4))

@@ -25,6 +25,7 @@ LAYERS: dict[str, set[str]] = {
     "qmd.pipeline_frames": {"qmd.frames", "msgspec"},
     "qmd.directory_frames": {"qmd.frames", "msgspec"},
     "qmd.routing_frames": {"qmd.frames", "msgspec"},
+    "qmd.operator_frames": {"qmd.frames", "msgspec"},
     "qmd.units": set(),
     "qmd.route_rules": {"protocol"},
     "qmd.setting_kinds": {"qmd.units", "qmd.route_rules", "protocol"},
@@ -34,7 +35,7 @@ LAYERS: dict[str, set[str]] = {
     "qmd.client": {
         *("qmd.client", "qmd.catalogue", "qmd.frames", "qmd.pipeline_frames"),
         "qmd.directory_frames",
-        "qmd.routing_frames",
+        *("qmd.operator_frames", "qmd.routing_frames"),
         *("protocol", "msgspec", "uvloop"),
     },
     "qmd.service": {"qmd.service", "qmd.client", "msgspec", "structlog"},

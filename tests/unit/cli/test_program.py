@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from qmd import frames
+from qmd import frames, operator_frames
 from qmd.cli import main
 from qmd.cli.program import Failure
 
@@ -139,7 +139,7 @@ def test_a_file_that_is_not_there_is_named_and_no_number_of_the_system(peer, qmd
 
 
 def test_an_export_that_fails_leaves_no_file(peer, qmd, tmp_path):
-    peer.refusals[frames.Status] = frames.Refused(0, "queue_full", "It is full.")
+    peer.refusals[operator_frames.Status] = frames.Refused(0, "queue_full", "It is full.")
     folder = tmp_path / "exports"
     folder.mkdir()
 
@@ -202,7 +202,7 @@ def test_the_environment_names_the_configuration(peer, config, monkeypatch):
     ],
 )
 def test_a_refusal_has_an_id_an_exit_code_and_says_what_to_do(qmd, peer, code, exit_code, shown):
-    peer.refusals[frames.ShowQueue] = frames.Refused(0, code, "It is\nnot so.", "Do this.")
+    peer.refusals[operator_frames.ShowQueue] = frames.Refused(0, code, "It is\nnot so.", "Do this.")
 
     result = qmd("queue", "show", "orders")
 

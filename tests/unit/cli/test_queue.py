@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from qmd import frames
+from qmd import frames, operator_frames
 
 
 def test_queues_are_listed_as_a_table_or_as_json(qmd, peer):
@@ -71,20 +71,20 @@ def test_a_person_is_asked_before_messages_are_lost(peer, config, answer, left):
 
 
 def test_an_empty_queue_is_deleted_without_a_question(qmd, peer):
-    peer.refusals[frames.DeleteQueue] = frames.Refused(0, "read_only", "not this one")
+    peer.refusals[operator_frames.DeleteQueue] = frames.Refused(0, "read_only", "not this one")
 
     result = qmd("queue", "delete", "orders")
 
     assert result.stderr == "qmd: not this one\n"
-    assert peer.requests_of(frames.DeleteQueue)[0].name == "orders"
+    assert peer.requests_of(operator_frames.DeleteQueue)[0].name == "orders"
 
 
 def test_a_queue_is_created_as_the_options_say(qmd, peer):
-    peer.refusals[frames.CreateQueue] = frames.Refused(0, "queue_exists", "it is there")
+    peer.refusals[operator_frames.CreateQueue] = frames.Refused(0, "queue_exists", "it is there")
 
     qmd("queue", "create", "orders", "--transactional", "--label", "a", "--quota", "64KiB")
 
-    (request,) = peer.requests_of(frames.CreateQueue)
+    (request,) = peer.requests_of(operator_frames.CreateQueue)
     assert (request.name, request.transactional, request.label) == ("orders", True, "a")
     assert (request.journal, request.quota_bytes) == (False, 65536)
 
@@ -93,9 +93,13 @@ def test_only_what_is_given_is_changed(qmd, peer):
     qmd("queue", "set", "orders", "--quota", "2GB", "--no-journal")
     qmd("queue", "set", "orders", "--journal-quota", "none", "--label", "")
 
-    first, second = peer.requests_of(frames.SetQueue)
-    assert first == frames.SetQueue(first.number, "orders", 2_000_000_000, None, False, None)
-    assert second == frames.SetQueue(second.number, "orders", None, frames.UNLIMITED, None, "")
+    first, second = peer.requests_of(operator_frames.SetQueue)
+    assert first == operator_frames.SetQueue(
+        first.number, "orders", 2_000_000_000, None, False, None
+    )
+    assert second == operator_frames.SetQueue(
+        second.number, "orders", None, frames.UNLIMITED, None, ""
+    )
 
 
 def test_a_change_of_nothing_is_wrong_usage(qmd, peer):
@@ -103,4 +107,4 @@ def test_a_change_of_nothing_is_wrong_usage(qmd, peer):
 
     assert result.exit_code == 2
     assert "--quota" in result.stderr
-    assert peer.requests_of(frames.SetQueue) == []
+    assert peer.requests_of(operator_frames.SetQueue) == []

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from qmd import frames
+from qmd import frames, operator_frames
 
 
 class HungUp(Exception):
@@ -39,7 +39,7 @@ class Peer:
         self.before: list[type[frames.Request]] = []
         self.after: list[type[frames.Request]] = []
         self.dies_after: list[type[frames.Request]] = []
-        self.requests: list[frames.AnyRequest] = []
+        self.requests: list[frames.Request] = []
         self._news = asyncio.Event()
         self.finish: Callable[[], object] = lambda: None
         self.connections: list[Connection] = []
@@ -120,14 +120,14 @@ class Connection:
         self.taken: dict[int, tuple[str, frames.StoredMessage]] = {}
         self.waiting: list[frames.Take] = []
 
-    def answer(self, request: frames.AnyRequest) -> None:
+    def answer(self, request: frames.Request) -> None:
         self.peer.requests.append(request)
         try:
             self.answer_or_break(request)
         finally:
             self.peer.noticed()
 
-    def answer_or_break(self, request: frames.AnyRequest) -> None:
+    def answer_or_break(self, request: frames.Request) -> None:
         peer = self.peer
         verb = type(request)
         if verb in peer.before:
@@ -155,7 +155,7 @@ class Connection:
     def write(self, reply: frames.Reply) -> None:
         self.writer.write(frames.frame(reply))
 
-    def do(self, request: frames.AnyRequest) -> Any:
+    def do(self, request: frames.Request) -> Any:
         peer = self.peer
         match request:
             case frames.Hello():
@@ -212,25 +212,25 @@ class Connection:
                 return peer.outcomes[token]
             case frames.Outcome(token=token):
                 return peer.outcomes.get(token)
-            case frames.PurgeQueue(name=name, dry_run=dry_run):
+            case operator_frames.PurgeQueue(name=name, dry_run=dry_run):
                 gone = peer.queues[name] if dry_run else peer.queues.pop(name, [])
                 return {"messages": len(gone), "bytes": 0, "taken": 0}
-            case frames.DeleteQueue(name=name, dry_run=True):
+            case operator_frames.DeleteQueue(name=name, dry_run=True):
                 return {"messages": len(peer.queues[name]), "bytes": 0, "taken": 0}
-            case frames.ShowQueue(name=name) | frames.SetQueue(name=name):
+            case operator_frames.ShowQueue(name=name) | operator_frames.SetQueue(name=name):
                 return {"name": name, "messages": len(peer.queues[name]), "transactional": False}
-            case frames.ListQueues():
+            case operator_frames.ListQueues():
                 return [
                     {"name": name, "messages": len(queue), "transactional": False}
                     for name, queue in peer.queues.items()
                 ]
-        if isinstance(request, frames.Why):
+        if isinstance(request, operator_frames.Why):
             event = {"at_ms": 1000, "time": "1970-01-01T00:00:01.000Z", "host": "a", "kind": "sent"}
             return {
                 **{"state": "queued", "sentences": ["It is here."], "remedies": []},
                 **{"events": [event], "peers": []},
             }
-        if isinstance(request, frames.Events):
+        if isinstance(request, operator_frames.Events):
             return {"events": [], "cursor": "1.0", "end": True, "missing_blocks": 0}
         raise AssertionError(f"these tests do not use {request}")
 

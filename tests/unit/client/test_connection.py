@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from qmd import frames
+from qmd import frames, operator_frames
 from qmd.client import NotConnected, TooLarge
 from qmd.client.connection import Connection, open_connection
 from tests.unit.client.peer import Peer
@@ -59,9 +59,9 @@ def test_a_lost_connection_fails_whatever_is_under_way(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer:
             connection = await open_connection(peer.path)
-            peer.before.append(frames.Status)
+            peer.before.append(operator_frames.Status)
             take = connection.ask(frames.Take, "orders", 1, frames.FOREVER)
-            status = connection.ask(frames.Status)
+            status = connection.ask(operator_frames.Status)
 
             for answer in (take, status):
                 with pytest.raises(NotConnected):
@@ -78,7 +78,7 @@ def test_a_lost_connection_fails_whatever_is_under_way(tmp_path):
     [
         struct.pack("<I", 3) + b"\xc1\xc1\xc1",
         struct.pack("<I", frames.FRAME_BYTES_MAX + 1),
-        frames.frame(frames.Status(1)),
+        frames.frame(operator_frames.Status(1)),
     ],
     ids=["no MessagePack", "too long", "a request"],
 )
@@ -97,7 +97,7 @@ def test_what_is_no_reply_ends_the_connection(tmp_path, reply):
         async with await asyncio.start_unix_server(babble, tmp_path / "socket"):
             connection = await open_connection(tmp_path / "socket")
             with pytest.raises(NotConnected, match="no reply"):
-                await connection.ask(frames.Status)
+                await connection.ask(operator_frames.Status)
             await ended.wait()
 
     asyncio.run(scenario())
@@ -108,7 +108,7 @@ def test_a_request_over_the_limit_is_not_sent(tmp_path):
         async with Peer(tmp_path / "socket") as peer:
             connection = await open_connection(peer.path)
             with pytest.raises(TooLarge):
-                connection.ask(frames.CreateQueue, "q" * frames.FRAME_BYTES_MAX)
+                connection.ask(operator_frames.CreateQueue, "q" * frames.FRAME_BYTES_MAX)
             await connection.ask(frames.Peek, "orders")
 
             assert [type(request) for request in peer.requests] == [frames.Peek]

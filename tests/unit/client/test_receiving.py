@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from qmd import frames
+from qmd import frames, operator_frames
 from qmd.client import NotHandedOver, NotTaken, OutcomeUnknown, OverQuota, connect
 from tests.unit.client.peer import Peer
 
@@ -268,8 +268,8 @@ def test_taken_messages_that_went_back_cannot_be_removed(tmp_path):
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             peer.put("orders", b"1")
             taken = await qm.take("orders")
-            peer.before.append(frames.Status)
-            peer.refusals[frames.Status] = frames.Refused(0, "bad_request", "no")
+            peer.before.append(operator_frames.Status)
+            peer.refusals[operator_frames.Status] = frames.Refused(0, "bad_request", "no")
             with pytest.raises(Exception, match="no"):
                 await qm.status()
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from qmd import frames
+from qmd import frames, operator_frames
 from qmd.client import NoSuchQueue, NotConnected, OutcomeUnknown, QueueManagerError, connect
 from tests.unit.client.peer import Peer
 
@@ -59,7 +59,7 @@ def test_it_gives_up_when_its_time_is_over(tmp_path):
 def test_a_daemon_that_stops_is_waited_for(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
-            peer.refusals[frames.PurgeQueue] = frames.Refused(0, "stopping", "it stops")
+            peer.refusals[operator_frames.PurgeQueue] = frames.Refused(0, "stopping", "it stops")
             peer.put("orders", b"1")
 
             assert await qm.purge_queue("orders") == 1
@@ -70,7 +70,7 @@ def test_a_daemon_that_stops_is_waited_for(tmp_path):
 def test_a_change_whose_answer_is_lost_says_that_it_may_be_repeated(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
-            peer.after.append(frames.PurgeQueue)
+            peer.after.append(operator_frames.PurgeQueue)
 
             with pytest.raises(OutcomeUnknown) as caught:
                 await qm.purge_queue("orders")
@@ -105,7 +105,9 @@ def test_a_send_without_retry_says_that_it_may_not_be_repeated(tmp_path):
 def test_a_refusal_is_an_error_of_its_kind(tmp_path, code, kind, id):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
-            peer.refusals[frames.ShowQueue] = frames.Refused(0, code, "There is none.", "make one")
+            peer.refusals[operator_frames.ShowQueue] = frames.Refused(
+                0, code, "There is none.", "make one"
+            )
 
             with pytest.raises(kind) as caught:
                 await qm.show_queue("orders")
@@ -119,7 +121,7 @@ def test_a_refusal_is_an_error_of_its_kind(tmp_path, code, kind, id):
 def test_another_queue_manager_at_the_same_place_is_noticed(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path, reconnect_s=0.1) as qm:
-            peer.before.append(frames.Status)
+            peer.before.append(operator_frames.Status)
             peer.id = peer.id.replace("aa", "bb")
 
             with pytest.raises(NotConnected, match="another queue manager"):
