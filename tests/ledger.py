@@ -13,6 +13,7 @@ knows any more, because their process has ended.
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Set
 from typing import NamedTuple
 
@@ -170,10 +171,14 @@ def is_elsewhere(queue: str) -> bool:
 
 
 def disagreements(
-    db: sqlite3.Connection, in_memory: Set[tuple[str, int | Message]] | None = None
+    db: sqlite3.Connection,
+    in_memory: Set[tuple[str, int | Message]] | None = None,
+    *,
+    seen: Counter[str] | None = None,
 ) -> list[str]:
     """Where log and tables contradict each other, as sentences; none if the log does not begin with
-    the folder."""
+    the folder.  `seen` counts what the log tells of: of how many messages each kind
+    of event, apart for what is on its way elsewhere."""
     ledger = Ledger()
     after = 0
     while blocks := events.page(db, after, BLOCKS):
@@ -185,6 +190,9 @@ def disagreements(
         for block in blocks:
             for event in block.events:
                 ledger.tell(event)
+                if seen is not None:
+                    where = " on its way" if is_elsewhere(event.queue) else ""
+                    seen[f"{event.kind}{where}"] += len(event.numbers)
     if not after:
         return []
     found_here, found_elsewhere, found_awaiting = _tables(db)

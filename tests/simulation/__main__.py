@@ -65,6 +65,7 @@ def search(seeds: range, *, jobs: int, stop_at_failure: bool) -> int:
         for done, life in enumerate(live_all(seeds, jobs), 1):
             total.messages += life.messages
             total.received += life.received
+            total.taken_over += life.taken_over
             total.seconds += life.seconds
             total.cpu_s += life.cpu_s
             seen_in.update(life.seen.keys())
@@ -81,9 +82,10 @@ def search(seeds: range, *, jobs: int, stop_at_failure: bool) -> int:
     cpu_s = max(total.cpu_s, 1e-9)
     print(
         f"\r\033[K{done} seeds, {len(failing)} failed; {total.messages:,} messages,"
-        f" {total.received:,} deliveries, {total.seconds / 3600:.1f} simulated hours;"
-        f" {total.received / cpu_s:,.0f} deliveries and {done / cpu_s:.1f} seeds"
-        f" in a second of CPU; {time.monotonic() - started:.0f} s"
+        f" {total.seconds / 3600:.1f} simulated hours; {total.deliveries:,} deliveries:"
+        f" {total.received:,} to applications, {total.taken_over:,} to queue managers;"
+        f" {total.deliveries / cpu_s:,.0f} ({total.received / cpu_s:,.0f} to applications) and"
+        f" {done / cpu_s:.1f} seeds in a second of CPU; {time.monotonic() - started:.0f} s"
     )
     if done > 100:
         rare = [what for what, count in sorted(seen_in.items()) if count < RARE]

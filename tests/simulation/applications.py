@@ -444,12 +444,12 @@ class Sorter(Reader):
 
 
 class Listener:
-    """Hears what becomes of the messages that its host's writers send."""
+    """Hears what becomes of the messages that its host's writers send.  `journal`: of its queue,
+    in which nothing must ever be."""
 
-    queue = Queue(ACKNOWLEDGMENTS, False)
-
-    def __init__(self, host: Host, oracle: Oracle) -> None:
+    def __init__(self, host: Host, oracle: Oracle, *, journal: bool) -> None:
         self.host = host
+        self.queue = Queue(ACKNOWLEDGMENTS, False, journal=journal)
         self._oracle = oracle
 
     async def run(self) -> None:
@@ -613,7 +613,9 @@ class Operator:
         self.last_facts: Facts | None = None
         self.is_watching = False
         self._pace_s = pace_s
+        self._is_deleting = False  # the administration queue
         self.orders: list[tuple[str, str]] = []  # a verb and what it is about
+        self.oracle: Oracle | None = None  # that wants to know when nobody hears of messages
 
     async def run(self) -> None:
         while True:
@@ -645,6 +647,8 @@ class Operator:
                     quota_bytes=queue.quota_bytes,
                     journal=queue.journal,
                 )
+        if self.oracle is not None and not self._is_deleting:
+            self.oracle.hears_again(self.host.name)
 
     async def _obey(self, client: QueueManager) -> None:
         """An order that was under way when the daemon died is given again only in the end, when all
@@ -663,8 +667,13 @@ class Operator:
                 "create": lambda _: self._make_queues(client),
             }[verb]
             self.host.world.happened(f"operator: {verb}", self.host.name, name)
+            if verb == "delete" and name == ACKNOWLEDGMENTS and self.oracle is not None:
+                self.host.world.happened("administration queue deleted", self.host.name)
+                self.oracle.stops_hearing(self.host.name)
+                self._is_deleting = True  # perhaps for ever, if nobody says how it went
             with contextlib.suppress(QueueManagerError):  # there is no such queue yet
                 await act(name)
+            self._is_deleting = False
             if self.is_watching and self.orders[:1] == [order]:
                 self.orders.pop(0)
 

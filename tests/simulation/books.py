@@ -6,15 +6,22 @@ whenever nothing waits for the disk.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from qmd.core.ready import ReadyWindow
+from qmd.outgoing_queue import TRANSACTIONAL_FIRST
 from tests.simulation.oracle import Found, Totals
 from tests.stored_packets import memory_bytes
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager
     from qmd.packets import Packet
+
+_LOOKUP_BITS = 48
+_LATEST = 3
 
 
 def check_sums(name: str, manager: QueueManager) -> Iterator[str]:
@@ -81,6 +88,83 @@ def check_waiters(name: str, manager: QueueManager) -> Iterator[str]:
         first = queue.window.peek()
         if queue.waiters and first is not None:
             yield f"{name} lets {len(queue.waiters)} wait for {queue.key}, which has {first[0]}"
+
+
+def check_ready(name: str, manager: QueueManager, database: sqlite3.Connection) -> Iterator[str]:
+    """What can be taken, or is on its way, and is not on the disk; to be asked by whoever is about
+    to commit, with what was committed before.  The latest of each queue are looked at."""
+    here = [
+        queue.id << _LOOKUP_BITS | key
+        for queue in manager.queues.values()
+        for key in _latest(queue.window)
+    ]
+    there: list[int] = []
+    for outgoing in manager.outgoing.queues:
+        sent = [each.key for each in islice(reversed(outgoing.transmitted), _LATEST)]
+        keys = [*_latest(outgoing.window), *sent, *islice(reversed(outgoing.in_flight), _LATEST)]
+        acknowledged = TRANSACTIONAL_FIRST | (
+            outgoing.sequence.base + outgoing.sequence.acknowledged
+        )
+        there += [
+            outgoing.id << _LOOKUP_BITS | key
+            for key in keys
+            if key not in outgoing.removing and not TRANSACTIONAL_FIRST <= key <= acknowledged
+        ]
+    for table, keys in (("message", here), ("outgoing", there)):
+        if not keys:
+            continue
+        wanted = ", ".join(map(str, keys))
+        found = database.execute(f"SELECT key FROM {table} WHERE key IN ({wanted})").fetchall()
+        if missing := set(keys) - {key for (key,) in found}:
+            places = [divmod(key, 1 << _LOOKUP_BITS) for key in sorted(missing)]
+            yield f"{name} has messages ready of which the disk knows nothing: {table} {places[:3]}"
+    stored = {
+        stream_id: (bytes(sequence_id), number)
+        for stream_id, sequence_id, number in database.execute(
+            "SELECT id, sequence_id, number FROM incoming_sequence"
+        )
+    }
+    for stream in manager.incoming.streams:
+        told = stream.sequence.durable
+        if told.number and (told.sequence_id.to_bytes(8), told.number) > stored.get(
+            stream.id, (b"", 0)
+        ):
+            yield f"{name} takes {told} of {stream.queue.key} for durable: {stored.get(stream.id)}"
+
+
+def check_readers(name: str, manager: QueueManager) -> Iterator[str]:
+    """Whoever has left waits for nothing, and what others have taken nobody ends."""
+    for queue in manager.queues.values():
+        if any(waiter.reader.has_left for waiter in queue.waiters):
+            yield f"{name} lets a reader wait for {queue.key} that has left"
+        for reader in queue.takers:
+            mine = reader.taken.get(queue, set())
+            for each in mine:
+                message = queue.taken.get(each)
+                if message is None or not message.packet:
+                    yield f"{name} ends a message of {queue.key} that a reader has taken"
+
+
+def check_all_known(
+    name: str, manager: QueueManager, database: sqlite3.Connection
+) -> Iterator[str]:
+    """Messages that the disk has, and the queue manager has forgotten; to be asked likewise."""
+    for queue in manager.queues.values():
+        first = queue.id << _LOOKUP_BITS
+        horizon = queue.window.horizon
+        last = first + (1 << _LOOKUP_BITS if horizon is None else horizon)
+        rows = database.execute(
+            "SELECT key FROM message WHERE key >= ? AND key < ?", (first, last)
+        ).fetchall()
+        known = {key for lane in queue.window._stored for key, *_ in lane}
+        known |= queue.window._taken
+        if forgotten := [key for (key,) in rows if key - first not in known]:
+            yield f"{name} has forgotten {len(forgotten)} messages of {queue.key}: {forgotten[:3]}"
+
+
+def _latest(window: ReadyWindow[Any]) -> list[int]:
+    """Keys of those that came last, of each level."""
+    return [key for lane in window._stored if lane for key, *_ in islice(reversed(lane), _LATEST)]
 
 
 def is_up_to_date(manager: QueueManager) -> bool:

@@ -18,7 +18,7 @@ import ctypes
 import errno
 import random
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ class Fault(Enum):
     WRITE_ERROR = "EIO for a write"
     SYNC_ERROR = "EIO for a sync"
     READ_ERROR = "EIO for a read"
+    SHORT_READ = "less than was asked for"
     NO_SPACE = "ENOSPC for a write"
 
 
@@ -94,6 +95,7 @@ class SimulatedDisk:
         self.state = State()
         self.on_off: Callable[[], None] = lambda: None
         self.on_sync: Callable[[], None] = lambda: None
+        self.on_fault: Callable[[Fault], None] = lambda fault: None
         self.durable_version = 0  # another whenever other things are durable
         self._off_at_act: int | None = None
         self.faults: dict[Fault, tuple[int, int]] = {}  # (from which act on, how often)
@@ -146,7 +148,9 @@ class SimulatedDisk:
             or self._capacity_bytes is not None
             or self._digest is not None
         )
-        self.state.reads_need_decision = self.state.is_off or Fault.READ_ERROR in self.faults
+        self.state.reads_need_decision = (
+            self.state.is_off or Fault.READ_ERROR in self.faults or Fault.SHORT_READ in self.faults
+        )
 
     # What the system does.
 
@@ -244,8 +248,20 @@ class SimulatedDisk:
         else:
             del self.faults[fault]
             self._has_changed()
-        self.faults_met += 1
+        self.faults_met += fault is not Fault.SHORT_READ  # which is no error
+        self.on_fault(fault)
         return True
+
+    @contextlib.contextmanager
+    def unnoticed(self) -> Iterator[None]:
+        """Whoever looks on meets no fault that is planned for those who are looked at."""
+        faults, self.faults = self.faults, {}
+        self._has_changed()
+        try:
+            yield
+        finally:
+            self.faults = faults
+            self._has_changed()
 
     # What goes wrong, and how it ends.
 
@@ -353,11 +369,14 @@ class SimulatedLock(Lock):
 
 
 class SimulatedLogFile(LogFile):
-    def __init__(self, file: File) -> None:
+    def __init__(self, disk: SimulatedDisk, file: File) -> None:
         super().__init__(-1)
+        self._disk = disk
         self._content = file
 
     def read(self, offset: int, size: int) -> bytes:
+        if self._disk.faults and self._disk.meets(Fault.SHORT_READ):
+            size = self._disk.random.randrange(size)
         return self._content.contents.read(offset, size)
 
     def sync(self) -> None:
@@ -402,7 +421,7 @@ class DiskOfStorage(StorageDisk):
     def open_log(self, path: Path) -> LogFile:
         file = self._disk.find(str(path))
         assert file is not None
-        return SimulatedLogFile(file)
+        return SimulatedLogFile(self._disk, file)
 
     def file_bytes(self, path: Path) -> int:
         file = self._disk.find(str(path))

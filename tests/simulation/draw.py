@@ -117,6 +117,8 @@ RELAYS = 0.3
 
 # In some worlds writers ask to hear what becomes of their messages.
 ACKNOWLEDGED = 0.35
+# And in some of those the queues where they hear it are deleted, with what is in them.
+DEAF = 0.5
 
 # Limits of the code under test, and how low they may be.
 KNOBS = {
@@ -138,6 +140,13 @@ KNOBS = {
     "qmd.client.sender.BATCH_MESSAGES_MAX": (1, 5),
     "qmd.manager.MESSAGE_NUMBERS_BLOCK": (50_000,),
 }
+# How much is read for a window, and of how low ones: more than it takes, but not hundreds of rows
+# for each message, which would be most of what such a world costs.
+REFILLS = {
+    "qmd.outgoing_queue.WINDOW_ENTRIES_MAX": "qmd.outgoing.REFILL_ROWS",
+    "qmd.local_queue.WINDOW_ENTRIES_MAX": "qmd.reading.REFILL_ROWS",
+}
+REFILLED_WINDOWS = 4
 
 
 class DrawnWorld:
@@ -165,6 +174,9 @@ class DrawnWorld:
             for knob, values in KNOBS.items()
             if source.random() < self._low_limits
         }
+        for window, refill in REFILLS.items():
+            if window in self.knobs:
+                self.knobs.setdefault(refill, REFILLED_WINDOWS * self.knobs[window])
         self._is_near_the_wrap = source.random() < 0.2
         self.world.network.on_open = self._opened
         self.of_lists = random.Random(f"lists {seed}")
@@ -184,6 +196,7 @@ class DrawnWorld:
             names = self.roads.names
         self.of_wishes = random.Random(f"acknowledgments {seed}")
         self.has_acknowledgments = self.of_wishes.random() < ACKNOWLEDGED
+        self.of_administration = random.Random(f"administration queues {seed}")
         for name in names:
             self.world.add_host(
                 name,
@@ -225,8 +238,10 @@ class DrawnWorld:
             )
             host.programs["operator"] = operator.run
             if self.has_acknowledgments:
-                operator.queues.append(Listener.queue)
-                listener = Listener(host, story.oracle)
+                journal = self.of_administration.random() < 0.3
+                listener = Listener(host, story.oracle, journal=journal)
+                operator.queues.append(listener.queue)
+                operator.oracle = story.oracle
                 story.readers.append(listener)
                 host.programs["acknowledgments"] = listener.run
             for queue in self.queues:
@@ -305,6 +320,15 @@ class DrawnWorld:
             retry=source.random() < 0.8,
             wishes=self._wishes(),
         )
+
+    def deletions(self) -> list[tuple[float, str]]:
+        """When administration queues are deleted, and on which host."""
+        source = self.of_administration
+        if not self.has_acknowledgments or source.random() >= DEAF:
+            return []
+        names = list(self.world.hosts)
+        count = source.choice((1, 2, 5))
+        return [(source.random() * self.mischief_s, source.choice(names)) for _ in range(count)]
 
     def _wishes(self) -> int:
         if not self.has_acknowledgments or self.of_wishes.random() < 0.2:

@@ -7,14 +7,24 @@ live(seed) ─► a world is drawn ─► mischief, with a look at what is lost 
 
 from __future__ import annotations
 
+import random
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from protocol.identifiers import guid_text
+from tests.simulation.acknowledgments import QUEUE as ACKNOWLEDGMENTS
 from tests.simulation.applications import Facts, Listener, Mover, Operator, Reader, Writer
-from tests.simulation.books import check_against, check_sums, check_waiters, is_up_to_date
+from tests.simulation.books import (
+    check_against,
+    check_all_known,
+    check_readers,
+    check_ready,
+    check_sums,
+    check_waiters,
+    is_up_to_date,
+)
 from tests.simulation.disk import PowerLoss
 from tests.simulation.draw import DrawnWorld
 from tests.simulation.isolation import isolated, one_source, turned
@@ -25,6 +35,8 @@ from tests.simulation.world import Host
 
 HEALING_S_MAX = 900.0
 QUIET_ROUNDS = 3
+COMMIT_PROBABILITY = 0.1  # that a commit is looked at before it begins
+FORGOTTEN_PROBABILITY = 0.2  # and that it is, all that its database has is compared
 LOG_PROBABILITY = 0.2  # that a look at what is durable reads the log of events as well
 
 
@@ -35,13 +47,19 @@ class Life:
     seed: int
     failures: list[str]
     messages: int = 0
-    received: int = 0
-    deliveries: int = 0  # pieces that the network carried
+    received: int = 0  # by applications
+    taken_over: int = 0  # by queue managers from others, for good; by the log of each
+    pieces: int = 0  # that the network carried
     turns: int = 0
     seconds: float = 0.0  # of virtual time
     cpu_s: float = 0.0
     seen: Counter[str] = field(default_factory=Counter)
     trace: list[str] = field(default_factory=list)
+
+    @property
+    def deliveries(self) -> int:
+        """Messages that somebody was given: an application, or another queue manager."""
+        return self.received + self.taken_over
 
 
 def live(seed: int, *, trace: bool = False) -> Life:
@@ -91,14 +109,17 @@ class Story:
             give_order=self._give_order,
         )
         self._look_probability = world.random.choice((0.0, 0.0, 0.01, 0.05))
+        self._of_commits = random.Random(f"commits {world.seed}")  # all else is as without
         self.mischief.wipe = self.lose_disk
         self._mischief_s = draw.mischief_s
+        self._deletions = draw.deletions()
         self._host_names = {
             spelling: host.name
             for host in world.hosts.values()
             for spelling in (host.name, host.address)
         }
         self._quiet_rounds = 0
+        self._taken_over = 0
         self._examined: dict[str, tuple[int, Found]] = {}  # and at which version of the disk
         self._paused: dict[str, set[str]] = {name: set() for name in world.hosts}
 
@@ -109,12 +130,15 @@ class Story:
         for host in world.hosts.values():
             host.start()
         self.mischief.start()
+        for when, name in self._deletions:
+            world.scheduler.at(when, self._delete_acknowledgments, name)
         for one, other in self._roads.straight if self._roads is not None else ():
             source, target = world.hosts[one].address, world.hosts[other].address
             world.network.build_wall(source, target, self._mischief_s)
         # Whenever somebody has lost its power is a good time to look what is left.
         world.on_power_loss = lambda: world.scheduler.after(0.0, self._look)
         world.on_sync = self._synced
+        world.on_commit = self._commits
         world.run(self._mischief_s)
         world.on_power_loss = lambda: None
         world.on_sync = lambda host: None
@@ -130,6 +154,20 @@ class Story:
         """And right after something has become durable, whatever else is under way."""
         if self.world.random.random() < self._look_probability:
             self.world.scheduler.after(0.0, self._look)
+
+    def _commits(self, host: Host, database: sqlite3.Connection) -> None:
+        """And now and then when something is about to be written: nobody may know of it yet."""
+        manager = host.manager
+        if manager is None or host.disk.is_off or self._of_commits.random() > COMMIT_PROBABILITY:
+            return
+        with host.disk.unnoticed():
+            for difference in check_ready(host.name, manager, database):
+                self.world.fail(difference)
+            for difference in check_readers(host.name, manager):
+                self.world.fail(difference)
+            if self._of_commits.random() < FORGOTTEN_PROBABILITY:
+                for difference in check_all_known(host.name, manager, database):
+                    self.world.fail(difference)
 
     def _look(self) -> None:
         if not self.world.failures:
@@ -197,6 +235,11 @@ class Story:
             if told != total:
                 world.fail(f"{name} says that it has {told} bytes, and its queues have {total}")
         self.oracle.check(list(found.values()), at_the_end=True)
+        told = Counter[str]()
+        for each in found.values():
+            told.update(each.told)
+        self._taken_over = told["accepted"] + told["relayed on its way"]
+        world.seen.update({f"told: {kind}": count for kind, count in told.items()})
 
     def over(self) -> Life:
         world = self.world
@@ -205,7 +248,8 @@ class Story:
             list(world.failures),
             messages=len(self.oracle.messages),
             received=sum(len(message.received) for message in self.oracle.messages.values()),
-            deliveries=world.network.delivered_count,
+            taken_over=self._taken_over,
+            pieces=world.network.delivered_count,
             turns=world.scheduler.steps,
             seconds=world.now,
             seen=world.seen,
@@ -224,6 +268,11 @@ class Story:
         if not host.is_on:
             return
         self.world.happened("disk lost", host.name)
+        if self._roads is not None:
+            relays = self._roads.relays
+            self.world.seen["disk lost on a way over others"] += 1
+            self.world.seen["disk lost on a way over two others"] += len(relays) > 1
+            self.world.seen["disk of a relay lost"] += host.name in relays
         self.oracle.lost_disk(host.name, self.examine_host(host, durable=False))
         host.lose_power(PowerLoss.NONE, back_after_s=None)
         host.disk.wipe()
@@ -231,22 +280,25 @@ class Story:
         self.world.scheduler.after(1.0, host.return_power)
 
     def _give_order(self, host: Host) -> None:
-        random = self.world.random
+        source = self.world.random
         orders = self.operators[host.name].orders
         destinations = self._destinations_from(host.name)
-        verb = random.choice(("pause", "resume", "resume", "kick", "peek", "purge", "delete"))
-        scratch = random.choice(("scratch", "scratch_orders"))
+        verb = source.choice(("pause", "resume", "resume", "kick", "peek", "purge", "delete"))
+        scratch = source.choice(("scratch", "scratch_orders"))
         if verb == "peek":
-            orders.append((verb, random.choice(self._queue_names)))
+            orders.append((verb, source.choice(self._queue_names)))
         elif verb == "purge":
             orders.append((verb, scratch))
         elif verb == "delete":
             orders += [(verb, scratch), ("create", scratch)]
         elif destinations:
-            there = random.choice(destinations)
+            there = source.choice(destinations)
             orders.append((verb, there))
             if verb == "pause":
                 self._paused[host.name].add(there)
+
+    def _delete_acknowledgments(self, name: str) -> None:
+        self.operators[name].orders += [("delete", ACKNOWLEDGMENTS), ("create", ACKNOWLEDGMENTS)]
 
     def _destinations_from(self, name: str) -> list[str]:
         return sorted(

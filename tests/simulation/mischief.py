@@ -6,6 +6,7 @@ With one mixture for all seeds, frequent faults would hide what rare ones find.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 from qmd.core.sequence import NUMBER_MAX
@@ -16,6 +17,8 @@ from tests.simulation.world import Host, World
 WEIGHTS = (0, 0, 1, 1, 5)
 PACES_S = (0.1, 0.3, 1.0, 3.0)
 RESTART_S_MAX = 2.0
+DRAWN_FAULTS = (Fault.WRITE_ERROR, Fault.SYNC_ERROR, Fault.READ_ERROR, Fault.NO_SPACE)
+SHORT_READS = 0.5  # of the reads that go wrong; drawn apart, so that all else stays as it was
 
 
 class Mischief:
@@ -35,6 +38,7 @@ class Mischief:
         self.may_wipe = may_wipe
         self.wipe: Callable[[Host], None] = lambda host: None
         self._give_order = give_order
+        self._of_reads = random.Random(f"reads {world.seed}")
         self._weights = [self.random.choice(WEIGHTS) for _ in ACTS]
         self.patience = patience  # so many times as long as usual is everything
         self._pace_s = self.random.choice(PACES_S) * patience
@@ -184,6 +188,7 @@ class Mischief:
         both_ways = self.random.random() < 0.5
         if other is not host:
             self.world.happened("wall", host.name, other.name, both_ways)
+            self.world.seen["wall in one direction"] += not both_ways
             self.world.network.build_wall(host.address, other.address, seconds)
             if both_ways:
                 self.world.network.build_wall(other.address, host.address, seconds)
@@ -194,7 +199,9 @@ class Mischief:
         host.stalled_until = self.world.now + self.random.choice((0.0, self.random.expovariate(1)))
 
     def fail_disk(self, host: Host) -> None:
-        fault = self.random.choice(list(Fault))
+        fault = self.random.choice(DRAWN_FAULTS)
+        if fault is Fault.READ_ERROR and self._of_reads.random() < SHORT_READS:
+            fault = Fault.SHORT_READ
         self.world.happened(f"disk fault planned: {fault.value}", host.name)
         host.disk.plan_fault(fault, after_acts=self.random.randrange(20))
 
@@ -212,7 +219,9 @@ class Mischief:
     def set_clock(self, host: Host) -> None:
         """Somebody corrects it."""
         self.world.happened("clock set", host.name)
-        host.wall_offset_s += self.random.choice((-1, 1)) * self.random.choice((1.0, 60.0, 600.0))
+        step_s = self.random.choice((-1, 1)) * self.random.choice((1.0, 60.0, 600.0))
+        host.wall_offset_s += step_s
+        self.world.seen["clock set back" if step_s < 0 else "clock set forward"] += 1
 
     def give_order(self, host: Host) -> None:
         self._give_order(host)

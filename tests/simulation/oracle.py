@@ -17,6 +17,7 @@ Express messages may be lost when a process dies, and so may what a lost disk he
 
 from __future__ import annotations
 
+import math
 import re
 import sqlite3
 import zlib
@@ -38,7 +39,7 @@ from tests.stored_packets import missing_parts, packets, unshared_parts
 _MARK = re.compile(rb"<message (\d+)>")
 _LOOKUP_BITS = 48
 _FOR_OTHERS = " for others"  # a queue of what is only passed on
-_ACKNOWLEDGMENTS = f"\\{acknowledgments.QUEUE}"
+_ACKNOWLEDGED_TO = f"\\{acknowledgments.QUEUE}\0".encode("utf-16-le")  # the end of a name
 _COPIES = ("journal", "kept")  # that say nothing of where the message is
 _KINDS = {
     "system$;deadletter": "dead",
@@ -128,6 +129,7 @@ class Found(NamedTuple):
     outgoing: dict[str, Totals]
     awaiting: dict[str, Totals]  # by their destination
     contradictions: Sequence[str] = ()  # between the log of events and the tables
+    told: Mapping[str, int] = {}  # of how many messages the log tells what: of each kind of event
     copies: Sequence[CopyFound] = ()  # of messages to several queues: not in `places` yet
 
 
@@ -163,6 +165,9 @@ class Oracle:
         self.acknowledgments = Acknowledgments(fail)
         self._aborts: Counter[tuple[int, int]] = Counter()  # (number, life of the disk) -> told of
         self._asking: list[Sent] = []  # of which somebody wants to hear
+        # Of which somebody heard that they were received, before an application said so.
+        self._told_received: dict[int, Sent] = {}
+        self._unheard: dict[str, float] = {}  # (host) -> up to which number it need not hear
 
     def next_number(self) -> int:
         self._last_number += 1
@@ -195,6 +200,7 @@ class Oracle:
         message.confirmed = True
         if message.wishes:
             self.acknowledgments.known(message.number, sent_id)
+            self._check_acknowledged(message)
 
     def confirmed_copies(self, messages: Sequence[Sent], ids: Sequence[str]) -> None:
         """`ids`: what its sender was told of each, in the order of the queues."""
@@ -285,11 +291,27 @@ class Oracle:
             if self.messages[number].source != host:
                 self._fail(f"message {number} was acknowledged to {host}")
 
+    def stops_hearing(self, host: str) -> None:
+        """Its administration queue is to be deleted, with what is in it."""
+        self._unheard[host] = math.inf
+
+    def hears_again(self, host: str) -> None:
+        """It has one: of whatever is sent from now on somebody hears there."""
+        if host in self._unheard:
+            self._unheard[host] = min(self._unheard[host], self._last_number)
+
     def _check_acknowledged(self, message: Sent) -> None:
+        """When something is heard of it.  What was heard before stays true, but that nobody knows
+        whether it was received."""
         self.acknowledgments.check(message, is_exact=not self.disk_lives.total())
-        if acknowledgments.RECEIVED in self.acknowledgments.of(
+        if not message.received and acknowledgments.RECEIVED in self.acknowledgments.of(
             message.number
-        ) and not self._is_or_may_be_received(message):
+        ):
+            self._told_received[message.number] = message
+            self._check_told_received(message)
+
+    def _check_told_received(self, message: Sent) -> None:
+        if not self._is_or_may_be_received(message):
             self._fail(f"message {message.number} is acknowledged as received, and nobody has it")
 
     def _is_or_may_be_received(self, message: Sent) -> bool:
@@ -368,7 +390,9 @@ class Oracle:
         for number, message in self.messages.items():
             where = places.get(number, nowhere)
             # One that is nowhere can only be missing; where it should have left a copy, too.
-            if where or message.is_kept or at_the_end:
+            if (where or message.is_kept or at_the_end) and (
+                at_the_end or not _is_where_it_should_be(message, where)
+            ):
                 self._check_places(message, where, at_the_end=at_the_end)
             if (
                 message.confirmed
@@ -381,9 +405,14 @@ class Oracle:
                 numbers = ", ".join(str(message.number) for message in messages[:5])
                 self._fail(f"{len(messages)} messages for {queue}@{host} are lost: {numbers}")
         self._check_requests(places)
-        for message in self._asking:
-            self._check_acknowledged(message)
+        for message in list(self._told_received.values()):
+            if message.received:
+                del self._told_received[message.number]
+            else:
+                self._check_told_received(message)
         if at_the_end:
+            for message in self._asking:
+                self._check_acknowledged(message)
             if not self.disk_lives.total():
                 self._check_all_acknowledged(places)
             for transaction in self.transactions:
@@ -396,6 +425,7 @@ class Oracle:
                 not message.confirmed
                 or message.delivery == "express"
                 or message.may_be_lost
+                or message.number <= self._unheard.get(message.source, 0)
                 or any(place.kind == "queue" for place in places[message.number])
             ):
                 continue
@@ -586,6 +616,25 @@ class Oracle:
                     break
 
 
+def _is_where_it_should_be(message: Sent, places: list[Place]) -> bool:
+    """Whether it is plain to see, as of most messages, that all is well with it on its way."""
+    if len(places) != 1 or (
+        message.received
+        or message.refused
+        or message.is_kept
+        or message.is_awaited
+        or message.rejected_in is not None
+    ):
+        return False
+    (place,) = places
+    return place.kind == "outgoing" or (
+        place.kind == "queue"
+        and message.fate is not Fate.REFUSED
+        and place.host == message.target
+        and place.queue == message.queue
+    )
+
+
 def examine(
     image: dict[str, Contents],
     host: str,
@@ -610,8 +659,9 @@ def examine(
         found = reader.read()
         if with_log and found.queues:
             reader.check_dead_letters()
-            problems = [*disagreements(database), *reader.problems]
-            return found._replace(contradictions=problems)
+            told: Counter[str] = Counter()
+            problems = [*disagreements(database, seen=told), *reader.problems]
+            return found._replace(contradictions=problems, told=told)
         return found
     finally:
         disk.put_away()
@@ -668,8 +718,13 @@ class _Reading:
 
     def _see(self, packet: bytes, kind: str, queue: str) -> None:
         number = marked(packet)
-        if number is None or _ACKNOWLEDGMENTS in queue:
+        if _is_acknowledgment(packet):
+            # Whatever becomes of one is told to nobody, and it is kept nowhere.
+            if kind in ("dead", "journal", "kept", "awaiting"):
+                self.problems.append(f"an acknowledgment is kept in {queue}")
             return  # a negative one brings the body back
+        if number is None:
+            return
         place = Place(self._host, kind, queue)
         if number in self._marks_of_copies:
             self._copies.append(CopyFound.of(number, packet, place, self._hosts))
@@ -702,6 +757,12 @@ class _Reading:
         ):
             if zlib.crc32(packet) != checksum:
                 raise sqlite3.DatabaseError(f"body {part_id} of {self._host} is not what it was")
+
+
+def _is_acknowledgment(packet: bytes) -> bool:
+    """By the queue that it is for: nothing else goes there."""
+    size = int.from_bytes(packet[64:66], "little")
+    return _ACKNOWLEDGED_TO in packet[66 : 66 + size]
 
 
 def _class_of(packet: bytes) -> int | None:

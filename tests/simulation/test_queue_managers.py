@@ -97,6 +97,7 @@ EVENTS = (
     "transaction aborted by its application",
     "sent to several queues",
     "messages passed on",
+    "administration queue deleted",
     "heard: ack_reach_queue",
     "heard: ack_receive",
     "heard: nack_reach_queue_timeout",

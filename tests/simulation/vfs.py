@@ -206,6 +206,8 @@ def _read(pointer: int, buffer: int, size: int, offset: int) -> int:
         return _IOERR_READ
     if disk.faults and disk.meets(Fault.READ_ERROR):
         return _IOERR_READ
+    if disk.faults:
+        disk.meets(Fault.SHORT_READ)  # the unix VFS asks again for the rest
     data = handle.file.contents.read(offset, size)
     _memmove(buffer, data, len(data))
     if len(data) < size:

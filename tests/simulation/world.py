@@ -64,6 +64,8 @@ class World:
         self.on_power_loss: Callable[[], None] = lambda: None
         #: Something of a host has become durable.
         self.on_sync: Callable[[Host], None] = lambda host: None
+        #: Asked with its connection when a daemon begins to write what has gathered.
+        self.on_commit: Callable[[Host, sqlite3.Connection], None] = lambda host, database: None
         self.network.on_second = lambda source, target: self.happened(
             "a second session", source.name, target.name
         )
@@ -204,6 +206,7 @@ class Host:
         # Not at once: SQLite stands in the middle of something.
         self.disk.on_off = lambda: world.scheduler.after(0.0, self._disk_went_off)
         self.disk.on_sync = lambda: world.on_sync(self)
+        self.disk.on_fault = lambda fault: world.seen.update((f"disk fault: {fault.value}",))
         vfs.mount(self.disk)
         self.clock = clock or Clock()
         self.wall_offset_s, self.wall_rate = 0.0, 1.0
@@ -322,6 +325,7 @@ class Host:
         if not self.is_on:
             return
         self.world.happened("power lost", self.name, kind.value)
+        self.world.seen[f"power lost, and kept of what was not synced: {kind.value}"] += 1
         self.interface.has_power = False
         processes = [*self.applications.values(), *([self.daemon] if self.daemon else [])]
         for process in processes:
@@ -359,7 +363,8 @@ class Host:
         connection = aiosqlite.connect(vfs.uri(path), uri=True)
         self._databases.append(connection)
         # The first connection of a storage writes, the second reads.
-        calls = DatabaseCalls(self, daemon.loop, writes=len(self._databases) == 1)
+        writes = len(self._databases) == 1
+        calls = DatabaseCalls(self, daemon.loop, connection, writes=writes)
         connection._tx = calls  # type: ignore[assignment]
         connection._thread = _NoThread()  # type: ignore[assignment]
         return connection
@@ -391,8 +396,11 @@ class Host:
 class DatabaseCalls:
     """Stands where aiosqlite has the queue of its thread."""
 
-    def __init__(self, host: Host, loop: ProcessLoop, *, writes: bool) -> None:
+    def __init__(
+        self, host: Host, loop: ProcessLoop, connection: aiosqlite.Connection, *, writes: bool
+    ) -> None:
         self._host = host
+        self._connection = connection
         self._loop = loop
         self._writes = writes
         self._calls: deque[tuple[asyncio.Future[Any] | None, Callable[[], Any]]] = deque()
@@ -412,6 +420,8 @@ class DatabaseCalls:
 
     def _do(self, rest_s: float) -> None:
         future, function = self._calls.popleft()
+        if self._writes and self._connection._connection is not None:
+            self._host.world.on_commit(self._host, self._connection._connection)
         result: Any = None
         error: Exception | None = None
         try:
