@@ -292,12 +292,20 @@ class Administration:
         manager.incoming.forget_queue(queue)
         await manager.storage.batch.run(_nothing)  # what is on its way into it
         purged = NOTHING_PURGED
-        for each in family:
-            purged += await self.purge(each, message_class=MessageClass.NACK_QUEUE_DELETED)
-        while any(each.is_settling for each in family) or not manager.has_numbers(
-            3 * sum(len(each.taken) for each in family)
-        ):
-            await manager.storage.batch.run(_nothing)
+        left = -1
+        while True:
+            ended = NOTHING_PURGED
+            for each in family:
+                ended += await self.purge(each, message_class=MessageClass.NACK_QUEUE_DELETED)
+            purged += ended
+            while any(each.is_settling for each in family) or not manager.has_numbers(
+                3 * sum(len(each.taken) for each in family)
+            ):
+                await manager.storage.batch.run(_nothing)
+            # What a reader has given back meanwhile is there, and was not.
+            before, left = left, sum(each.messages - len(each.taken) for each in family)
+            if not left or (left == before and not ended.messages):
+                break
         for each in family:
             taken = [(message.lookup_id, message.packet) for message in each.taken.values()]
             if taken:

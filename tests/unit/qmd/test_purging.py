@@ -262,6 +262,25 @@ async def test_a_receipt_that_is_being_committed_is_one_though_its_queue_is_dele
 
 
 @hosted
+async def test_what_is_given_back_while_its_queue_is_deleted_ends_with_it(hosts: Hosts) -> None:
+    """It was taken when what was there was ended, and there when what was taken was."""
+    a, remote = await filled(hosts, 3)
+    reader = Reader()
+    await a.take(reader, "orders")
+    queue = a.queue("orders")
+
+    deleting = asyncio.ensure_future(a.administration.delete(queue))
+    while all(message.packet for message in queue.taken.values()):
+        await asyncio.sleep(0)  # until the others are about to end
+    a.reading.leave(reader)
+
+    assert (await deleting).messages == 3
+    await until(lambda: len(final_acks(remote)) == 3)
+    assert {each for each, _ in final_acks(remote)} == {MessageClass.NACK_QUEUE_DELETED}
+    assert await told(a, Kind.QUEUE_DELETED) == 3
+
+
+@hosted
 async def test_who_waits_for_a_queue_that_is_deleted_is_answered(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
