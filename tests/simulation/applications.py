@@ -33,6 +33,7 @@ RECONNECT_S = 5.0
 PAUSE_S = 0.2  # after everything that failed
 PAUSE_S_MAX = 120.0  # between two requests of a writer
 WAIT_S, WAIT_S_MAX = 5.0, 60.0  # for messages; longer, the longer there were none
+TAKER_LOOKS, TAKER_LOOK_S = 100, 0.002
 ROUND_S, ROUND_S_MAX = 0.25, 5.0  # of an operator; the longer it takes, the longer it takes
 
 
@@ -650,6 +651,15 @@ class Operator:
         if self.oracle is not None and not self._is_deleting:
             self.oracle.hears_again(self.host.name)
 
+    async def _wait_for_taker(self, name: str) -> None:
+        """The worst moment to end messages is when somebody has some of them."""
+        for _ in range(TAKER_LOOKS):
+            manager = self.host.manager
+            queue = manager.queues.get(f"private$\\{name}") if manager is not None else None
+            if queue is None or queue.taken:
+                return
+            await asyncio.sleep(TAKER_LOOK_S)
+
     async def _obey(self, client: QueueManager) -> None:
         """An order that was under way when the daemon died is given again only in the end, when all
         of them are to resume."""
@@ -667,6 +677,8 @@ class Operator:
                 "create": lambda _: self._make_queues(client),
             }[verb]
             self.host.world.happened(f"operator: {verb}", self.host.name, name)
+            if verb in ("delete", "purge"):
+                await self._wait_for_taker(name)
             if verb == "delete" and name == ACKNOWLEDGMENTS and self.oracle is not None:
                 self.host.world.happened("administration queue deleted", self.host.name)
                 self.oracle.stops_hearing(self.host.name)

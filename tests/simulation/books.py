@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _LOOKUP_BITS = 48
 _LATEST = 3
+_PASSED_BACK_BYTES = 20_000
 
 
 def check_sums(name: str, manager: QueueManager) -> Iterator[str]:
@@ -40,6 +41,10 @@ def check_sums(name: str, manager: QueueManager) -> Iterator[str]:
     if manager.relaying.usage.bytes != others:
         held = manager.relaying.usage.bytes
         yield f"{name} has counted {held} bytes that it holds for others, and has {others}"
+    # Acknowledgments that are passed back are few, and have to be.
+    limit = manager.settings.routing.relay_bytes_max + _PASSED_BACK_BYTES
+    if others > limit:
+        yield f"{name} holds {others} bytes for others, where {limit} are the most"
     express = memory_bytes(
         [packet for queue in manager.outgoing.queues for packet, _ in queue.express.values()]
         + [
@@ -132,6 +137,20 @@ def check_ready(name: str, manager: QueueManager, database: sqlite3.Connection) 
             yield f"{name} takes {told} of {stream.queue.key} for durable: {stored.get(stream.id)}"
 
 
+def check_memory(name: str, manager: QueueManager) -> Iterator[str]:
+    """What a window takes for taken, and nobody has; to be asked when nothing waits for the disk
+    and nobody is just told."""
+    for queue in manager.queues.values():
+        had = queue.taken.keys() | {message.lookup_id for message in queue.expired}
+        if left := queue.window._taken - had:
+            yield f"{name} takes {len(left)} messages of {queue.key} for taken: {min(left)}"
+    for outgoing in manager.outgoing.queues:
+        sent = {each.key for each in outgoing.transmitted} | outgoing.in_flight.keys()
+        had = sent | outgoing.removing | {*outgoing.expired, *outgoing.too_large}
+        if left := outgoing.window._taken - had:
+            yield f"{name} takes {len(left)} messages for {outgoing.destination} for sent"
+
+
 def check_readers(name: str, manager: QueueManager) -> Iterator[str]:
     """Whoever has left waits for nothing, and what others have taken nobody ends."""
     for queue in manager.queues.values():
@@ -143,6 +162,10 @@ def check_readers(name: str, manager: QueueManager) -> Iterator[str]:
                 message = queue.taken.get(each)
                 if message is None or not message.packet:
                     yield f"{name} ends a message of {queue.key} that a reader has taken"
+    for transaction in manager.transactions.live:
+        owner: Any = transaction.owner
+        if owner.reader.has_left and not transaction.is_committing:
+            yield f"{name} goes on with the transaction of an application that has left"
 
 
 def check_all_known(

@@ -114,6 +114,8 @@ KNOBS_OF_LISTS = {
 
 # In some worlds not everybody reaches everybody: messages go over a third host.
 RELAYS = 0.3
+# Where one of them has little room for others, it has less than a configuration may say.
+RELAY_BYTES_FEW, RELAY_BYTES_MANY = 80_000, 2_000_000
 
 # In some worlds writers ask to hear what becomes of their messages.
 ACKNOWLEDGED = 0.35
@@ -198,13 +200,22 @@ class DrawnWorld:
         self.has_acknowledgments = self.of_wishes.random() < ACKNOWLEDGED
         self.of_administration = random.Random(f"administration queues {seed}")
         for name in names:
-            self.world.add_host(
+            host = self.world.add_host(
                 name,
                 self._configuration(name),
                 clock=Clock(offset_s=source.uniform(0, 1e6), rate=source.uniform(0.98, 1.02)),
                 stall_probability=source.choice((0.0, 0.01, 0.1)),
                 sync_s=source.choice(BUSY_SYNC_S if self.is_busy else SYNC_S),
-            ).wall_rate = source.uniform(0.98, 1.02)
+            )
+            host.wall_rate = source.uniform(0.98, 1.02)
+            routing = host.settings.routing
+            if routing.relay_bytes_max < RELAY_BYTES_MANY and self._is_only_relay(name):
+                routing = replace(routing, relay_bytes_max=RELAY_BYTES_FEW)
+                host.settings = replace(host.settings, routing=routing)
+
+    def _is_only_relay(self, name: str) -> bool:
+        """Two that are full of what the other one has to take would wait for each other."""
+        return self.roads is not None and self.roads.relays == (name,)
 
     def _configuration(self, name: str) -> str:
         source = self.random

@@ -19,6 +19,7 @@ from tests.simulation.applications import Facts, Listener, Mover, Operator, Read
 from tests.simulation.books import (
     check_against,
     check_all_known,
+    check_memory,
     check_readers,
     check_ready,
     check_sums,
@@ -188,7 +189,7 @@ class Story:
                 found = self.examine_host(host, durable=False)
                 for difference in check_against(name, manager, found):
                     self.world.fail(difference)
-                for difference in check_waiters(name, manager):
+                for difference in (*check_waiters(name, manager), *check_memory(name, manager)):
                     self.world.fail(difference)
 
     def heal(self) -> None:

@@ -37,7 +37,8 @@ from tests.simulation.disk import BorrowedDisk
 from tests.stored_packets import missing_parts, packets, unshared_parts
 
 _MARK = re.compile(rb"<message (\d+)>")
-_LOOKUP_BITS = 48
+_LOOKUP_BITS, _ARRIVAL_BITS = 48, 44
+_IN_SEQUENCE = 8  # the level of transactional messages on their way: they have numbers
 _FOR_OTHERS = " for others"  # a queue of what is only passed on
 _ACKNOWLEDGED_TO = f"\\{acknowledgments.QUEUE}\0".encode("utf-16-le")  # the end of a name
 _COPIES = ("journal", "kept")  # that say nothing of where the message is
@@ -706,8 +707,20 @@ class _Reading:
             self._see(packet, _kind(name), name)
         names = dict(database.execute("SELECT id, destination FROM outgoing_queue"))
         outgoing = {name: Totals(0, 0) for name in names.values()}
+        positions = {
+            id_: base + next_number
+            for id_, base, next_number in database.execute(
+                "SELECT id, base, next_number FROM outgoing_queue"
+            )
+        }
         for key, packet in packets(database, "outgoing"):
             name = names[key >> _LOOKUP_BITS]
+            level, position = key >> _ARRIVAL_BITS & 0xF, key & (1 << _ARRIVAL_BITS) - 1
+            if level == _IN_SEQUENCE and position >= positions[key >> _LOOKUP_BITS]:
+                raise sqlite3.DatabaseError(
+                    f"{host} will give a number of {name} again: {position} is there, and"
+                    f" {positions[key >> _LOOKUP_BITS]} would come next"
+                )
             outgoing[name] = _plus(outgoing[name], packet)
             self._see(packet, "relayed" if name.endswith(_FOR_OTHERS) else "outgoing", name)
         awaiting: dict[str, Totals] = {}
