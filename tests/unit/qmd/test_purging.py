@@ -270,8 +270,8 @@ async def test_what_is_given_back_while_its_queue_is_deleted_ends_with_it(hosts:
     queue = a.queue("orders")
 
     deleting = asyncio.ensure_future(a.administration.delete(queue))
-    while all(message.packet for message in queue.taken.values()):
-        await asyncio.sleep(0)  # until the others are about to end
+    while all(message.packet for message in queue.taken.values()):  # noqa: ASYNC110
+        await asyncio.sleep(0)  # until the others are about to end: a moment that tells nobody
     a.reading.leave(reader)
 
     assert (await deleting).messages == 3
