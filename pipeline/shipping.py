@@ -235,7 +235,8 @@ class Ship:
 
         from pipeline.source import schema
         from pipeline.source.batch import rows_of
-        from pipeline.source.decoding import Place, batch_of
+        from pipeline.source.decoding import batch_of
+        from pipeline.source.rows import Place
 
         columns = schema.column_names("messages")
         place = Place(self.host, str(self._qm.id), source.name)

@@ -4,7 +4,8 @@
     schema.py      the columns
     batch.py       queues and events that are there     files.py    those that were written down
     stream.py      a queue as a stream, exactly once    sink.py     rows as messages, exactly once
-    decoding.py    packets into Arrow columns           filters.py  what is not even asked for
+    decoding.py    packets into Arrow columns, with rows.py, headers.py, quickly.py, one_by_one.py
+    filters.py     what is not even asked for
 
 docs/pipeline.md is the manual, docs/decisions/0021 says why.
 """

@@ -152,3 +152,8 @@ def arrow_schema(kind: str, columns: Sequence[str]) -> Any:
 def _of(kind: str, columns: Sequence[str]) -> list[Column]:
     known = {column.name: column for column in _KINDS[kind]}
     return [known[name] for name in columns]
+
+
+def moments(microseconds: Any) -> Any:
+    """Whole numbers since 1970, as timestamps."""
+    return pa.array(microseconds).cast(MOMENT)

@@ -13,8 +13,9 @@ pytest.importorskip("pyarrow", reason="the extra qmd[spark] is not installed")
 import numpy as np
 import pyarrow as pa
 
-from pipeline.source import decoding, schema
-from pipeline.source.decoding import Place, Rows, batch_of
+from pipeline.source import decoding, one_by_one, schema
+from pipeline.source.decoding import batch_of
+from pipeline.source.rows import Place, Rows
 from protocol import MalformedPacket, build_user_message
 from qmd.client import Message
 from qmd.frames import StoredMessage
@@ -69,7 +70,7 @@ def test_columns_are_what_a_message_says(packets):
         message = Message(StoredMessage(index + 1000, 1_700_000_000_123 + index, packet))
         row = {name: batch.column(name)[index].as_py() for name in ALL}
         expected = {
-            **{name: value(message) for name, value in decoding.VALUES.items()},
+            **{name: value(message) for name, value in one_by_one.VALUES.items()},
             **{"host": "hosta", "queue_manager": PLACE.queue_manager, "queue": "orders"},
             **{"position": index + 1, "lookup_id": index + 1000, "arrived_at": message.arrived_at},
             **{"reason": None, "abort_count": 2, "move_count": 3, "traced": message.traced},
@@ -106,7 +107,7 @@ def test_ordinary_packets_are_all_read_at_once(monkeypatch):
     def parse(*arguments):
         raise AssertionError("the parser was asked")
 
-    monkeypatch.setattr(decoding, "_one_by_one", parse)
+    monkeypatch.setattr(decoding, "one_by_one", parse)
 
     batch = batch_of(rows_of(ordinary(100)), PLACE, ALL)
 

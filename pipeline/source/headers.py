@@ -1,0 +1,176 @@
+"""Where the headers of many packets stand, and which packets can be read by that.
+
+The headers of a user message stand one behind the other, each at a multiple of four bytes (MS-MQMQ
+2.2.20), so numpy reads one field of all packets in one step: the packets are one array of 32-bit
+words, and `at` is where each packet's next header begins.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.source.rows import Rows, Whole
+from protocol import SIGNATURE, VERSION
+
+Words = npt.NDArray[Any]  # of 32 bits without a sign
+Mask = npt.NDArray[np.bool_]
+
+GUID_WORDS = 4
+SECURITY_WORDS = 4
+DIRECT = 7
+_USER_FLAGS = 15  # all in words from the start of the packet
+_NAMES = 16
+_TRANSACTION_WORDS = 5
+_PROPERTIES_WORDS = 14
+# Of a queue's name by its type; that of a direct name stands in it.
+_NAME_WORDS = np.array([0, 0, 1, 1, 1, 4, 5, 0], np.int64)
+
+
+class Headers:
+    """Where the headers of each packet stand, and which packets can be read this way."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        # One word more than there is, so that an array without words can be asked too.
+        self.words: Words = np.frombuffer(rows.packets[: len(rows.packets) & -4] or bytes(4), "<u4")
+        self.start: Whole = rows.offsets[:-1] >> 2
+        self.end: Whole = rows.offsets[1:] >> 2
+
+    def word(self, at: Whole) -> Words:
+        """The word at each of these places; behind the end something that `readable` notices."""
+        return self.words.take(at, mode="clip")
+
+    def half(self, at: Whole) -> Whole:
+        """The lower 16 bits."""
+        return (self.word(at) & 0xFFFF).astype(np.int64)
+
+    @cached_property
+    def base_flags(self) -> Words:
+        return self.word(self.start) >> 16
+
+    @cached_property
+    def flags(self) -> Words:
+        return self.word(self.start + _USER_FLAGS)
+
+    def bit(self, number: int) -> Whole:
+        """One of the flags of the UserHeader, as 0 or 1."""
+        return (self.flags >> number & 1).astype(np.int64)
+
+    def name_type(self, low: int) -> Whole:
+        return (self.flags >> low & 7).astype(np.int64)
+
+    @cached_property
+    def destination_type(self) -> Whole:
+        return self.name_type(10)
+
+    @cached_property
+    def admin_type(self) -> Whole:
+        return self.name_type(13)
+
+    @cached_property
+    def response_type(self) -> Whole:
+        return self.name_type(16)
+
+    def _name_words(self, kind: Whole, at: Whole) -> Whole:
+        direct = (2 + self.half(at) + 3) >> 2
+        return np.where(kind == DIRECT, direct, _NAME_WORDS[kind])
+
+    @cached_property
+    def destination(self) -> Whole:
+        return self.start + _NAMES
+
+    @cached_property
+    def admin(self) -> Whole:
+        return self.destination + self._name_words(self.destination_type, self.destination)
+
+    @cached_property
+    def response(self) -> Whole:
+        return self.admin + self._name_words(self.admin_type, self.admin)
+
+    @cached_property
+    def connector(self) -> Whole:
+        return self.response + self._name_words(self.response_type, self.response)
+
+    @cached_property
+    def transaction(self) -> Whole:
+        return self.connector + GUID_WORDS * self.bit(22)
+
+    @cached_property
+    def security(self) -> Whole:
+        connector = self.word(self.transaction) & 1
+        return self.transaction + self.bit(20) * (
+            _TRANSACTION_WORDS + GUID_WORDS * connector.astype(np.int64)
+        )
+
+    @cached_property
+    def sender_id_bytes(self) -> Whole:
+        return (self.word(self.security) >> 16).astype(np.int64) * self.bit(19)
+
+    @cached_property
+    def properties(self) -> Whole:
+        sizes = self.word(self.security + 1)
+        # Sizes without limits would add up to places beyond 64 bits; the real ones are small.
+        certificate = np.minimum(self.word(self.security + 2), 1 << 20).astype(np.int64)
+        provider = np.minimum(self.word(self.security + 3), 1 << 24).astype(np.int64)
+        words = (
+            SECURITY_WORDS
+            + (self.sender_id_bytes + 3 >> 2)
+            + ((sizes & 0xFFFF).astype(np.int64) + 3 >> 2)
+            + ((sizes >> 16).astype(np.int64) + 3 >> 2)
+            + (certificate + 3 >> 2)
+            + (provider + 3 >> 2)
+        )
+        at: Whole = self.security + self.bit(19) * words
+        return at
+
+    def properties_word(self, number: int) -> Words:
+        return self.word(self.properties + number)
+
+    @cached_property
+    def label(self) -> Whole:
+        """In bytes, as are all below."""
+        return 4 * (self.properties + _PROPERTIES_WORDS)
+
+    @cached_property
+    def extension(self) -> Whole:
+        characters = (self.properties_word(0) >> 8 & 0xFF).astype(np.int64)
+        return self.label + 2 * characters
+
+    @cached_property
+    def body(self) -> Whole:
+        return self.extension + self.properties_word(13).astype(np.int64)
+
+    @cached_property
+    def body_bytes(self) -> Whole:
+        return self.properties_word(8).astype(np.int64)
+
+    def readable(self, columns: frozenset[str]) -> Mask:
+        """Which packets this reads as the parser would, as far as these columns go."""
+        ends = self.body if self.rows.headers_only else self.body + self.body_bytes
+        good: Mask = (
+            ((self.word(self.start) & 0xFF) == VERSION)
+            & (self.word(self.start + 1) == SIGNATURE)
+            & (self.start + _NAMES < self.end)
+            & (self.properties + _PROPERTIES_WORDS <= self.end)
+            & (ends <= self.rows.offsets[1:])
+            # A session header that nobody took off, one of HTTP; and the deliveries that there are.
+            & ((self.base_flags & 0b10000) == 0)
+            & ((self.flags & 1 << 25) == 0)
+            & ((self.flags >> 5 & 3) <= 1)
+        )
+        if "report_queue" in columns:
+            good &= (self.base_flags & 0b100000) == 0  # no debug header
+        if columns & {"destinations", "admin_queues", "response_queues"}:
+            good &= self.bit(23) == 0  # no multi-queue header
+        for kind, names in (
+            (self.destination_type, {"destination"}),
+            (self.admin_type, {"admin_queue", "admin_queues"}),
+            (self.response_type, {"response_queue", "response_queues"}),
+        ):
+            if columns & names:
+                good &= (kind == DIRECT) | (kind == 0)
+        return good

@@ -1,0 +1,277 @@
+"""The columns of many packets, each for all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.source import schema
+from pipeline.source.headers import DIRECT, GUID_WORDS, SECURITY_WORDS, Headers, Words
+from pipeline.source.rows import Rows, Whole
+from protocol import INFINITE, PropertyFlags, plain_text
+from protocol.errors import InvalidName
+from protocol.format_name import parse_wire_name
+from protocol.identifiers import guid_text
+from protocol.message_class import MessageClass
+from protocol.security_id import security_id_text
+
+_DELIVERIES = pa.array(["express", "recoverable", "transactional"])
+_ACKNOWLEDGE = pa.array(
+    [
+        [name for bit, name in enumerate(PropertyFlags.ranges) if flags >> bit & 1]
+        for flags in range(16)
+    ],
+    schema.TEXTS,
+)
+
+
+@dataclass(slots=True)
+class Reading:
+    """One column after the other, of packets that can all be read this way."""
+
+    rows: Rows
+    h: Headers
+    bytes: Any = field(init=False)
+    known: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.bytes = pa.py_buffer(self.rows.packets)
+
+    def cut(self, starts: Whole, ends: Whole) -> Any:
+        """These stretches of the packets, as an Arrow array of binary."""
+        # Every second element of an array that has them and what lies between them.
+        bounds = np.empty(2 * len(starts), np.int32)
+        bounds[0::2], bounds[1::2] = starts, ends
+        every = pa.Array.from_buffers(
+            pa.binary(), 2 * len(starts) - 1, [None, pa.py_buffer(bounds), self.bytes]
+        )
+        return every.take(pa.array(np.arange(0, len(bounds), 2)))
+
+    def guids(self, at: Whole) -> Any:
+        """GUIDs as text; there are few different ones."""
+        return _by_value(self.cut(4 * at, 4 * (at + GUID_WORDS)), guid_text)
+
+    def name(self, kind: Whole, at: Whole) -> Any:
+        count = np.where(kind == DIRECT, self.h.half(at), 0)
+        return _by_value(self.cut(4 * at + 2, 4 * at + 2 + count), _direct_name)
+
+    def column(self, name: str) -> Any:
+        if name not in self.known:
+            self.known[name] = getattr(self, f"_{name}")()
+        return self.known[name]
+
+    # The columns, in the order of the schema.
+
+    def _position(self) -> Any:
+        return pa.array(self.rows.positions)
+
+    def _lookup_id(self) -> Any:
+        return pa.array(self.rows.lookup_ids)
+
+    def _id(self) -> Any:
+        return _message_ids(self.column("source"), self.h.word(self.h.start + 14))
+
+    def _label(self) -> Any:
+        h = self.h
+        # Without the null at its end.
+        return _texts(self.cut(h.label, np.maximum(h.label, h.extension - 2)))
+
+    def _body(self) -> Any:
+        return self.cut(self.h.body, self.h.body + self.h.body_bytes)
+
+    def _body_bytes(self) -> Any:
+        return pa.array(self.h.body_bytes)
+
+    def _body_type(self) -> Any:
+        return _numbers(self.h.properties_word(6), np.int64)
+
+    def _class(self) -> Any:
+        return _by_value(self.column("class_number"), MessageClass.name_of)
+
+    def _class_number(self) -> Any:
+        return _numbers(self.h.properties_word(0) >> 16, np.int32)
+
+    def _priority(self) -> Any:
+        return _numbers(self.h.base_flags & 7, np.int32)
+
+    def _delivery(self) -> Any:
+        kind = np.where(self.h.bit(20) == 1, 2, self.h.flags >> 5 & 3)
+        return _DELIVERIES.take(pa.array(kind.astype(np.int64)))
+
+    def _sent_at(self) -> Any:
+        return schema.moments(self.h.word(self.h.start + 13).astype(np.int64) * 1_000_000)
+
+    def _arrived_at(self) -> Any:
+        return schema.moments(self.rows.arrived_at_ms * 1000)
+
+    def _source(self) -> Any:
+        return self.guids(self.h.start + 4)
+
+    def _destination(self) -> Any:
+        return self.name(self.h.destination_type, self.h.destination)
+
+    def _correlation_id(self) -> Any:
+        at = self.h.properties + 1
+        given = np.zeros(len(at), np.bool_)
+        for word in range(5):
+            given |= self.h.word(at + word) != 0
+        if not given.any():
+            return pa.nulls(len(at), pa.string())
+        ids = _message_ids(self.guids(at), self.h.word(at + 4))
+        return pc.if_else(pa.array(given), ids, pa.scalar(None, pa.string()))
+
+    def _sequence(self) -> Any:
+        at, missing = self.h.transaction, self.h.bit(20) == 0
+        if missing.all():
+            return pa.nulls(len(at), schema.POSITION)
+        # 128 bits each, of which the upper half is zero.
+        wide = np.zeros((len(at), 4), "<u4")
+        wide[:, 0], wide[:, 1] = self.h.word(at + 1), self.h.word(at + 2)
+        wide[missing] = 0
+        ids = pa.Array.from_buffers(schema.SEQUENCE_ID, len(at), [None, pa.py_buffer(wide)])
+        mask = pa.array(missing)
+        return pa.StructArray.from_arrays(
+            [
+                ids,
+                _numbers(self.h.word(at + 3), np.int64),
+                _numbers(self.h.word(at + 4), np.int64),
+            ],
+            fields=list(schema.POSITION),
+            mask=mask,
+        )
+
+    def _reason(self) -> Any:
+        if self.rows.reasons is None:
+            return pa.nulls(len(self.rows), pa.string())
+        return pa.array(self.rows.reasons, pa.string())
+
+    def _application_tag(self) -> Any:
+        return _numbers(self.h.properties_word(7), np.int64)
+
+    def _extension(self) -> Any:
+        return self.cut(self.h.extension, self.h.body)
+
+    def _response_queue(self) -> Any:
+        return self.name(self.h.response_type, self.h.response)
+
+    def _admin_queue(self) -> Any:
+        return self.name(self.h.admin_type, self.h.admin)
+
+    def _acknowledge(self) -> Any:
+        return _ACKNOWLEDGE.take(_numbers(self.h.properties_word(0) & 0xF, np.int64))
+
+    def _time_to_reach_queue(self) -> Any:
+        return _finite(self.h.word(self.h.start + 3))
+
+    def _time_to_be_received(self) -> Any:
+        return _finite(self.h.word(self.h.start + 12))
+
+    def _journal(self) -> Any:
+        return pa.array(self.h.bit(9) == 1)
+
+    def _dead_letter(self) -> Any:
+        return pa.array(self.h.bit(8) == 1)
+
+    def _abort_count(self) -> Any:
+        return _numbers(self.rows.abort_counts, np.int32)
+
+    def _move_count(self) -> Any:
+        return _numbers(self.rows.move_counts, np.int32)
+
+    def _hops(self) -> Any:
+        return _numbers(self.h.flags & 0x1F, np.int32)
+
+    def _sender_id(self) -> Any:
+        start = 4 * (self.h.security + SECURITY_WORDS)
+        sizes = self.h.sender_id_bytes
+        if not sizes.any():
+            return pa.nulls(len(sizes), pa.string())
+        # Where there is none it has no bytes, and must not lie behind the message.
+        start = np.where(sizes > 0, start, 4 * self.h.start)
+        return _by_value(self.cut(start, start + sizes), security_id_text)
+
+    def _connector_type(self) -> Any:
+        if not self.h.bit(22).any():
+            return pa.nulls(len(self.rows), pa.string())
+        at = self.h.connector
+        given = self.cut(4 * at, 4 * (at + GUID_WORDS * self.h.bit(22)))
+        return _by_value(given, lambda raw: guid_text(raw) if raw else None)
+
+    def _traced(self) -> Any:
+        return pa.array((self.h.base_flags >> 8 & 1) == 1)
+
+    def _report_queue(self) -> Any:  # of a debug header, and there is none
+        return pa.nulls(len(self.rows), pa.string())
+
+    def _destinations(self) -> Any:  # of a multi-queue header
+        return _lists(self.column("report_queue"))
+
+    def _admin_queues(self) -> Any:
+        return _lists(self.column("admin_queue"))
+
+    def _response_queues(self) -> Any:
+        return _lists(self.column("response_queue"))
+
+    def _packet(self) -> Any:
+        # As long as it says itself: there may be padding behind it.
+        start = self.rows.offsets[:-1]
+        size = self.h.word(self.h.start + 2).astype(np.int64)
+        return self.cut(start, np.minimum(start + size, self.rows.offsets[1:]))
+
+
+def quickly(rows: Rows, columns: Sequence[str]) -> dict[str, Any]:
+    reading = Reading(rows, Headers(rows))
+    return {name: reading.column(name) for name in columns}
+
+
+def _numbers(values: npt.NDArray[Any], kind: type[np.generic]) -> Any:
+    return pa.array(values.astype(kind))
+
+
+def _finite(seconds: Words) -> Any:
+    return pa.array(seconds.astype(np.int64), mask=seconds == INFINITE)
+
+
+def _lists(texts: Any) -> Any:
+    """A list of one for each text, an empty one where there is none."""
+    counts = np.asarray(pc.is_valid(texts)).astype(np.int32)
+    offsets = np.concatenate((np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)))
+    return pa.ListArray.from_arrays(pa.array(offsets), texts.drop_null(), type=schema.TEXTS)
+
+
+def _by_value(values: Any, text: Callable[[Any], str | None]) -> Any:
+    """The text of each, worked out once for all that are the same."""
+    encoded = values.dictionary_encode()
+    texts = pa.array([text(one) for one in encoded.dictionary.to_pylist()], pa.string())
+    return texts.take(encoded.indices)
+
+
+def _message_ids(guids: Any, numbers: Words) -> Any:
+    return pc.binary_join_element_wise(guids, pa.array(numbers).cast(pa.string()), "\\")
+
+
+def _texts(raw: Any) -> Any:
+    """UTF-16 as Arrow's strings, which are UTF-8."""
+    offsets = np.frombuffer(raw.buffers()[1], np.int32, len(raw) + 1, 4 * raw.offset)
+    data = raw.buffers()[2]
+    units = np.frombuffer(data or b"", "<u2", int(offsets[-1]) // 2)
+    if not units.size or units.max() < 0x80:
+        halves = (offsets // 2).astype(np.int32)
+        buffers = [None, pa.py_buffer(halves), pa.py_buffer(units.astype(np.uint8))]
+        return pa.Array.from_buffers(pa.string(), len(raw), buffers)
+    return pa.array([one.decode("utf-16-le", "replace") for one in raw.to_pylist()], pa.string())
+
+
+def _direct_name(raw: bytes) -> str | None:
+    if not raw:
+        return None
+    try:
+        return str(parse_wire_name(raw))
+    except InvalidName:  # shown as it came
+        return f"DIRECT={plain_text(raw)}"
