@@ -75,9 +75,11 @@ class Headers:
     def response_type(self) -> Whole:
         return self.name_type(16)
 
-    def _name_words(self, kind: Whole, at: Whole) -> Whole:
+    def _behind_name(self, kind: Whole, at: Whole) -> Whole:
+        if not kind.any():
+            return at
         direct = (2 + self.half(at) + 3) >> 2
-        return np.where(kind == DIRECT, direct, _NAME_WORDS[kind])
+        return at + np.where(kind == DIRECT, direct, _NAME_WORDS[kind])
 
     @cached_property
     def destination(self) -> Whole:
@@ -85,33 +87,43 @@ class Headers:
 
     @cached_property
     def admin(self) -> Whole:
-        return self.destination + self._name_words(self.destination_type, self.destination)
+        return self._behind_name(self.destination_type, self.destination)
 
     @cached_property
     def response(self) -> Whole:
-        return self.admin + self._name_words(self.admin_type, self.admin)
+        return self._behind_name(self.admin_type, self.admin)
 
     @cached_property
     def connector(self) -> Whole:
-        return self.response + self._name_words(self.response_type, self.response)
+        return self._behind_name(self.response_type, self.response)
 
     @cached_property
     def transaction(self) -> Whole:
-        return self.connector + GUID_WORDS * self.bit(22)
+        given = self.bit(22)
+        return self.connector + GUID_WORDS * given if given.any() else self.connector
 
     @cached_property
     def security(self) -> Whole:
+        given = self.bit(20)
+        if not given.any():
+            return self.transaction
         connector = self.word(self.transaction) & 1
-        return self.transaction + self.bit(20) * (
+        return self.transaction + given * (
             _TRANSACTION_WORDS + GUID_WORDS * connector.astype(np.int64)
         )
 
     @cached_property
     def sender_id_bytes(self) -> Whole:
-        return (self.word(self.security) >> 16).astype(np.int64) * self.bit(19)
+        given = self.bit(19)
+        if not given.any():
+            return given
+        return (self.word(self.security) >> 16).astype(np.int64) * given
 
     @cached_property
     def properties(self) -> Whole:
+        given = self.bit(19)
+        if not given.any():
+            return self.security
         sizes = self.word(self.security + 1)
         # Sizes without limits would add up to places beyond 64 bits; the real ones are small.
         certificate = np.minimum(self.word(self.security + 2), 1 << 20).astype(np.int64)
@@ -124,7 +136,7 @@ class Headers:
             + (certificate + 3 >> 2)
             + (provider + 3 >> 2)
         )
-        at: Whole = self.security + self.bit(19) * words
+        at: Whole = self.security + given * words
         return at
 
     def properties_word(self, number: int) -> Words:

@@ -58,6 +58,8 @@ class Reading:
         return _by_value(self.cut(4 * at, 4 * (at + GUID_WORDS)), guid_text)
 
     def name(self, kind: Whole, at: Whole) -> Any:
+        if not kind.any():
+            return pa.nulls(len(kind), pa.string())
         count = np.where(kind == DIRECT, self.h.half(at), 0)
         return _by_value(self.cut(4 * at + 2, 4 * at + 2 + count), _direct_name)
 
@@ -164,7 +166,10 @@ class Reading:
         return self.name(self.h.admin_type, self.h.admin)
 
     def _acknowledge(self) -> Any:
-        return _ACKNOWLEDGE.take(_numbers(self.h.properties_word(0) & 0xF, np.int64))
+        flags = self.h.properties_word(0) & 0xF
+        if not flags.any():
+            return _lists(pa.nulls(len(flags), pa.string()))
+        return _ACKNOWLEDGE.take(_numbers(flags, np.int64))
 
     def _time_to_reach_queue(self) -> Any:
         return _finite(self.h.word(self.h.start + 3))
@@ -240,6 +245,9 @@ def _finite(seconds: Words) -> Any:
 
 def _lists(texts: Any) -> Any:
     """A list of one for each text, an empty one where there is none."""
+    if texts.null_count == len(texts):
+        none = pa.array(np.zeros(len(texts) + 1, np.int32))
+        return pa.ListArray.from_arrays(none, texts[:0], type=schema.TEXTS)
     counts = np.asarray(pc.is_valid(texts)).astype(np.int32)
     offsets = np.concatenate((np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)))
     return pa.ListArray.from_arrays(pa.array(offsets), texts.drop_null(), type=schema.TEXTS)
@@ -247,9 +255,27 @@ def _lists(texts: Any) -> Any:
 
 def _by_value(values: Any, text: Callable[[Any], str | None]) -> Any:
     """The text of each, worked out once for all that are the same."""
+    if _are_alike(values):
+        return pa.repeat(pa.scalar(text(values[0].as_py()), pa.string()), len(values))
     encoded = values.dictionary_encode()
     texts = pa.array([text(one) for one in encoded.dictionary.to_pylist()], pa.string())
     return texts.take(encoded.indices)
+
+
+def _are_alike(values: Any) -> bool:
+    """Whether all of them are the same, as most names in a queue are; False: perhaps."""
+    if values.null_count:
+        return False
+    if not pa.types.is_binary(values.type):
+        numbers = values.to_numpy()
+        return bool((numbers == numbers[0]).all())
+    offsets = np.frombuffer(values.buffers()[1], np.int32)[: len(values) + 1]
+    size = int(offsets[1] - offsets[0])
+    if (np.diff(offsets) != size).any():
+        return False
+    data = np.frombuffer(values.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
+    # Each like the one before: the whole of it like itself, one further on.
+    return not size or bool((data[size:] == data[:-size]).all())
 
 
 def _message_ids(guids: Any, numbers: Words) -> Any:

@@ -115,6 +115,20 @@ def test_ordinary_packets_are_all_read_at_once(monkeypatch):
     assert batch.column("body")[99].as_py() == b"body 99"
 
 
+@pytest.mark.parametrize("at", [0, 3, 6])
+def test_one_that_differs_among_many_that_are_alike_keeps_what_is_its_own(at):
+    """What all have in common is worked out once; names and GUIDs here are all of one length."""
+    alike, other = ordinary(2)[0], ordinary(11)[6]
+
+    batch = batch_of(rows_of([other if row == at else alike for row in range(7)]), PLACE, ALL)
+
+    alone = {packet: batch_of(rows_of([packet]), PLACE, ALL) for packet in (alike, other)}
+    for row in range(7):
+        of = alone[other if row == at else alike]
+        for name in set(ALL) - {"position", "lookup_id", "arrived_at"}:
+            assert batch.column(name)[row].equals(of.column(name)[0]), (row, name)
+
+
 def test_reasons_are_told_of_the_messages_that_have_one():
     batch = batch_of(rows_of(ordinary(3), reasons=[None, "full", None]), PLACE, ["reason"])
 
