@@ -263,6 +263,13 @@ class Outgoing:
         for link in links:
             link.wake()
 
+    def all_appended_on_disk(self, firsts: dict[OutgoingQueue, int]) -> None:
+        """The same of more than memory should hold, by the first key of each queue."""
+        for queue, first in firsts.items():
+            queue.window.leave_on_disk(first)
+        for link in {queue.link: None for queue in firsts}:
+            link.wake()
+
     def appended(self, queue: OutgoingQueue, messages: list[Appended]) -> None:
         """These messages are durable (or express): they may be sent."""
         self._add_to_window(queue, messages)

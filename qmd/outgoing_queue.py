@@ -176,6 +176,11 @@ class OutgoingQueue(Measured):
         number = self.sequence.append()
         return number, TRANSACTIONAL_FIRST | (self.sequence.base + number)
 
+    def next_keys(self, count: int) -> tuple[int, int]:
+        """`next_key` for so many, which follow the first one."""
+        number = self.sequence.append(count)
+        return number, TRANSACTIONAL_FIRST | (self.sequence.base + number)
+
     def number_of(self, key: int) -> int:
         """The sequence number of the transactional message at `key`."""
         return (key ^ TRANSACTIONAL_FIRST) - self.sequence.base

@@ -18,7 +18,6 @@ from qmd.compose import PRIORITY_MAX, check, packet_size
 from qmd.copies import Copies, Several
 from qmd.core.sequence import NUMBER_MAX
 from qmd.core.stored_packet import is_express, message_number
-from qmd.directory.resolving import MustAsk
 from qmd.frames import AUTOMATIC, EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
 from qmd.handover import Handover, enter, sent_to
 from qmd.local_queue import LocalQueue
@@ -182,15 +181,12 @@ class Sending:
         return chosen
 
     def way_of(self, new: NewMessage) -> tuple[Route, int] | None:
-        """Where a message goes, and how; None: it goes to several queues, or that is not known.
+        """Where a message goes, and how; None: it goes to several queues.
 
-        Whether there is room for it is not looked at.  Raises Refusal.
+        Whether there is room for it is not looked at.  Raises Refusal, MustAsk.
         """
         check(new)
-        try:
-            aims = self._manager.routes.aims(new.destination)
-        except MustAsk:
-            return None
+        aims = self._manager.routes.aims(new.destination)
         if isinstance(aims, Several):
             return None
         return aims, self._delivery(aims, new.delivery, in_transaction=False)

@@ -164,17 +164,21 @@ class Batch:
 
     def insert_outgoing_copies(
         self,
-        rows: Sequence[tuple[int, bytes]],
+        rows: outgoing.RowsOfCopies,
         expires_at_s: int | None,
         confirm_by_s: int | None,
         *,
         discard: bool,
         part: PartOf | None,
+        size: int | None = None,
     ) -> None:
-        """Keys and packets of what is the same otherwise; the batch keeps the list."""
+        """Keys and packets of what is the same otherwise; the batch keeps the list.
+
+        `size`: the bytes of the packets, where they are known.
+        """
         copies = outgoing.NewCopies(rows, expires_at_s, confirm_by_s, discard, part)
         self._outgoing_copies.append(copies)
-        self.bytes += sum(len(packet) for _, packet in rows)
+        self.bytes += sum(len(packet) for _, packet in rows) if size is None else size
         self._count(len(rows))
 
     def delete_outgoing(self, keys: Sequence[int]) -> None:

@@ -1,8 +1,8 @@
 """Tables `outgoing_queue` and `outgoing`: what waits for other queue managers."""
 
 import sqlite3
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from storage import damaged, pages, shared_parts
 from storage.damaged import checksum_of
@@ -51,11 +51,19 @@ NewOutgoing = tuple[int, int | None, bytes, int | None, bool]
 SequenceState = tuple[bytes, int, int, int]
 
 
+class RowsOfCopies(Protocol):
+    """Key, and the packet; with a `part` its head, which goes on with that.  They may be made when
+    they are gone through, which may happen more than once and on another thread."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]: ...
+
+
 class NewCopies(NamedTuple):
     """Rows that differ in their keys and packets only, as the copies of one message do."""
 
-    #: Key, and the packet; with a `part` its head, which goes on with that.
-    rows: Sequence[tuple[int, bytes]]
+    rows: RowsOfCopies
     expires_at_s: int | None
     confirm_by_s: int | None
     discard: bool

@@ -224,8 +224,8 @@ class OutgoingSequence:
         self._due: float | None = None
         self._relink_at: float | None = None
 
-    def append(self) -> int:
-        """The number of the next message; it never changes.
+    def append(self, count: int = 1) -> int:
+        """The number of the next message; it never changes.  Of `count` messages it is the first.
 
         Raises SequenceExhausted after 2**32 - 1 messages during which the queue
         was never empty; it is over as soon as all of them are released.
@@ -233,13 +233,13 @@ class OutgoingSequence:
         if self.outstanding == 0 and self.next_number > 1:
             self._begin_sequence()
         number = self.next_number
-        if number > NUMBER_MAX:
+        if number + count - 1 > NUMBER_MAX:
             raise SequenceExhausted(
                 f"sequence {self.sequence_id:#018x} has given all of its {NUMBER_MAX} numbers; "
                 f"{self.outstanding} messages must be acknowledged before a new sequence begins"
             )
-        self.next_number = number + 1
-        self.outstanding += 1
+        self.next_number = number + count
+        self.outstanding += count
         return number
 
     def transmit(self, number: int, now: float) -> int:

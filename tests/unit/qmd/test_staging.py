@@ -175,6 +175,90 @@ async def test_what_is_published_elsewhere_is_one_sequence(hosts: Hosts) -> None
 
 
 @hosted
+async def test_thousands_for_elsewhere_are_one_sequence_with_what_is_sent_meanwhile(
+    hosts: Hosts,
+) -> None:
+    """More than memory keeps ready; and all of it is there after a restart as well."""
+    a = await hosts.start()
+    async with listening(guid(1)) as listener:
+        name = listener.name("orders")
+        rows = [b"%d" % number for number in range(2500)]
+        attempt = await stage(a, 0, 0, "a", *rows, queue=name, delivery=TRANSACTIONAL)
+        publishing = asyncio.ensure_future(publish(a, 0, attempt))
+        sent: list[bytes] = []
+        while not publishing.done() or len(sent) < 5:
+            sent.append(b"sent %d" % len(sent))
+            await a.send(name, sent[-1], delivery=TRANSACTIONAL)
+        assert await publishing == (True, 2500)
+        last = await stage(a, 1, 0, "a", *[b"last"] * 600, queue=name, delivery=TRANSACTIONAL)
+        assert await publish(a, 1, last) == (True, 600)
+        rows += [b"last"] * 600
+        queue = a.sending_to(name)
+        assert queue.messages == queue.sequence.outstanding == len(rows) + len(sent)
+        before = len(listener.remotes)
+        a = await hosts.restart(a)
+        sent.append(b"sent after a restart")
+        await a.send(name, sent[-1], delivery=TRANSACTIONAL)
+
+        await until(lambda: len(listener.remotes) > before, "another session")
+        remote = await listener.session()
+        await until(lambda: len(remote.ordinary) == len(rows) + len(sent), "all of them")
+
+        assert [each for each in remote.ordinary if each.startswith(b"sent")] == sent
+        assert [each for each in remote.ordinary if not each.startswith(b"sent")] == rows
+        headers = [each.message.transaction for each in remote.messages]
+        assert [each.sequence_number for each in headers if each] == list(
+            range(1, len(remote.ordinary) + 1)
+        )
+        assert len({each.sequence_id for each in headers if each}) == 1
+        assert all(each.previous_number == each.sequence_number - 1 for each in headers if each)
+
+
+@hosted
+async def test_rows_for_here_and_elsewhere_go_their_ways_in_one_transaction(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders", transactional=True)
+    async with listening(guid(1)) as listener:
+        name = listener.name("orders")
+        remote = None
+        for epoch, count in enumerate((3, 700)):  # in memory, and on disk
+            parts = [
+                await stage(a, epoch, 0, "a", *[b"r"] * count, queue=name, priority=5),
+                await stage(a, epoch, 1, "a", *[b"t"] * count, queue=name, delivery=TRANSACTIONAL),
+                await stage(a, epoch, 2, "a", *[b"h"] * count),
+            ]
+            assert await publish(a, epoch, *parts) == (True, 3 * count)
+            remote = remote or await listener.session()
+        await until(lambda: len(remote.ordinary) == 2 * 703, "all of them")
+        assert Counter(remote.ordinary) == {b"r": 703, b"t": 703}
+        assert await contents(a) == [b"h"] * 703
+    sent = [event for event in await sent_events(a) if event.queue == name]
+    for delivery, positions in (("recoverable", 0), ("transactional", 703)):
+        told = [event for event in sent if event.delivery == delivery]
+        assert sum(len(event.numbers) for event in told) == 703
+        assert sum(len(event.positions) for event in told) == positions
+
+
+@hosted
+async def test_who_sends_while_rows_for_elsewhere_are_published_is_not_passed_over(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    async with listening(guid(1)) as listener:
+        name = listener.name("orders")
+        attempt = await stage(a, 0, 0, "a", *[b"r"] * 3000, queue=name, delivery=TRANSACTIONAL)
+        left = [a.message_numbers.left]
+        publishing = asyncio.ensure_future(publish(a, 0, attempt))
+        while not publishing.done():
+            await asyncio.sleep(0)  # a turn of the loop, in which others are served
+            left.append(a.message_numbers.left)
+
+        assert await publishing == (True, 3000)
+        assert max(before - after for before, after in pairwise(left)) <= ROWS_A_TURN < 3000
+        await listener.session()
+
+
+@hosted
 async def test_express_rows_and_rows_that_are_none_are_refused_when_staged(hosts: Hosts) -> None:
     a = await hosts.start()
     assert await refused(stage(a, 0, 0, "a", b"0", delivery=EXPRESS)) == "express_not_staged"
