@@ -1,6 +1,6 @@
 """How long others wait while somebody attacks the daemon, beside how long they wait in quiet.
 
-    python -m benchmarks.bench_attack [--seconds S] [--rounds N] [--only WORD] [--json]
+    python -m benchmarks.bench_attack [--seconds S] [--rounds N] [--only WORD] [--apart] [--json]
 
 A real daemon; two others who use it all the time: a queue manager that delivers recoverable
 messages one by one, each until it is acknowledged, and an application that sends one by one, each
@@ -10,6 +10,8 @@ again.
 
 Attackers are processes of the lowest priority (nice 19): they would be on other computers.  What
 they take of this one all the same is shown by "a busy neighbour", who counts and attacks nobody.
+With `--apart` they have a processor of their own, and the daemon and those who are measured share
+the other one, also while it is quiet.
 """
 
 from __future__ import annotations
@@ -70,8 +72,9 @@ def attacks_on(daemon: Daemon) -> dict[str, tuple[Act, tuple[object, ...]]]:
     }
 
 
-def _attack(act: Act, arguments: tuple[object, ...]) -> None:
+def _attack(act: Act, arguments: tuple[object, ...], processors: set[int]) -> None:
     os.nice(19)
+    os.sched_setaffinity(0, processors)
     os.close(2)  # what it complains about when it is thrown out
     while True:
         with contextlib.suppress(OSError, EOFError, AssertionError):
@@ -79,8 +82,8 @@ def _attack(act: Act, arguments: tuple[object, ...]) -> None:
 
 
 @contextlib.contextmanager
-def attacked(act: Act, arguments: tuple[object, ...]) -> Iterator[None]:
-    process = _context.Process(target=_attack, args=(act, arguments), daemon=True)
+def attacked(act: Act, arguments: tuple[object, ...], processors: set[int]) -> Iterator[None]:
+    process = _context.Process(target=_attack, args=(act, arguments, processors), daemon=True)
     process.start()
     try:
         time.sleep(0.5)  # until it has begun
@@ -90,10 +93,26 @@ def attacked(act: Act, arguments: tuple[object, ...]) -> Iterator[None]:
         process.join()
 
 
+def share_out(daemon: Daemon, *, apart: bool) -> set[int]:
+    """The attackers' processors.  The daemon and this process are kept off them if `apart`."""
+    every = sorted(os.sched_getaffinity(0))
+    if not apart:
+        return set(every)
+    if len(every) < 2:
+        raise SystemExit("--apart needs two processors")
+    attackers, others = {every[0]}, set(every[1:])
+    assert daemon.process is not None
+    os.sched_setaffinity(0, others)
+    for thread in os.listdir(f"/proc/{daemon.process.pid}/task"):
+        os.sched_setaffinity(int(thread), others)
+    return attackers
+
+
 @dataclass(slots=True)
 class Waits:
-    """How long each thing took, in seconds."""
+    """How long each thing took, in seconds; and the daemon's processor time meanwhile."""
 
+    busy: float = 0.0  # of each second
     delivery_s: list[float] = field(default_factory=list)
     sending_s: list[float] = field(default_factory=list)
 
@@ -110,6 +129,7 @@ class Others:
     """Who has to be served meanwhile."""
 
     def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
         self._path = daemon.folder / "qmd.sock"
         self._remote = RemoteQueueManager()
         self._peer = self._remote.connect(daemon.port)
@@ -117,7 +137,8 @@ class Others:
 
     def wait(self, seconds: float) -> Waits:
         waits = Waits()
-        end = time.monotonic() + seconds
+        began_s, busy_s = time.monotonic(), self._daemon.busy_s()
+        end = began_s + seconds
         while (began := time.monotonic()) < end:
             self._peer.send(self._remote.message(SIDE, bytes(100), recoverable=True), timeout_s=30)
             self._peer.wait_stored(30)
@@ -126,6 +147,7 @@ class Others:
             waits.delivery_s.append(between - began)
             waits.sending_s.append(time.monotonic() - between)
             time.sleep(PAUSE_S)
+        waits.busy = (self._daemon.busy_s() - busy_s) / (time.monotonic() - began_s)
         return waits
 
     def close(self) -> None:
@@ -134,7 +156,12 @@ class Others:
 
 
 def measure(
-    seconds: float, rounds: int, only: str, show: Callable[[str, dict[str, Any]], None]
+    seconds: float,
+    rounds: int,
+    only: str,
+    show: Callable[[str, dict[str, Any]], None],
+    *,
+    apart: bool = False,
 ) -> dict[str, Any]:
     """Of each attack: the ratios of its rounds, and what they are made of, in milliseconds."""
     found: dict[str, Any] = {}
@@ -144,22 +171,26 @@ def measure(
         daemon.create(SIDE, "plain")
         daemon.create("orders", transactional=True)
         others = Others(daemon)
+        processors = share_out(daemon, apart=apart)
         others.wait(1.0)
         for name, (act, arguments) in attacks_on(daemon).items():
             if only not in name:
                 continue
-            row = found[name] = {"delivery": [], "sending": [], "ms": []}
+            row = found[name] = {"delivery": [], "sending": [], "ms": [], "busy": []}
             before = others.wait(seconds)
             for _ in range(rounds):
-                with attacked(act, arguments):
+                with attacked(act, arguments, processors):
                     under = others.wait(seconds)
                 time.sleep(0.3)
                 daemon.empty()
                 after = others.wait(seconds)
                 quiet = Waits(
-                    before.delivery_s + after.delivery_s, before.sending_s + after.sending_s
+                    (before.busy + after.busy) / 2,
+                    before.delivery_s + after.delivery_s,
+                    before.sending_s + after.sending_s,
                 )
                 before = after
+                row["busy"].append((round(quiet.busy, 2), round(under.busy, 2)))
                 for kind, calm, now in zip(
                     ("delivery", "sending"), quiet.p99_ms(), under.p99_ms(), strict=True
                 ):
@@ -175,6 +206,7 @@ def measure(
 def _show(name: str, row: dict[str, Any]) -> None:
     medians = [statistics.median(row[kind]) for kind in ("delivery", "sending")]
     figures = ", ".join(f"{kind} {calm} -> {now}" for kind, calm, now in row["ms"][:2])
+    figures += ", busy {} -> {}".format(*row["busy"][0])
     over = "  more than twice" if max(medians) > RATIO_MAX else ""
     print(f"{name:36} {medians[0]:9.2f} {medians[1]:9.2f}   {figures}{over}", flush=True)
 
@@ -184,13 +216,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=2.0, help="of each turn")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="attacks with this in their name")
+    parser.add_argument("--apart", action="store_true", help="attackers have their own processor")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(arguments)
+    arguments_of_both = (chosen.seconds, chosen.rounds, chosen.only)
     if chosen.json:
-        print(json.dumps(measure(chosen.seconds, chosen.rounds, chosen.only, lambda *_: None)))
+        print(json.dumps(measure(*arguments_of_both, lambda *_: None, apart=chosen.apart)))
         return 0
     print(f"{'p99 under attack / in quiet':36} {'delivery':>9} {'sending':>9}   quiet -> now, ms")
-    measure(chosen.seconds, chosen.rounds, chosen.only, _show)
+    measure(*arguments_of_both, _show, apart=chosen.apart)
     return 0
 
 

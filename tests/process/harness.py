@@ -160,6 +160,12 @@ class Daemon:
         line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
         return int(line.split()[1]) * 1024
 
+    def busy_s(self) -> float:
+        """The processor time that it has had."""
+        assert self.process is not None
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+
     def open_files(self) -> int:
         assert self.process is not None
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
