@@ -54,12 +54,14 @@ class Batch:
     A packet must not be changed any more once it was given.
     """
 
-    def __init__(self, on_first_act: Callable[[], None], history_entries_max: int) -> None:
+    def __init__(self, on_act: Callable[[], bool], history_entries_max: int) -> None:
+        """`on_act` is called by acts until it says that the batch will be committed soon."""
         #: How much there is to write: rows, deletions and units; bytes of packets.
         self.rows = 0
         self.bytes = 0
         self.is_empty = True
-        self._on_first_act = on_first_act
+        self.waits = True  # for an act that cannot
+        self._on_act = on_act
         self._history_entries_max = history_entries_max
         self._messages: list[messages.NewMessage] = []
         self._outgoing: list[outgoing.NewOutgoing] = []
@@ -387,9 +389,9 @@ class Batch:
 
     def _count(self, rows: int) -> None:
         self.rows += rows
-        if self.is_empty:
+        if self.waits:
             self.is_empty = False
-            self._on_first_act()
+            self.waits = not self._on_act()
 
 
 class _Arrival:

@@ -7,7 +7,7 @@ second daemon out; and `reserve`, which is given up when the disk is full.
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -100,6 +100,16 @@ class Storage:
             return await submit(self._reading, read)
         except sqlite3.Error as error:
             raise StorageError(f"a read failed: {explain(error)}", code=cause(error)) from error
+
+    @contextlib.contextmanager
+    def patience(self, is_patient: bool) -> Iterator[None]:
+        """Acts within are in no hurry: they join a commit that others want, or have one after
+        `PATIENCE_S`.  When it ends they are as durable as others when they are told so."""
+        before, self._writer.is_patient = self._writer.is_patient, is_patient
+        try:
+            yield
+        finally:
+            self._writer.is_patient = before
 
     @property
     def pressure(self) -> int:

@@ -31,6 +31,8 @@ from storage.reserve import Reserve
 VACUUM_PAGES = 256
 #: And where messages were refused for lack of room: 64 MiB, some 0.3 s.
 VACUUM_PAGES_MAX = 8192
+#: What is in no hurry is committed after this time, if nobody else wants a commit.
+PATIENCE_S = 0.02
 
 
 class Writer:
@@ -55,6 +57,10 @@ class Writer:
         self._idle.set()
         #: Gets a StorageError as its exception, when storing is over.
         self.failed: asyncio.Future[None] = self._loop.create_future()
+        #: Acts that come now are in no hurry: they join a commit of others, or have one later.
+        self.is_patient = False
+        self._patience: asyncio.TimerHandle | None = None
+        self._is_due = False
         self.batch = self._new_batch()
 
     @property
@@ -82,7 +88,7 @@ class Writer:
 
     async def close(self) -> None:
         """Wait until everything that was given is durable, or has failed; then take no more."""
-        if self.batch.mentions:
+        if self.batch.mentions or not self.batch.is_empty:
             self.batch.write_soon()
         while not self._idle.is_set():
             await self._idle.wait()
@@ -92,13 +98,25 @@ class Writer:
     def _new_batch(self) -> Batch:
         return Batch(self._gather, self._history_entries_max)
 
-    def _gather(self) -> None:
-        """The open batch has its first act; what else happens in this turn of the loop joins."""
+    def _gather(self) -> bool:
+        """The open batch has an act; what else happens in this turn of the loop joins."""
         self._idle.clear()
-        if self._committing is None:
+        if self.is_patient:
+            if self._patience is None:
+                self._patience = self._loop.call_later(PATIENCE_S, self._wait_no_longer)
+            return False
+        if self._committing is None and not self._is_due:
+            self._is_due = True
             self._loop.call_soon(self._commit)
+        return True
+
+    def _wait_no_longer(self) -> None:
+        self._patience = None
+        if not self.batch.is_empty:
+            self.batch.write_soon()
 
     def _commit(self) -> None:
+        self._is_due = False
         batch, self.batch = self.batch, self._new_batch()
         if self._failure is not None:
             batch.fail(self._failure)
@@ -141,7 +159,7 @@ class Writer:
         if self._failure is not None:
             batch.fail(self._failure)
         # The next batch goes to the disk while the callers of this one are told.
-        if not self.batch.is_empty:
+        if not (self.batch.is_empty or self.batch.waits):
             self._commit()
         if self._failure is None:
             self._report(batch)

@@ -257,3 +257,73 @@ def test_unused_pages_go_back_to_the_disk_in_steps(folder: Path) -> None:
         assert (folder / "queues.db").stat().st_size < 500_000
 
     asyncio.run(scenario())
+
+
+def test_what_is_in_no_hurry_waits_for_the_commit_of_others(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            told: list[str] = []
+            with storage.patience(True):
+                insert(storage, 1)
+                storage.batch.when_durable(lambda: told.append("patient"))
+            batch = storage.batch
+            await settled(storage)
+            assert storage.batch is batch
+            assert told == []
+
+            insert(storage, 2)
+            storage.batch.when_durable(lambda: told.append("hasty"))
+            await durable(storage)
+
+            assert told == ["patient", "hasty"]
+            assert await stored(storage) == [key(1), key(2)]
+
+    asyncio.run(scenario())
+
+
+def test_what_is_in_no_hurry_is_committed_though_nobody_else_wants_to(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            with storage.patience(True):
+                insert(storage, 1)
+                storage.batch.when_durable(lambda: done.set_result(None))
+            await done
+
+            assert await stored(storage) == [key(1)]
+
+    asyncio.run(scenario())
+
+
+def test_what_is_in_no_hurry_during_a_commit_waits_for_the_one_after_the_next(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            stranger = other_connection(folder)
+            stranger.execute("BEGIN IMMEDIATE")
+            insert(storage, 1)
+            first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            storage.batch.when_durable(lambda: first.set_result(None))
+            await settled(storage)
+            with storage.patience(True):
+                insert(storage, 2)
+            batch = storage.batch
+            stranger.execute("ROLLBACK")
+            stranger.close()
+            await first
+            assert storage.batch is batch, "it was committed at once"
+            await durable(storage)
+
+            assert await stored(storage) == [key(1), key(2)]
+
+    asyncio.run(scenario())
+
+
+def test_what_is_in_no_hurry_is_on_disk_when_the_storage_is_closed(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            with storage.patience(True):
+                insert(storage, 1)
+        async with opened(folder) as storage:
+            assert await stored(storage) == [key(1)]
+
+    asyncio.run(scenario())
