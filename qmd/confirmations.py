@@ -183,6 +183,7 @@ class Confirmations:
             or not (message_class & NEGATIVE or message_class == MessageClass.ACK_RECEIVE)
             or not manager.releasing.speaks_for(connection, message, queue)
         ):
+            connection.sends_in_vain()
             self._manager.log_limited(
                 "final_ack_for_nothing", connection.host, address=connection.host
             )

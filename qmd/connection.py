@@ -18,6 +18,7 @@ from protocol.identifiers import guid_text
 from protocol.records import ESTABLISH_CONNECTION_BYTES
 from qmd.core.session import Acknowledged, Closed, Event, MessageReceived, Opened, Session
 from qmd.timers import Alarm
+from qmd.turns import Class
 
 if TYPE_CHECKING:
     from qmd.incoming import IncomingStream
@@ -31,10 +32,20 @@ FINAL_ACKS_MAX = 1024  # that wait for room in the window
 EXPRESS_MAX = 64  # likewise, of what no outgoing queue keeps
 # What one peer has sent is taken in as much in one turn of the event loop.  Who keeps to the window
 # never has more; what does not wait for it has hundreds of tiny packets in one read.
-TURN_PACKETS_MAX, TURN_PACKETS_MIN = 64, 8
+TURN_PACKETS_MAX, TURN_PACKETS_MIN = 64, 4
 TURN_S = 0.001  # which the packets of a turn should not take much longer than
+VAIN_S = 0.000_25  # nor those of one who sends what is in vain
 FLOOD_S = 0.1  # for which one who had more than any window holds stays behind all others
-PACKET_S = 0.000_05  # that one takes, where they are too few to be timed
+PACKET_S = 0.000_1  # that one takes, where they are too few to be timed
+READ_S = 0.000_02  # that a read takes which makes no packet whole
+LARGE_READ_BYTES = 16 * 1024  # that are worth timing
+BYTES_PER_S = 4e9  # which the system copies for it
+# Packets of a peer that changed nothing: refused, known already, an acknowledgment of nothing.
+# After a lost session a whole window comes again, so that much is forgiven in a second.
+VAIN_MAX, VAIN_WINDOW_S = 64, 1.0
+TRUST = 8  # packets that were not in vain, after which one who came to us is no stranger
+# Reads of a few bytes one after the other: whoever makes them waits until there are more.
+TINY_BYTES, TINY_READS_MAX = 64, 4
 UNREAD_BYTES_MAX = 32 * 1024 * 1024  # more than a full pump of the largest messages
 
 
@@ -59,11 +70,17 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._waits_for_turn = False
         self._is_heavy = False  # while it waits: it has more than its turn was enough for
         self._floods_until = 0.0
+        self._vain = 0  # what came in vain
+        self._vain_since = 0.0  # in the second that began then
+        self._trust = TRUST if link is not None else 0
+        self._lost = ""  # why, when it is
+        self._tiny_reads = 0
+        self._trickles = False  # parts of packets come: nothing is read before its turn
         self._later: list[bytes] = []  # packets for the next turn, before which nothing is read
         self._broken: BrokenStream | None = None  # what is behind them
         self._turn = -1  # in which the last ones were taken
         self._taken = 0  # so many
-        self._packets_max = TURN_PACKETS_MAX  # of one who has much, in the time of a turn
+        self._packets_max = TURN_PACKETS_MIN  # of one who has much, in the time of a turn
         self._transport: asyncio.Transport | None = None
         self._closed = False
         self.session: Session | None = None
@@ -123,14 +140,18 @@ class PeerConnection(asyncio.BufferedProtocol):
             return
         self.bytes_received += nbytes
         now = self._loop.time()
-        self._split(nbytes)
-        while self._later and not (self.handshake_done or self._closed):
-            self._take(1, now)  # there are two of them
-        if self.handshake_done and self._buffer.packet_bytes_max != self.packet_bytes_max:
-            # What follows the handshake, and may have come with it, can be longer.
-            self._buffer.packet_bytes_max = self.packet_bytes_max
-            self._broken = None
-            self._split(0)
+        if nbytes < LARGE_READ_BYTES:
+            self._split(nbytes)
+            took_s = READ_S
+        else:
+            busy_time = self._manager.environment.busy_time
+            began_s = busy_time()
+            self._split(nbytes)
+            took_s = busy_time() - began_s + nbytes / BYTES_PER_S
+        if self._later:
+            self._tiny_reads = 0
+        elif self._broken is None:
+            self._part_of_a_packet(nbytes, took_s)
         self._go_on(now)
 
     def pause_writing(self) -> None:
@@ -146,11 +167,23 @@ class PeerConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._closed or self.session is None:
             return
-        reason = f"the connection was lost: {exc}" if exc else "the peer closed the connection"
+        self._lost = f"the connection was lost: {exc}" if exc else "the peer closed the connection"
+        if self._trust < TRUST and not self._waits_for_turn:
+            # Of thousands of strangers who go at once the others notice nothing.
+            self._later, self._waits_for_turn = [], True
+            self._manager.turns.wait(self, Class.STRANGER)
+        elif self._trust >= TRUST:
+            self._over()
+
+    def _over(self) -> None:
+        """The connection is lost."""
+        assert self.session is not None
+        if self._closed:
+            return
         now = self._loop.time()
         # What waited for its turn is gone with it, unacknowledged, as what was not read yet.  An
         # end that was said, and is no reset, is not heard before all of that was taken.
-        self._handle(self.session.close(reason, now, whole=False), now)
+        self._handle(self.session.close(self._lost, now, whole=False), now)
 
     # What the queue manager calls.
 
@@ -192,13 +225,31 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._go_on(self._loop.time())
 
     def take_turn(self, now: float, packets_max: int) -> None:
-        """With what was read, and waited for its turn."""
-        self._waits_for_turn = False
+        """With what was read, and waited for its turn; or it reads on."""
+        self._waits_for_turn = self._trickles = False
+        if self._lost:
+            self._over()
+            return
         if self._later and not (self._closed or self._waits_for_disk):
-            own_max = self._packets_max if self._is_heavy else TURN_PACKETS_MAX - self._taken
-            self._take(min(own_max, packets_max), now)
+            if not self.handshake_done:
+                self._take_handshake(now)
+            else:
+                own_max = self._packets_max if self._is_heavy else TURN_PACKETS_MAX - self._taken
+                if self._trust < TRUST:
+                    own_max = TURN_PACKETS_MIN
+                self._take(min(own_max, packets_max), now)
             self._wait_for_turn(now, is_heavy=self._is_heavy)
         self._go_on(now)
+
+    def sends_in_vain(self, worth: int = 1) -> None:
+        """What it sent was refused, was known already, or means nothing here.  Who does so again
+        and again stays behind those whose messages count."""
+        now = self._loop.time()
+        if now > self._vain_since + VAIN_WINDOW_S:
+            self._vain, self._vain_since = 0, now
+        self._vain += worth
+        if self._vain > VAIN_MAX:
+            self._floods_until = now + FLOOD_S
 
     def close(self, reason: str) -> None:
         """End the session; what was not acknowledged is sent again on the next one."""
@@ -224,6 +275,29 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._broken, packets = error, error.packets  # what came whole before the fault counts
         self._later = self._later + packets if self._later else packets
 
+    def _part_of_a_packet(self, nbytes: int, took_s: float) -> None:
+        """A read that makes no packet whole, and takes its time all the same."""
+        turns = self._manager.turns
+        turns.spend(took_s)
+        self._tiny_reads = self._tiny_reads + 1 if nbytes < TINY_BYTES else 0
+        if self._tiny_reads > TINY_READS_MAX:
+            self._rest_from_reading(Class.STRANGER)
+        elif not turns.has_time_to_read():
+            self._rest_from_reading(Class.READER)
+
+    def _rest_from_reading(self, kind: Class) -> None:
+        if not self._waits_for_turn:
+            self._trickles = self._waits_for_turn = True
+            self._manager.turns.wait(self, kind)
+
+    def _take_handshake(self, now: float) -> None:
+        """One packet of it.  What follows, and may have come with it, can be longer."""
+        self._take(1, now)
+        if self.handshake_done:
+            self._buffer.packet_bytes_max = self.packet_bytes_max
+            self._broken = None
+            self._split(0)
+
     def _go_on(self, now: float) -> None:
         """As far as a turn goes; what is left waits for the next one, and nothing is read."""
         if self._closed or self.session is None:
@@ -235,8 +309,11 @@ class PeerConnection(asyncio.BufferedProtocol):
             left = TURN_PACKETS_MAX - self._taken
             # Of hundreds who flood each had a turn before all others with every read otherwise.
             floods = now < self._floods_until
-            if left > 0 and not floods and turns.has_time():
-                self._take(left, now)
+            if left > 0 and not floods and self._trust >= TRUST and turns.has_time():
+                while not self.handshake_done and self._later and not self._closed:
+                    self._take_handshake(now)  # of a session that we have begun
+                if self._later and not self._closed:
+                    self._take(left, now)
             self._wait_for_turn(now, is_heavy=floods)
         if self._broken is not None and not self._later:
             reason = f"bytes that are no packet: {self._broken}"
@@ -251,7 +328,11 @@ class PeerConnection(asyncio.BufferedProtocol):
             if len(self._later) > TURN_PACKETS_MAX:  # who keeps to the window never has as many
                 self._is_heavy, self._floods_until = True, now + FLOOD_S
             self._waits_for_turn = True
-            self._manager.turns.wait(self, heavy=self._is_heavy)
+            if self._is_heavy:
+                kind = Class.HEAVY
+            else:
+                kind = Class.LIGHT if self._trust >= TRUST else Class.STRANGER
+            self._manager.turns.wait(self, kind)
 
     def _take(self, count: int, now: float) -> None:
         """So many packets; and the next time as many as the time of a turn is enough for."""
@@ -263,7 +344,10 @@ class PeerConnection(asyncio.BufferedProtocol):
             packets, self._later = later, []
         self._taken += len(packets)
         self.flush_soon()
-        if len(packets) <= TURN_PACKETS_MIN:  # to ask for the time twice takes as long as a packet
+        if self._trust < TRUST:
+            self._meet(packets, now)
+            return
+        if len(packets) < TURN_PACKETS_MIN:  # to ask for the time twice takes as long as a packet
             self._manager.turns.spend(len(packets) * PACKET_S)
             self._handle(self.session.receive(packets, now), now)
             return
@@ -272,16 +356,25 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._handle(self.session.receive(packets, now), now)
         took_s = busy_time() - began_s
         self._manager.turns.spend(took_s)
-        if took_s > 2 * TURN_S:
+        allowed_s = TURN_S if now > self._floods_until else VAIN_S
+        if took_s > 2 * allowed_s:
             self._packets_max = max(self._packets_max // 2, TURN_PACKETS_MIN)
-        elif took_s < TURN_S and self._packets_max < TURN_PACKETS_MAX:
+        elif took_s < allowed_s and self._packets_max < TURN_PACKETS_MAX:
             self._packets_max = min(2 * self._packets_max, TURN_PACKETS_MAX)
+
+    def _meet(self, packets: list[bytes], now: float) -> None:
+        """What a stranger sends; who sends some that was not in vain is none any more."""
+        assert self.session is not None
+        vain = self._vain
+        self._handle(self.session.receive(packets, now), now)
+        if self.handshake_done and self._vain <= vain:
+            self._trust += len(packets)
 
     def _regulate(self) -> None:
         """Nothing is read while anything waits for its turn or for the disk."""
         if self._transport is None or self._closed:
             return
-        reads = not (self._later or self._waits_for_disk)
+        reads = not (self._later or self._waits_for_disk or self._trickles)
         if reads is not self._reads:
             self._reads = reads
             if reads:

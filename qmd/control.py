@@ -35,6 +35,7 @@ from qmd.directory_frames import ExplainName
 from qmd.frames import Done, FrameBuffer, FrameError, Refused, Request
 from qmd.local_queue import Reader
 from qmd.refusal import Refusal
+from qmd.turns import Class
 from storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -170,7 +171,8 @@ class ControlConnection(asyncio.Protocol):
                 self._begin()
             if self._may_begin():
                 self._waits_for_turn = True
-                turns.wait(self, heavy=self._taken >= TURN_REQUESTS_MAX)
+                has_much = self._taken >= TURN_REQUESTS_MAX
+                turns.wait(self, Class.HEAVY if has_much else Class.LIGHT)
         self._regulate()
 
     def take_turn(self, _: float, __: int) -> None:

@@ -28,7 +28,7 @@ from qmd.connection import PeerConnection
 from qmd.control import ControlServer
 from qmd.directory.interface import DirectoryError
 from qmd.directory.joining import id_to_begin_with, missing_package
-from qmd.environment import Environment
+from qmd.environment import Environment, Listening
 from qmd.log import set_up_logging
 from qmd.manager import Bug, QueueManager
 from qmd.reaper import Reaper
@@ -137,11 +137,11 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
     loop.add_signal_handler(signal.SIGHUP, partial(_reload, manager))
     control = ControlServer(manager)
     remote: RemoteServer | None = None
-    servers: list[asyncio.Server] = []
+    listeners: list[Listening] = []
     ping: asyncio.DatagramTransport | None = None
     tasks: list[asyncio.Task[None]] = []
     try:
-        servers = await _listen(manager, settings, service)
+        listeners = await _listen(manager, settings, service)
         if settings.listen.ping:
             ping = await _answer_pings(manager, settings)
         await _open_control(control, settings)
@@ -178,8 +178,8 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
         await _until_stopped(stop, manager, tasks)
     finally:
         service.tell("STOPPING=1")
-        for server in servers:
-            server.close()
+        for listener in listeners:
+            listener.close()
         if ping is not None:
             ping.close()
         for task in tasks:
@@ -242,28 +242,22 @@ def _check_user(settings: Settings) -> None:
 
 async def _listen(
     manager: QueueManager, settings: Settings, service: ServiceManager
-) -> list[asyncio.Server]:
+) -> list[Listening]:
     factory = partial(PeerConnection, manager, None)
     host, port = settings.listen.address, settings.listen.port
-    given = service.sockets()
-    servers: list[asyncio.Server] = []
+    places: list[tuple[str, int] | socket.socket] = [*service.sockets()]
+    listeners: list[Listening] = []
     try:
-        if given:
-            for listener in given:
-                servers.append(await manager.loop.create_server(factory, sock=listener))
-        else:
-            servers.append(await manager.loop.create_server(factory, host, port, backlog=BACKLOG))
+        for place in places or [(host, port)]:
+            listeners += await manager.environment.listen(manager, factory, place, BACKLOG)
     except OSError as error:
         raise CannotServe(
             f"cannot listen at {host} port {port}: {error.strerror or error}; is another daemon"
             " running there? See address and port in the section [listen]",
             code=_LISTENING.get(error.errno or 0, "cannot_listen"),
         ) from error
-    for server in servers:
-        for listener in server.sockets:
-            address = listener.getsockname()
-            manager.listening.append((str(address[0]), int(address[1])))
-    return servers
+    manager.listening += [each.address for each in listeners]
+    return listeners
 
 
 async def _open_remote(manager: QueueManager, settings: Settings) -> RemoteServer:

@@ -14,14 +14,29 @@ import grp
 import os
 import socket
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from storage import Storage, StorageOptions
+
+if TYPE_CHECKING:
+    from qmd.connection import PeerConnection
+    from qmd.manager import QueueManager
 
 LATEST_S = float(0xFFFFFFFF)
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 RESERVE_PART = 16  # of the disk, at most
 RESERVE_BYTES_MIN = 1024 * 1024
+
+
+class Listening(Protocol):
+    """Where connections are taken up."""
+
+    @property
+    def address(self) -> tuple[str, int]: ...
+
+    def close(self) -> None: ...
 
 
 class Environment:
@@ -61,6 +76,21 @@ class Environment:
         """See `Storage.open`.  Raises CannotStart."""
         options = _fitting(options, folder)
         return await Storage.open(folder, options, now_ms=now_ms, new_id=new_id)
+
+    async def listen(
+        self,
+        manager: QueueManager,
+        factory: Callable[[], PeerConnection],
+        at: tuple[str, int] | socket.socket,
+        backlog: int,
+    ) -> Sequence[Listening]:
+        """Take up connections at all that an address stands for, or at a socket that we were given.
+
+        Raises OSError.
+        """
+        from qmd.listener import listen
+
+        return await listen(manager, factory, at=at, backlog=backlog)
 
     def bind(self, path: Path, mode: int, group: str) -> socket.socket:
         """A Unix socket at `path`; nobody may connect before mode and group are what they shall be.

@@ -53,6 +53,7 @@ log = structlog.get_logger()
 
 STREAMS_MAX = 100_000  # (source, queue) whose sequences are remembered
 NAMES_MAX = 100  # by which one source knows one queue
+REFUSED_VAIN = 8  # a refusal is worth as many duplicates: it is written to disk
 WIRE_NAMES_MAX = 10_000  # destinations as peers spell them, remembered with their queue
 
 _PRIVATE = 3
@@ -220,6 +221,7 @@ class Incoming:
             source, flags = user.source_queue_manager, user.flags
             if transaction is None and self._is_duplicate(source, user.message_number, now):
                 self.duplicate_count += 1
+                connection.sends_in_vain()
                 recorder.provoked(Kind.DUPLICATE, source, user.message_number, peer=peer)
                 continue
             size = len(packet)
@@ -345,6 +347,7 @@ class Incoming:
                     *position, now
                 ):
                     self.rejected_count += 1
+                    connection.sends_in_vain()
                     if stream.last_message not in (0, user.message_number) and position[:2] == (
                         sequence.accepted_id,
                         sequence.accepted_number,
@@ -581,6 +584,7 @@ class Incoming:
         self._manager.confirmations.final_acknowledged(connection, understood, numbers, now)
 
     def _not_understood(self, connection: PeerConnection, error: ProtocolError) -> None:
+        connection.sends_in_vain()
         self._manager.log_limited(
             "acknowledgment_not_understood", connection.host, reason=str(error)
         )
@@ -717,6 +721,7 @@ class Incoming:
         manager = self._manager
         source, number = message.user.source_queue_manager, message.user.message_number
         self.refused_count += 1
+        connection.sends_in_vain(REFUSED_VAIN)
         result = consequences(
             message,
             message_class,

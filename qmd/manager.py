@@ -71,7 +71,7 @@ from qmd.staging import Staging
 from qmd.timers import Timers
 from qmd.tracing import Tracing
 from qmd.transactions import Transactions
-from qmd.turns import Turns
+from qmd.turns import Light, Turns
 from qmd.undelivered import Undelivered
 from qmd.usage import Usage
 from storage import (
@@ -136,8 +136,9 @@ class QueueManager:
         self.listening: list[tuple[str, int]] = []
         self.clock = Clock(environment, storage, downtime_max_s=settings.delivery.downtime_max_s)
         self.timers = Timers(self.loop)
-        self.turns = Turns(self, beside_the_disk=False)  # of peers
-        self.local_turns = Turns(self, beside_the_disk=True)  # of applications
+        light = Light()
+        self.turns = Turns(self, light, beside_the_disk=False)  # of peers
+        self.local_turns = Turns(self, light, beside_the_disk=True)  # of applications
         self.usage = Usage(settings.quotas.computer_bytes, quotas.notice)
         self._limited_log = LimitedLog(log)
         self.message_numbers = Numbers(storage, "message", MESSAGE_NUMBERS_BLOCK)

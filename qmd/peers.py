@@ -94,11 +94,7 @@ class Peers:
         host, dialled = connection.host, connection.link is not None
         refuse = False
         if not dialled:
-            if not self.is_allowed(host):
-                manager.log_limited("peer_not_allowed", host, address=host)
-                return None
-            if self._per_host[host] >= 2 * limits.sessions_per_peer_max:
-                manager.log_limited("too_many_connections", host, address=host)
+            if not self.may_come(host):
                 return None
             if len(self._handshakes) >= limits.handshakes_max:
                 # A handshake takes milliseconds: who has waited longest will hardly finish it, and
@@ -124,6 +120,16 @@ class Peers:
             instance=manager.identities.own,
             judge=partial(manager.identities.judge, connection),
         )
+
+    def may_come(self, host: str) -> bool:
+        """Whether anything is to be made for a connection from there."""
+        if not self.is_allowed(host):
+            self._manager.log_limited("peer_not_allowed", host, address=host)
+            return False
+        if self._per_host[host] >= 2 * self._manager.settings.peers.sessions_per_peer_max:
+            self._manager.log_limited("too_many_connections", host, address=host)
+            return False
+        return True
 
     def end_all(self, guid: bytes, reason: str, *, but: PeerConnection) -> None:
         """End the sessions with that queue manager."""

@@ -104,6 +104,7 @@ class Releasing:
         if self._manager.relaying.pass_back(connection, message, body, queue):
             return
         if queue is None or not self.speaks_for(connection, message, queue):
+            connection.sends_in_vain()
             self._manager.log_limited(
                 "order_ack_for_nothing", connection.host, address=connection.host
             )
@@ -123,6 +124,7 @@ class Releasing:
         try:
             released = queue.sequence.acknowledge(sequence_id, number, now)
         except ImpossibleOrderAck as error:
+            connection.sends_in_vain()
             self._manager.log_limited(
                 "impossible_order_ack", connection.host, address=connection.host, reason=str(error)
             )

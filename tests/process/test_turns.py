@@ -25,7 +25,7 @@ from tests.process.watch import MB
 ARRIVAL_BITS = 44  # of the key of a message
 FLOOD_MESSAGES = 2_000
 ROUNDS = 5
-BEFORE_MAX = 2_500  # of a flood, before a few others were answered
+SILENT, TAKEN_UP_MAX = 400, 60  # of those who only connect, before others were answered
 
 
 @contextlib.contextmanager
@@ -64,11 +64,15 @@ def pour(peer: Peer, flood: bytes) -> None:
         assert peer.connection.sock.send(flood)
 
 
-@pytest.mark.parametrize(("sessions", "messages", "answers"), [(4, 2000, 2 * ROUNDS), (80, 50, 2)])
+@pytest.mark.parametrize(
+    ("sessions", "messages", "answers", "before_max"),
+    [(4, 2000, 2 * ROUNDS, 150), (80, 50, 2, 550)],
+)
 def test_others_have_their_turn_while_a_flood_is_taken_in(
-    hosts: Hosts, sessions: int, messages: int, answers: int
+    hosts: Hosts, sessions: int, messages: int, answers: int, before_max: int
 ):
-    """Each of many sessions that keep to their window counts as much as they, and not more."""
+    """`before_max`: of the flood, before others had so many answers.  Of each of many sessions
+    that keep to their window a few messages are taken before it is known what they are worth."""
     daemon = hosts.daemon(start=True)
     daemon.create("side", "plain")
     with RemoteQueueManager() as attacker, RemoteQueueManager() as remote:
@@ -86,7 +90,33 @@ def test_others_have_their_turn_while_a_flood_is_taken_in(
 
     assert len(answered) == 2 * ROUNDS
     before = [number for number in arrivals(daemon, "deadletter") if number < answered[answers - 1]]
-    assert len(before) < BEFORE_MAX
+    assert len(before) < before_max
+
+
+def test_thousands_who_only_connect_wait_for_those_who_have_something_to_say(hosts: Hosts):
+    daemon = hosts.daemon(start=True)
+    daemon.create("side", "plain")
+    with RemoteQueueManager() as remote, contextlib.ExitStack() as silent:
+        delivering = remote.connect(daemon.port)
+        with ControlClient(daemon.folder / "qmd.sock") as client:
+            for _ in range(ROUNDS):  # nobody is a stranger then
+                delivering.send(remote.message("side", recoverable=True))
+                delivering.send(remote.message("side", recoverable=True))
+                delivering.wait_stored()
+            files = daemon.open_files()
+            with stopped(daemon):
+                for number in range(SILENT):
+                    address = f"127.0.0.{2 + number % 200}", 0
+                    sock = socket.create_connection(("127.0.0.1", daemon.port), 5, address)
+                    silent.enter_context(sock)
+            client.done("send", [["private$\\side", b"from here"]])
+            delivering.send(remote.message("side", b"from there", recoverable=True))
+            delivering.wait_stored()
+            with stopped(daemon):
+                taken_up = daemon.open_files() - files
+
+        assert taken_up < TAKEN_UP_MAX
+        RemoteQueueManager().connect(daemon.port).close()  # everybody comes in at last
 
 
 def test_what_waits_for_its_turn_is_taken_in_its_order(hosts: Hosts):

@@ -464,6 +464,15 @@ class _NoThread:
         pass
 
 
+class _Listening:
+    """Connections are taken up as they come: the simulated network has no queue of them."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self.address: tuple[str, int] = server.sockets[0].getsockname()
+        self.close = server.close
+
+
 class HostEnvironment(Environment):
     """What a daemon gets from a simulated host."""
 
@@ -480,6 +489,9 @@ class HostEnvironment(Environment):
 
     def busy_time(self) -> float:
         return 0.0  # whatever is done takes no time
+
+    async def listen(self, manager: Any, factory: Any, at: Any, backlog: int) -> list[_Listening]:
+        return [_Listening(await manager.loop.create_server(factory, *at))]
 
     def boot_id(self) -> int:
         return self._host.boots
