@@ -1,4 +1,5 @@
-"""Messages end while their daemon is killed: each is in one place after that, and `why` names it.
+"""Messages end while their daemon is killed: each is in one place after that, `why` names it, and
+who sent it hears of its end once.
 
 The daemon is killed at one act or another of what it does with messages whose time is over when it
 starts; the next start ends the rest.
@@ -7,10 +8,14 @@ starts; the next start ends the rest.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import Any, NamedTuple
 
 import pytest
 
+from protocol import parse_user_message
+from protocol.identifiers import message_id_text
+from protocol.message_class import MessageClass
 from tests.crash.control import Control, Ended
 from tests.crash.machine import Machine
 from tests.crash.matrix import TURNS
@@ -22,6 +27,8 @@ RECOVERABLE, TRANSACTIONAL = 1, 2
 LIFETIME_S = 1000
 EACH = 5  # of each kind
 PATIENCE_S = 20.0
+ADMIN = r"private$\admin"
+NEGATIVE = 0x4 | 0x8  # whoever sent it wants to hear that it did not arrive, or was not received
 DEAD_LETTERS = {False: "DIRECT=OS:.\\SYSTEM$;DEADLETTER", True: "DIRECT=OS:.\\SYSTEM$;DEADXACT"}
 KILLS = range(1, 200, 3)
 
@@ -59,7 +66,7 @@ class Ending:
         """All of them, by a daemon that is killed before any is over."""
         assert self._machine.start()
         control = self._machine.connect()
-        for queue, transactional in (("plain", False), ("orders", True)):
+        for queue, transactional in (("plain", False), ("orders", True), ("admin", False)):
             control.ask("create_queue", rf"private$\{queue}", transactional)
         for kind in KINDS:
             numbers = range(len(self._ids), len(self._ids) + EACH)
@@ -71,7 +78,8 @@ class Ending:
     def _message(self, kind: Kind, number: int) -> list[Any]:
         destination = self._nowhere if kind.queue is None else rf"private$\{kind.queue}"
         times = (LIFETIME_S, None) if kind.queue is None else (None, LIFETIME_S)
-        return [destination, content(number), "", kind.delivery, 3, *times, kind.dead_letter]
+        properties = [kind.delivery, 3, *times, kind.dead_letter, False, 0, b"", 0, b"", ""]
+        return [destination, content(number), "", *properties, ADMIN, NEGATIVE]
 
     def die_while_they_end(self, at: int) -> bool:
         """Killed at this act of its kind, counted from the start; False: they ended before."""
@@ -104,6 +112,15 @@ class Ending:
             assert told["state"] == ("dead_lettered" if kind.dead_letter else "discarded"), told
             ends = [each["kind"] for each in told["events"]]
             assert ends.count("expired") == 1, ends
+        assert self._told(control) == Counter(
+            (
+                self._ids[number],
+                MessageClass.NACK_REACH_QUEUE_TIMEOUT
+                if kind.queue is None
+                else MessageClass.NACK_RECEIVE_TIMEOUT,
+            )
+            for number, kind in self._kinds.items()
+        )
         assert self._machine.terminate() == 0
 
     def _wait_until_over(self, control: Control) -> None:
@@ -112,10 +129,32 @@ class Ending:
             assert time.monotonic() < deadline, "they do not end"
             time.sleep(0.005)
 
+    def _told(self, control: Control) -> Counter[tuple[str, int]]:
+        """Of which messages the sender has heard what."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:  # some of it may be on its way, over the outgoing queue to ourselves
+            acks = [
+                parse_user_message(each[2]).properties
+                for each in control.ask("peek", ADMIN, 0, 1000, 0.0)
+            ]
+            told = Counter(
+                (
+                    message_id_text(
+                        ack.correlation_id[:16], int.from_bytes(ack.correlation_id[16:], "little")
+                    ),
+                    ack.message_class,
+                )
+                for ack in acks
+            )
+            if len(told) == len(self._kinds) or time.monotonic() > deadline:
+                return told
+            time.sleep(0.005)
+
     def _left(self, control: Control) -> int:
         left: int = sum(
             each["messages"]
             for each in (*control.ask("list_queues"), *control.ask("list_outgoing"))
+            if each.get("name") != ADMIN
         )
         return left
 
