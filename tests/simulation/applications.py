@@ -231,6 +231,7 @@ class Writer:
         asks = habits.dead_letter or (
             habits.dead_letter is None and sent_as.receive_within_s is not None
         )
+        has_end = sent_as.receive_within_s is not None or sent_as.lifetime_s is not None
         if kind.delivery == "transactional":
             priority = 3  # whatever is said: it has none
         return Sent(
@@ -245,9 +246,9 @@ class Writer:
             wants_dead_letter=habits.dead_letter is not False,
             wants_journal=habits.journal,
             is_kept=kind.keeps,
-            # Who wants no dead letter lets it go when it could not be received any more.
+            # Who wants no dead letter lets it go when it could not arrive or be received any more.
             is_awaited=kind.delivery == "transactional"
-            and bool(asks or (habits.journal and sent_as.receive_within_s is None)),
+            and bool(asks or (habits.journal and not has_end)),
             wishes=habits.wishes,
             lifetime_s=kind.lifetime_s or sent_as.receive_within_s,
             request=request,

@@ -121,6 +121,10 @@ RELAY_BYTES_FEW, RELAY_BYTES_MANY = 80_000, 2_000_000
 ACKNOWLEDGED = 0.35
 # And in some of those the queues where they hear it are deleted, with what is in them.
 DEAF = 0.5
+# So often queues are deleted and made again, beside what operators are told to do.
+DELETIONS = 0.2
+
+AMNESIA = 0.7
 
 # Limits of the code under test, and how low they may be.
 KNOBS = {
@@ -180,6 +184,7 @@ class DrawnWorld:
             if window in self.knobs:
                 self.knobs.setdefault(refill, REFILLED_WINDOWS * self.knobs[window])
         self._is_near_the_wrap = source.random() < 0.2
+        self._near_the_wrap: list[SendWindow] = []
         self.world.network.on_open = self._opened
         self.of_lists = random.Random(f"lists {seed}")
         self.has_lists = self.of_lists.random() < LISTS
@@ -332,14 +337,28 @@ class DrawnWorld:
             wishes=self._wishes(),
         )
 
-    def deletions(self) -> list[tuple[float, str]]:
-        """When administration queues are deleted, and on which host."""
+    def deletions(self) -> list[tuple[float, str, str]]:
+        """When queues are deleted, on which host, and which."""
+        names, found = list(self.world.hosts), []
         source = self.of_administration
-        if not self.has_acknowledgments or source.random() >= DEAF:
-            return []
-        names = list(self.world.hosts)
-        count = source.choice((1, 2, 5))
-        return [(source.random() * self.mischief_s, source.choice(names)) for _ in range(count)]
+        if self.has_acknowledgments and source.random() < DEAF:
+            for _ in range(source.choice((1, 2, 5))):
+                when = source.random() * self.mischief_s
+                found.append((when, source.choice(names), acknowledgments.QUEUE))
+        source = random.Random(f"deletions {self.world.seed}")
+        if source.random() < DELETIONS:
+            for _ in range(source.choice((1, 2, 5))):
+                queue = source.choice(("scratch", "scratch_orders"))
+                found.append((source.random() * self.mischief_s, source.choice(names), queue))
+        return found
+
+    def amnesia(self) -> tuple[float, str] | None:
+        """When a host loses its disk where there are two relays in a row, and which: few worlds
+        have them, and the bad luck besides."""
+        source = random.Random(f"amnesia {self.world.seed}")
+        if self.roads is None or len(self.roads.relays) < 2 or source.random() >= AMNESIA:
+            return None
+        return source.random() * self.mischief_s, source.choice(self.roads.names)
 
     def _wishes(self) -> int:
         if not self.has_acknowledgments or self.of_wishes.random() < 0.2:
@@ -362,8 +381,16 @@ class DrawnWorld:
         near = end is end.connection.ends[0]
         sent, received = counts if near else counts[::-1]
         session.outgoing = SendWindow(1, sent_count=sent[0], recoverable_sent_count=sent[1])
+        self._near_the_wrap.append(session.outgoing)
         session.incoming = SessionAcks(
             received_count=received[0], recoverable_received_count=received[1]
+        )
+
+    def has_wrapped(self) -> bool:
+        """Whether a session has come to the end of its 16 bits."""
+        return any(
+            window.recoverable_sent_count >= 65_536 and window.sent_count >= 65_536
+            for window in self._near_the_wrap
         )
 
     def _draw_counts(self) -> tuple[tuple[int, int], tuple[int, int]]:

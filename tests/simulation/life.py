@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from protocol.identifiers import guid_text
-from tests.simulation.acknowledgments import QUEUE as ACKNOWLEDGMENTS
 from tests.simulation.applications import Facts, Listener, Mover, Operator, Reader, Writer
 from tests.simulation.books import (
     check_against,
@@ -36,8 +35,10 @@ from tests.simulation.world import Host
 
 HEALING_S_MAX = 900.0
 QUIET_ROUNDS = 3
-COMMIT_PROBABILITY = 0.1  # that a commit is looked at before it begins
-FORGOTTEN_PROBABILITY = 0.2  # and that it is, all that its database has is compared
+# That a commit is looked at before it begins: of the first ones nearly each.
+COMMIT_PROBABILITY, FIRST_COMMITS = 0.05, 20
+# All that its database has is compared then; where it has much, sometimes.
+MANY_MESSAGES, MANY_PROBABILITY = 200, 0.1
 LOG_PROBABILITY = 0.2  # that a look at what is durable reads the log of events as well
 
 
@@ -88,6 +89,7 @@ class Story:
     """One world and those in it."""
 
     def __init__(self, draw: DrawnWorld) -> None:
+        self._draw = draw
         self.world = world = draw.world
         self.oracle = Oracle(
             world.fail,
@@ -110,10 +112,10 @@ class Story:
             give_order=self._give_order,
         )
         self._look_probability = world.random.choice((0.0, 0.0, 0.01, 0.05))
+        self._commits = 0
         self._of_commits = random.Random(f"commits {world.seed}")  # all else is as without
         self.mischief.wipe = self.lose_disk
         self._mischief_s = draw.mischief_s
-        self._deletions = draw.deletions()
         self._host_names = {
             spelling: host.name
             for host in world.hosts.values()
@@ -131,15 +133,17 @@ class Story:
         for host in world.hosts.values():
             host.start()
         self.mischief.start()
-        for when, name in self._deletions:
-            world.scheduler.at(when, self._delete_acknowledgments, name)
+        for when, name, queue in self._draw.deletions():
+            world.scheduler.at(when, self._delete, name, queue)
+        if (forgets := self._draw.amnesia()) is not None:
+            world.scheduler.at(forgets[0], self._forget, world.hosts[forgets[1]])
         for one, other in self._roads.straight if self._roads is not None else ():
             source, target = world.hosts[one].address, world.hosts[other].address
             world.network.build_wall(source, target, self._mischief_s)
         # Whenever somebody has lost its power is a good time to look what is left.
         world.on_power_loss = lambda: world.scheduler.after(0.0, self._look)
         world.on_sync = self._synced
-        world.on_commit = self._commits
+        world.on_commit = self._begins_to_commit
         world.run(self._mischief_s)
         world.on_power_loss = lambda: None
         world.on_sync = lambda host: None
@@ -156,17 +160,20 @@ class Story:
         if self.world.random.random() < self._look_probability:
             self.world.scheduler.after(0.0, self._look)
 
-    def _commits(self, host: Host, database: sqlite3.Connection) -> None:
+    def _begins_to_commit(self, host: Host, database: sqlite3.Connection) -> None:
         """And now and then when something is about to be written: nobody may know of it yet."""
+        self._commits += 1
+        probability = max(COMMIT_PROBABILITY, FIRST_COMMITS / (FIRST_COMMITS + self._commits))
         manager = host.manager
-        if manager is None or host.disk.is_off or self._of_commits.random() > COMMIT_PROBABILITY:
+        if manager is None or host.disk.is_off or self._of_commits.random() > probability:
             return
         with host.disk.unnoticed():
             for difference in check_ready(host.name, manager, database):
                 self.world.fail(difference)
             for difference in check_readers(host.name, manager):
                 self.world.fail(difference)
-            if self._of_commits.random() < FORGOTTEN_PROBABILITY:
+            count = sum(queue.messages for queue in manager.queues.values())
+            if count < MANY_MESSAGES or self._of_commits.random() < MANY_PROBABILITY:
                 for difference in check_all_known(host.name, manager, database):
                     self.world.fail(difference)
 
@@ -244,6 +251,7 @@ class Story:
 
     def over(self) -> Life:
         world = self.world
+        world.seen["a session counted beyond its 16 bits"] += self._draw.has_wrapped()
         life = Life(
             world.seed,
             list(world.failures),
@@ -253,7 +261,7 @@ class Story:
             pieces=world.network.delivered_count,
             turns=world.scheduler.steps,
             seconds=world.now,
-            seen=world.seen,
+            seen=+world.seen,  # what did not happen is left out
             trace=world.trace or [],
         )
         if world.trace is not None:
@@ -298,8 +306,13 @@ class Story:
             if verb == "pause":
                 self._paused[host.name].add(there)
 
-    def _delete_acknowledgments(self, name: str) -> None:
-        self.operators[name].orders += [("delete", ACKNOWLEDGMENTS), ("create", ACKNOWLEDGMENTS)]
+    def _delete(self, name: str, queue: str) -> None:
+        self.operators[name].orders += [("delete", queue), ("create", queue)]
+
+    def _forget(self, host: Host) -> None:
+        self.mischief.may_wipe = True
+        if not self.mischief.is_over:
+            self.mischief.lose_disk(host)
 
     def _destinations_from(self, name: str) -> list[str]:
         return sorted(
