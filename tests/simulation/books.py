@@ -162,6 +162,10 @@ def check_readers(name: str, manager: QueueManager) -> Iterator[str]:
                 message = queue.taken.get(each)
                 if message is None or not message.packet:
                     yield f"{name} ends a message of {queue.key} that a reader has taken"
+    for each_queue in (*manager.queues.values(), *manager.outgoing.queues):
+        ready = {key for lane in each_queue.window._express for key, *_ in lane}
+        if left := ready - each_queue.express.keys():
+            yield f"{name} has express messages ready that are no more: {sorted(left)[:3]}"
     for transaction in manager.transactions.live:
         owner: Any = transaction.owner
         if owner.reader.has_left and not transaction.is_committing:
