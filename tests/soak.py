@@ -12,6 +12,7 @@ machine is skipped and named.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import subprocess
 import sys
@@ -83,7 +84,8 @@ def main(arguments: list[str]) -> int:
         *("--transactions", str(max(200, round(TRANSACTIONS * share)))),
     )
     try:
-        results = [_crashes(chosen.folder, seconds), *_worlds(chosen.folder, end)]
+        results = [_crashes(chosen.folder, seconds), _relayed(chosen.folder)]
+        results += _worlds(chosen.folder, end)
         results += [transactions.wait(), network.wait()]
     finally:
         transactions.end()
@@ -100,6 +102,13 @@ def _crashes(folder: Path, seconds: float) -> Result:
         *("crashes", folder, "tests.crash"),
         *("--cycles", str(cycles), "--lives", str(lives)),
     ).wait()
+
+
+def _relayed(folder: Path) -> Result:
+    """A relay is killed at each of its acts; `make test` tries a few."""
+    os.environ["CRASH"] = "full"
+    arguments = ("-q", "-p", "no:cacheprovider", "tests/crash/test_relayed.py")
+    return Part("relays", folder, "pytest", *arguments).wait()
 
 
 def _worlds(folder: Path, end: float) -> Iterator[Result]:
