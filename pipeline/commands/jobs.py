@@ -74,11 +74,14 @@ def audit(
     from pipeline.jobs.audit import audit as run_audit
     from pipeline.jobs.findings import ABOUT_HOSTS, KINDS, AuditSettings
     from pipeline.jobs.outcome import write_audit
-    from pipeline.jobs.state import State
+    from pipeline.jobs.state import State, StateOfAnother
 
     wanted = _kinds(fail_on, [kind for kind in KINDS if kind not in ABOUT_HOSTS])
     files = job.files()
-    state = State() if again else State.load(job.folder / "state")
+    try:
+        state = State() if again else State.load(job.folder / "state")
+    except StateOfAnother as other:
+        raise Failure(ExitCode.USAGE, str(other), "wrong_usage") from other
     fresh = state.unseen(files)
     if job.dry_run:
         job.say_plan(fresh, len(files) - len(fresh), ["findings", "open", "streams"])

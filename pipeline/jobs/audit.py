@@ -24,6 +24,7 @@ from pipeline.jobs.findings import AuditResult, AuditSettings
 from pipeline.jobs.judging import judge
 from pipeline.jobs.labels import Labels
 from pipeline.jobs.passes import fingerprints, suspect_facts, tasks_for
+from pipeline.jobs.settled import Stretches
 from pipeline.jobs.state import State
 from pipeline.jobs.survey import survey
 
@@ -46,7 +47,8 @@ def audit(
     begun = time.monotonic()
     tasks = settings.tasks or tasks_for(spark, files)
     progress(f"reading {len(files)} files")
-    prints = fingerprints(spark, files, tasks)
+    read = Stretches(state.covered)
+    prints = fingerprints(spark, files, tasks, read)
     found, routes = survey(prints, state, full=settings.full)
     broken: dict[str, str] = {}
     while found.unreadable and any(
@@ -56,7 +58,7 @@ def audit(
         broken |= found.unreadable
         files = [file for file in files if file.path not in broken]
         progress(f"reading {len(files)} files, without {len(broken)} that are broken")
-        prints = fingerprints(spark, files, tasks)
+        prints = fingerprints(spark, files, tasks, read)
         found, routes = survey(prints, state, full=settings.full)
     found.unreadable |= broken
     suspects = len(found.suspect_streams) + len(found.suspect_plain)
@@ -71,6 +73,6 @@ def audit(
         picture.from_host = labels.host(picture.source)
         picture.to_host = labels.host(picture.host)
     whole = [file for file in files if file.path not in found.unreadable]
-    state.learn(whole, found, routes, judged.carried)
+    state.learn(whole, found, routes, judged.segments, judged.kept)
     judged.seconds = time.monotonic() - begun
     return judged

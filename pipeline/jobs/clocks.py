@@ -13,20 +13,36 @@ import numpy as np
 import pandas as pd
 
 Frame = Any
-BOUNDS = ["source", "host", "at_from", "at_to"]
+BOUNDS = ["source", "host", "day", "at_from", "at_to"]
+_DAYS = 7  # before the last one, of each pair: clocks are set right
 
 
 def narrowed(old: Frame, new: Frame) -> Frame:
-    """Of what was known before and is known now.  Clocks are set right: the new ones count."""
-    return _whole(
-        pd.concat([old[BOUNDS].astype("Int64"), new[BOUNDS].astype("Int64")])
-        .drop_duplicates(["source", "host"], keep="last")
-        .reset_index(drop=True)
+    """Of what was known before and is known now, for each day; of the last days."""
+    both = pd.concat([old[BOUNDS].astype("Int64"), new[BOUNDS].astype("Int64")])
+    both = both.groupby(["source", "host", "day"], as_index=False).agg(
+        at_from=("at_from", "max"), at_to=("at_to", "min")
     )
+    last = both.groupby(["source", "host"]).day.transform("max")
+    return _whole(both[both.day > last - _DAYS].reset_index(drop=True))
 
 
 def _whole(bounds: Frame) -> Frame:
     return bounds.astype({"source": np.int64, "host": np.int64})
+
+
+def islands(bounds: Frame) -> dict[int, int]:
+    """Of each host one that stands for all whose clocks can be compared with its own."""
+    parent: dict[int, int] = {}
+
+    def root(host: int) -> int:
+        while parent.setdefault(host, host) != host:
+            host = parent[host]
+        return host
+
+    for source, host in bounds[["source", "host"]].drop_duplicates().itertuples(index=False):
+        parent[root(int(source))] = root(int(host))
+    return {host: root(host) for host in list(parent)}
 
 
 def solve(bounds: Frame, tolerance_ms: float) -> tuple[dict[int, float], set[int]]:

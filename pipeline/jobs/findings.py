@@ -80,6 +80,7 @@ class AuditResult:
     suspects: int
     files: int
     seconds: float
-    carried: Frame = None
+    segments: Frame = None  # for `State`: what is settled now
+    kept: Frame = None  # and the events of what is not
     counts: dict[str, int] | None = None
     pictures: list[Picture] = field(default_factory=list)

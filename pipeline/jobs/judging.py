@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.events import host_of_path
 from pipeline.jobs import clocks, rules
@@ -20,12 +22,15 @@ from pipeline.jobs.findings import (
 )
 from pipeline.jobs.labels import Labels
 from pipeline.jobs.runs import What
+from pipeline.jobs.settled import SEGMENT, Stretches, in_pairs, joined, keys_of
 from pipeline.jobs.state import State
 from pipeline.jobs.survey import END, Survey
 
 Frame = Any
 
-_DEAD_ROLES = (Role.ENDED, Role.REFUSED, Role.DEAD_LATER)
+_KEY = ["source", "stream", "key_first"]
+_LEAVING = (Role.RECEIVED, Role.LEFT)
+_CLOCK_UNKNOWN_MS = 900_000  # nothing tells about one of the two clocks
 _CLOCK_UNSURE_MS = 50  # offsets are no more exact than the way there and back
 
 
@@ -43,38 +48,86 @@ def judge(
     facts = facts.persist(StorageLevel.DISK_ONLY)
     facts.createOrReplaceTempView("facts")
     _streams_view(spark, found, state)
-    _old_dead_view(spark, state)
     spark.sql(rules.MESSAGES).createOrReplaceTempView("messages")
-    spark.sql(rules.ORDERED).createOrReplaceTempView("ordered")
+    # Two queries need it: what is wrong, and what is settled.
+    ordered = spark.sql(rules.ORDERED).persist(StorageLevel.DISK_ONLY)
+    ordered.createOrReplaceTempView("ordered")
+    kept = state.carried
     queries = [rules.CANDIDATES]
     # Each query is another stage: those that could find nothing are left out.
-    if settings.full or found.suspect_plain or len(found.dead) or len(state.dead):
-        queries.append(rules.PLAIN)
-    if settings.full or found.suspect_queues:
+    if settings.full or found.suspect_plain or len(found.dead) or len(kept):
+        queries += [rules.PLAIN, rules.ORPHANS]
+    if settings.full or found.suspect_queues or kept.role.isin(_LEAVING).any():
         queries.append(rules.LEFT_TWICE)
     candidates = spark.sql(" UNION ALL ".join(f"({query})" for query in queries))
     try:
         # Hashes have 64 bits: columns with nulls must not become floating.
         rows = _exact(candidates)
+        ids, rows = _kept_ids(rows, found)
         judged, proved = _conclude(rows, found, routes, state, settings)
+        judged.kept = _kept(spark, ids)
+        if found.suspect_streams:
+            judged.segments = _segments(spark, found, judged.kept)
         if settings.pictures:
             judged.pictures = _pictures(spark, proved, settings.pictures)
     finally:
+        ordered.unpersist()
         facts.unpersist()
     return judged
 
 
-def _old_dead_view(spark: Any, state: State) -> None:
-    """Which messages ended at their source in earlier runs, and how."""
-    old = state.dead
-    some = pd.DataFrame({"source": old.source, "number": old.key_first})
-    for name, role in zip(("old_ended", "old_refused", "old_dead_later"), _DEAD_ROLES, strict=True):
-        some[name] = (old.key_last == int(role)).astype(int)
-    some = some.groupby(["source", "number"], as_index=False).max()
+def _kept_ids(rows: Frame, found: Survey) -> tuple[Frame, Frame]:
+    """Of which messages events are kept, and how (`rules.KEPT`); and the other rows."""
+    orphans = rows[rows.kind == "orphan"]
+    ids = [
+        rows[rows.kind == "kept"].assign(how=1),
+        rows[rows.kind == "ended_twice"].assign(how=2),
+    ]
+    rows = rows[~rows.kind.isin(["kept", "orphan"])]
+    if len(orphans):
+        source, number = (orphans[name].to_numpy(np.int64) for name in ("source", "number"))
+        express = found.numbers.have(source, number, express=True)
+        is_settled = found.numbers.have(source, number, express=False)
+        # Its source gave it this number, and nothing is open about it: so it was stored.
+        ended = (orphans.key > 0).to_numpy(bool)
+        later = ~ended & (orphans.until_key > 0).to_numpy(bool)
+        wrong = orphans[is_settled & (ended | later)].assign(
+            kind="delivered_and_dead", stream=-1, key=pd.NA, until_key=pd.NA
+        )
+        wrong.loc[ended[is_settled & (ended | later)], "covering"] = pd.NA
+        if len(wrong):
+            rows = pd.concat([rows, wrong], ignore_index=True)
+        ids.append(orphans[(is_settled & (ended | later)) | ~(is_settled | express)].assign(how=1))
+    frame = pd.concat(ids)[["source", "number", "how"]]
+    return frame.groupby(["source", "number"], as_index=False).how.min(), rows
+
+
+def _kept(spark: Any, ids: Frame) -> Frame:
     spark.createDataFrame(
-        [tuple(map(int, row)) for row in some.itertuples(index=False)],
-        "source bigint, number bigint, old_ended int, old_refused int, old_dead_later int",
-    ).createOrReplaceTempView("old_dead")
+        ids.astype(np.int64), "source bigint, number bigint, how bigint"
+    ).createOrReplaceTempView("kept")
+    kept = spark.sql(rules.KEPT).select(*Facts._fields).toArrow().to_pandas()
+    return kept.astype(np.int64)
+
+
+def _segments(spark: Any, found: Survey, kept: Frame) -> Frame:
+    """What is settled now, of each stream in its own task."""
+    stretches = Stretches(found.covered)
+
+    def join(batches: Iterable[Any]) -> Iterator[Any]:
+        held = list(batches)
+        if held:
+            table = pa.Table.from_batches(held)
+            # First apart: what has nulls would become floating, and hashes have 64 bits.
+            good = table.filter(table["is_good"]).select(SEGMENT).to_pandas()
+            others = table.filter(pc.invert(table["is_good"])).select(_KEY).to_pandas()
+            others = others.rename(columns={"key_first": "key"})
+            yield pa.RecordBatch.from_pandas(joined(good, stretches, others), preserve_index=False)
+
+    schema = ", ".join(f"{name} bigint" for name in SEGMENT)
+    fresh = spark.sql(rules.SEGMENTS).mapInArrow(join, schema).toArrow().to_pandas()
+    segments = pd.concat([found.segments, fresh[SEGMENT]]).astype(np.int64)
+    return joined(segments, stretches, keys_of(kept))
 
 
 def _exact(table: Any) -> Frame:
@@ -108,40 +161,25 @@ def _pictures(spark: Any, proved: Frame, most: int) -> list[Picture]:
 
 def _streams_view(spark: Any, found: Survey, state: State) -> None:
     """What is known of suspect streams from elsewhere: for the rules to look up."""
-    streams = found.streams
-    suspect = found.suspect_streams
-    mask = [pair in suspect for pair in zip(streams.source, streams.stream, strict=True)]
-    columns = ["source", "stream", "receiver", "following", "old_sent_last", "old_accepted_last"]
-    some = streams.loc[mask, columns]
-    old = state.runs
-    if len(old):
+    columns = ["source", "stream", "receiver", "following"]
+    some = found.streams.loc[in_pairs(found.streams, found.judged_streams), columns]
 
-        def runs(what: What, *which: str) -> Any:
-            these = old[old.what == what]
-            lists = {
-                pair: part[["key_first", "key_last", *which]].values.tolist()
-                for pair, part in these.groupby(["source", "stream"])
-            }
-            return [lists.get(pair, []) for pair in zip(some.source, some.stream, strict=True)]
+    def runs(frame: Frame, *which: str) -> Any:
+        lists = {
+            pair: part[["key_first", "key_last", *which]].values.tolist()
+            for pair, part in frame.groupby(["source", "stream"])
+        }
+        return [lists.get(pair, []) for pair in zip(some.source, some.stream, strict=True)]
 
-        some = some.assign(
-            old_sent=runs(What.SENT, "block_first", "block_last"),
-            old_accepted=runs(
-                What.ACCEPTED, "place_first", "place_last", "host", "block_first", "block_last"
-            ),
-        )
-    else:
-        some = some.assign(old_sent=[[] for _ in range(len(some))])
-        some["old_accepted"] = some.old_sent
+    segments = found.segments[in_pairs(found.segments, found.judged_streams)]
+    of_sent = ("sent_block_first", "sent_block_last", "sent_at_min", "sent_at_max")
     # What was accepted under numbers of this stream, though it was sent in another one.
-    bare = found.runs[found.runs.what == What.ACCEPTED].merge(
-        streams.loc[streams.sent_first > streams.accepted_first, ["source", "stream"]]
+    accepted = found.runs[found.runs.what == What.ACCEPTED]
+    some = some.assign(
+        old_sent=runs(segments, *of_sent),
+        old_accepted=runs(segments, "place_first", "place_last", "host", "at_min", "at_max"),
+        given=runs(accepted[in_pairs(accepted, found.judged_streams)]),
     )
-    given = {
-        pair: part[["key_first", "key_last"]].values.tolist()
-        for pair, part in bare.groupby(["source", "stream"])
-    }
-    some["given"] = [given.get(pair, []) for pair in zip(some.source, some.stream, strict=True)]
     schema = (
         ", ".join(f"{name} bigint" for name in columns)
         + ", old_sent array<array<bigint>>, old_accepted array<array<bigint>>"
@@ -158,11 +196,9 @@ def _conclude(
     rows = rows.reset_index(drop=True)
     rows["source"] = rows.source.astype(np.int64)
     rows["stream"] = rows.stream.astype(np.int64)
-    offsets, wrong = clocks.solve(
-        pd.concat([state.clock_bounds, found.clock_bounds]),
-        settings.clock_tolerance_ms,
-    )
-    state.clock_bounds = clocks.narrowed(state.clock_bounds, found.clock_bounds)
+    bounds = clocks.narrowed(state.clock_bounds, found.clock_bounds)
+    offsets, wrong = clocks.solve(bounds, settings.clock_tolerance_ms)
+    found.clock_islands = clocks.islands(bounds)
     labels = Labels(found, routes)
     plain = ((rows.covering == 0) & (rows.stream < 0)).fillna(False).astype(bool)
     if plain.any():
@@ -170,16 +206,20 @@ def _conclude(
             labels.taker(int(row.source), int(row.sent_queue), row.acked_by)
             for row in rows[plain].itertuples()
         ]
+    _ask_who_acknowledged(rows, labels)
     why = _undecided(rows, found, offsets)
-    # What came again long after it was done is no message that nobody sent.  That it was sent
-    # before is known only where nothing of its sender's log is missing but the end.
-    gaps = found.holes[found.holes.block_last != END]
-    again = (rows.kind == "never_sent") & (rows.stream < 0) & ~rows.source.isin(gaps.host)
+    _of_several_receivers(rows, why, found, offsets)
+    # What its source has sent, and of which nothing is open, was stored before: it came again.
+    again = rows.kind.isin(["never_sent", "express_again"]).to_numpy()
     if again.any():
-        last = rows.source.map(state.plain_last).fillna(-1)
-        again = (again & (rows.number <= last)).fillna(False).astype(bool)
-        rows.loc[again, "kind"] = "duplicated"
-        why[again.to_numpy()] = ""
+        source, number = (rows[name].fillna(0).to_numpy(np.int64) for name in ("source", "number"))
+        for kind in ("never_sent", "express_again"):
+            are = (rows.kind == kind).to_numpy()
+            are &= found.numbers.have(source, number, express=kind == "express_again")
+            rows.loc[are, "kind"] = "duplicated"
+            why[are] = ""
+        gone = (rows.kind == "express_again").to_numpy()
+        rows, why = rows[~gone].reset_index(drop=True), why[~gone]
     is_pending = rows.kind == "pending"
     why[is_pending.to_numpy() & (why == "")] = "on_its_way"
     is_open = why != ""
@@ -212,10 +252,41 @@ def _conclude(
         suspects=0,
         files=0,
         seconds=0.0,
-        carried=_carried(open_rows),
+        segments=found.segments,
+        kept=state.carried,
         counts=counts,
     )
     return result, proved
+
+
+def _ask_who_acknowledged(rows: Frame, labels: Labels) -> None:
+    """It has to have what it acknowledged, also where its queue was redirected to another host."""
+    if len(rows) == 0:
+        return
+    told = (rows.stream >= 0) & rows.acked_by.notna() & rows.covering.notna()
+    for at in np.flatnonzero(told.to_numpy(bool)):
+        host = labels.acknowledger(int(rows.acked_by[at]))
+        if host and host != rows.covering[at]:
+            rows.loc[at, ["covering", "host"]] = host
+            rows.loc[at, ["block_from", "block_to"]] = pd.NA  # those of another log
+
+
+def _of_several_receivers(rows: Frame, why: Any, found: Survey, offsets: dict[int, float]) -> None:
+    """What one host has not stored another one may have, where a stream was redirected."""
+    lost = np.flatnonzero((rows.kind == "lost").to_numpy() & (why == ""))
+    if len(lost) == 0:
+        return
+    accepted = found.runs[found.runs.what == What.ACCEPTED]
+    accepted = accepted[["source", "stream", "host"]].drop_duplicates()
+    hosts = accepted[accepted.duplicated(["source", "stream"], keep=False)]
+    for (source, stream), part in hosts.groupby(["source", "stream"]):
+        at = lost[(rows.source[lost] == source) & (rows.stream[lost] == stream)]
+        for host in part.host:
+            others = rows.loc[at].assign(block_from=pd.NA, block_to=pd.NA, covering=host)
+            others = others[(rows.covering[at] != host).to_numpy(bool)]
+            if len(others):
+                told = _undecided(others.reset_index(drop=True), found, offsets)
+                why[others.index.to_numpy()[told != ""]] = told[told != ""]
 
 
 def _undecided(rows: Frame, found: Survey, offsets: dict[int, float]) -> Any:
@@ -231,8 +302,12 @@ def _undecided(rows: Frame, found: Survey, offsets: dict[int, float]) -> Any:
         # By the clock of that host, with room for what is not known about clocks.
         other = [offsets.get(int(each), 0.0) if pd.notna(each) else 0.0 for each in part.clock_of]
         shift = offsets.get(host, 0.0) - np.array(other)
-        begin = _floats(part.at_from, -np.inf) + shift - _CLOCK_UNSURE_MS
-        end = _floats(part.at_to, np.inf) + shift + _CLOCK_UNSURE_MS
+        island = found.clock_islands.get(host, host)
+        is_known = [pd.isna(each) or found.clock_islands.get(int(each)) == island
+                    for each in part.clock_of]  # fmt: skip
+        unsure = np.where(is_known, _CLOCK_UNSURE_MS, _CLOCK_UNKNOWN_MS)
+        begin = _floats(part.at_from, -np.inf) + shift - unsure
+        end = _floats(part.at_to, np.inf) + shift + unsure
         first, last = _floats(part.block_from, -1.0), _floats(part.block_to, np.inf)
         has_first, has_last = part.block_from.notna().to_numpy(), part.block_to.notna().to_numpy()
         for hole in found.holes[found.holes.host == host].itertuples():
@@ -303,41 +378,3 @@ def _span(ms: float) -> str:
     else:
         text = f"{size / 1000:.1f} s" if size < 120_000 else f"{size / 60_000:.1f} min"
     return f"{text} {'ahead of' if ms > 0 else 'behind'}"
-
-
-def _carried(open_rows: Frame) -> Frame:
-    """Events, as `Facts`, that the next run has to know of what is open."""
-    made: list[dict[str, int]] = []
-
-    def add(row: Any, role: Role, at_ms: Any, block: Any, **more: Any) -> None:
-        made.append(
-            dict.fromkeys(Facts._fields, 0)
-            | {
-                "role": int(role),
-                "host": int(row.source),
-                "block": int(block) if pd.notna(block) else -int(row.number) - 1,
-                "index": -int(row.number) * 16 - int(role),  # of no event that is read again
-                "at_ms": int(at_ms) if pd.notna(at_ms) else 0,
-                "source": int(row.source),
-                "number": int(row.number),
-                "stream": int(row.stream),
-                "key": int(row.key) if pd.notna(row.key) else 0,
-                "place": -1,
-                "queue": int(row.sent_queue) if pd.notna(row.sent_queue) else 0,
-                "grade": int(row.grade) if pd.notna(row.grade) else -1,
-            }
-            | more
-        )
-
-    for row in open_rows[open_rows.kind != "gap"].itertuples():
-        if pd.notna(row.sent_at):
-            add(row, Role.SENT, row.sent_at, row.sent_block)
-        if pd.notna(row.accepted_at):
-            add(
-                row, Role.ACCEPTED, row.accepted_at, row.accepted_block, host=int(row.host),
-                queue=int(row.queue), place=int(row.place),
-            )  # fmt: skip
-        if pd.notna(row.ack_at):
-            role = Role.SESSION_ACKED if row.stream < 0 else Role.ORDER_ACKED
-            add(row, role, row.ack_at, None)
-    return pd.DataFrame(made, columns=list(Facts._fields)).astype(np.int64)

@@ -53,6 +53,13 @@ class Labels:
             return peer
         return self._unknown.get((source, queue)) or self.receiver(source, queue)
 
+    def acknowledger(self, peer: int) -> int:
+        """Who that is: 0 where only an address is known that no name leads to."""
+        text = self._names.get(peer, "")
+        if peer in self._hosts or _GUID.fullmatch(text):
+            return peer
+        return self._by_name.get(text.partition(":")[0].casefold(), 0)
+
     def receiver(self, source: int, queue: int) -> int:
         known = self._routes.get((source, queue))
         return known or self._by_name.get(host_in(self._names.get(queue, "")), 0)

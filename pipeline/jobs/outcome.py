@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
 
-from pipeline.jobs.findings import ABOUT_HOSTS, FINDING_SCHEMA, AuditResult
+from pipeline.jobs.findings import FINDING_SCHEMA, AuditResult
 from pipeline.jobs.state import State
 from pipeline.report import plots
 from pipeline.report.reports import audit_page
@@ -35,37 +35,24 @@ def write_tables(folder: Path, tables: Mapping[str, Frame], page: str) -> None:
 def write_audit(
     folder: Path, result: AuditResult, state: State, *, is_first: bool
 ) -> dict[str, int]:
-    """Findings are added to those of earlier audits; what is open, and about hosts, is as of now.
+    """What is found is all that is known now; streams are added up with those of earlier audits.
 
     The state is written last: an audit that is cut off is done again, and then replaces what it
     had written.  Returns how many findings of each kind there are altogether.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "findings.parquet"
     findings = result.findings
-    if path.exists() and not is_first and (folder / "state" / "state.json").exists():
-        old = parquet.read_table(path).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
-        old = old[~old.kind.isin(ABOUT_HOSTS)]
-        same = ["kind", "message_id", "sequence_id", "sequence_number", "host", "detail"]
-        findings = pd.concat([findings, old]).drop_duplicates(same, ignore_index=True)
-    fresh = len(findings[~findings.kind.isin(ABOUT_HOSTS)])
-    counts: dict[str, int] = {
-        kind: n for kind, n in (result.counts or {}).items()
-    }  # more than are listed, if there are very many
-    for kind, n in findings.kind.value_counts().items():
-        counts[kind] = max(int(n), counts.get(kind, 0))
-    result.findings, result.counts = findings, counts
+    counts = dict(result.counts or {})  # more than are listed, if there are very many
     streams = _all_streams(folder / "streams.parquet", result.streams, is_first=is_first)
     result.streams = streams
     result.messages = int(streams.sent.sum()) if len(streams) else 0
-    del fresh
     rows = [
         {name: _plain(value) for name, value in row.items()}
         for row in findings.astype(object).to_dict("records")
     ]
     drawn = [draw(picture) for picture in result.pictures]
     tables = {
-        path: pa.Table.from_pylist(rows, schema=FINDING_SCHEMA),
+        folder / "findings.parquet": pa.Table.from_pylist(rows, schema=FINDING_SCHEMA),
         folder / "open.parquet": pa.Table.from_pandas(result.open, preserve_index=False),
         folder / "streams.parquet": pa.Table.from_pandas(streams, preserve_index=False),
     }

@@ -28,6 +28,7 @@ from pipeline.jobs.facts import (
     ids_of,
 )
 from pipeline.jobs.runs import SCHEMA, SPARK_SCHEMA, fingerprint, first_of_each, mixed, unreadable
+from pipeline.jobs.settled import Stretches, ends, in_pairs
 from pipeline.jobs.state import State
 from pipeline.jobs.survey import Survey
 
@@ -58,17 +59,18 @@ def _map(spark: Any, files: Sequence[LogFile], tasks: int, function: Any, schema
     return spark.range(0, len(work), 1, max(len(work), 1)).mapInArrow(each, schema)
 
 
-def fingerprints(spark: Any, files: Sequence[LogFile], tasks: int) -> Frame:
-    """The rows of `runs.SCHEMA` of all files."""
-    sample_every = max(1, sum(file.size for file in files) // _SAMPLE_BYTES)
+def fingerprints(spark: Any, files: Sequence[LogFile], tasks: int, read: Stretches) -> Frame:
+    """The rows of `runs.SCHEMA` of all files, without the events that were `read` before."""
+    # A power of two: of two runs one samples some of what the other one does.
+    sample_every = 1 << (sum(file.size for file in files) // _SAMPLE_BYTES).bit_length()
 
     def each(parts: Iterator[Piece]) -> Iterator[Any]:
-        return print_rows(parts, sample_every)
+        return print_rows(parts, sample_every, read)
 
     return _map(spark, files, tasks, each, SPARK_SCHEMA).toPandas()
 
 
-def print_rows(parts: Iterator[Piece], sample_every: int) -> Iterator[Any]:
+def print_rows(parts: Iterator[Piece], sample_every: int, read: Stretches) -> Iterator[Any]:
     told: set[int] = set()
     hosts: set[tuple[int, str]] = set()
     held: list[Any] = []
@@ -78,6 +80,9 @@ def print_rows(parts: Iterator[Piece], sample_every: int) -> Iterator[Any]:
             for table in read_piece(part, COLUMNS):
                 fresh: dict[int, str] = {}
                 facts = facts_of(table, fresh)
+                if (known := read.holds(facts)).any():
+                    chosen = np.flatnonzero(~known)
+                    facts, table = facts.where(chosen), table.take(pa.array(chosen))
                 new_hosts = _hosts_of(table, facts)
                 new_hosts = {each: new_hosts[each] for each in new_hosts if each not in hosts}
                 hosts |= new_hosts.keys()
@@ -119,8 +124,11 @@ class Wanted:
     message_ids: Any  # the same as texts
 
     @classmethod
-    def of(cls, found: Survey, dead: Frame, *, full: bool) -> Wanted:
-        numbers = dead[["source", "key_first"]].drop_duplicates()
+    def of(cls, found: Survey, carried: Frame, *, full: bool) -> Wanted:
+        """`carried`: events of messages about which anything may come."""
+        dead = found.dead.rename(columns={"key_first": "number"})
+        numbers = pd.concat([each[["source", "number"]] for each in (dead, carried)])
+        numbers = numbers.drop_duplicates()
         ids = [
             f"{found.names.get(int(source), '')}\\{int(number)}"
             for source, number in numbers.itertuples(index=False)
@@ -131,7 +139,7 @@ class Wanted:
             np.unique(np.array([stream for _, stream in found.suspect_streams], np.int64)),
             np.array(sorted(found.suspect_plain), np.int64),
             np.sort(_pair(found.suspect_queues)),
-            np.sort(mixed(numbers.source.to_numpy(np.int64), numbers.key_first.to_numpy(np.int64))),
+            np.sort(mixed(numbers.source.to_numpy(np.int64), numbers.number.to_numpy(np.int64))),
             pa.array(ids, pa.string()),
         )
 
@@ -174,6 +182,7 @@ class Wanted:
         )
         return (
             ends
+            | ((f.role == Role.LEFT) & (f.source != f.host))
             | (moves & is_suspect)
             | ((moves | left) & _in(mixed(f.source, f.number), self.messages))
             | (left & _in(mixed(f.host, f.queue), self.queues))
@@ -206,27 +215,32 @@ def suspect_facts(
     *,
     full: bool,
 ) -> Any:
-    """The events that the rules need, with what was carried over; None where they need none."""
-    wanted = Wanted.of(found, pd.concat([found.dead, state.dead]), full=full)
-    if wanted.nothing() and not len(state.carried):
+    """The events that the rules need, with what was kept of earlier runs; None: they need none."""
+    wanted = Wanted.of(found, state.carried, full=full)
+    kept = _kept(found, state)
+    if wanted.nothing() and not len(kept):
         return None
+    read = Stretches(state.covered)
 
     def select(parts: Iterator[Piece]) -> Iterator[Any]:
         for part in parts:
             for table in read_piece(part, COLUMNS, PROBE, wanted.probe):
                 facts = facts_of(table)
-                some = facts.where(np.flatnonzero(wanted.choose(facts)))
+                some = facts.where(np.flatnonzero(wanted.choose(facts) & ~read.holds(facts)))
                 yield pa.RecordBatch.from_arrays(
                     [pa.array(column.astype(np.int64)) for column in some], schema=_ARROW_FACTS
                 )
 
     whole = [file for file in files if file.path not in found.unreadable]
-    facts = _map(spark, whole, tasks, select, _FACT_SCHEMA)
-    if len(state.carried):
-        facts = facts.unionByName(spark.createDataFrame(state.carried, _FACT_SCHEMA))
+    parts: list[Any] = []
+    if not wanted.nothing():
+        parts.append(_map(spark, whole, tasks, select, _FACT_SCHEMA))
+    if len(kept):
+        parts.append(spark.createDataFrame(kept, _FACT_SCHEMA))
+    facts = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
     facts = facts.repartition(max(spark.sparkContext.defaultParallelism * 2, 4), "source")
-    if found.twice or len(state.carried):
-        # What was carried over has no index any more: a place is given once, and so is a number.
+    if found.twice:
+        # A place is given once, and so is a number: also where one event has two cursors.
         facts = facts.selectExpr(
             "*",
             f"if(role IN ({Role.SENT}, {Role.ACCEPTED}), 0, index) AS nth",
@@ -236,6 +250,28 @@ def suspect_facts(
         same = ["source", "number", "role", "host", "block", "at_ms", "nth", "arrival"]
         facts = facts.dropDuplicates(same).drop("nth", "arrival")
     return facts
+
+
+def _kept(found: Survey, state: State) -> Frame:
+    """Of streams that are judged, and of all that is open, what earlier runs have kept."""
+    segments = found.segments[in_pairs(found.segments, found.judged_streams)]
+    of_segments = ends(segments)
+    # What is read, or kept, is not to be there twice.
+    sent = state.carried[state.carried.role == Role.SENT]
+    of_segments = of_segments[~_in(_ids(of_segments), np.unique(_ids(sent)))]
+    if len(found.dead):
+        s = found.streams[["source", "stream", "sent_first", "sent_last"]]
+        at = of_segments[["source", "stream"]].merge(s, on=["source", "stream"], how="left")
+        is_new = (at.sent_first.to_numpy() <= of_segments.key.to_numpy()) & (
+            of_segments.key.to_numpy() <= at.sent_last.to_numpy()
+        )
+        dead = found.dead.rename(columns={"key_first": "number"})
+        of_segments = of_segments[~(is_new & _in(_ids(of_segments), np.unique(_ids(dead))))]
+    return pd.concat([state.carried, of_segments]).astype(np.int64)
+
+
+def _ids(frame: Frame) -> Any:
+    return mixed(frame.source.to_numpy(np.int64), frame.number.to_numpy(np.int64))
 
 
 def _pair(pairs: Iterable[tuple[int, int]]) -> Any:

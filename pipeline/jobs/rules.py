@@ -34,25 +34,23 @@ WITH each AS (
     min_by(queue, {_FIRST}) FILTER (WHERE role = {Role.ACCEPTED}) AS queue,
     count_if(role = {Role.ORDER_ACKED}) > 0 AS is_acked,
     min(at_ms) FILTER (WHERE role = {Role.ORDER_ACKED}) AS ack_at,
-    count_if(role = {Role.ENDED}) AS ended_now,
+    count_if(role = {Role.ENDED}) AS ended,
     min(at_ms) FILTER (WHERE role = {Role.ENDED}) AS ended_at,
-    count_if(role = {Role.REFUSED}) AS refused_now,
-    count_if(role = {Role.DEAD_LATER}) AS dead_later_now,
-    count_if(role = {Role.RECEIVED}) AS received
+    count_if(role = {Role.REFUSED}) AS refused,
+    count_if(role = {Role.DEAD_LATER}) AS dead_later,
+    count_if(role = {Role.RECEIVED}) AS received,
+    max_by(peer, at_ms) FILTER (WHERE role = {Role.ORDER_ACKED}) AS acked_by,
+    coalesce(min(index) FILTER (WHERE role = {Role.SENT}) < 0, FALSE) AS is_settled
   FROM facts
   WHERE role IN ({Role.SENT}, {Role.ACCEPTED}, {Role.ORDER_ACKED}, {Role.ENDED}, {Role.REFUSED},
                  {Role.DEAD_LATER}, {Role.RECEIVED})
   GROUP BY source, number
   HAVING max(stream) >= 0
 )
-SELECT /*+ BROADCAST(old_dead, streams) */ each.*, coalesce(sent_key, accepted_key) AS key,
-  ended_now + coalesce(old_ended, 0) AS ended,
-  refused_now + coalesce(old_refused, 0) AS refused,
-  dead_later_now + coalesce(old_dead_later, 0) AS dead_later,
-  streams.receiver, streams.following, streams.old_sent_last, streams.old_accepted_last,
-  streams.old_sent, streams.old_accepted, streams.given, streams.stream IS NOT NULL AS is_suspect
+SELECT /*+ BROADCAST(streams) */ each.*, coalesce(sent_key, accepted_key) AS key,
+  streams.receiver, streams.following, streams.old_sent, streams.old_accepted, streams.given,
+  streams.stream IS NOT NULL AS is_suspect
 FROM each
-LEFT JOIN old_dead USING (source, number)
 LEFT JOIN streams USING (source, stream)
 """
 
@@ -60,11 +58,15 @@ LEFT JOIN streams USING (source, stream)
 ORDERED = """
 SELECT *,
   lag(key) OVER by_key AS key_before,
+  max(key) OVER before AS key_most_before,
+  min(key) OVER behind AS key_after,
   max(sent_key) OVER before AS sent_before,
   max(sent_block) OVER before AS sent_block_before,
   min(sent_block) OVER behind AS sent_block_after,
-  max(accepted_block) OVER before AS accepted_block_before,
-  min(accepted_block) OVER behind AS accepted_block_after,
+  -- Blocks are those of one host.
+  max(if(host = receiver, accepted_block, NULL)) OVER before AS accepted_block_before,
+  min(if(host = receiver, accepted_block, NULL)) OVER behind AS accepted_block_after,
+  min(accepted_at) OVER behind AS accepted_at_after,
   -- Arrival numbers are those of one host.
   max(if(accepted > 0, key, NULL)) OVER arrived AS overtaken_by
 FROM messages
@@ -123,19 +125,17 @@ _MESSAGE = {
 }  # fmt: skip
 _WAS_SENT = "exists(old_sent, r -> key BETWEEN r[0] AND r[1])"
 _WAS_ACCEPTED = "exists(old_accepted, r -> key BETWEEN r[0] AND r[1])"
-# What is read again, or was carried over, lies where it lay.
-_SAME_SENT = "exists(old_sent, r -> key BETWEEN r[0] AND r[1] AND sent_block BETWEEN r[2] AND r[3])"
+# What stands for a segment, or is in one and kept beside it, lies where that lies.
+_SAME_SENT = (
+    "exists(old_sent, r -> key BETWEEN r[0] AND r[1]"
+    " AND sent_block BETWEEN r[2] AND r[3] AND sent_at BETWEEN r[4] AND r[5])"
+)
 _SAME_ACCEPTED = (
-    "exists(old_accepted,"
-    " r -> accepted_key BETWEEN r[0] AND r[1] AND place BETWEEN r[2] AND r[3] AND r[4] = host)"
+    "exists(old_accepted, r -> accepted_key BETWEEN r[0] AND r[1] AND r[4] = host"
+    " AND place BETWEEN r[2] AND r[3] AND accepted_at BETWEEN r[5] AND r[6])"
 )
 _IS_MISSING = f"sent > 0 AND accepted = 0 AND ended = 0 AND refused = 0 AND NOT {_WAS_ACCEPTED}"
-_LATER = "(accepted_block_after IS NOT NULL OR following >= 0 OR old_accepted_last > key)"
-# Blocks of what was accepted around it, also in earlier runs.
-_ACCEPTED_BEFORE = """greatest(accepted_block_before, array_max(transform(
-  filter(old_accepted, r -> r[1] < key AND r[4] = receiver), r -> r[6])))"""
-_ACCEPTED_AFTER = """least(accepted_block_after, array_min(transform(
-  filter(old_accepted, r -> r[0] > key AND r[4] = receiver), r -> r[5])))"""
+_LATER = "(accepted_at_after IS NOT NULL OR following >= 0)"
 _SAME_SEQUENCE = f"(key_before >> {HALF}) = (key >> {HALF})"
 _FLOOR = f"""greatest(
   if({_SAME_SEQUENCE}, key_before, (key >> {HALF}) << {HALF}),
@@ -156,7 +156,7 @@ _RULES = (
         _candidate("'reordered'", **_MESSAGE),
         "is_suspect AND accepted = 1 AND (overtaken_by > key"
         " OR exists(old_accepted, r -> r[0] > key AND r[2] < place AND r[4] = host))"
-        f" AND NOT {_WAS_ACCEPTED}",
+        f" AND (NOT {_WAS_ACCEPTED} OR {_SAME_ACCEPTED})",
     ),
     (
         _candidate("'wrong_number'", **_MESSAGE),
@@ -188,11 +188,12 @@ _RULES = (
             " ELSE 'pending' END",
             **_MESSAGE,
             covering="receiver",
-            block_from=_ACCEPTED_BEFORE,
-            block_to=f"coalesce({_ACCEPTED_AFTER}, if(following >= 0, following, NULL))",
+            block_from="accepted_block_before",
+            block_to="coalesce(accepted_block_after, if(following >= 0, following, NULL))",
             clock_of="source",
             at_from="sent_at",
-            at_to="ack_at",
+            at_to="coalesce(ack_at, accepted_at_after)",
+            acked_by="acked_by",
         ),
         f"is_suspect AND {_IS_MISSING}",
     ),
@@ -211,6 +212,17 @@ _RULES = (
     ),
 )
 
+_GOOD = f"""is_suspect AND sent = 1 AND accepted = 1 AND NOT is_settled
+  AND accepted_key = sent_key AND accepted_stream = stream
+  AND ended = 0 AND refused = 0 AND dead_later = 0
+  AND coalesce(overtaken_by < key, TRUE)
+  AND coalesce(key_most_before < key, TRUE) AND coalesce(key_after > key, TRUE)
+  AND NOT {_WAS_SENT} AND NOT {_WAS_ACCEPTED}"""
+# Of what stands for a segment, acknowledgments alone tell nothing.
+_OF_SEGMENT = "is_settled AND sent = 1 AND accepted = 1 AND ended + refused + dead_later = 0"
+_ID = {"source": "source", "number": "number", "stream": "stream"}
+_KEPT = (_candidate("'kept'", **_ID), f"NOT coalesce({_GOOD}, FALSE) AND NOT ({_OF_SEGMENT})")
+
 
 def _found_in(table: str, rules: tuple[tuple[str, str], ...]) -> str:
     """All `rules` in one pass over `table`: a UNION would make the table once for each."""
@@ -218,7 +230,7 @@ def _found_in(table: str, rules: tuple[tuple[str, str], ...]) -> str:
     return f"SELECT inline(filter(array({found}), found -> found IS NOT NULL)) FROM {table}"
 
 
-CANDIDATES = _found_in("ordered", _RULES)
+CANDIDATES = _found_in("ordered", (*_RULES, _KEPT))
 
 #: Messages without a sequence.
 _PLAIN_MESSAGES = f"""
@@ -269,6 +281,11 @@ _PLAIN_RULES = (
         ),
         f"accepted > 0 AND sent = 0 AND grade = {RECOVERABLE}",
     ),
+    # Of express messages it is nothing, unless it was stored before.
+    (
+        _candidate("'express_again'", **_PLAIN_MESSAGE),
+        f"accepted > 0 AND sent = 0 AND grade = {EXPRESS}",
+    ),
     (
         _candidate(
             "if(acked + passed > relayed, 'acked_not_stored', 'pending')",
@@ -282,7 +299,57 @@ _PLAIN_RULES = (
         f"sent > 0 AND accepted = 0 AND refused = 0 AND ended = 0 AND grade = {RECOVERABLE}",
     ),
 )
-PLAIN = _PLAIN_MESSAGES + _found_in("plain", _PLAIN_RULES)
+_PLAIN_KEPT = (
+    _candidate("'kept'", **_ID),
+    "NOT (sent = accepted AND accepted = places AND ended = 0 AND refused = 0)",
+)
+PLAIN = _PLAIN_MESSAGES + _found_in("plain", (*_PLAIN_RULES, _PLAIN_KEPT))
+
+#: Of what others tell a message that these files neither send nor store: it may be settled, or
+#: come.  `key` is how often it ended at its source, `until_key` how often because of what became of
+#: it after it had arrived.
+ORPHANS = (
+    _select(
+        "'orphan'",
+        source="source",
+        number="number",
+        stream="max(stream)",
+        key=f"count_if(role = {Role.ENDED})",
+        until_key=f"if(count_if(role = {Role.LEFT}) > 0, 0, count_if(role = {Role.DEAD_LATER}))",
+        sent_queue=f"max(queue) FILTER (WHERE role IN ({Role.ENDED}, {Role.DEAD_LATER}))",
+        covering="0",
+        clock_of="source",
+        at_from=f"min(at_ms) FILTER (WHERE role IN ({Role.ENDED}, {Role.DEAD_LATER}))",
+        at_ms="min(at_ms)",
+    )
+    + " FROM facts GROUP BY source, number"
+    f" HAVING count_if(role IN ({Role.SENT}, {Role.ACCEPTED})) = 0"
+    f" AND count_if(role NOT IN ({Role.RECEIVED}, {Role.LEFT})) > 0"
+)
+
+#: Messages, each as a segment of its own, and whether it is good: settled.
+_OF_ONE = {
+    "key": ("key_first", "key_last"), "number": ("number_first", "number_last"),
+    "sent_block": ("sent_block_first", "sent_block_last"),
+    "sent_at": ("sent_at_first", "sent_at_last", "sent_at_min", "sent_at_max"),
+    "place": ("place_first", "place_last"), "accepted_block": ("block_first", "block_last"),
+    "accepted_at": ("at_first", "at_last", "at_min", "at_max"),
+}  # fmt: skip
+SEGMENTS = (
+    "SELECT source, stream, sent_queue, host, queue, "
+    + ", ".join(f"{each} AS {name}" for each, names in _OF_ONE.items() for name in names)
+    + f", coalesce({_GOOD}, FALSE) AS is_good FROM ordered WHERE is_suspect AND key IS NOT NULL"
+)
+
+#: The events of all other messages; of good ones, and of those that left their place twice, how
+#: they left.
+KEPT = f"""
+SELECT /*+ BROADCAST(kept) */ facts.* FROM facts LEFT JOIN kept USING (source, number)
+WHERE index >= 0 AND (
+  (kept.how = 1) OR (kept.how = 2 AND role IN ({Role.RECEIVED}, {Role.LEFT}))
+  OR (role = {Role.LEFT} AND source <> host)
+)
+"""
 
 LEFT_TWICE = (
     _select(

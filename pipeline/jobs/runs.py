@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from pipeline.jobs.facts import HALF, Facts, Role
+from pipeline.jobs.facts import EXPRESS, HALF, Facts, Role
 
 Array = Any
 
@@ -37,6 +37,8 @@ class What(IntEnum):
     ROUTE = 10  # to which queue manager (`source`) a queue of `host` leads
     SAMPLE = 11  # when something became of a message, for clocks; `stream` is the role
     UNREADABLE = 12  # a file; `text` is its path and what is wrong with it
+    TOLD = 13  # from which key to which, or number, others speak of messages than sent or stored
+    NUMBERS = 14  # that a source has given, without a gap; `stream` says whether to express ones
 
 
 class Row(NamedTuple):
@@ -56,6 +58,10 @@ class Row(NamedTuple):
     at_sum: Any = 0
     at_first: Any = 0
     at_last: Any = 0
+    at_min: Any = 0
+    at_max: Any = 0
+    number_first: Any = 0
+    number_last: Any = 0
 
 
 SCHEMA = pa.schema([*((name, pa.int64()) for name in Row._fields), ("text", pa.string())])
@@ -121,6 +127,9 @@ def _rows(facts: Facts, sample_every: int) -> Iterator[Row | None]:
     timed = np.concatenate(
         [at[role] for role in (Role.SENT, Role.ACCEPTED, Role.ORDER_ACKED, Role.SESSION_ACKED)]
     )
+    yield _told(of(Role.ORDER_ACKED, Role.SESSION_ACKED, Role.RELAYED, Role.PASSED))
+    given = of(Role.SENT, Role.PUT)
+    yield _numbers(given.where(given.source == given.host))
     some = timed[facts.number[timed] % sample_every == 0]
     yield Row(
         np.full(len(some), What.SAMPLE), facts.source[some], facts.role[some],
@@ -185,7 +194,52 @@ def _runs(what: What, facts: Facts, place: Array) -> Row | None:
         np.add.reduceat(f.at_ms, first),
         f.at_ms[first],
         f.at_ms[last],
+        np.minimum.reduceat(f.at_ms, first),
+        np.maximum.reduceat(f.at_ms, first),
+        f.number[first],
+        f.number[last],
     )
+
+
+def _told(f: Facts) -> Row | None:
+    """For each stream, and each source of messages without one: the first and the last of them."""
+    n = len(f.role)
+    if n == 0:
+        return None
+    codes, _ = pd.factorize(mixed(f.source, f.stream))
+    codes = codes.astype(np.uint16 if codes.max() < 1 << 16 else np.uint32)
+    order = np.argsort(codes, kind="stable")
+    codes = codes[order]
+    begins = np.ones(n, bool)
+    begins[1:] = codes[1:] != codes[:-1]
+    first = np.flatnonzero(begins)
+    value = np.where(f.stream >= 0, f.key, f.number)[order]
+    return Row(
+        np.full(len(first), What.TOLD), f.source[order[first]], f.stream[order[first]],
+        np.minimum.reduceat(value, first), np.maximum.reduceat(value, first),
+    )  # fmt: skip
+
+
+def _numbers(f: Facts) -> Row | None:
+    """Which numbers a source has given to messages, in stretches without a gap."""
+    n = len(f.role)
+    if n == 0:
+        return None
+    is_express = (f.grade == EXPRESS).astype(np.int64)
+    order = np.lexsort((f.number, is_express, f.source))
+    source, is_express, number = f.source[order], is_express[order], f.number[order]
+    begins = np.ones(n, bool)
+    begins[1:] = (
+        (source[1:] != source[:-1])
+        | (is_express[1:] != is_express[:-1])
+        | (number[1:] > number[:-1] + 1)
+    )
+    first = np.flatnonzero(begins)
+    last = np.append(first[1:], n) - 1
+    return Row(
+        np.full(len(first), What.NUMBERS), source[first], is_express[first],
+        number[first], number[last],
+    )  # fmt: skip
 
 
 def follows(key: Array, next_: Array) -> Array:

@@ -1,11 +1,15 @@
 """What the audit remembers between runs, in a folder beside its findings.
 
     files      which files were audited: they are not read again; a changed one is a new one
-    runs       of each stream what was sent and accepted, merged: some rows for each stream
-    carried    the events of messages that are open: on their way, or undecided for lack of a log
-    dead       messages that ended at their source, which must not be delivered any more
+    segments   what is settled of each stream: some rows for each (`settled.py`)
+    carried    the events of every other message: open, or wrong, or ended
+    numbers    which numbers each source has given
     covered    of which stretches of which logs we know
+    runs       where streams lead, and which of them came after another
     ...        names behind hashes, routes, bounds of clocks
+
+What is found is found anew in each run from these and from the new files, so the order in which
+files come makes no difference.
 
 It is written as a whole, under a new name, and then takes the place of the old one.
 """
@@ -23,22 +27,30 @@ import numpy as np
 import pandas as pd
 
 from pipeline.events import LogFile
+from pipeline.jobs import clocks
 from pipeline.jobs.clocks import BOUNDS
 from pipeline.jobs.facts import Facts
 from pipeline.jobs.runs import What
-from pipeline.jobs.survey import RUN_COLUMNS, Survey
+from pipeline.jobs.settled import COVERED, NUMBERS, SEGMENT
+from pipeline.jobs.survey import RUN_COLUMNS, SAMPLES, Survey
 
 Frame = Any
-VERSION = 1
+VERSION = 2
 
 _FRAMES: dict[str, list[str]] = {
     "runs": RUN_COLUMNS,
     "carried": list(Facts._fields),
-    "dead": ["source", "key_first", "key_last"],
-    "covered": ["host", "block_first", "block_last", "at_first", "at_last", "count"],
+    "segments": SEGMENT,
+    "numbers": NUMBERS,
+    "covered": COVERED,
     "routes": ["host", "queue", "source"],
     "clock_bounds": BOUNDS,
+    "samples": SAMPLES,
 }
+
+
+class StateOfAnother(Exception):
+    """Of another release, which kept other things; says what to do."""
 
 
 class State:
@@ -49,13 +61,14 @@ class State:
         self.names: dict[int, str] = {}
         self.hosts: dict[int, str] = {}
         self.aliases: dict[str, int] = {}
-        self.plain_last: dict[int, int] = {}
         self.runs = _empty("runs")
         self.carried = _empty("carried")
-        self.dead = _empty("dead")
+        self.segments = _empty("segments")
+        self.numbers = _empty("numbers")
         self.covered = _empty("covered")
         self.routes = _empty("routes")
         self.clock_bounds = _empty("clock_bounds")
+        self.samples = _empty("samples")
 
     @classmethod
     def load(cls, folder: Path) -> State:
@@ -66,13 +79,12 @@ class State:
             return state
         known = json.loads(about.read_text())
         if known["version"] != VERSION:
-            raise ValueError(f"{folder} is of version {known['version']} of the audit's state")
+            raise StateOfAnother(f"{folder} was written by another release; give --again")
         state.files = set(known["files"])
         state.names = {int(key): text for key, text in known["names"].items()}
         state.hosts = {int(key): text for key, text in known["hosts"].items()}
         names = {name.casefold(): host for host, name in state.hosts.items()}
         state.aliases = known.get("aliases", names)
-        state.plain_last = {int(key): number for key, number in known["plain_last"].items()}
         for name in _FRAMES:
             setattr(state, name, pd.read_parquet(folder / f"{name}.parquet"))
         return state
@@ -90,7 +102,6 @@ class State:
                 "names": self.names,
                 "hosts": self.hosts,
                 "aliases": self.aliases,
-                "plain_last": self.plain_last,
             }
             (part / "state.json").write_text(json.dumps(about))
         except BaseException:
@@ -105,18 +116,16 @@ class State:
     def unseen(self, files: Sequence[LogFile]) -> list[LogFile]:
         return [file for file in files if file.key not in self.files]
 
-    def carried_streams(self) -> set[tuple[int, int]]:
-        return set(zip(self.carried.source, self.carried.stream, strict=True))
-
-    def learn(self, files: Sequence[LogFile], found: Survey, routes: Frame, carried: Frame) -> None:
+    def learn(
+        self, files: Sequence[LogFile], found: Survey, routes: Frame, segments: Frame, kept: Frame
+    ) -> None:
         """After an audit of `files`."""
         self.files |= {file.key for file in files}
         self.names, self.hosts, self.aliases = found.names, found.hosts, found.aliases
         self.runs, self.covered, self.routes = found.runs, found.covered, routes
-        self.carried = carried
-        self.dead = pd.concat([self.dead, found.dead]).drop_duplicates(ignore_index=True)
-        for source, number in found.plain_last.items():
-            self.plain_last[source] = max(number, self.plain_last.get(source, 0))
+        self.numbers, self.segments, self.carried = found.numbers.frame, segments, kept
+        self.clock_bounds = clocks.narrowed(self.clock_bounds, found.clock_bounds)
+        self.samples = found.samples
 
 
 def _empty(name: str) -> Frame:

@@ -12,11 +12,26 @@ import numpy as np
 import pandas as pd
 
 from pipeline.jobs import clocks
-from pipeline.jobs.facts import HALF, Role
+from pipeline.jobs.facts import ARRIVAL_MAX, HALF, Role
 from pipeline.jobs.runs import What, follows
+from pipeline.jobs.settled import (
+    NUMBERS,
+    SEGMENT,
+    Numbers,
+    Stretches,
+    in_pairs,
+    joined,
+    keys_of,
+    pairs_of,
+)
 
 Frame = Any
 END = np.int64(1) << np.int64(62)  # of a log: behind any block, and any time
+
+#: When something became of a message; `stream` is the role.
+SAMPLES = ["source", "stream", "key_first", "host", "at_first"]
+_SAMPLES_MAX = 100_000
+_DAY_MS = 86_400_000
 
 #: What of earlier runs of the audit is kept of each merged run.
 RUN_COLUMNS = ["what", "source", "stream", "key_first", "key_last", "place_first", "place_last",
@@ -34,14 +49,18 @@ class Survey:
     streams: Frame  # one row for each stream of these files or carried over
     holes: Frame  # stretches of logs that are missing: host, blocks, times
     covered: Frame  # stretches that are there
-    suspect_streams: set[tuple[int, int]] = field(default_factory=set)
+    segments: Frame  # what is settled of each stream, with what these files settle
+    numbers: Numbers  # which each source has given
+    suspect_streams: set[tuple[int, int]] = field(default_factory=set)  # their events are read
+    judged_streams: set[tuple[int, int]] = field(default_factory=set)  # these, and what is open
     suspect_plain: set[int] = field(default_factory=set)
     suspect_queues: set[tuple[int, int]] = field(default_factory=set)
     dead: Frame = None  # source, number, role
     twice: set[int] = field(default_factory=set)  # hosts of which some events are there twice
     events: int = 0
-    plain_last: dict[int, int] = field(default_factory=dict)  # number, of each source
     clock_bounds: Frame = None  # clocks.BOUNDS, of these files
+    clock_islands: dict[int, int] = field(default_factory=dict)  # clocks.islands
+    samples: Frame = None  # that wait for what their other side tells
     unreadable: dict[str, str] = field(default_factory=dict)  # files, and why
 
 
@@ -54,9 +73,10 @@ class Known(Protocol):
     runs: Frame
     covered: Frame
     routes: Frame
-
-    def carried_streams(self) -> set[tuple[int, int]]:
-        """Those with open messages."""
+    segments: Frame
+    carried: Frame
+    numbers: Frame
+    samples: Frame
 
 
 def survey(rows: Frame, known: Known, *, full: bool) -> tuple[Survey, Frame]:
@@ -64,7 +84,6 @@ def survey(rows: Frame, known: Known, *, full: bool) -> tuple[Survey, Frame]:
 
     Returns the survey, and the routes that are known now.
     """
-    old_runs, carried = known.runs, known.carried_streams()
     by_what = {What(what): part for what, part in rows.groupby("what")}
     nothing = rows.iloc[:0]
 
@@ -84,8 +103,25 @@ def survey(rows: Frame, known: Known, *, full: bool) -> tuple[Survey, Frame]:
     covered, twice = _cover(pd.concat([known.covered, of(What.COVERED)]))
     new = pd.concat([of(What.SENT), of(What.ACCEPTED)])
     merged_new = _merge(new)
-    runs = _merge(pd.concat([old_runs, merged_new[RUN_COLUMNS]])) if len(old_runs) else merged_new
-    streams = _streams(new, merged_new, old_runs, carried)
+    runs = (
+        _merge(pd.concat([known.runs, merged_new[RUN_COLUMNS]])) if len(known.runs) else merged_new
+    )
+    stretches = Stretches(covered)
+    numbers = Numbers(
+        pd.concat(
+            [
+                known.numbers,
+                of(What.NUMBERS)[["source", "stream", "key_first", "key_last"]].set_axis(
+                    NUMBERS, axis=1
+                ),
+            ]
+        )
+    )
+    samples = pd.concat([known.samples, of(What.SAMPLE)[SAMPLES]])
+    unsettled = _unsettled(known)
+    told = of(What.TOLD)
+    orphans = _orphans(told[told.stream >= 0], merged_new, known)
+    streams = _streams(new, merged_new, known, unsettled | orphans, stretches)
     _link(streams, runs, hosts, aliases, names, routes)
     found = Survey(
         names,
@@ -95,15 +131,14 @@ def survey(rows: Frame, known: Known, *, full: bool) -> tuple[Survey, Frame]:
         streams,
         _holes(covered),
         covered,
+        known.segments,
+        numbers,
         dead=of(What.DEAD)[["source", "key_first", "key_last"]].drop_duplicates(),
         twice=twice,
         events=int(of(What.COVERED).key_last.sum()),
-        clock_bounds=_clock_bounds(of(What.SAMPLE)),
+        clock_bounds=_clock_bounds(samples),
+        samples=_without_other_side(samples),
         unreadable=dict(text.split("\n", 1) for text in of(What.UNREADABLE).text),
-    )
-    plain = of(What.PLAIN)
-    found.plain_last = (
-        plain[plain.key_first == Role.SENT].groupby("source").key_last.max().to_dict()
     )
     # Where more came than was sent, a message of another stream to this queue may have come again.
     s = streams
@@ -117,13 +152,17 @@ def survey(rows: Frame, known: Known, *, full: bool) -> tuple[Survey, Frame]:
         )
     )
     beside = s.group.isin(s.group[strange])
-    suspect = streams[~streams.is_clean | beside]
-    found.suspect_streams = set(zip(suspect.source, suspect.stream, strict=True)) | carried
+    is_new = (s.sent_runs >= 0) | (s.accepted_runs >= 0)
+    found.suspect_streams = pairs_of(streams[is_new & (~s.is_clean | beside)]) | orphans
     if full:
-        found.suspect_streams = set(zip(streams.source, streams.stream, strict=True))
-    found.suspect_plain = _plain(of(What.PLAIN), full=full) | {
-        source for source, stream in carried if stream < 0
-    }
+        found.suspect_streams = pairs_of(streams)
+    # What of these files is settled is so only where it is not looked at message by message.
+    settled = _whole(streams[~in_pairs(streams, found.suspect_streams)], merged_new)
+    found.segments = joined(pd.concat([known.segments, settled]), stretches, keys_of(known.carried))
+    found.judged_streams = (
+        found.suspect_streams | unsettled | _not_whole(found.segments) & pairs_of(streams)
+    )
+    found.suspect_plain = _plain(of(What.PLAIN), told[told.stream < 0], found, full=full)
     found.suspect_queues = _queues(of(What.CAME), of(What.LEFT), full=full)
     return found, routes
 
@@ -150,12 +189,94 @@ def _merge(runs: Frame) -> Frame:
         "what": "first", "source": "first", "stream": "first", "host": "first", "queue": "first",
         "key_first": "first", "key_last": "last", "place_first": "first", "place_last": "last",
         "block_first": "first", "block_last": "last", "at_first": "first", "at_last": "last",
+        "at_min": "min", "at_max": "max", "number_first": "first", "number_last": "last",
     }  # fmt: skip
+    how = {name: each for name, each in how.items() if name in runs}
     return runs.groupby(run, sort=False).agg(how).reset_index(drop=True)
 
 
-def _streams(new: Frame, merged: Frame, old: Frame, carried: set[tuple[int, int]]) -> Frame:
-    """One row for each stream of these files or `carried`: both sides beside each other."""
+def _unsettled(known: Known) -> set[tuple[int, int]]:
+    """Streams of which more than one segment that begins with the first number is known."""
+    some = known.carried[known.carried.stream >= 0]
+    return pairs_of(some) | _not_whole(known.segments)
+
+
+def _not_whole(segments: Frame) -> set[tuple[int, int]]:
+    """Streams of several segments, or of one that does not begin with a sequence."""
+    several = segments.duplicated(["source", "stream"], keep=False)
+    return pairs_of(segments[several | (segments.key_first & 0xFFFF_FFFF != 1)])
+
+
+def _orphans(told: Frame, new: Frame, known: Known) -> set[tuple[int, int]]:
+    """Streams of which messages are acknowledged that were not read to be sent."""
+    by = ["source", "stream"]
+    told = told.groupby(by, as_index=False).agg(
+        first=("key_first", "min"), last=("key_last", "max")
+    )
+    sent = new[new.what == What.SENT].groupby(by).agg(sent=("key_first", "min"))
+    told = told.join(sent.astype("Int64"), on=by)
+    told = told[~(told.sent <= told["first"]).fillna(False)]  # also where nothing was sent
+    segments = known.segments[in_pairs(known.segments, pairs_of(told))]
+    parts = {pair: part for pair, part in segments.groupby(by)}
+    found = set()
+    for row in told.itertuples():
+        pair = int(row.source), int(row.stream)
+        last = row.last if pd.isna(row.sent) else min(row.last, int(row.sent) - 1)
+        part = parts.get(pair)
+        # Those that are open are known one by one, and looked for in any case.
+        if part is None or not ((part.key_first <= row.first) & (last <= part.key_last)).any():
+            found.add(pair)
+    return found
+
+
+def _whole(streams: Frame, new: Frame) -> Frame:
+    """What is clean in these files, as segments."""
+    clean = streams[streams.is_clean][["source", "stream"]]
+    sides = {
+        what: new[new.what == what].merge(clean, on=["source", "stream"])
+        for what in (What.SENT, What.ACCEPTED)
+    }
+    sent, accepted = sides[What.SENT], sides[What.ACCEPTED]
+    accepted = accepted.set_index(["source", "stream"]).reindex(
+        pd.MultiIndex.from_frame(sent[["source", "stream"]])
+    )
+    values = {
+        "source": sent.source, "stream": sent.stream, "sent_queue": sent.queue,
+        **{name: sent[name] for name in ("key_first", "key_last", "number_first", "number_last")},
+        **{f"sent_{name}": sent[name] for name in
+           ("block_first", "block_last", "at_first", "at_last", "at_min", "at_max")},
+        **{name: accepted[name].to_numpy() for name in
+           ("host", "queue", "place_first", "place_last", "block_first", "block_last",
+            "at_first", "at_last", "at_min", "at_max")},
+    }  # fmt: skip
+    return pd.DataFrame(values)[SEGMENT].astype(np.int64)
+
+
+def _ends_before(known: Known) -> Frame:
+    """The last key of each stream that is known, and the last place."""
+    by = ["source", "stream"]
+    some = known.carried[(known.carried.stream >= 0) & known.carried.role.isin(_BOTH)]
+    place = np.where(some.role == Role.ACCEPTED, some.place & ARRIVAL_MAX, -1)
+    both = pd.concat(
+        [
+            known.segments[[*by, "key_last", "place_last"]],
+            some.assign(key_last=some.key, place_last=place)[[*by, "key_last", "place_last"]],
+        ]
+    )
+    return (
+        both.groupby(by)
+        .agg(old_last=("key_last", "max"), old_place=("place_last", "max"))
+        .astype("Int64")
+    )
+
+
+_BOTH = (Role.SENT, Role.ACCEPTED)
+
+
+def _streams(
+    new: Frame, merged: Frame, known: Known, more: set[tuple[int, int]], stretches: Stretches
+) -> Frame:
+    """One row for each stream of these files, and of `more`: both sides beside each other."""
     key = ["source", "stream"]
 
     def side(what: What, name: str) -> Frame:
@@ -178,6 +299,7 @@ def _streams(new: Frame, merged: Frame, old: Frame, carried: set[tuple[int, int]
                     f"{name}_place": ("place_first", "min"),
                     f"{name}_place_last": ("place_last", "max"),
                     f"{name}_block": ("block_first", "min"),
+                    f"{name}_block_last": ("block_last", "max"),
                     f"{name}_host": ("host", "first"),
                     f"{name}_queue": ("queue", "first"),
                 }
@@ -185,31 +307,22 @@ def _streams(new: Frame, merged: Frame, old: Frame, carried: set[tuple[int, int]
         )
         return sums.join(spans).astype("Int64")  # 64 bits, also where one side is not there
 
-    def before(what: What, name: str) -> Frame:
-        these = old[old.what == what] if len(old) else old
-        return (
-            these.groupby(key)
-            .agg(
-                **{
-                    f"old_{name}_last": ("key_last", "max"),
-                    f"old_{name}_place": ("place_last", "max"),
-                }
-            )
-            .astype("Int64")
-        )
-
     streams = side(What.SENT, "sent").join(side(What.ACCEPTED, "accepted"), how="outer")
     # What is open is looked at again, also where these files say nothing of its stream.
-    still_open = sorted(pair for pair in carried if pair[1] >= 0)
-    if still_open:
-        pairs = pd.MultiIndex.from_tuples(still_open, names=key)
+    if more:
+        pairs = pd.MultiIndex.from_tuples(sorted(more), names=key)
         streams = streams.reindex(streams.index.union(pairs))
-    streams = streams.join(before(What.SENT, "sent")).join(before(What.ACCEPTED, "accepted"))
+    streams = streams.join(_ends_before(known))
     streams = streams.reset_index()
     columns = [name for name in streams.columns if name not in key]
     streams[columns] = streams[columns].fillna(-1).astype(np.int64)
     s = streams
     first_number = s.sent_first & 0xFFFF_FFFF
+
+    def is_read(host: str, first: str, last: str) -> Any:
+        one = stretches.of(s[host].to_numpy(), s[first].to_numpy())
+        return (one >= 0) & (one == stretches.of(s[host].to_numpy(), s[last].to_numpy()))
+
     streams["is_clean"] = (
         (s.sent_runs == 1)
         & (s.accepted_runs == 1)
@@ -218,12 +331,13 @@ def _streams(new: Frame, merged: Frame, old: Frame, carried: set[tuple[int, int]
         & (s.sent_count == s.accepted_count)
         & (s.sent_hashes == s.accepted_hashes)
         & np.where(
-            s.old_sent_last < 0,
+            s.old_last < 0,
             first_number == 1,
-            follows(s.old_sent_last.values, s.sent_first.values),
+            follows(s.old_last.values, s.sent_first.values),
         )
-        & (s.accepted_first > s.old_accepted_last)
-        & (s.accepted_place > s.old_accepted_place)
+        & (s.accepted_place > s.old_place)
+        & is_read("source", "sent_block", "sent_block_last")
+        & is_read("accepted_host", "accepted_block", "accepted_block_last")
     )
     return streams
 
@@ -243,10 +357,20 @@ def _clock_bounds(samples: Frame) -> Frame:
     both = both.merge(acked, on=["source", "number"], how="left", suffixes=("", "_acked"))
     both["at_from"] = both.at_first - both.at_first_acked.astype("Int64")
     both["at_to"] = (both.at_first - both.at_first_sent).astype("Int64")
-    bounds = both.groupby(["source", "host"], as_index=False).agg(
+    both["day"] = both.at_first_sent // _DAY_MS
+    bounds = both.groupby(["source", "host", "day"], as_index=False).agg(
         at_from=("at_from", "max"), at_to=("at_to", "min")
     )
     return bounds[clocks.BOUNDS]
+
+
+def _without_other_side(samples: Frame) -> Frame:
+    """Of messages that were not read to be sent, or not to be stored; the newest if many."""
+    sides = samples[samples.stream.isin(_BOTH)].drop_duplicates(["source", "key_first", "stream"])
+    both = sides[sides.duplicated(["source", "key_first"])][["source", "key_first"]]
+    rest = samples.merge(both.assign(done=True), on=["source", "key_first"], how="left")
+    rest = rest[rest.done.isna()].sort_values("at_first").tail(_SAMPLES_MAX)
+    return rest[SAMPLES].astype(np.int64).reset_index(drop=True)
 
 
 def _wrapping_sum(values: Any) -> int:
@@ -382,7 +506,11 @@ def _holes(covered: Frame) -> Frame:
         part = part.sort_values("block_first")
         # Who numbers blocks in a way of his own has no holes that could be seen.
         blocks = part["count"].sum()
-        if len(part) > 2 and blocks * 2 < part.block_last.max() - part.block_first.min() + 1:
+        # Who exports days in any order leaves large gaps, and few of them.
+        if (
+            len(part) * 4 > blocks
+            and blocks * 2 < part.block_last.max() - part.block_first.min() + 1
+        ):
             last = part.iloc[-1]
             found.append((host, last.block_last + 1, END, part.at_last.max(), END))
             continue
@@ -398,7 +526,7 @@ def _holes(covered: Frame) -> Frame:
     return frame.astype(np.int64)
 
 
-def _plain(rows: Frame, *, full: bool) -> set[int]:
+def _plain(rows: Frame, told: Frame, found: Survey, *, full: bool) -> set[int]:
     """Sources whose messages without a sequence do not agree everywhere."""
     suspect: set[int] = set()
     for source, part in rows.groupby("source"):
@@ -409,7 +537,13 @@ def _plain(rows: Frame, *, full: bool) -> set[int]:
         sent, accepted = sides.get(Role.SENT, (0, 0)), sides.get(Role.ACCEPTED, (0, 0))
         if full or sent != accepted:
             suspect.add(int(source))
-    return suspect
+    # Of what others tell its own log has to be there.
+    numbers, with_gaps = found.numbers, found.covered.host[found.covered.host.duplicated()]
+    source = told.source.to_numpy(np.int64)
+    first, last = told.key_first.to_numpy(np.int64), told.key_last.to_numpy(np.int64)
+    known = [numbers.have(source, each, express=False) | numbers.have(source, each, express=True)
+             for each in (first, last)]  # fmt: skip
+    return suspect | set(source[~(known[0] & known[1]) | np.isin(source, with_gaps)].tolist())
 
 
 def _queues(came: Frame, left: Frame, *, full: bool) -> set[tuple[int, int]]:

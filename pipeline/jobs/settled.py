@@ -1,0 +1,216 @@
+"""What earlier runs of the audit have settled, and how it meets what is read now.
+
+A *segment* is a part of a stream of which nothing is open and nothing was wrong: its numbers follow
+each other, each was sent once and stored once, in this order, and no stretch of either log that has
+not been read lies inside of it.  So whatever is read later lies before or behind all of it, and its
+first and its last message (`ends`) can stand for it.  The events of everything else are kept as
+they are.  docs/decisions/0025
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pipeline.jobs.facts import Facts, Role
+from pipeline.jobs.runs import follows
+
+Frame = Any
+Array = Any
+
+SEGMENT = [
+    *("source", "stream", "sent_queue", "key_first", "key_last", "number_first", "number_last"),
+    *("sent_block_first", "sent_block_last", "sent_at_first", "sent_at_last"),
+    *("sent_at_min", "sent_at_max", "host", "queue", "place_first", "place_last"),
+    *("block_first", "block_last", "at_first", "at_last", "at_min", "at_max"),
+]
+COVERED = ["host", "block_first", "block_last", "at_first", "at_last", "count"]
+NUMBERS = ["source", "is_express", "first", "last"]
+#: `index` of what stands for a segment: no event of a log has it.
+OF_SEGMENT = -1
+
+
+class Stretches:
+    """Stretches of logs that were read, without a gap: `settled.COVERED`, merged."""
+
+    def __init__(self, covered: Frame) -> None:
+        covered = covered.sort_values(["host", "block_first"], ignore_index=True)
+        self._hosts = np.unique(covered.host.to_numpy(np.int64))
+        self._code = np.searchsorted(self._hosts, covered.host.to_numpy(np.int64))
+        self._block_last = covered.block_last.to_numpy(np.int64)
+        self._at_first = covered.at_first.to_numpy(np.int64)
+        self._at_last = covered.at_last.to_numpy(np.int64)
+        self._starts = _two(self._code, covered.block_first.to_numpy(np.int64))
+
+    def of(self, hosts: Array, blocks: Array) -> Array:
+        """The stretch of each block; -1: it was not read."""
+        if len(self._starts) == 0:
+            return np.full(len(hosts), -1)
+        code = np.minimum(np.searchsorted(self._hosts, hosts), len(self._hosts) - 1)
+        at = np.searchsorted(self._starts, _two(code, blocks), side="right") - 1
+        there = (
+            (at >= 0)
+            & (self._hosts[code] == hosts)
+            & (self._code[at] == code)
+            & (blocks <= self._block_last[at])
+        )
+        return np.where(there, at, -1)
+
+    def holds(self, facts: Facts) -> Array:
+        """Which events were read before: by their blocks, and by their times as well, because who
+        was put back from a backup gives blocks once more."""
+        at = self.of(facts.host, facts.block)
+        if len(self._starts) == 0:
+            return at >= 0
+        return (at >= 0) & (facts.at_ms >= self._at_first[at]) & (facts.at_ms <= self._at_last[at])
+
+
+def _two(left: Array, right: Array) -> Array:
+    return left.astype(np.int64) << np.int64(43) | right.astype(np.int64)
+
+
+class Numbers:
+    """Which numbers each source has given to messages, as far as its log was read."""
+
+    def __init__(self, frame: Frame) -> None:
+        frame = frame.sort_values(["source", "is_express", "first"], ignore_index=True)
+        if len(frame):
+            by = [frame.source, frame.is_express]
+            before = frame.groupby(["source", "is_express"])["last"].cummax()
+            before = before.groupby(by).shift(fill_value=-2)
+            run = (frame["first"] > before + 1).cumsum()
+            frame = frame.groupby(run.to_numpy(), sort=False).agg(
+                source=("source", "first"),
+                is_express=("is_express", "first"),
+                first=("first", "min"),
+                last=("last", "max"),
+            )
+        self.frame = frame[NUMBERS].astype(np.int64).reset_index(drop=True)
+
+    def have(self, sources: Array, numbers: Array, *, express: bool) -> Array:
+        part = self.frame[self.frame.is_express == int(express)]
+        if len(part) == 0 or len(sources) == 0:
+            return np.zeros(len(sources), bool)
+        known = np.unique(part.source.to_numpy())
+        code = np.minimum(np.searchsorted(known, sources), len(known) - 1)
+        starts = _two(np.searchsorted(known, part.source.to_numpy()), part["first"].to_numpy())
+        at = np.searchsorted(starts, _two(code, numbers), side="right") - 1
+        source, last = part.source.to_numpy()[at], part["last"].to_numpy()[at]
+        return (at >= 0) & (source == sources) & (numbers <= last)
+
+
+def joined(segments: Frame, stretches: Stretches, others: Frame) -> Frame:
+    """Segments between which no message and no unread stretch of a log can be, as one.
+
+    `others` are known messages of no segment: source, stream, key.  Behind the end of a sequence
+    the next one follows, and there may be some of them between.
+    """
+    if len(segments) == 0:
+        return segments
+    s = segments.sort_values(["source", "stream", "key_first"], ignore_index=True)
+    same = np.zeros(len(s), bool)
+    a, b = s.iloc[:-1], s.iloc[1:]
+
+    def is_read(host: str, last: str, first: str) -> Array:
+        one = stretches.of(a[host].to_numpy(), a[last].to_numpy())
+        other = stretches.of(b[host].to_numpy(), b[first].to_numpy())
+        return (one == other) & (one >= 0)
+
+    same[1:] = (
+        (a.source.values == b.source.values)
+        & (a.stream.values == b.stream.values)
+        & (a.host.values == b.host.values)
+        & (a.queue.values == b.queue.values)
+        & (a.sent_queue.values == b.sent_queue.values)
+        & follows(a.key_last.values, b.key_first.values)
+        & (b.place_first.values > a.place_last.values)
+        & (b.sent_block_first.values >= a.sent_block_last.values)
+        & (b.block_first.values >= a.block_last.values)
+        & is_read("source", "sent_block_last", "sent_block_first")
+        & is_read("host", "block_last", "block_first")
+    )
+    ends_there = np.flatnonzero(same & ((s.key_first & 0xFFFF_FFFF) == 1).to_numpy())
+    if len(ends_there) and len(others):
+        keys = {pair: np.sort(part.key) for pair, part in others.groupby(["source", "stream"])}
+        for at in ends_there:
+            known = keys.get((s.source[at], s.stream[at]))
+            if known is not None:
+                bounds = np.searchsorted(known, [s.key_last[at - 1] + 1, s.key_first[at]])
+                same[at] = bounds[0] == bounds[1]
+    if not same.any():
+        return s
+    how = {
+        name: "last" if name.endswith("_last")
+        else "min" if name.endswith("_min")
+        else "max" if name.endswith("_max")
+        else "first"
+        for name in SEGMENT
+    }  # fmt: skip
+    return s.groupby(np.cumsum(~same), sort=False).agg(how).reset_index(drop=True)
+
+
+def ends(segments: Frame) -> Frame:
+    """The first and the last message of each segment, as `Facts`."""
+    parts = []
+    for end in ("first", "last"):
+        some = segments if end == "first" else segments[segments.key_first != segments.key_last]
+        same = {
+            "index": OF_SEGMENT,
+            "source": some.source,
+            "number": some[f"number_{end}"],
+            "stream": some.stream,
+            "key": some[f"key_{end}"],
+            "peer": 0,
+            "grade": 0,
+        }
+        parts.append(
+            pd.DataFrame(
+                same
+                | {
+                    "role": int(Role.SENT),
+                    "host": some.source,
+                    "block": some[f"sent_block_{end}"],
+                    "at_ms": some[f"sent_at_{end}"],
+                    "place": -1,
+                    "queue": some.sent_queue,
+                }
+            )
+        )
+        parts.append(
+            pd.DataFrame(
+                same
+                | {
+                    "role": int(Role.ACCEPTED),
+                    "host": some.host,
+                    "block": some[f"block_{end}"],
+                    "at_ms": some[f"at_{end}"],
+                    "place": some[f"place_{end}"],
+                    "queue": some.queue,
+                }
+            )
+        )
+    found = pd.concat(parts, ignore_index=True)
+    return found[list(Facts._fields)].astype(np.int64)
+
+
+def keys_of(carried: Frame) -> Frame:
+    """Of events, as `Facts`, the messages of streams: for `joined`."""
+    some = carried[(carried.stream >= 0) & carried.role.isin((Role.SENT, Role.ACCEPTED))]
+    return some[["source", "stream", "key"]]
+
+
+def pairs_of(frame: Frame) -> set[tuple[int, int]]:
+    return set(zip(frame.source.tolist(), frame.stream.tolist(), strict=True))
+
+
+def in_pairs(frame: Frame, pairs: Iterable[tuple[int, int]]) -> Array:
+    """Which rows are of one of these streams."""
+    pairs = pairs if isinstance(pairs, set | frozenset) else set(pairs)
+    return np.fromiter(
+        (pair in pairs for pair in zip(frame.source.tolist(), frame.stream.tolist(), strict=True)),
+        bool,
+        len(frame),
+    )
