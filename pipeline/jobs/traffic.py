@@ -31,6 +31,9 @@ def traffic(
     events = read_events(spark, files).where(
         f"kind IN ({kinds}, 'order_acknowledged', 'session_acknowledged')"
     )
+    # What was exported twice happened once.  By time as well: who was put back from a backup gives
+    # numbers of blocks once more.
+    events = events.dropDuplicates(["queue_manager", "block", "index", "at_ms"])
     events.createOrReplaceTempView("events")
     by_hour = spark.sql(
         f"SELECT host, timestamp_millis(at_ms - at_ms % {HOUR_MS}) AS hour,"

@@ -295,6 +295,10 @@ def test_the_other_jobs_add_up(spark: Any, tmp_path: Path) -> None:
 
     moved = traffic(spark, files, quota_bytes=1 << 40)
     assert moved["by_hour"].sent.sum() == kinds["sent"]
+    shutil.copy(files[0].path, Path(files[0].path).with_name("again.parquet"))
+    twice = traffic(spark, find_files([str(logs)]), quota_bytes=1 << 40)
+    assert twice["by_hour"].equals(moved["by_hour"])
+    assert twice["queues"].messages.sum() == moved["queues"].messages.sum()
 
     message = dead[dead.to_queue != ""].iloc[0].examples.split(", ")[0]
     history = trace(spark, files, message)["events"]
