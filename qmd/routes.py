@@ -146,6 +146,26 @@ class Routes:
             several = self._several[text] = several_of(found, own_name=self._manager.name)
         return several
 
+    def known_here(self, text: str) -> LocalQueue | None:
+        """The queue of ours that this name leads to; None: it leads elsewhere, to several queues,
+        or that is not known before the directory is asked.  Nothing is made for it.
+
+        Raises Refusal where it is known that there is no such queue here, or no such name.
+        """
+        route = self._routes.get(text)
+        if route is not None:
+            return route if isinstance(route, LocalQueue) else None
+        found = self._manager.resolver.resolve_text_cached(text)
+        names = [] if found is None else [target.name for target in found.targets]
+        ours = [
+            self.route_name(name)
+            for name in names
+            if (isinstance(name, DirectName) and self.is_local(name))
+            or (isinstance(name, PrivateName) and name.queue_manager == self._manager.id)
+        ]
+        only = ours[0] if len(ours) == len(names) == 1 else None
+        return only if isinstance(only, LocalQueue) else None
+
     def routes(self, several: Several) -> Sequence[Route]:
         """Where each of the targets leads now.  Raises Refusal, which names the element."""
         if several.generation != self._generation:

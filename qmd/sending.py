@@ -191,6 +191,13 @@ class Sending:
             return None
         return aims, self._delivery(aims, new.delivery, in_transaction=False)
 
+    def check_here(self, new: NewMessage) -> None:
+        """Raises Refusal where it is known at once that no such message can be sent: the queue is
+        to be one of ours, and is not there or takes no such messages."""
+        queue = self._manager.routes.known_here(new.destination)
+        if queue is not None:
+            self._delivery(queue, new.delivery, in_transaction=False)
+
     def _check_copies(
         self, new: NewMessage, several: Several, needed: _Needed, *, in_transaction: bool
     ) -> Copies:

@@ -52,6 +52,14 @@ class _Place(NamedTuple):
     attempt: str
 
 
+class _Known(NamedTuple):
+    """What is known of an epoch of a query."""
+
+    is_published: bool
+    before: stages.Publication | None  # when that was, unless it is long ago
+    newest: int | None  # of the epochs that are published
+
+
 class Staging:
     """All stages of this queue manager."""
 
@@ -80,13 +88,14 @@ class Staging:
         manager = self._manager
         if manager.stopping:
             raise Refusal("stopping", "this queue manager is stopping", "Try again in a moment.")
+        ways: dict[tuple[str, int], int] = {}  # and the first row that goes this way
         for at, row in enumerate(rows, first_row):
+            ways.setdefault((row.destination, row.delivery), at)
             try:
                 self._check(row)
             except Refusal as refusal:
-                raise Refusal(
-                    refusal.code, f"row {at}: {refusal.text}", refusal.remedy
-                ) from refusal
+                raise _of_row(at, refusal) from refusal
+        await self._check_ways(query, epoch, [(at, rows[at - first_row]) for at in ways.values()])
         place = _Place(query, epoch, part, attempt)
         self._check_count(place, first_row + len(rows))
         data = _encoder.encode(rows)
@@ -132,6 +141,17 @@ class Staging:
             "rows": sum(piece.row_count for piece in pieces),
             "bytes": sum(piece.bytes for piece in pieces),
         }
+
+    async def _check_ways(self, query: str, epoch: int, rows: list[tuple[int, NewMessage]]) -> None:
+        """Raises Refusal for what could not be published now: told while there is little work to
+        be done again.  An epoch that was published is not, whatever became of its queues since."""
+        for at, row in rows:
+            try:
+                self._manager.sending.check_here(row)
+            except Refusal as refusal:
+                if (await self._known(query, epoch)).is_published:
+                    return
+                raise _of_row(at, refusal) from refusal
 
     def _check_count(self, place: _Place, rows: int) -> None:
         """Raises Refusal as soon as a batch has more rows than can be published: now, and not
@@ -183,20 +203,18 @@ class Staging:
 
     async def _publish(self, query: str, epoch: int, attempts: list[Attempt]) -> Value:
         manager = self._manager
-        known = await manager.storage.read(partial(stages.published, query=query))
-        before = next((each for each in known if each.epoch == epoch), None)
-        is_long_ago = len(known) >= stages.EPOCHS_KEPT and epoch < known[-1].epoch
-        if before is not None or is_long_ago:
+        known = await self._known(query, epoch)
+        if known.is_published:
             await self._remove(self._of_epochs(query, epoch))
             return {
                 "published": False,
-                "messages": 0 if before is None else before.messages,
-                "at_ms": 0 if before is None else before.at_ms,
+                "messages": 0 if known.before is None else known.before.messages,
+                "at_ms": 0 if known.before is None else known.before.at_ms,
             }
-        if known and epoch < known[0].epoch:
+        if known.newest is not None and epoch < known.newest:
             raise Refusal(
                 "epoch_out_of_order",
-                f"epoch {known[0].epoch} of {query} is published, and {epoch} comes after it",
+                f"epoch {known.newest} of {query} is published, and {epoch} comes after it",
                 "Publish the epochs of a query in ascending order, or give each its own name.",
             )
         pieces = self._chosen(query, epoch, attempts)
@@ -219,6 +237,16 @@ class Staging:
         at_ms = await asyncio.shield(done)
         log.info("published", query=query, epoch=epoch, messages=row_count)
         return {"published": True, "messages": row_count, "at_ms": at_ms}
+
+    async def _known(self, query: str, epoch: int) -> _Known:
+        published = await self._manager.storage.read(partial(stages.published, query=query))
+        before = next((each for each in published if each.epoch == epoch), None)
+        is_long_ago = len(published) >= stages.EPOCHS_KEPT and epoch < published[-1].epoch
+        return _Known(
+            before is not None or is_long_ago,
+            before,
+            published[0].epoch if published else None,
+        )
 
     async def _data(self, piece: StageRow) -> bytes:
         [data] = await self._manager.storage.read(partial(stages.data, ids=[piece.id]))
@@ -436,3 +464,7 @@ class Staging:
 
 def _ignore(ids: list[object]) -> None:
     """Nobody asks for the ids of what is published."""
+
+
+def _of_row(at: int, refusal: Refusal) -> Refusal:
+    return Refusal(refusal.code, f"row {at}: {refusal.text}", refusal.remedy)

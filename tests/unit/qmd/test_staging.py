@@ -14,7 +14,7 @@ from protocol import parse_user_message
 from qmd import frames
 from qmd.client.new_message import Acknowledge
 from qmd.client.pipeline import each_message
-from qmd.frames import EXPRESS, TRANSACTIONAL, NewMessage, StoredMessage
+from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage, StoredMessage
 from qmd.local_queue import Reader
 from qmd.pipeline_frames import EVERYTHING, Attempt
 from qmd.publishing import ROWS_A_TURN, NotAlike, Prepared
@@ -130,7 +130,9 @@ async def test_nothing_is_published_when_one_row_cannot_be_sent(hosts: Hosts) ->
     await a.create("orders")
     await a.create("small", quota_bytes=1000)
     fitting = await stage(a, 0, 0, "a", b"0")
+    await a.create("nowhere")
     unknown = await stage(a, 0, 1, "a", b"1", queue="nowhere")
+    await a.administration.delete(a.queue("nowhere"))
     assert await refused(publish(a, 0, fitting, unknown)) == "no_such_queue"
     large = await stage(a, 0, 2, "a", bytes(5000), queue="small")
     assert await refused(publish(a, 0, fitting, large)) == "queue_full"
@@ -138,6 +140,37 @@ async def test_nothing_is_published_when_one_row_cannot_be_sent(hosts: Hosts) ->
     await a.create("nowhere")
     assert await publish(a, 0, fitting, unknown) == (True, 2)
     assert await contents(a, "nowhere") == [b"1"]
+
+
+@hosted
+async def test_a_queue_that_is_not_there_is_told_with_the_first_row_for_it(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders", transactional=True)
+    rows = [NewMessage("orders", b"1"), NewMessage("bills", b"2"), NewMessage("bills", b"3")]
+    with pytest.raises(Refusal, match=r"row 8: this queue manager has no queue.*bills") as error:
+        await a.staging.stage("etl", 0, 0, "a", 7, rows)
+    assert (error.value.code, error.value.remedy[:10]) == ("no_such_queue", "Create it:")
+    wrong = stage(a, 0, 0, "a", b"1", delivery=RECOVERABLE)
+    assert await refused(wrong) == "needs_transactional"
+    assert a.staging.overview() == []
+    # Of a queue elsewhere nothing is known, and nothing is made for rows that nobody publishes.
+    await stage(a, 0, 0, "a", b"1", queue="DIRECT=OS:elsewhere\\private$\\orders")
+    assert a.outgoing.queues == []
+
+
+@hosted
+async def test_an_epoch_that_was_published_can_be_staged_again_after_its_queue_is_gone(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    assert await publish(a, 0, await stage(a, 0, 0, "a", b"1")) == (True, 1)
+    await a.administration.delete(a.queue("orders"))
+
+    again = await stage(a, 0, 0, "b", b"1")
+
+    assert await publish(a, 0, again) == (False, 1)
+    assert await refused(stage(a, 1, 0, "a", b"2")) == "no_such_queue"
 
 
 @hosted
