@@ -135,7 +135,9 @@ _SAME_ACCEPTED = (
     " AND place BETWEEN r[2] AND r[3] AND accepted_at BETWEEN r[5] AND r[6])"
 )
 _IS_MISSING = f"sent > 0 AND accepted = 0 AND ended = 0 AND refused = 0 AND NOT {_WAS_ACCEPTED}"
-_LATER = "(accepted_at_after IS NOT NULL OR following >= 0)"
+# Another stream of the same source and queue may as well have begun before: that says nothing.
+_FOLLOWING = "if(following >= coalesce(accepted_block_before, 0), following, NULL)"
+_LATER = f"(accepted_at_after IS NOT NULL OR {_FOLLOWING} IS NOT NULL)"
 _SAME_SEQUENCE = f"(key_before >> {HALF}) = (key >> {HALF})"
 _FLOOR = f"""greatest(
   if({_SAME_SEQUENCE}, key_before, (key >> {HALF}) << {HALF}),
@@ -189,7 +191,7 @@ _RULES = (
             **_MESSAGE,
             covering="receiver",
             block_from="accepted_block_before",
-            block_to="coalesce(accepted_block_after, if(following >= 0, following, NULL))",
+            block_to=f"coalesce(accepted_block_after, {_FOLLOWING})",
             clock_of="source",
             at_from="sent_at",
             at_to="coalesce(ack_at, accepted_at_after)",
