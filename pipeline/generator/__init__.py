@@ -7,6 +7,7 @@ so that every job can be tried, and the audit be tested, without a fleet.
 """
 
 from pipeline.generator.faults import FAULTS, HOST_FAULTS, parse_faults
-from pipeline.generator.fleet import Fleet, generate
+from pipeline.generator.fleet import generate
+from pipeline.generator.plan import Fleet
 
 __all__ = ["FAULTS", "HOST_FAULTS", "Fleet", "generate", "parse_faults"]

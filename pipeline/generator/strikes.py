@@ -1,0 +1,218 @@
+"""Which messages and hosts meet a fault, how that changes their columns, and what is true then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pipeline.generator.faults import FAULTS, HOST_FAULTS
+from pipeline.generator.messages import Messages
+from pipeline.generator.plan import DAY_US, Array, Fleet, host_name
+
+
+class Strikes:
+    """Which messages and hosts are struck, how that changes the columns, and what is true."""
+
+    def __init__(self, fleet: Fleet, rng: np.random.Generator, messages: Messages) -> None:
+        m, n = messages, messages.size
+        self.m = m
+        self.truth: list[dict[str, Any]] = []
+        self.host_truth: list[dict[str, Any]] = []
+        self.skew_ms = np.zeros(fleet.hosts, np.int64)
+        self.no_log: set[int] = set()
+        self.late: set[int] = set()
+        self.hole: dict[int, tuple[int, int]] = {}
+        self.twice: set[int] = set()
+        for flag in ("sent", "transmitted", "accepted", "acked", "received"):
+            setattr(self, f"has_{flag}", np.ones(n, bool))
+        self.has_acked: Array
+        self.has_sent: Array
+        self.has_transmitted: Array
+        self.has_accepted: Array
+        self.has_received: Array
+        #: kind, message, time (us), at its target, more columns
+        self.extra: list[tuple[str, int, int, bool, dict[str, Any]]] = []
+        self.number_at_target: dict[int, int] = {}  # by how much it is another one there
+        self.guids = [
+            f"{rng.integers(1 << 32):08x}-{rng.integers(1 << 16):04x}-4{rng.integers(1 << 12):03x}"
+            f"-a{rng.integers(1 << 12):03x}-{rng.integers(1 << 48):012x}"
+            for _ in range(fleet.hosts)
+        ]
+        self._hosts(fleet, rng)
+        self._touched = np.zeros(n, bool)
+        whole = ~np.isin(np.arange(fleet.hosts), [*self.no_log, *self.late, *self.hole])
+        self._provable = whole[m.source] & whole[m.target]
+        few = rng.random(fleet.streams) < 0.1
+        for name in FAULTS:
+            for at in range(fleet.faults.get(name, 0)):
+                self._strike(name, rng, few, is_edge=at % 4 == 0)
+
+    def _hosts(self, fleet: Fleet, rng: np.random.Generator) -> None:
+        free = list(rng.permutation(fleet.hosts))
+        for name in HOST_FAULTS:
+            for _ in range(fleet.faults.get(name, 0)):
+                if len(free) < 2:
+                    return
+                host = int(free.pop())
+                if name == "clock":
+                    skew = int(rng.integers(5_000, 900_000)) * (1 if rng.random() < 0.5 else -1)
+                    self.skew_ms[host] = skew
+                elif name == "no_log":
+                    self.no_log.add(host)
+                elif name == "late_log":
+                    self.late.add(host)
+                elif name == "log_hole":
+                    begin = int(rng.random() * 0.6 * fleet.days * DAY_US) + DAY_US // 10
+                    self.hole[host] = (begin, begin + DAY_US // 8)
+                else:
+                    self.twice.add(host)
+                if kind := HOST_FAULTS[name]:
+                    self.host_truth.append({"kind": kind, "host": host_name(host)})
+
+    def _strike(self, name: str, rng: np.random.Generator, few: Array, *, is_edge: bool) -> None:
+        """One fault somewhere: in few streams, so that several meet in one; or in any."""
+        m = self.m
+        is_plain = name.startswith("plain")
+        wanted = 1 if is_plain else 2 if name == "express_lost" else 0
+        fits = self._provable & (m.delivery == wanted) & (m.counts >= 12)
+        streams = np.flatnonzero(fits & few)
+        if len(streams) == 0 or rng.random() < 0.3:
+            streams = np.flatnonzero(fits)
+        if len(streams) == 0:
+            return
+        for _ in range(50):
+            stream = int(rng.choice(streams))
+            first, count = int(m.first[stream]), int(m.counts[stream])
+            if is_edge:
+                places = [first, first + count - 1, first + 1, first + count - 2]
+            else:
+                places = [first + int(rng.integers(1, count - 6))]
+            for i in places:
+                low, high = max(first, i - 1), min(first + count, i + 6)
+                if self._touched[low:high].any() or not self._apply(name, i, rng):
+                    continue
+                self._touched[low:high] = True
+                return
+
+    def _apply(self, name: str, i: int, rng: np.random.Generator) -> bool:
+        """Whether the fault can be here; then it is, and the truth knows."""
+        m = self.m
+        stream = int(m.stream[i])
+        last = int(m.first[stream + 1]) - 1
+        is_last = i == last
+        same_next = not is_last and m.ordinal[i + 1] == m.ordinal[i]
+        kind = FAULTS[name]
+        if name in ("lost", "plain_not_stored", "acked_not_stored"):
+            if name == "lost" and is_last:
+                return False  # nobody could tell it from one that is still on its way
+            self.has_accepted[i] = self.has_received[i] = False
+            self.has_acked[i] = name != "lost"
+        elif name in ("duplicated", "plain_duplicated"):
+            later = int(m.accepted[i]) + int(rng.choice([0, 5_000_000, 4 * 3_600_000_000]))
+            self.extra.append(("accepted", i, later + 1, True, {}))
+            self.extra.append(("received", i, later + 900_000, True, {"again": True}))
+        elif name in ("reordered", "delayed"):
+            by = 1 if name == "reordered" else 4
+            if i + by > last:
+                return False
+            m.accepted[i] = m.accepted[i + by] + 1
+            m.received[i] = max(int(m.received[i]), int(m.accepted[i]) + 500)
+            m.acked[i] = max(int(m.acked[i]), int(m.accepted[i]) + 500)
+        elif name == "gap":
+            if not same_next:
+                return False  # what nothing follows in its sequence, nobody misses
+            for flag in ("sent", "transmitted", "accepted", "acked", "received"):
+                getattr(self, f"has_{flag}")[i] = False
+        elif name == "delivered_dead":
+            self._dead_at_source(i, int(m.sent[i]) + 60_000_000, "expired", 0)
+        elif name == "ended_twice":
+            self.extra.append(("received", i, int(m.received[i]) + 7_000_000, True, {}))
+        elif name in ("received_dead", "expired_there"):
+            at = int(m.accepted[i]) + 3_000_000
+            m.received[i] = at + 5_000_000
+            self.has_received[i] = name == "received_dead"
+            self.extra.append(("expired", i, at, True, {"class": 1}))
+            self.extra.append(("dead_lettered", i, at, True, {"class": 1}))
+        elif name == "never_sent":
+            self.has_sent[i] = self.has_transmitted[i] = self.has_acked[i] = False
+        elif name == "number_reused":
+            if not same_next:
+                return False
+            # The next one is sent, and arrives, under the number of this one.
+            m.number[i + 1] = m.number[i]
+            if i + 2 <= last and m.ordinal[i + 2] == m.ordinal[i]:
+                same = slice(i + 2, self._end_of_sequence(i))
+                m.number[same] -= 1
+            i += 1
+        elif name == "wrong_number":
+            if not same_next or m.ordinal[min(i + 1, last)] != m.ordinal[i]:
+                return False
+            # Both are here, and the receiver has changed their numbers: found at both.
+            self.number_at_target |= {i: 1, i + 1: -1}
+            self._true(kind, i + 1)
+        elif name in ("expired", "discarded"):
+            self.has_accepted[i] = self.has_received[i] = self.has_acked[i] = False
+            self.has_transmitted[i] = bool(rng.random() < 0.5)
+            self._dead_at_source(i, int(m.sent[i]) + 1000, "expired", 0, keep=name == "expired")
+        elif name == "refused":
+            self.has_accepted[i] = self.has_received[i] = self.has_acked[i] = False
+            at, why = int(m.accepted[i]), int(rng.integers(2, 5))
+            self.extra.append(("refused", i, at, True, {"class": why}))
+            self.extra.append(("final_ack_sent", i, at, True, {"class": why}))
+            self._dead_at_source(i, at + 1000, "final_ack_received", why)
+        elif name == "resent":
+            at = int(m.accepted[i])
+            self.extra.append(("retransmitted", i, at - 50, False, {}))
+            self.extra.append(("duplicate", i, at + 40, True, {}))
+        elif name == "restart":
+            m.high[i : last + 1] += 500_000 + stream
+            begin = int(m.ordinal[i])
+            m.ordinal[i : last + 1] -= begin - 1
+            of_first = m.ordinal[i : last + 1] == 1
+            m.number[i : last + 1][of_first] -= m.number[i] - 1
+        elif name == "express_lost":
+            self.has_accepted[i] = self.has_received[i] = False
+        elif name == "pending":
+            if not is_last:
+                return False
+            self.has_accepted[i] = self.has_received[i] = self.has_acked[i] = False
+        else:
+            raise AssertionError(name)
+        if kind:
+            self._true(kind, i)
+        return True
+
+    def _dead_at_source(self, i: int, at: int, how: str, why: int, *, keep: bool = True) -> None:
+        self.extra.append((how, i, at, False, {"class": why}))
+        self.extra.append(("dead_lettered" if keep else "discarded", i, at, False, {"class": why}))
+
+    def _end_of_sequence(self, i: int) -> int:
+        m = self.m
+        end = int(m.first[int(m.stream[i]) + 1])
+        other = np.flatnonzero(m.ordinal[i:end] != m.ordinal[i])
+        return i + int(other[0]) if len(other) else end
+
+    def _true(self, kind: str, i: int) -> None:
+        m = self.m
+        source = int(m.source[m.stream[i]])
+        self.truth.append(
+            {
+                "kind": kind,
+                "message": i,  # replaced by what a reader can use, when all faults are in
+                "source": self.guids[source],
+            }
+        )
+
+    def settle(self) -> None:
+        """Numbers may have changed after a finding was noted: only now they are final."""
+        m = self.m
+        for each in self.truth:
+            i = each.pop("message")
+            is_plain = not m.transactional[i]
+            has_id = each["kind"] != "gap"
+            each["message_id"] = f"{each['source']}\\{m.message_number[i]}" if has_id else ""
+            each["sequence_id"] = None if is_plain else int(m.high[i] << 32 | m.ordinal[i])
+            each["sequence_number"] = None if is_plain else int(m.number[i])
+            each["from"] = host_name(int(m.source[m.stream[i]]))
+            each["to"] = host_name(int(m.target[m.stream[i]]))
