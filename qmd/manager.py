@@ -54,6 +54,8 @@ from qmd.peers import Peers
 from qmd.picking import Picking
 from qmd.public_name import public_guid
 from qmd.ranges import Ranges
+from qmd.readers import State as Reservations
+from qmd.readers import read_state as read_reservations
 from qmd.reading import Reading
 from qmd.recorder import Recorder
 from qmd.redirecting import Redirecting
@@ -61,8 +63,6 @@ from qmd.relaying import Relaying
 from qmd.releasing import Releasing
 from qmd.resending import Resending
 from qmd.reserving import Reserving
-from qmd.reserving import State as Reservations
-from qmd.reserving import read_state as read_reservations
 from qmd.routes import Routes
 from qmd.routing import Routing
 from qmd.sending import Sending

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qmd import pipeline_frames as frames
-from qmd.reserving import id_text
+from qmd.readers import id_text
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager

@@ -13,25 +13,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
 from protocol.errors import InvalidName
-from protocol.identifiers import guid_bytes, guid_text
-from qmd.core.stored_packet import may_want_word
-from qmd.frames import StoredMessage
+from protocol.identifiers import guid_bytes
+from qmd.consuming import PIECE_BYTES, PIECE_MESSAGES, consume_piece
 from qmd.local_queue import LocalQueue
 from qmd.packets import whole_message
-from qmd.recorder import Kind, identity_of
+from qmd.readers import Reader, ReaderQueue, State, id_text
+from qmd.recorder import Kind
 from qmd.refusal import Refusal
 from storage import reservations
-from storage.damaged import is_whole
 from storage.keys import ARRIVAL_MAX, LOOKUP_BITS, LOOKUP_MASK
-from storage.messages import MessageRow
-from storage.reservations import HeldRow, ReaderQueueRow, ReaderRow
+from storage.reservations import ReaderQueueRow
 
 if TYPE_CHECKING:
     import sqlite3
@@ -41,46 +38,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-PIECE_MESSAGES = 8192  # in one commit, for which everybody waits
-PIECE_BYTES = 16 * 1024 * 1024
 MESSAGES_MAX = 1_000_000  # reserved for one reader of one queue: memory holds a note of each
 NO_LIMIT_BYTES = 1 << 62
 STARTS = ("oldest", "newest")
 
 Value = dict[str, Any]
-
-
-@dataclass(slots=True, eq=False)
-class _Queue:
-    """What a reader has to do with one queue."""
-
-    id: int
-    reader: _Reader
-    queue: LocalQueue
-    shared: bool
-    position: int  # consumed up to it
-    next: int  # the position that is given next
-    arrival: int  # what arrived up to it is not chosen
-    reserved_at_s: int
-    consumed_messages: int
-    consumed_bytes: int
-
-    @property
-    def reserved(self) -> int:
-        """How many positions are."""
-        return self.next - 1 - self.position
-
-
-@dataclass(slots=True, eq=False)
-class _Reader:
-    id: int
-    name: str
-    fence: int
-    opened_at_s: int
-    heard_at: float  # by the loop's clock
-    queues: dict[str, _Queue] = field(default_factory=dict)  # by the id of the queue
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    was_warned_about: bool = False
 
 
 class _Chosen(NamedTuple):
@@ -90,35 +52,23 @@ class _Chosen(NamedTuple):
     sizes: list[int]
 
 
-class State(NamedTuple):
-    """What a start reads from the disk."""
-
-    readers: list[ReaderRow]
-    queues: list[ReaderQueueRow]
-    keys: list[tuple[int, int]]
-
-
-def read_state(db: sqlite3.Connection) -> State:
-    return State(reservations.list_readers(db), reservations.list_queues(db), reservations.keys(db))
-
-
 class Reserving:
     """All readers of this queue manager."""
 
     def __init__(self, manager: QueueManager) -> None:
         self._manager = manager
-        self._readers: dict[str, _Reader] = {}
+        self._readers: dict[str, Reader] = {}
         self._opening = asyncio.Lock()
         self._stale: list[int] = []  # of queues that were deleted before the start
 
     def restore(self, state: State) -> None:
         """Before anybody can receive: what was reserved is."""
         manager = self._manager
-        by_id: dict[int, _Reader] = {}
+        by_id: dict[int, Reader] = {}
         for row in state.readers:
-            reader = _Reader(row.id, row.name, row.fence, row.opened_at_s, manager.loop.time())
+            reader = Reader(row.id, row.name, row.fence, row.opened_at_s, manager.loop.time())
             self._readers[row.name] = by_id[row.id] = reader
-        queues: dict[int, _Queue] = {}
+        queues: dict[int, ReaderQueue] = {}
         for each in state.queues:
             queue = manager.queues_by_id.get(each.queue_id)
             if queue is None or queue.guid != each.queue or each.reader_id not in by_id:
@@ -131,8 +81,8 @@ class Reserving:
             if held is not None:
                 held.queue.reserve(key & LOOKUP_MASK, shared=held.shared)
 
-    def _adopt(self, reader: _Reader, queue: LocalQueue, row: ReaderQueueRow) -> _Queue:
-        adopted = reader.queues[id_text(queue)] = _Queue(
+    def _adopt(self, reader: Reader, queue: LocalQueue, row: ReaderQueueRow) -> ReaderQueue:
+        adopted = reader.queues[id_text(queue)] = ReaderQueue(
             row.id,
             reader,
             queue,
@@ -166,7 +116,7 @@ class Reserving:
                 row = await manager.storage.batch.run(
                     partial(reservations.open_reader, name=name, now_s=now_s)
                 )
-                reader = _Reader(row.id, name, row.fence, now_s, manager.loop.time())
+                reader = Reader(row.id, name, row.fence, now_s, manager.loop.time())
                 self._readers[name] = reader
                 is_new = True
             else:
@@ -269,7 +219,7 @@ class Reserving:
             }
 
     async def _reserve_piece(
-        self, held: _Queue, after: int, messages_max: int, bytes_max: int, *, is_first: bool
+        self, held: ReaderQueue, after: int, messages_max: int, bytes_max: int, *, is_first: bool
     ) -> tuple[int, int, int]:
         """Reserve the next messages that arrived after `after`, in one commit; how many, their
         bytes, and the arrival up to which was looked."""
@@ -337,7 +287,9 @@ class Reserving:
             )
         return len(found), size, arrival
 
-    async def _choose(self, held: _Queue, after: int, messages_max: int, bytes_max: int) -> _Chosen:
+    async def _choose(
+        self, held: ReaderQueue, after: int, messages_max: int, bytes_max: int
+    ) -> _Chosen:
         """Messages that nobody has, by arrival: from the disk, and express ones from memory."""
         manager, queue = self._manager, held.queue
         until = await manager.ranges.frontier()
@@ -443,80 +395,9 @@ class Reserving:
                     )
             for held, end in queues:
                 while held.position < end:
-                    count, added = await self._consume_piece(held, end)
+                    count, added = await consume_piece(self._manager, held, end)
                     messages, size = messages + count, size + added
         return {"messages": messages, "bytes": size}
-
-    async def _consume_piece(self, held: _Queue, end: int) -> tuple[int, int]:
-        """In one commit; how many messages, and their bytes."""
-        manager, queue = self._manager, held.queue
-        page = await manager.storage.read(
-            partial(
-                _held_page,
-                reader_queue_id=held.id,
-                after=held.position,
-                until=end,
-                with_packets=not held.shared,
-            )
-        )
-        position = end if page.end is None else page.end
-        if held.shared:
-            return await self._let_go(held, position, page.rows)
-        # An acknowledgment of each, and a final ack, and a copy.
-        while not manager.has_numbers(3 * len(page.lookup_ids)):
-            await manager.storage.batch.run(lambda db: None)
-        lookup_ids, size = page.lookup_ids, page.size
-        batch = manager.storage.batch
-        queue.leave_reserved(lookup_ids)
-        for run in page.told:
-            manager.recorder.record_told(Kind.RECEIVED, *run, queue=queue.name)
-        wanted = page.whole if queue.payer.journal else page.wanting
-        if wanted:
-            manager.endings.received(
-                queue, [StoredMessage(lookup_id, 0, packet) for lookup_id, packet in wanted]
-            )
-        base = queue.id << LOOKUP_BITS
-        batch.delete_messages([base | lookup_id for lookup_id in lookup_ids])
-        done = batch.run(
-            partial(
-                reservations.consumed,
-                reader_queue_id=held.id,
-                position=position,
-                messages=len(lookup_ids),
-                size=size,
-            )
-        )
-        if page.broken:
-            manager.damage.whole_messages(queue, page.broken)
-        await asyncio.shield(done)
-        queue.forget_reserved(lookup_ids, size)
-        broken = [row.key & LOOKUP_MASK for row in page.broken]
-        queue.unreserve([*broken, *page.gone], are_there=False)
-        self._has_consumed(held, position, len(lookup_ids), size)
-        return len(lookup_ids), size
-
-    async def _let_go(
-        self, held: _Queue, position: int, rows: Sequence[HeldRow]
-    ) -> tuple[int, int]:
-        """A shared reader is done with messages, which stay."""
-        await self._manager.storage.batch.run(
-            partial(
-                reservations.consumed,
-                reader_queue_id=held.id,
-                position=position,
-                messages=len(rows),
-                size=0,
-            )
-        )
-        held.queue.unreserve((row.key & LOOKUP_MASK for row in rows), are_there=True)
-        self._has_consumed(held, position, len(rows), 0)
-        self._manager.reading.serve(held.queue)
-        return len(rows), 0
-
-    def _has_consumed(self, held: _Queue, position: int, messages: int, size: int) -> None:
-        held.position = position
-        held.consumed_messages += messages
-        held.consumed_bytes += size
 
     # Releasing.
 
@@ -667,7 +548,7 @@ class Reserving:
 
     find = _find
 
-    def _reader(self, name: str, fence: int | None = None) -> _Reader:
+    def _reader(self, name: str, fence: int | None = None) -> Reader:
         reader = self._readers.get(name)
         if reader is None:
             raise Refusal(
@@ -686,11 +567,11 @@ class Reserving:
             self._heard(reader)
         return reader
 
-    def _heard(self, reader: _Reader) -> None:
+    def _heard(self, reader: Reader) -> None:
         reader.heard_at = self._manager.loop.time()
         reader.was_warned_about = False
 
-    def _held(self, reader: _Reader, text: str) -> _Queue:
+    def _held(self, reader: Reader, text: str) -> ReaderQueue:
         held = reader.queues.get(text)
         if held is None:
             queue = self._find(text)
@@ -705,7 +586,7 @@ class Reserving:
             raise _gone(reader.name, held.queue.name)
         return held
 
-    def _check_not_consumed(self, held: _Queue, after: int) -> None:
+    def _check_not_consumed(self, held: ReaderQueue, after: int) -> None:
         if after < held.position:
             raise Refusal(
                 "range_consumed",
@@ -714,72 +595,6 @@ class Reserving:
                 "The checkpoint is older than what was consumed or released; what was received is"
                 " in the queue's journal, if it has one.",
             )
-
-
-def id_text(queue: LocalQueue) -> str:
-    """By which a pipeline remembers a queue."""
-    return guid_text(queue.guid)
-
-
-class _Page(NamedTuple):
-    """The next reservations of a range, as the thread that reads the disk has sorted them."""
-
-    end: int | None  # the position of the last one; None: the range has no more
-    rows: list[HeldRow]
-    lookup_ids: list[int]  # of those that are whole
-    whole: list[tuple[int, bytes]]  # the same with their packets
-    size: int  # bytes of these
-    wanting: list[tuple[int, bytes]]  # those of them of which somebody may have to be told
-    told: list[tuple[bytes, list[int], list[int], list[int]]]  # source, numbers, sizes, places
-    broken: list[MessageRow]
-    gone: list[int]  # lookup ids of those that are not there
-
-
-def _held_page(
-    db: sqlite3.Connection, reader_queue_id: int, after: int, until: int, *, with_packets: bool
-) -> _Page:
-    rows = reservations.held_page(
-        db,
-        reader_queue_id,
-        after,
-        until,
-        rows_max=PIECE_MESSAGES,
-        bytes_max=PIECE_BYTES,
-        with_packets=with_packets,
-    )
-    end = None if not rows or rows[-1].position == until else rows[-1].position
-    whole: list[tuple[int, bytes]] = []
-    broken: list[MessageRow] = []
-    gone: list[int] = []
-    for _, key, checksum, _, packet in rows if with_packets else ():
-        if packet is None:
-            gone.append(key & LOOKUP_MASK)
-        elif is_whole(packet, checksum):
-            whole.append((key & LOOKUP_MASK, packet))
-        else:
-            broken.append(MessageRow(key, 0, None, None, 0, 0, None, checksum, None, packet))
-    told: list[tuple[bytes, list[int], list[int], list[int]]] = []
-    source: bytes | None = None
-    for lookup_id, packet in whole:
-        of, number = identity_of(packet)
-        if of != source:
-            source = of
-            numbers, sizes, places = list[int](), list[int](), list[int]()
-            told.append((of, numbers, sizes, places))
-        numbers.append(number)
-        sizes.append(len(packet))
-        places.append(lookup_id)
-    return _Page(
-        end,
-        rows,
-        [lookup_id for lookup_id, _ in whole],
-        whole,
-        sum(sum(sizes) for _, _, sizes, _ in told),
-        [each for each in whole if may_want_word(each[1])],
-        told,
-        broken,
-        gone,
-    )
 
 
 def _gone(reader: str, queue: str) -> Refusal:

@@ -1,0 +1,68 @@
+"""What is kept in memory of the readers of data pipelines: positions, by reader and queue.
+
+docs/decisions/0019 says what a position is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from protocol.identifiers import guid_text
+from qmd.local_queue import LocalQueue
+from storage import reservations
+from storage.reservations import ReaderQueueRow, ReaderRow
+
+if TYPE_CHECKING:
+    import sqlite3
+
+
+@dataclass(slots=True, eq=False)
+class ReaderQueue:
+    """What a reader has to do with one queue."""
+
+    id: int
+    reader: Reader
+    queue: LocalQueue
+    shared: bool
+    position: int  # consumed up to it
+    next: int  # the position that is given next
+    arrival: int  # what arrived up to it is not chosen
+    reserved_at_s: int
+    consumed_messages: int
+    consumed_bytes: int
+
+    @property
+    def reserved(self) -> int:
+        """How many positions are."""
+        return self.next - 1 - self.position
+
+
+@dataclass(slots=True, eq=False)
+class Reader:
+    id: int
+    name: str
+    fence: int
+    opened_at_s: int
+    heard_at: float  # by the loop's clock
+    queues: dict[str, ReaderQueue] = field(default_factory=dict)  # by the id of the queue
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    was_warned_about: bool = False
+
+
+class State(NamedTuple):
+    """What a start reads from the disk."""
+
+    readers: list[ReaderRow]
+    queues: list[ReaderQueueRow]
+    keys: list[tuple[int, int]]
+
+
+def read_state(db: sqlite3.Connection) -> State:
+    return State(reservations.list_readers(db), reservations.list_queues(db), reservations.keys(db))
+
+
+def id_text(queue: LocalQueue) -> str:
+    """By which a pipeline remembers a queue."""
+    return guid_text(queue.guid)
