@@ -995,6 +995,129 @@ MUTANTS = (
         "            if not reader.is_unread:\n                keys",
         "            if False:\n                keys",
     ),
+    Mutant(
+        "a dead letter can be read before the commit",
+        "qmd/endings.py",
+        "batch.when_durable(partial(self._manager.reading.arrived, queue, [stored]))",
+        "self._manager.reading.arrived(queue, [stored])",
+    ),
+    Mutant(
+        "arrivals can be read before the commit",
+        "qmd/incoming.py",
+        "        batch.when_durable(partial(self._durable, connection, decided, "
+        "arrivals, accepted))",
+        "        for queue, messages in arrivals.items():\n"
+        "            queue.arrived(messages)\n            self._manager.reading.serve(queue)\n"
+        "        batch.when_durable(partial(self._durable, connection, decided, {}, accepted))",
+    ),
+    Mutant(
+        "a relay passes on before the commit",
+        "qmd/relaying.py",
+        "self._waiting.setdefault(queue, []).append(appended)",
+        "manager.outgoing.appended(queue, [appended])",
+    ),
+    Mutant(
+        "a final ack of a receipt leaves before the commit",
+        "qmd/acknowledging.py",
+        "batch.when_durable(partial(manager.outgoing.appended, way.queue, acks))",
+        "manager.outgoing.appended(way.queue, acks)",
+    ),
+    Mutant(
+        "who waited long enough is not answered",
+        "qmd/reading.py",
+        "            queue.waiters.remove(waiter)\n            waiter.answer([])\n\n"
+        "    def arrived",
+        "            queue.waiters.remove(waiter)\n\n    def arrived",
+    ),
+    Mutant(
+        "a dead letter keeps its class",
+        "qmd/endings.py",
+        "dead = patch_class(packet, message_class)",
+        "dead = packet",
+    ),
+    Mutant(
+        "a dead letter of an outgoing queue keeps its class",
+        "qmd/undelivered.py",
+        "                    reason,\n                    patch_class(each.packet, message_class),",
+        "                    reason,\n                    each.packet,",
+    ),
+    Mutant(
+        "what was sent and received here is not journaled",
+        "qmd/endings.py",
+        "            if result.journal:\n                self.journal(packet)",
+        "            if False:\n                self.journal(packet)",
+    ),
+    Mutant(
+        "the first position of a batch counts",
+        "storage/batch.py",
+        "        self._incoming_states[incoming_id] = (\n"
+        "            encode_sequence_id(sequence_id),\n            number,\n            at_s,\n"
+        "            incoming_id,\n        )",
+        "        self._incoming_states.setdefault(incoming_id, (\n"
+        "            encode_sequence_id(sequence_id),\n            number,\n            at_s,\n"
+        "            incoming_id,\n        ))",
+    ),
+    Mutant(
+        "what a transaction sends leaves before the commit",
+        "qmd/handover.py",
+        "        if self._to_queues or self._to_send or self._token:\n",
+        "        manager.outgoing.all_appended(self._to_send)\n        self._to_send = {}\n"
+        "        if self._to_queues or self._to_send or self._token:\n",
+    ),
+    Mutant(
+        "local messages can be read before the commit",
+        "qmd/handover.py",
+        "            batch.when_durable(partial(self._durable, ids, done))",
+        "            self._durable(ids, lambda ids: None)\n"
+        "            batch.when_durable(partial(done, ids))",
+    ),
+    Mutant(
+        "order acks of accepted positions",
+        "qmd/incoming.py",
+        "if stream.sequence.mark_durable(sequence_id, number, now):",
+        "if stream.sequence.mark_durable(stream.sequence.accepted_id, "
+        "stream.sequence.accepted_number, now) if (stream.sequence.durable_id, "
+        "stream.sequence.durable_number) < (stream.sequence.accepted_id, "
+        "stream.sequence.accepted_number) else False:",
+    ),
+    Mutant(
+        "ids of streams are given twice",
+        "qmd/incoming.py",
+        "name, sequence))\n        self._next_stream_id = max(self._next_stream_id, id + 1)",
+        "name, sequence))\n        self._next_stream_id = max(self._next_stream_id, id)",
+    ),
+    Mutant(
+        "what was passed on to its peer stays in memory",
+        "qmd/releasing.py",
+        "        for queue, key in messages:\n            queue.window.remove(key)",
+        "        pass",
+    ),
+    Mutant(
+        "the newest message cannot die",
+        "qmd/outgoing_queue.py",
+        "if not self.sequence.acknowledged < number < self.sequence.next_number:",
+        "if not self.sequence.acknowledged < number < self.sequence.next_number - 1:",
+    ),
+    Mutant(
+        "what died stays in flight",
+        "qmd/outgoing_queue.py",
+        "        if sent is not None:\n            self.transmitted.remove(sent)",
+        "        pass",
+    ),
+    Mutant(
+        "a final ack is looked for before what it follows",
+        "qmd/confirmations.py",
+        "        manager.releasing.release()  # what was acknowledged by them is where "
+        "we look for it\n",
+        "",
+    ),
+    Mutant(
+        "what is given back while its queue is deleted is gone with it",
+        "qmd/administration.py",
+        "if not left or (left == before and not ended.messages):",
+        "if True:",
+        "tests/unit/qmd/test_purging.py",
+    ),
 )
 
 
