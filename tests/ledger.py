@@ -50,6 +50,11 @@ ENDS = frozenset(
 ENDS_OF_WAITING = frozenset({"final_ack_received", "confirmed", "unconfirmed", "damaged"})
 
 
+# What ends so in a queue of ours, and is not transactional, is a dead letter or nothing: as told.
+ENDS_OF_UNRECEIVED = frozenset({"expired", "purged", "queue_deleted", "rejected"})
+WHERE_IT_WENT = frozenset({"dead_lettered", "discarded"})
+
+
 class Message(NamedTuple):
     """Which one it is: its source queue manager and its number there."""
 
@@ -73,6 +78,8 @@ class Ledger:
         self.awaiting: set[Elsewhere] = set()
         self.express: set[Here | Elsewhere] = set()
         self.problems: list[str] = []
+        self.unexplained: set[Message] = set()  # their end is told, and not where they went
+        self._plain: set[Message] = set()
 
     def tell(self, event: Event) -> None:
         if event.kind == "started":
@@ -99,6 +106,15 @@ class Ledger:
                 self.awaiting.remove((event.queue, message))
             elif event.kind in ENDS or self._is_copy_refused(event, message, place):
                 self._end(event, message, place)
+            if event.kind in WHERE_IT_WENT:
+                self.unexplained.discard(message)
+            elif event.kind in ENDS_OF_UNRECEIVED and self._is_to_be_explained(event, message):
+                self.unexplained.add(message)
+
+    def _is_to_be_explained(self, event: Event, message: Message) -> bool:
+        return message in self._plain and not (
+            is_elsewhere(event.queue) or holds_ended(event.queue)
+        )
 
     def _is_copy_refused(self, event: Event, message: Message, place: int | None) -> bool:
         """Of a message to several queues, by one of ours; from elsewhere it was never there."""
@@ -116,6 +132,8 @@ class Ledger:
 
     def _begin(self, event: Event, message: Message, place: int | None) -> None:
         where: Here | Elsewhere = event.queue, message
+        if event.delivery != "transactional":
+            self._plain.add(message)
         if place is None:
             self._wrong(event, message, "has no place in its queue")
         elif not is_elsewhere(event.queue):
@@ -165,6 +183,11 @@ class Ledger:
         self.problems.append(f"{event.kind}: {message} {what} ({event.queue} {event.to_queue})")
 
 
+def holds_ended(queue: str) -> bool:
+    """Whether it is a dead-letter queue or a journal: what is in it has met its end before."""
+    return queue.startswith("system$;") or queue.endswith(";journal")
+
+
 def is_elsewhere(queue: str) -> bool:
     """Whether an event's queue is no queue of ours, but the destination of outgoing messages."""
     return queue.startswith(("DIRECT=", "PRIVATE=", "PUBLIC="))
@@ -199,6 +222,7 @@ def disagreements(
     told_here = {place: each for place, each in ledger.here.items() if place not in ledger.express}
     told_elsewhere = {each for each in ledger.elsewhere if each not in ledger.express}
     problems = ledger.problems
+    problems += [f"{each} ended, and nobody says where it went" for each in ledger.unexplained]
     for where in sorted(told_here.keys() | found_here.keys()):
         told, found = told_here.get(where), found_here.get(where)
         if told != found:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,7 @@ RECONNECT_S = 5.0
 PAUSE_S = 0.2  # after everything that failed
 PAUSE_S_MAX = 120.0  # between two requests of a writer
 WAIT_S, WAIT_S_MAX = 5.0, 60.0  # for messages; longer, the longer there were none
+NAPS, NAP_S = 0.05, (0.5, 3.0)  # of readers who sleep now and then
 TAKER_LOOKS, TAKER_LOOK_S = 100, 0.002
 ROUND_S, ROUND_S_MAX = 0.25, 5.0  # of an operator; the longer it takes, the longer it takes
 
@@ -307,6 +309,7 @@ class Reader:
         self._batch = batch
         self._pause_s = pause_s
         self._wait_s = WAIT_S
+        self.naps: random.Random | None = None  # when it sleeps: whatever has a time to live dies
 
     async def run(self) -> None:
         self._wait_s = WAIT_S
@@ -330,12 +333,17 @@ class Reader:
     async def _receive_all(self, client: QueueManager) -> None:
         receive = {"take": self._take, "receive": self._receive, "each": self._receive_each}
         while True:
+            await self._nap()
             if await receive[self._way](client):
                 self._wait_s = WAIT_S
             else:
                 self._wait_s = min(1.5 * self._wait_s, WAIT_S_MAX)
             if self._pause_s:
                 await asyncio.sleep(self._random.expovariate(1 / self._pause_s))
+
+    async def _nap(self) -> None:
+        if self.naps is not None and self.naps.random() < NAPS:
+            await asyncio.sleep(self.naps.uniform(*NAP_S))
 
     # Each way returns whether there was anything.
 
@@ -349,6 +357,7 @@ class Reader:
             return False
         if self._pause_s:
             await asyncio.sleep(self._random.expovariate(1 / self._pause_s))  # the work
+        await self._nap()
         if self._random.random() < 0.1:
             await taken.give_back()
             return True

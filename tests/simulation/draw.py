@@ -121,6 +121,9 @@ RELAY_BYTES_FEW, RELAY_BYTES_MANY = 80_000, 2_000_000
 ACKNOWLEDGED = 0.35
 # And in some of those the queues where they hear it are deleted, with what is in them.
 DEAF = 0.5
+# In some worlds readers sleep now and then, and what nobody receives in time dies in its queue.
+SLEEPY = 0.3
+
 # So often queues are deleted and made again, beside what operators are told to do.
 DELETIONS = 0.2
 
@@ -203,6 +206,7 @@ class DrawnWorld:
             names = self.roads.names
         self.of_wishes = random.Random(f"acknowledgments {seed}")
         self.has_acknowledgments = self.of_wishes.random() < ACKNOWLEDGED
+        self.has_naps = random.Random(f"naps {seed}").random() < SLEEPY
         self.of_administration = random.Random(f"administration queues {seed}")
         for name in names:
             host = self.world.add_host(
@@ -291,6 +295,8 @@ class DrawnWorld:
             batch=source.choice((20, 100) if self.is_busy else (1, 5, 50)),
             pause_s=source.choice((0.0, 0.05) if self.is_busy else (0.0, 0.0, 0.0, 0.05, 1.0)),
         )
+        if self.has_naps:
+            reader.naps = random.Random(f"naps {self.world.seed} {host.name} {queue.name}")
         story.readers.append(reader)
         host.programs[f"reader-{queue.name}"] = reader.run
         host.when_application_dies[f"reader-{queue.name}"] = reader.process_died
@@ -358,7 +364,8 @@ class DrawnWorld:
         source = random.Random(f"amnesia {self.world.seed}")
         if self.roads is None or len(self.roads.relays) < 2 or source.random() >= AMNESIA:
             return None
-        return source.random() * self.mischief_s, source.choice(self.roads.names)
+        names = (*self.roads.names, *self.roads.relays)
+        return source.random() * self.mischief_s, source.choice(names)
 
     def _wishes(self) -> int:
         if not self.has_acknowledgments or self.of_wishes.random() < 0.2:

@@ -208,6 +208,9 @@ class Story:
         self.mischief.stop()
         for writer in self.writers:
             writer.stop()
+        for reader in self.readers:
+            if isinstance(reader, Reader):
+                reader.naps = None
         for name, operator in self.operators.items():
             operator.is_watching = True
             # Whatever else would wake a queue is not to be relied on.
