@@ -364,6 +364,8 @@ class DrawnWorld:
         source = random.Random(f"amnesia {self.world.seed}")
         if self.roads is None or len(self.roads.relays) < 2 or source.random() >= AMNESIA:
             return None
+        if self.is_busy:
+            return None  # windows of one message may need longer than anybody looks on
         names = (*self.roads.names, *self.roads.relays)
         return source.random() * self.mischief_s, source.choice(names)
 

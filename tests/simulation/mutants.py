@@ -1118,6 +1118,31 @@ MUTANTS = (
         "if True:",
         "tests/unit/qmd/test_purging.py",
     ),
+    Mutant(
+        "what was ended is counted out before the commit",
+        "qmd/endings.py",
+        "        batch.when_durable(ended)",
+        "        ended()",
+    ),
+    Mutant(
+        "what is discarded in its queue is not told",
+        "qmd/endings.py",
+        "        if discarded:\n            recorder.record(",
+        "        if False:\n            recorder.record(",
+    ),
+    Mutant(
+        "nobody is served after a refill",
+        "qmd/reading.py",
+        "complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)\n        self.serve(queue)",
+        "complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)",
+    ),
+    Mutant(
+        "a quota lets one more in",
+        "qmd/incoming.py",
+        "            if not has_room:\n                self.refuse(",
+        "            if not has_room and queue.bytes > (queue.quota_bytes or 0):\n"
+        "                self.refuse(",
+    ),
 )
 
 
