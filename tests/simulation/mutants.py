@@ -1143,6 +1143,12 @@ MUTANTS = (
         "            if not has_room and queue.bytes > (queue.quota_bytes or 0):\n"
         "                self.refuse(",
     ),
+    Mutant(
+        "acknowledgments are journaled",
+        "qmd/endings.py",
+        "            if message_class_of(packet) in SYSTEM_CLASSES:\n                continue\n",
+        "",
+    ),
 )
 
 
