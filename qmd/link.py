@@ -58,7 +58,7 @@ class Link:
         self.remote_id = guid  # of whom its own sessions are with
         self.riders: dict[Link, None] = {}  # who wait for a session that this one dials
         self.carrier: Link | None = None  # on whose session it rides; None: its own
-        self.speakers: dict[bytes, None] = {}  # who has acknowledged, or may
+        self.speakers: dict[bytes, None] = {}  # who has acknowledged
         self._avoided: dict[bytes, float] = {}  # until when
         self._failed_at: tuple[str, int] | None = None  # the address that was tried last, in vain
         self.queues: dict[OutgoingQueue, None] = {}  # whoever had its turn goes to the end
@@ -105,12 +105,23 @@ class Link:
         return any(not self._is_avoided(each) for each in self._manager.routing.carriers(self))
 
     def may_speak(self, guids: Collection[bytes]) -> bool:
-        """Whether one of these queue managers can know what became of messages of this link."""
+        """Whether one of these queue managers can know what became of messages of this link.
+
+        Who is at the other end is known from a session with it, or once it has acknowledged.  Not
+        from those who carry messages there: they pass acknowledgments back, and need not, because
+        it may tell us over a session of its own.
+        """
         known = set(self.speakers)
-        for each in (self, *self._manager.routing.carriers(self)):
-            if each.remote_id is not None:
-                known.add(each.remote_id)
-        return not known or any(guid in known for guid in guids)
+        if self.remote_id is not None:
+            known.add(self.remote_id)
+        if not known:
+            return True
+        known.update(
+            each.remote_id
+            for each in self._manager.routing.carriers(self)
+            if each.remote_id is not None
+        )
+        return any(guid in known for guid in guids)
 
     def spoke(self, guid: bytes) -> None:
         if len(self.speakers) < SPEAKERS_MAX:
@@ -222,8 +233,6 @@ class Link:
         assert connection.session is not None
         if self.carrier is None:
             self.remote_id = connection.session.remote_id
-        elif connection.session.remote_id is not None:
-            self.spoke(connection.session.remote_id)
         self._failed_at = None
         self.retry.succeeded(self._manager.loop.time(), f"{connection.host}:{connection.port}")
         for queue in self.queues:

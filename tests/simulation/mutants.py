@@ -860,6 +860,14 @@ MUTANTS = (
         "        if False:\n            self.release()",
     ),
     Mutant(
+        "who carries messages is taken for who gets them",
+        "qmd/link.py",
+        "        known = set(self.speakers)\n",
+        "        carriers = self._manager.routing.carriers(self)\n"
+        "        known = {*self.speakers, *(each.remote_id for each in carriers)} - {None}\n",
+        "tests/unit/qmd/test_relaying.py",
+    ),
+    Mutant(
         "a release takes along what is beyond it",
         "qmd/releasing.py",
         "batch.delete_outgoing_range(base | first, base | messages[-1].key)",

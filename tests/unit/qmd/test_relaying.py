@@ -184,6 +184,30 @@ async def test_a_final_ack_finds_back_over_a_relay_after_everybody_was_started_a
 
 
 @hosted
+async def test_a_final_ack_that_the_destination_brings_itself_counts(hosts: Hosts) -> None:
+    b = await hosts.start("b")
+    relay = await hosts.start("relay", routing=relaying(b))
+    a = await hosts.start("a", routing=over(relay))
+    inbox = await a.create("inbox")
+    await b.create("orders", transactional=True)
+    await a.send(DESTINATION, b"1", delivery=TRANSACTIONAL, dead_letter=True)
+    await until(lambda: a.sending_to(DESTINATION).messages == 0, "the order ack")
+
+    await idle(relay)
+    await a.settled()  # or it would be sent again, and b made known by its order ack
+    # Whoever was started anew knows who carries its messages, and not yet who gets them.
+    a = await hosts.restart(a, routing=over(relay))
+    inbox = a.queue("inbox")
+    await until(lambda: a.sending_to(DESTINATION).link.connection is not None, "the relay")
+    b = await hosts.restart(b)
+    await b.send(f"DIRECT=TCP:127.0.0.1:{a.port}\\private$\\inbox", b"hello")
+    await until(lambda: inbox.messages == 1, "a session of their own")
+    assert await b.receive("orders") == [b"1"]
+
+    await until(lambda: a.sending_to(DESTINATION).awaiting.messages == 0, "the final ack")
+
+
+@hosted
 async def test_a_refusal_of_the_destination_reaches_the_source_which_keeps_the_dead_letter(
     hosts: Hosts,
 ) -> None:
