@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Generator
+
 import pytest
 
 from tests.simulation.loop import silence
