@@ -90,7 +90,7 @@ def audit(
     with job.writing(), job.spark("audit") as spark:
         result = run_audit(spark, fresh, state, chosen, job.progress)
         job.progress("the report")
-        total = write_audit(job.folder, result, state, is_first=again)
+        total = write_audit(job.folder, result, state)
     bad = {kind: int(n) for kind, n in total.items() if kind not in ABOUT_HOSTS}
     job.say(
         {

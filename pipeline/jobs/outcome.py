@@ -32,9 +32,7 @@ def write_tables(folder: Path, tables: Mapping[str, Frame], page: str) -> None:
     )
 
 
-def write_audit(
-    folder: Path, result: AuditResult, state: State, *, is_first: bool
-) -> dict[str, int]:
+def write_audit(folder: Path, result: AuditResult, state: State) -> dict[str, int]:
     """What is found is all that is known now; streams are added up with those of earlier audits.
 
     The state is written last: an audit that is cut off is done again, and then replaces what it
@@ -43,8 +41,7 @@ def write_audit(
     folder.mkdir(parents=True, exist_ok=True)
     findings = result.findings
     counts = dict(result.counts or {})  # more than are listed, if there are very many
-    streams = _all_streams(folder / "streams.parquet", result.streams, is_first=is_first)
-    result.streams = streams
+    result.streams = state.streams = streams = _all_streams(state.streams, result.streams)
     result.messages = int(streams.sent.sum()) if len(streams) else 0
     rows = [
         {name: _plain(value) for name, value in row.items()}
@@ -64,11 +61,10 @@ def write_audit(
     return counts
 
 
-def _all_streams(path: Path, new: Frame, *, is_first: bool) -> Frame:
+def _all_streams(old: Frame | None, new: Frame) -> Frame:
     """With what earlier audits have counted."""
-    if is_first or not path.exists():
+    if old is None:
         return new
-    old = parquet.read_table(path).to_pandas()
     both = pd.concat([new, old], ignore_index=True)
     return both.groupby(["source", "stream"], as_index=False, sort=False).agg(
         from_host=("from_host", "first"),

@@ -6,6 +6,7 @@
     numbers    which numbers each source has given
     covered    of which stretches of which logs we know
     runs       where streams lead, and which of them came after another
+    streams    how many messages of each stream were counted, for the table
     ...        names behind hashes, routes, bounds of clocks
 
 What is found is found anew in each run from these and from the new files, so the order in which
@@ -69,12 +70,16 @@ class State:
         self.routes = _empty("routes")
         self.clock_bounds = _empty("clock_bounds")
         self.samples = _empty("samples")
+        self.streams: Frame | None = None
 
     @classmethod
     def load(cls, folder: Path) -> State:
         """An empty one where there is none."""
         state = cls()
         about = folder / "state.json"
+        if not folder.exists():
+            for old in sorted(folder.parent.glob(f".{folder.name}.*.old"))[-1:]:
+                old.rename(folder)  # a run ended between its two renames
         if not about.exists():
             return state
         known = json.loads(about.read_text())
@@ -87,6 +92,8 @@ class State:
         state.aliases = known.get("aliases", names)
         for name in _FRAMES:
             setattr(state, name, pd.read_parquet(folder / f"{name}.parquet"))
+        if (folder / "streams.parquet").exists():
+            state.streams = pd.read_parquet(folder / "streams.parquet")
         return state
 
     def save(self, folder: Path) -> None:
@@ -96,6 +103,8 @@ class State:
             part.mkdir(parents=True)
             for name in _FRAMES:
                 getattr(self, name).to_parquet(part / f"{name}.parquet", index=False)
+            if self.streams is not None:
+                self.streams.to_parquet(part / "streams.parquet", index=False)
             about = {
                 "version": VERSION,
                 "files": sorted(self.files),
