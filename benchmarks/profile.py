@@ -51,7 +51,7 @@ GROUPS: Sequence[tuple[str, str]] = (
     ("qmd/routes.py", "sending"),
     ("qmd/outgoing", "outgoing queues"),
     ("qmd/link.py", "outgoing queues"),
-    ("qmd/incoming.py", "incoming"),
+    ("qmd/incoming", "incoming"),
     ("qmd/reading.py", "reading"),
     ("qmd/local_queue.py", "reading"),
     ("qmd/connection.py", "connection"),

@@ -144,7 +144,7 @@ class Administration:
         log.info("queue_created", queue=path, transactional=transactional)
         queue, *_ = [self._manager.adopt(row, 0, 0) for row in rows]
         for stream in streams:  # a queue of that name was deleted: what came to it does not again
-            self._manager.incoming.restore_stream(
+            self._manager.incoming_streams.restore(
                 stream.id, stream.source, queue, stream.name, stream.sequence_id, stream.number
             )
         return queue
@@ -289,7 +289,7 @@ class Administration:
                 manager.timers.cancel(waiter)
                 waiter.answer([])
         manager.routes.forget()
-        manager.incoming.forget_queue(queue)
+        manager.incoming_streams.forget_queue(queue)
         await manager.storage.batch.run(_nothing)  # what is on its way into it
         purged = NOTHING_PURGED
         left = -1

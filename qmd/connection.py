@@ -21,7 +21,7 @@ from qmd.timers import Alarm
 from qmd.turns import Class
 
 if TYPE_CHECKING:
-    from qmd.incoming import IncomingStream
+    from qmd.incoming_streams import IncomingStream
     from qmd.link import Link
     from qmd.manager import QueueManager
 
@@ -418,7 +418,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._flush_due = False
         if self._closed or self.session is None:
             return
-        self._manager.incoming.send_owed_acks(self)
+        self._manager.owed_acks.send(self)
         self._manager.peers.pump(self)
         self._write()
         self._arm(self._loop.time())

@@ -42,12 +42,15 @@ from qmd.event_log import EventLog
 from qmd.identities import Identities
 from qmd.importing import Importing
 from qmd.incoming import Incoming
+from qmd.incoming_streams import IncomingStreams
 from qmd.inquiry import Inquiry
+from qmd.known_messages import KnownMessages
 from qmd.local_queue import LocalQueue
 from qmd.log import LimitedLog
 from qmd.moving import Moving
 from qmd.numbers import Numbers
 from qmd.outgoing import Outgoing
+from qmd.owed_acks import OwedAcks
 from qmd.own_dead_letters import OwnDeadLetters
 from qmd.packets import Parts
 from qmd.peers import Peers
@@ -59,6 +62,7 @@ from qmd.readers import read_state as read_reservations
 from qmd.reading import Reading
 from qmd.recorder import Recorder
 from qmd.redirecting import Redirecting
+from qmd.refusing import Refusing
 from qmd.relaying import Relaying
 from qmd.releasing import Releasing
 from qmd.resending import Resending
@@ -154,6 +158,10 @@ class QueueManager:
         self.routing = Routing(self)
         self.relaying = Relaying(self)
         self.incoming = Incoming(self)
+        self.incoming_streams = IncomingStreams(self)
+        self.known_messages = KnownMessages(self)
+        self.refusing = Refusing(self)
+        self.owed_acks = OwedAcks(self)
         self.redirecting = Redirecting(self)
         self.outgoing = Outgoing(self)
         self.releasing = Releasing(self)
@@ -258,16 +266,16 @@ class QueueManager:
         for stream in state.streams:
             queue = self.queues_by_id.get(stream.queue_id)
             if queue is not None:
-                self.incoming.restore_stream(
+                self.incoming_streams.restore(
                     stream.id, stream.source, queue, stream.name, stream.sequence_id, stream.number
                 )
             else:
-                self.incoming.reserve_stream_id(stream.id)
+                self.incoming_streams.reserve_id(stream.id)
         self.own_dead_letters.restore(state.own_dead_letters)
         now = self.loop.time()
         for entry in state.history:
             age_s = max(0.0, self.clock.now - entry.at_s)
-            self.incoming.restore_history(entry.source, entry.number, now - age_s)
+            self.known_messages.restore(entry.source, entry.number, now - age_s)
         self.routing.restore(state.ways_back)
         self.acknowledging.addressing.restore(state.unaddressed)
         self.publishing.restore(state.directory_changes)
@@ -448,7 +456,7 @@ class QueueManager:
         """Drop what is kept for a while only: message ids, outcomes."""
         now_s = self.clock.now_s
         age_s = int(self.settings.delivery.message_id_history_age_s)
-        self.incoming.forget_old(self.loop.time())
+        self.known_messages.forget_old(self.loop.time())
         await self.own_dead_letters.forget_gone()
         await self.reserving.forget_gone()
         self.reserving.warn()

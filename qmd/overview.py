@@ -76,7 +76,7 @@ def status(manager: QueueManager) -> Value:
         "resent": sum(queue.resent_count for queue in manager.outgoing.queues),
         "received": manager.incoming.received_count,
         "duplicates_refused": manager.incoming.duplicate_count + manager.incoming.rejected_count,
-        "refused": manager.incoming.refused_count,
+        "refused": manager.refusing.count,
         "relayed": manager.relaying.relayed_count,
         "two_of_one_identity": [
             {
@@ -262,7 +262,7 @@ def sequences(manager: QueueManager) -> list[Value]:
             "last_seen_ago_s": _ago(now, stream.sequence.last_seen),
             "explanation": _arrived_so_far(stream.sequence.durable_number, stream.sequence.rejects),
         }
-        for stream in manager.incoming.streams
+        for stream in manager.incoming_streams.all()
     ]
     outgoing = [
         {

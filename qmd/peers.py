@@ -169,7 +169,7 @@ class Peers:
         if connection not in self.connections:
             return
         del self.connections[connection]
-        self._manager.incoming.forget_connection(connection)
+        self._manager.incoming_streams.forget_connection(connection)
         self._per_host[connection.host] -= 1
         if not self._per_host[connection.host]:
             del self._per_host[connection.host]

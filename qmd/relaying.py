@@ -213,7 +213,7 @@ class Relaying:
         patch_hops(copy, hops + 1)
         self._append(queue, bytes(copy), message, connection.peer, left_s)
         if transaction is None:
-            manager.incoming.remember(source, user.message_number, now)
+            manager.known_messages.add(source, user.message_number, now)
         if packet[3] & 1:
             manager.tracing.arrived(message, packet, manager.storage.batch)
         return Taken.DONE
@@ -365,14 +365,14 @@ class Relaying:
                 sent_time=user.sent_time,
                 body=body,
             )
-        if manager.incoming.is_known(user.source_queue_manager, user.message_number):
+        if manager.known_messages.has(user.source_queue_manager, user.message_number):
             return True
         queue = manager.outgoing.queue_for(
             PrivateName(source, ORDER_QUEUE_NUMBER), for_acknowledgments=True, for_others=True
         )
         left_s = int(manager.settings.delivery.time_to_reach_queue_s)
         self._append(queue, packet, message, connection.peer, left_s)
-        manager.incoming.remember(
+        manager.known_messages.add(
             user.source_queue_manager, user.message_number, manager.loop.time()
         )
         return True
@@ -461,7 +461,7 @@ class Relaying:
         message_class: MessageClass,
         detail: str,
     ) -> None:
-        self._manager.incoming.refuse(
+        self._manager.refusing.refuse(
             connection, message, packet, message_class, wall_ms, detail=detail, for_others=True
         )
 

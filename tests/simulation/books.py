@@ -129,7 +129,7 @@ def check_ready(name: str, manager: QueueManager, database: sqlite3.Connection) 
             "SELECT id, sequence_id, number FROM incoming_sequence"
         )
     }
-    for stream in manager.incoming.streams:
+    for stream in manager.incoming_streams.all():
         told = stream.sequence.durable
         if told.number and (told.sequence_id.to_bytes(8), told.number) > stored.get(
             stream.id, (b"", 0)

@@ -42,12 +42,15 @@ MUTANTS = (
     Mutant(
         "receiver acknowledges before the commit",
         "qmd/incoming.py",
-        "batch.when_durable(partial(self._durable, connection, decided, arrivals, accepted))",
-        "self._durable(connection, decided, arrivals, accepted)",
+        "        batch.when_durable(\n"
+        "            partial(self._durable, turn.connection, turn.decided, turn.arrivals, "
+        "turn.accepted)\n"
+        "        )",
+        "        self._durable(turn.connection, turn.decided, turn.arrivals, turn.accepted)",
     ),
     Mutant(
         "a final ack of a refusal leaves before the commit",
-        "qmd/incoming.py",
+        "qmd/refusing.py",
         "batch.when_durable(partial(connection.owe_final_ack, final_ack))",
         "connection.owe_final_ack(final_ack)",
         "tests/unit/qmd/test_manager_receipts.py",
@@ -55,9 +58,10 @@ MUTANTS = (
     Mutant(
         "session ack leaves before the commit",
         "qmd/incoming.py",
-        "for stream, (sequence_id, number) in accepted.items():\n            batch.set",
-        "connection.mark_stored(decided)\n"
-        "        for stream, (sequence_id, number) in accepted.items():\n            batch.set",
+        "for stream, (sequence_id, number) in turn.accepted.items():\n            batch.set",
+        "turn.connection.mark_stored(turn.decided)\n"
+        "        for stream, (sequence_id, number) in turn.accepted.items():\n"
+        "            batch.set",
     ),
     Mutant(
         "order ack speaks of what is accepted and not durable",
@@ -195,14 +199,14 @@ MUTANTS = (
     Mutant(
         "receiver's position is not stored",
         "qmd/incoming.py",
-        "batch.set_incoming_sequence(stream.id, sequence_id, number, wall_s)",
+        "batch.set_incoming_sequence(stream.id, sequence_id, number, turn.wall_s)",
         "pass",
     ),
     Mutant(
         "receiver's position is not restored",
-        "qmd/incoming.py",
-        "sequence = IncomingSequence(sequence_id, number, settings=self.sequence_settings)",
-        "sequence = IncomingSequence(0, 0, settings=self.sequence_settings)",
+        "qmd/incoming_streams.py",
+        "sequence = IncomingSequence(sequence_id, number, settings=self._sequence_settings)",
+        "sequence = IncomingSequence(0, 0, settings=self._sequence_settings)",
     ),
     Mutant(
         "sender's position is not stored",
@@ -251,23 +255,20 @@ MUTANTS = (
     # Duplicates of plain messages.
     Mutant(
         "duplicates are not looked for",
-        "qmd/incoming.py",
-        "if key not in self._history:\n            return False",
+        "qmd/known_messages.py",
+        "if key not in self._seen:\n            return False",
         "return False",
     ),
     Mutant(
         "message ids are not stored",
-        "qmd/incoming.py",
-        "if transaction is None:\n"
-        "                    self._remember(source, user.message_number, now)\n"
-        "                    batch.remember_message_id(source, user.message_number, now_s)",
-        "if transaction is None:\n"
-        "                    self._remember(source, user.message_number, now)",
+        "qmd/known_messages.py",
+        "manager.storage.batch.remember_message_id(source, number, manager.clock.now_s)",
+        "pass",
     ),
     Mutant(
         "message ids are not restored",
-        "qmd/incoming.py",
-        "self._history[source, number] = at_s",
+        "qmd/known_messages.py",
+        "self._seen[source, number] = at_s",
         "pass",
     ),
     Mutant(
@@ -338,19 +339,19 @@ MUTANTS = (
     ),
     Mutant(
         "a refused message is kept twice",
-        "qmd/incoming.py",
-        "known = (source, number) in self._history",
+        "qmd/refusing.py",
+        "known = manager.known_messages.has(source, number)",
         "known = False",
     ),
     Mutant(
         "a refused message is kept nowhere",
-        "qmd/incoming.py",
+        "qmd/refusing.py",
         "if result.dead_letter is not None and not known:",
         "if False:",
     ),
     Mutant(
         "no final ack for what is refused",
-        "qmd/incoming.py",
+        "qmd/refusing.py",
         "batch.when_durable(partial(connection.owe_final_ack, final_ack))",
         "pass",
     ),
@@ -909,9 +910,10 @@ MUTANTS = (
     Mutant(
         "a refusal is acknowledged by the session before the commit",
         "qmd/incoming.py",
-        "        if not (decided or arrivals or accepted):\n            return\n        batch =",
-        "        if not (arrivals or accepted):\n"
-        "            connection.mark_stored(decided)\n"
+        "        if not (turn.decided or turn.arrivals or turn.accepted):\n            return\n"
+        "        batch =",
+        "        if not (turn.arrivals or turn.accepted):\n"
+        "            turn.connection.mark_stored(turn.decided)\n"
         "            return\n"
         "        batch =",
     ),
@@ -926,8 +928,8 @@ MUTANTS = (
     Mutant(
         "priorities are upside down",
         "qmd/incoming.py",
-        "level = 7 - (message.base.flags & 7)",
-        "level = message.base.flags & 7",
+        "if is_transactional else 7 - (message.base.flags & 7)",
+        "if is_transactional else message.base.flags & 7",
     ),
     Mutant(
         "priorities of what is sent here are upside down",
@@ -1012,11 +1014,12 @@ MUTANTS = (
     Mutant(
         "arrivals can be read before the commit",
         "qmd/incoming.py",
-        "        batch.when_durable(partial(self._durable, connection, decided, "
-        "arrivals, accepted))",
-        "        for queue, messages in arrivals.items():\n"
+        "        batch.when_durable(\n"
+        "            partial(self._durable, turn.connection, turn.decided, turn.arrivals,",
+        "        for queue, messages in turn.arrivals.items():\n"
         "            queue.arrived(messages)\n            self._manager.reading.serve(queue)\n"
-        "        batch.when_durable(partial(self._durable, connection, decided, {}, accepted))",
+        "        batch.when_durable(\n"
+        "            partial(self._durable, turn.connection, turn.decided, {},",
     ),
     Mutant(
         "a relay passes on before the commit",
@@ -1090,9 +1093,9 @@ MUTANTS = (
     ),
     Mutant(
         "ids of streams are given twice",
-        "qmd/incoming.py",
-        "name, sequence))\n        self._next_stream_id = max(self._next_stream_id, id + 1)",
-        "name, sequence))\n        self._next_stream_id = max(self._next_stream_id, id)",
+        "qmd/incoming_streams.py",
+        "name, sequence))\n        self._next_id = max(self._next_id, id + 1)",
+        "name, sequence))\n        self._next_id = max(self._next_id, id)",
     ),
     Mutant(
         "what was passed on to its peer stays in memory",
@@ -1147,9 +1150,9 @@ MUTANTS = (
     Mutant(
         "a quota lets one more in",
         "qmd/incoming.py",
-        "            if not has_room:\n                self.refuse(",
-        "            if not has_room and queue.bytes > (queue.quota_bytes or 0):\n"
-        "                self.refuse(",
+        "        if not has_room:\n            self._refuse(",
+        "        if not has_room and queue.bytes > (queue.quota_bytes or 0):\n"
+        "            self._refuse(",
     ),
     Mutant(
         "acknowledgments are journaled",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog.testing
 
-from qmd import incoming
+from qmd import incoming_streams
 from storage.sequences import encode_sequence_id
 from tests.unit.qmd.managers import Host, Hosts, Remote, dial, guid, hosted, packet, until
 
@@ -98,7 +98,7 @@ async def test_of_two_limits_the_log_names_the_one_that_is_reached(hosts: Hosts)
         "".join(c.upper() if bits >> place & 1 else c for place, c in enumerate("orders"))
         for bits in range(64)
     ]
-    before, incoming.NAMES_MAX = incoming.NAMES_MAX, len(names) - 1
+    before, incoming_streams.NAMES_MAX = incoming_streams.NAMES_MAX, len(names) - 1
     try:
         with structlog.testing.capture_logs() as logs:
             for number, name in enumerate(names):
@@ -108,7 +108,7 @@ async def test_of_two_limits_the_log_names_the_one_that_is_reached(hosts: Hosts)
                 )
             await until(remote.closed.is_set, "the end of the session")
     finally:
-        incoming.NAMES_MAX = before
+        incoming_streams.NAMES_MAX = before
 
     (line,) = [each for each in logs if each["event"].startswith("too_many")]
     assert line["event"] == "too_many_names_of_a_queue"

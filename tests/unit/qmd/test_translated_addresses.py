@@ -110,5 +110,5 @@ async def test_a_host_whose_address_changes_keeps_its_streams(hosts: Hosts) -> N
         await until(lambda: a.sending_to(orders).messages == 0, "all order acks")
 
     assert await b.receive("orders") == [b"%d" % number for number in range(30)]
-    (stream,) = {stream for stream in b.incoming._streams.values()}
+    (stream,) = b.incoming_streams.all()
     assert stream.source == a.id

@@ -348,7 +348,7 @@ async def test_who_is_not_told_says_that_it_knows_this_side_only(hosts: Hosts) -
     again = await why(a, sent, ask=True)
     assert "is left alone for" in again["sides"]
     assert a.asking.asked_count == 1
-    assert (b.asking.answered_count, b.incoming.refused_count) == (0, 0)
+    assert (b.asking.answered_count, b.refusing.count) == (0, 0)
 
 
 @hosted
@@ -439,7 +439,7 @@ async def test_garbage_is_passed_over_and_leaves_nothing(hosts: Hosts) -> None:
     answer = await asked(remote, Question(1, guid(7), 1))
 
     assert answer.state == "unknown"
-    assert (a.incoming.refused_count, a.usage.bytes, a.asking.answered_count) == (0, 0, 1)
+    assert (a.refusing.count, a.usage.bytes, a.asking.answered_count) == (0, 0, 1)
     remote.close()
 
 
