@@ -322,16 +322,19 @@ class Relaying:
         """An order ack or final ack of a sequence that we relay; False: it is of none.
 
         Who does not know of relays answers to the address that messages of direct names came from,
-        and that is ours (another qmd names the source).  A final ack tells the source; an order ack
+        and that is ours (another qmd names the source; but a final ack that it has made for an
+        address may take the way over us).  A final ack tells the source; an order ack
         tells its sequence only, and where two sources, perhaps one of them we with the queue `own`,
         have one of the same number nobody is told: a wrong one would release what has not arrived.
         """
-        if not self.enabled or connection.is_qmd:
+        if not self.enabled or (connection.is_qmd and isinstance(body, OrderAckBody)):
             return False
         manager = self._manager
         sources = self._sources.get(body.sequence_id, {})
         if isinstance(body, FinalAckBody):
-            if body.source_queue_manager not in sources:
+            # qmd says where to when it makes one; a moment later that may be over us.
+            is_meant = connection.is_qmd and self._passes_on_for(connection)
+            if body.source_queue_manager not in sources and not is_meant:
                 return False
             source = body.source_queue_manager
         elif not sources:
@@ -428,10 +431,13 @@ class Relaying:
         self._names[wire_name] = found
         return found
 
+    def _passes_on_for(self, connection: PeerConnection) -> bool:
+        return self._manager.peers.is_listed(connection.host, self._for)
+
     def _is_allowed(self, connection: PeerConnection, message: UserMessage) -> bool:
         """Whether we pass on for whom it comes from; acknowledgments of what we passed on always
         find back."""
-        if self._manager.peers.is_listed(connection.host, self._for):
+        if self._passes_on_for(connection):
             return True
         source = message.user.queue_manager_address
         kind = classify(message, source)

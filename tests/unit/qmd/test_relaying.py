@@ -208,6 +208,33 @@ async def test_a_final_ack_that_the_destination_brings_itself_counts(hosts: Host
 
 
 @hosted
+async def test_a_final_ack_for_an_address_finds_the_way_over_a_relay_as_well(hosts: Hosts) -> None:
+    """It is for where its source was, as long as there was a session of their own."""
+    b = await hosts.start("b")
+    relay = await hosts.start("relay", routing=relaying(b))
+    a = await hosts.start("a", routing=over(relay))
+    inbox = await b.create("inbox")
+    await b.create("orders", transactional=True)
+
+    async def send_and_receive(body: bytes) -> None:
+        await a.send(DESTINATION, body, delivery=TRANSACTIONAL, dead_letter=True)
+        await until(lambda: a.sending_to(DESTINATION).messages == 0, "the order ack")
+        assert await b.receive("orders") == [body]
+        await until(lambda: a.sending_to(DESTINATION).awaiting.messages == 0, "the final ack")
+
+    await send_and_receive(b"over the relay")
+    await a.send(f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\inbox", b"hello")
+    await until(lambda: inbox.messages == 1, "a session of their own")
+    await send_and_receive(b"over that")
+    await idle(relay)
+    await a.settled()
+    a = await hosts.restart(a, routing=over(relay))
+
+    await send_and_receive(b"over the relay again")
+    await idle(relay)
+
+
+@hosted
 async def test_a_refusal_of_the_destination_reaches_the_source_which_keeps_the_dead_letter(
     hosts: Hosts,
 ) -> None:
