@@ -152,19 +152,19 @@ class Ledger:
         self.here[where] = message
 
     def _move(self, event: Event, message: Message, place: int | None) -> None:
-        left = [
-            where
-            for where, found in self.here.items()
-            if found == message and where[0] == event.queue
-        ]
-        if not left or place is None:
+        here = self.here
+        # It keeps its arrival, and perhaps its level: the place that it leaves is known.
+        left = (event.queue, place or 0)
+        if here.get(left) != message:
+            others = (each for each in here if each[0] == event.queue and here[each] == message)
+            left = next(others, left)
+        if here.get(left) != message or place is None:
             self._wrong(event, message, "was not there")
             return
-        # It keeps its arrival, so the place that it leaves is known.
-        del self.here[left[0]]
+        del here[left]
         self._add(event, message, (event.to_queue, place))
-        if left[0] in self.express:
-            self.express.remove(left[0])
+        if left in self.express:
+            self.express.remove(left)
             self.express.add((event.to_queue, place))
 
     def _end(self, event: Event, message: Message, place: int | None) -> None:

@@ -1,7 +1,6 @@
-"""Many seeds at once: processes that live through one seed after the other.
+"""Many seeds at once: each in a process of its own, which is forked from one that waits for it.
 
-A process that dies, or does not come to an end, costs its seed and nobody else's; and each is
-replaced after some hundred seeds, so that memory stays bounded.
+A process that dies, or does not come to an end, costs its seed and nobody else's.
 """
 
 from __future__ import annotations
@@ -9,15 +8,15 @@ from __future__ import annotations
 import ctypes
 import gc
 import multiprocessing
+import os
 import signal
 import time
 from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, NoReturn
 
 from tests.simulation.life import Life, live
 
-SEEDS_PER_PROCESS = 500
 SEED_S_MAX = 600.0  # of real time; then it is killed, and has failed
 SEED_CPU_S_MAX = 90.0  # likewise; some ten are the most that a sound one has taken
 _LOOK_S = 5.0
@@ -64,14 +63,9 @@ class _Worker:
         self._process = _context.Process(target=_work, args=(far,), daemon=True)
         self._process.start()
         far.close()
-        self._left = SEEDS_PER_PROCESS
 
     def begin(self, seed: int | None) -> None:
-        if seed is not None and self._left == 0:
-            self.kill()
-            self._start()
         self.seed, self.began_at = seed, time.monotonic()
-        self._left -= 1
         if seed is not None:
             self.pipe.send(seed)
 
@@ -100,25 +94,37 @@ class _Worker:
 def _work(pipe: Connection[Any, Any]) -> None:
     _die_with_parent()
     gc.collect()
-    gc.freeze()  # the modules need not be walked over after each seed
+    gc.freeze()  # what was imported stays shared with the processes below
     while True:
         try:
             seed = pipe.recv()
         except (EOFError, KeyboardInterrupt):
             return
-        try:
-            started = time.process_time()
-            # Whatever turns round for ever in one callback hears no exception: it is killed.
-            signal.setitimer(signal.ITIMER_PROF, SEED_CPU_S_MAX)
-            life = live(seed)
-            life.cpu_s = time.process_time() - started
-        except KeyboardInterrupt:
+        # A process of its own: when it ends, nobody has to clear up after the world.
+        child = os.fork()
+        if child == 0:
+            _live_and_end(seed, pipe)
+        _, status = os.waitpid(child, 0)
+        if status:
+            if os.WIFSIGNALED(status):
+                os.kill(os.getpid(), os.WTERMSIG(status))
             return
-        except BaseException as error:
-            life = Life(seed, [f"the simulation itself failed: {error!r}"])
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-        pipe.send(life)
+
+
+def _live_and_end(seed: int, pipe: Connection[Any, Any]) -> NoReturn:
+    _die_with_parent()
+    try:
+        started = time.process_time()
+        # Whatever turns round for ever in one callback hears no exception: it is killed.
+        signal.setitimer(signal.ITIMER_PROF, SEED_CPU_S_MAX)
+        life = live(seed, is_last=True)
+        life.cpu_s = time.process_time() - started
+    except KeyboardInterrupt:
+        os._exit(0)
+    except BaseException as error:
+        life = Life(seed, [f"the simulation itself failed: {error!r}"])
+    pipe.send(life)
+    os._exit(0)
 
 
 def _die_with_parent() -> None:

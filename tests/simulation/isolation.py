@@ -27,10 +27,13 @@ class NotDeterministic(AssertionError):
 
 
 @contextlib.contextmanager
-def isolated(trace: list[str] | None, seen: Counter[str] | None = None) -> Iterator[None]:
+def isolated(
+    trace: list[str] | None, seen: Counter[str] | None = None, *, is_last: bool = False
+) -> Iterator[None]:
     """For the whole of one seed.
 
-    What daemons log goes to `trace`, where there is one; `seen` counts it.
+    What daemons log goes to `trace`, where there is one; `seen` counts it.  `is_last`: nothing but
+    the end of the process follows, and what is left of the world need not be cleared away.
     """
     was_enabled = gc.isenabled()
     gc.disable()  # it would run destructors at moments that depend on what was before
@@ -44,10 +47,11 @@ def isolated(trace: list[str] | None, seen: Counter[str] | None = None) -> Itera
     try:
         yield
     finally:
-        with silence():
-            gc.collect()
+        if not is_last:
+            with silence():
+                gc.collect()
         structlog.configure(**before)
-        if was_enabled:
+        if was_enabled and not is_last:
             gc.enable()
 
 

@@ -64,11 +64,11 @@ class Life:
         return self.received + self.taken_over
 
 
-def live(seed: int, *, trace: bool = False) -> Life:
-    """Live through one seed."""
+def live(seed: int, *, trace: bool = False, is_last: bool = False) -> Life:
+    """Live through one seed; `is_last`: the process ends with it."""
     lines: list[str] | None = [] if trace else None
     seen: Counter[str] = Counter()
-    with isolated(lines, seen):
+    with isolated(lines, seen, is_last=is_last):
         life = _live(seed, lines)
     life.seen.update(seen)
     return life
@@ -141,7 +141,7 @@ class Story:
             source, target = world.hosts[one].address, world.hosts[other].address
             world.network.build_wall(source, target, self._mischief_s)
         # Whenever somebody has lost its power is a good time to look what is left.
-        world.on_power_loss = lambda: world.scheduler.after(0.0, self._look)
+        world.on_power_loss = lambda: world.scheduler.after(0.0, self._look, True)
         world.on_sync = self._synced
         world.on_commit = self._begins_to_commit
         world.run(self._mischief_s)
@@ -177,10 +177,13 @@ class Story:
                 for difference in check_all_known(host.name, manager, database):
                     self.world.fail(difference)
 
-    def _look(self) -> None:
+    def _look(self, thorough: bool = False) -> None:
         if not self.world.failures:
             with_log = self.world.random.random() < LOG_PROBABILITY
-            found = [self.examine_host(host, with_log=with_log) for host in self._hosts]
+            found = [
+                self.examine_host(host, with_log=with_log, thorough=thorough)
+                for host in self._hosts
+            ]
             self.oracle.check(found, at_the_end=False)
             self._audit()
 
@@ -335,7 +338,9 @@ class Story:
     def _hosts(self) -> list[Host]:
         return list(self.world.hosts.values())
 
-    def examine_host(self, host: Host, *, durable: bool = True, with_log: bool = False) -> Found:
+    def examine_host(
+        self, host: Host, *, durable: bool = True, with_log: bool = False, thorough: bool = False
+    ) -> Found:
         version = host.disk.durable_version
         if durable and not with_log and self._examined.get(host.name, (-1,))[0] == version:
             return self._examined[host.name][1]
@@ -344,6 +349,7 @@ class Story:
                 host.disk.image(durable=durable),
                 host.name,
                 with_log=with_log,
+                thorough=with_log or thorough,
                 copies=self.oracle.copies,
                 hosts=self._host_names,
             )
