@@ -167,6 +167,10 @@ class Recorder:
             event = self._begin(batch, key, now)
         return event
 
+    def renew(self, kind: Kind) -> None:
+        """What is told of this kind from here on stands behind all that was told until now."""
+        self._groups = {key: event for key, event in self._groups.items() if key[0] != kind.value}
+
     def record(
         self,
         kind: Kind,

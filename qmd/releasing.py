@@ -91,6 +91,8 @@ class Releasing:
             )
             event.numbers += numbers
             event.sizes += sizes
+            if queue.for_others:
+                recorder.renew(Kind.RELAYED)  # they may come again, and even with this commit
 
     def _gone(self, messages: list[tuple[OutgoingQueue, int]]) -> None:
         for queue, key in messages:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from protocol import parse_user_message
 from protocol.identifiers import guid_text
 from protocol.message_class import MessageClass
+from qmd.core.stored_packet import message_number
 from qmd.frames import TRANSACTIONAL
+from qmd.packets import whole
 from qmd.route_rules import parse_pattern, parse_rule
 from tests.unit.qmd.managers import (
     DEAD_LETTERS,
@@ -115,6 +118,34 @@ async def test_what_a_relay_holds_is_not_taken_again_even_after_its_restart(host
     await relay.settled()
 
     assert relay.outgoing.queues[0].messages == 3
+
+
+@hosted
+async def test_what_a_relay_takes_again_is_told_behind_its_leaving(hosts: Hosts) -> None:
+    """All of it in one commit, after which the log has to agree with the tables."""
+    relay = await hosts.start("relay", routing=relaying(1))
+    a = await hosts.start("a", routing=over(relay))
+    await a.send(DESTINATION, b"1", b"2", delivery=TRANSACTIONAL)
+    await until(lambda: relay.outgoing.queues and relay.outgoing.queues[0].messages == 2)
+    await relay.settled()
+    (queue,) = relay.outgoing.queues
+    connection = relay.peers.connection_to(a.id)
+    assert connection is not None
+
+    while (entry := queue.window.pop()) is not None:
+        key, (held, _) = entry
+        queue.in_flight[key] = held
+        queue.handed_first.sources.append(a.id)
+        queue.handed_first.add(message_number(whole(held)), 0, len(held))
+    relay.recorder.transmitted(queue)
+    for key, held in list(queue.in_flight.items()):
+        relay.releasing.session_acknowledged([(queue, key)])
+        relay.releasing.release()
+        again = whole(held)
+        relay.relaying.take(connection, parse_user_message(again), again, 0, relay.loop.time())
+
+    await relay.settled()
+    assert queue.messages == 2
 
 
 @hosted
