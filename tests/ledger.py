@@ -55,6 +55,12 @@ ENDS_OF_UNRECEIVED = frozenset({"expired", "purged", "queue_deleted", "rejected"
 WHERE_IT_WENT = frozenset({"dead_lettered", "discarded"})
 
 
+# What an outgoing queue hands to a session, and what that or its destination says then.
+ON_ITS_WAY = frozenset({"transmitted", "retransmitted"})
+ACKNOWLEDGED = frozenset({"session_acknowledged", "order_acknowledged"})
+CHANGING = frozenset({"requeued", "damaged"})  # the message is another one from there on
+
+
 class Message(NamedTuple):
     """Which one it is: its source queue manager and its number there."""
 
@@ -79,13 +85,29 @@ class Ledger:
         self.express: set[Here | Elsewhere] = set()
         self.problems: list[str] = []
         self.unexplained: set[Message] = set()  # their end is told, and not where they went
+        self.sizes: dict[Message, int] = {}
         self._plain: set[Message] = set()
+        self._positions: dict[tuple[str, bytes, int], int] = {}  # the highest that came
+        self._left: set[Elsewhere] = set()  # what was told to be on its way
+        self._has_crashed = False  # the last of what happened may not have been told
 
     def tell(self, event: Event) -> None:
         if event.kind == "started":
-            self._start()
+            self._start(event)
+        for listed in (event.places, event.positions, event.sizes):
+            if listed and len(listed) != len(event.numbers):
+                self.problems.append(f"{event.kind}: lists of different lengths ({event.queue})")
+                return
         for index, number in enumerate(event.numbers):
             message = Message(event.source, number)
+            if event.sizes:
+                self._measure(event, message, event.sizes[index])
+            if event.kind == "accepted" and event.positions:
+                self._follow(event, message, event.positions[index])
+            elif event.kind in ON_ITS_WAY:
+                self._left.add((event.queue, message))
+            elif event.kind in ACKNOWLEDGED and not self._knows_of_leaving(event, message):
+                self._wrong(event, message, "was not told to have left")
             place = event.places[index] if event.places else None
             if event.kind in BEGINNINGS:
                 self._begin(event, message, place)
@@ -124,11 +146,35 @@ class Ledger:
             and self.here.get((event.queue, place)) == message
         )
 
-    def _start(self) -> None:
+    def _measure(self, event: Event, message: Message, size: int) -> None:
+        known = self.sizes.setdefault(message, size)
+        if known != size and event.kind not in CHANGING:
+            self._wrong(event, message, f"has {size} bytes, and had {known}")
+
+    def _follow(self, event: Event, message: Message, position: int) -> None:
+        """The order of a stream: what comes in it comes once, and behind what came before."""
+        stream = event.queue, event.source, event.sequence_id
+        before = self._positions.get(stream, 0)
+        if position <= before:
+            self._wrong(event, message, f"came at {position}, behind {before}")
+        self._positions[stream] = position
+
+    def _knows_of_leaving(self, event: Event, message: Message) -> bool:
+        return self._has_crashed or (event.queue, message) in self._left
+
+    def _start(self, event: Event) -> None:
+        if event.reason == "after a stop":
+            for left in list(self.express)[:1]:
+                self._wrong(event, self._at(left), "was in memory, and nobody told that it is lost")
+        else:
+            self._has_crashed = True
         for place in self.express:
             self.here.pop(place, None)  # type: ignore[call-overload]
             self.elsewhere.discard(place)  # type: ignore[arg-type]
         self.express.clear()
+
+    def _at(self, place: Here | Elsewhere) -> Message:
+        return place[1] if isinstance(place[1], Message) else self.here[place]  # type: ignore[index]
 
     def _begin(self, event: Event, message: Message, place: int | None) -> None:
         where: Here | Elsewhere = event.queue, message
@@ -218,7 +264,7 @@ def disagreements(
                     seen[f"{event.kind}{where}"] += len(event.numbers)
     if not after:
         return []
-    found_here, found_elsewhere, found_awaiting = _tables(db)
+    found_here, found_elsewhere, found_awaiting, sizes = _tables(db)
     told_here = {place: each for place, each in ledger.here.items() if place not in ledger.express}
     told_elsewhere = {each for each in ledger.elsewhere if each not in ledger.express}
     problems = ledger.problems
@@ -234,6 +280,11 @@ def disagreements(
     for name, message in ledger.awaiting ^ found_awaiting:
         place = "log" if (name, message) in ledger.awaiting else "table"
         problems.append(f"only the {place} has {message} waiting for its receipt at {name}")
+    problems += [
+        f"{each} has {size} bytes, and the log says {ledger.sizes[each]}"
+        for each, size in sizes
+        if ledger.sizes.get(each, size) != size
+    ]
     if in_memory is not None and in_memory != ledger.express:
         problems.append(f"express messages by the log: {ledger.express}; in memory: {in_memory}")
     return problems
@@ -241,20 +292,24 @@ def disagreements(
 
 def _tables(
     db: sqlite3.Connection,
-) -> tuple[dict[Here, Message], set[Elsewhere], set[Elsewhere]]:
+) -> tuple[dict[Here, Message], set[Elsewhere], set[Elsewhere], list[tuple[Message, int]]]:
     queues = dict(db.execute("SELECT id, name FROM queue"))
     destinations = dict(db.execute("SELECT id, destination FROM outgoing_queue"))
     here: dict[Here, Message] = {}
     elsewhere: set[Elsewhere] = set()
-    for key, packet in db.execute("SELECT key, substr(packet, 1, 60) FROM message"):
-        here[queues[queue_id_of(key)], key & LOOKUP_MASK] = _message(packet)
-    for key, packet in db.execute("SELECT key, substr(packet, 1, 60) FROM outgoing"):
-        elsewhere.add((destinations[queue_id_of(key)], _message(packet)))
-    awaiting = {
-        (destinations[queue_id], _message(packet))
-        for queue_id, packet in db.execute("SELECT queue_id, substr(packet, 1, 60) FROM awaiting")
-    }
-    return here, elsewhere, awaiting
+    awaiting: set[Elsewhere] = set()
+    sizes: list[tuple[Message, int]] = []
+    head = "substr(packet, 1, 60), length(packet) + part_bytes"
+    for key, packet, size in db.execute(f"SELECT key, {head} FROM message"):
+        message = here[queues[queue_id_of(key)], key & LOOKUP_MASK] = _message(packet)
+        sizes.append((message, size))
+    for key, packet, size in db.execute(f"SELECT key, {head} FROM outgoing"):
+        elsewhere.add((destinations[queue_id_of(key)], message := _message(packet)))
+        sizes.append((message, size))
+    for queue_id, packet, size in db.execute(f"SELECT queue_id, {head} FROM awaiting"):
+        awaiting.add((destinations[queue_id], message := _message(packet)))
+        sizes.append((message, size))
+    return here, elsewhere, awaiting, sizes
 
 
 def _message(packet: bytes) -> Message:

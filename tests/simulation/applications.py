@@ -36,6 +36,8 @@ PAUSE_S_MAX = 120.0  # between two requests of a writer
 WAIT_S, WAIT_S_MAX = 5.0, 60.0  # for messages; longer, the longer there were none
 NAPS, NAP_S = 0.05, (0.5, 3.0)  # of readers who sleep now and then
 TAKER_LOOKS, TAKER_LOOK_S = 100, 0.002
+# Whole seconds are cut off at both ends, and hosts' clocks go differently fast.
+TIME_MARGIN_S, TIME_DRIFT = 3.0, 0.05
 ROUND_S, ROUND_S_MAX = 0.25, 5.0  # of an operator; the longer it takes, the longer it takes
 
 
@@ -63,6 +65,7 @@ class Kind:
     lifetime_s: int | None = None  # to reach the queue
     receive_within_s: int | None = None
     keeps: bool = False  # its queue has a journal
+    is_ordered: bool = True  # not where several receive from it
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +251,7 @@ class Writer:
             wants_dead_letter=habits.dead_letter is not False,
             wants_journal=habits.journal,
             is_kept=kind.keeps,
+            is_ordered=kind.is_ordered,
             # Who wants no dead letter lets it go when it could not arrive or be received any more.
             is_awaited=kind.delivery == "transactional"
             and bool(asks or (habits.journal and not has_end)),
@@ -309,6 +313,7 @@ class Reader:
         self._batch = batch
         self._pause_s = pause_s
         self._wait_s = WAIT_S
+        self.work_s = pause_s  # with what it has taken
         self.naps: random.Random | None = None  # when it sleeps: whatever has a time to live dies
 
     async def run(self) -> None:
@@ -355,8 +360,11 @@ class Reader:
         taken = await client.take(name, self._batch, timeout_s=wait_s)
         if not taken:
             return False
-        if self._pause_s:
-            await asyncio.sleep(self._random.expovariate(1 / self._pause_s))  # the work
+        self._check_what_they_say(taken.messages)
+        if name.endswith(";sorted") and not all(message.move_count for message in taken.messages):
+            self.host.world.fail(f"what was moved to {name} of {self.host.name} was never moved")
+        if self.work_s:
+            await asyncio.sleep(self._random.expovariate(1 / self.work_s))
         await self._nap()
         if self._random.random() < 0.1:
             await taken.give_back()
@@ -376,6 +384,7 @@ class Reader:
                 self._oracle.rejected(self.host.name, numbers)
             else:
                 self._received(taken.messages, life)
+            self.host.world.on_told()
         return True
 
     async def _receive(self, client: QueueManager) -> bool:
@@ -391,6 +400,9 @@ class Reader:
         finally:
             self._hands(client)
         self._received(messages, life)
+        if messages:
+            self._check_what_they_say(messages)
+            self.host.world.on_told()
         return bool(messages)
 
     async def _receive_each(self, client: QueueManager) -> bool:
@@ -423,6 +435,25 @@ class Reader:
 
     def _numbers(self, messages: Iterable[Message]) -> list[int]:
         return numbers_of(self._oracle, self.host, self.queue, messages)
+
+    def _check_what_they_say(self, messages: Iterable[Message]) -> None:
+        """Nothing is given whose time was over, nor what came too late; clocks drift, and as long
+        as nobody has set one they tell how late it is."""
+        world = self.host.world
+        if world.seen["clock set"]:
+            return
+        margin_s = TIME_MARGIN_S + TIME_DRIFT * world.now
+        for message in messages:
+            sent_s = message.sent_at.timestamp()
+            reach_s, receive_s = message.time_to_reach_queue, message.time_to_be_received
+            if reach_s is not None:
+                late_s = message.arrived_at.timestamp() - sent_s - reach_s
+                if late_s > margin_s:
+                    world.fail(f"{message.id} came {late_s:.1f} s too late, and was taken")
+            if receive_s is not None and not world.seen["process hung"]:
+                late_s = self.host.environment.wall_clock() - sent_s - receive_s
+                if late_s > margin_s:
+                    world.fail(f"{message.id} was given {late_s:.1f} s after its time was over")
 
     def _check_priorities(self, name: str, messages: Iterable[Message]) -> None:
         """Of what was there together, the most urgent comes first."""
@@ -604,6 +635,7 @@ class Mover:
             wants_dead_letter=True,
             wants_journal=False,
             is_kept=destination.kind.keeps,
+            is_ordered=destination.kind.is_ordered,
             request=request,
             lives=self._oracle.lives(self.host.name, destination.host),
         )

@@ -58,6 +58,8 @@ def check_sums(name: str, manager: QueueManager) -> Iterator[str]:
     for part in parts:
         if part.bytes < 0 or part.messages < 0:
             yield f"{name} has counted {part.messages} messages, {part.bytes} bytes in a queue"
+        if part.quota_bytes is not None and part.bytes > part.quota_bytes:
+            yield f"{name} has {part.bytes} bytes where {part.quota_bytes} are allowed"
     for queue in manager.queues.values():
         # One that is held for its end has no packet there, and may be counted out already.
         taken = sum(1 for message in queue.taken.values() if message.packet)
@@ -85,6 +87,19 @@ def check_against(name: str, manager: QueueManager, found: Found) -> Iterator[st
                 f"{name} has counted {awaiting} that wait to be confirmed by"
                 f" {outgoing.destination}, and there is {stored}"
             )
+
+
+def check_durable(name: str, shown: Found, durable: Found) -> Iterator[str]:
+    """What a queue manager sees, and a loss of power would take away; to be asked when nothing
+    waits for the disk."""
+    for seen, kept in (
+        (shown.queues, durable.queues),
+        (shown.outgoing, durable.outgoing),
+        (shown.awaiting, durable.awaiting),
+    ):
+        for queue in seen:
+            if seen[queue] != kept.get(queue):
+                yield f"{name} sees {seen[queue]} in {queue}, and its disk has {kept.get(queue)}"
 
 
 def check_waiters(name: str, manager: QueueManager) -> Iterator[str]:
@@ -158,6 +173,8 @@ def check_readers(name: str, manager: QueueManager) -> Iterator[str]:
             yield f"{name} lets a reader wait for {queue.key} that has left"
         for reader in queue.takers:
             mine = reader.taken.get(queue, set())
+            if not mine:
+                yield f"{name} takes somebody for a taker of {queue.key} who has nothing"
             for each in mine:
                 message = queue.taken.get(each)
                 if message is None or not message.packet:
@@ -166,8 +183,12 @@ def check_readers(name: str, manager: QueueManager) -> Iterator[str]:
         ready = {key for lane in each_queue.window._express for key, *_ in lane}
         if left := ready - each_queue.express.keys():
             yield f"{name} has express messages ready that are no more: {sorted(left)[:3]}"
+    owners: set[Any] = set()
     for transaction in manager.transactions.live:
         owner: Any = transaction.owner
+        if owner in owners:  # our applications begin one after the other
+            yield f"{name} has two transactions of one application"
+        owners.add(owner)
         if owner.reader.has_left and not transaction.is_committing:
             yield f"{name} goes on with the transaction of an application that has left"
 

@@ -69,6 +69,9 @@ QUEUES_OF_SOME = (
     Queue("picky", True),  # its readers reject what they do not like
     Queue("picky_news", False),
 )
+# In some worlds there are queues that several read: nobody can say in which order.
+RIVALS = 0.25
+QUEUES_OF_RIVALS = (Queue("shared", True), Queue("shared_news", False))
 # Where messages go, how, and how they end; those that come first come often.
 KINDS = (
     *(Kind("orders", "transactional"),) * 4,
@@ -91,6 +94,8 @@ KINDS = (
     *(Kind("audited_news", "recoverable", keeps=True),) * 3,
     *(Kind("sorted", "transactional"),) * 3,
     *(Kind("sorted_news", "recoverable"),) * 3,
+    *(Kind("shared", "transactional", is_ordered=False),) * 3,
+    *(Kind("shared_news", "recoverable", is_ordered=False),) * 3,
     *(Kind("picky", "transactional", Fate.PERHAPS),) * 2,
     *(Kind("picky_news", "recoverable", Fate.PERHAPS),) * 2,
     Kind("missing", "transactional", Fate.REFUSED),
@@ -123,6 +128,9 @@ ACKNOWLEDGED = 0.35
 DEAF = 0.5
 # In some worlds readers sleep now and then, and what nobody receives in time dies in its queue.
 SLEEPY = 0.3
+
+# In some worlds readers of what is purged and deleted work long with what they have taken.
+SLOW_HANDS, SLOW_WORK_S = 0.4, 0.3
 
 # So often queues are deleted and made again, beside what operators are told to do.
 DELETIONS = 0.2
@@ -197,6 +205,8 @@ class DrawnWorld:
         self.queues = QUEUES + tuple(
             queue for queue in QUEUES_OF_SOME if source.random() < SOME and not self.is_long
         )
+        if random.Random(f"rivals {seed}").random() < RIVALS and not self.is_long:
+            self.queues += QUEUES_OF_RIVALS
         names = {queue.name for queue in self.queues} | {"missing"}
         self.kinds = [kind for kind in KINDS if kind.queue in names]
         names: tuple[str, ...] = ("anna", "bert", "carl")[: source.choice((2, 2, 3))]
@@ -206,6 +216,7 @@ class DrawnWorld:
             names = self.roads.names
         self.of_wishes = random.Random(f"acknowledgments {seed}")
         self.has_acknowledgments = self.of_wishes.random() < ACKNOWLEDGED
+        self.has_slow_hands = random.Random(f"hands {seed}").random() < SLOW_HANDS
         self.has_naps = random.Random(f"naps {seed}").random() < SLEEPY
         self.of_administration = random.Random(f"administration queues {seed}")
         for name in names:
@@ -269,6 +280,8 @@ class DrawnWorld:
                     self._add_mover(story, host, queue, hosts)
                 else:
                     self._add_reader(story, host, queue)
+                    if queue in QUEUES_OF_RIVALS:
+                        self._add_reader(story, host, queue, f"reader-{queue.name}-too")
         for number in range(source.randint(1, WRITERS_MAX)):
             host = source.choice(hosts)
             destinations: list[Destination | Several] = [
@@ -282,10 +295,13 @@ class DrawnWorld:
             story.writers.append(writer)
             host.programs[name] = writer.run
 
-    def _add_reader(self, story: Story, host: Host, queue: Queue) -> None:
-        source = self.random
+    def _add_reader(self, story: Story, host: Host, queue: Queue, name: str = "") -> None:
+        source, name = self.random, name or f"reader-{queue.name}"
         is_picky, is_sorted = queue.name.startswith("picky"), queue.name.startswith("sorted")
-        ways = ("take",) if is_picky or is_sorted else ("take", "take", "receive", "each")
+        is_shared = queue in QUEUES_OF_RIVALS
+        ways = (
+            ("take",) if is_picky or is_sorted or is_shared else ("take", "take", "receive", "each")
+        )
         reader = (Sorter if is_sorted else Reader)(
             host,
             queue,
@@ -295,11 +311,13 @@ class DrawnWorld:
             batch=source.choice((20, 100) if self.is_busy else (1, 5, 50)),
             pause_s=source.choice((0.0, 0.05) if self.is_busy else (0.0, 0.0, 0.0, 0.05, 1.0)),
         )
+        if queue.name.startswith("scratch") and self.has_slow_hands:
+            reader.work_s = SLOW_WORK_S
         if self.has_naps:
             reader.naps = random.Random(f"naps {self.world.seed} {host.name} {queue.name}")
         story.readers.append(reader)
-        host.programs[f"reader-{queue.name}"] = reader.run
-        host.when_application_dies[f"reader-{queue.name}"] = reader.process_died
+        host.programs[name] = reader.run
+        host.when_application_dies[name] = reader.process_died
 
     def _add_mover(self, story: Story, host: Host, queue: Queue, hosts: list[Host]) -> None:
         source = self.random

@@ -18,6 +18,7 @@ from tests.simulation.applications import Facts, Listener, Mover, Operator, Read
 from tests.simulation.books import (
     check_against,
     check_all_known,
+    check_durable,
     check_memory,
     check_readers,
     check_ready,
@@ -37,6 +38,8 @@ HEALING_S_MAX = 900.0
 QUIET_ROUNDS = 3
 # That a commit is looked at before it begins: of the first ones nearly each.
 COMMIT_PROBABILITY, FIRST_COMMITS = 0.05, 20
+# That it is looked at what is durable when an application was just told something: likewise.
+FIRST_TOLD, TOLD_PROBABILITY = 2, 0.002
 # All that its database has is compared then; where it has much, sometimes.
 MANY_MESSAGES, MANY_PROBABILITY = 200, 0.1
 LOG_PROBABILITY = 0.2  # that a look at what is durable reads the log of events as well
@@ -114,6 +117,8 @@ class Story:
         self._look_probability = world.random.choice((0.0, 0.0, 0.01, 0.05))
         self._commits = 0
         self._of_commits = random.Random(f"commits {world.seed}")  # all else is as without
+        self._tellings = 0
+        self._of_tellings = random.Random(f"told {world.seed}")
         self.mischief.wipe = self.lose_disk
         self._mischief_s = draw.mischief_s
         self._host_names = {
@@ -143,9 +148,11 @@ class Story:
         # Whenever somebody has lost its power is a good time to look what is left.
         world.on_power_loss = lambda: world.scheduler.after(0.0, self._look, True)
         world.on_sync = self._synced
+        world.on_told = self._was_told
         world.on_commit = self._begins_to_commit
         world.run(self._mischief_s)
         world.on_power_loss = lambda: None
+        world.on_told = lambda: None
         world.on_sync = lambda host: None
         self.heal()
         self.judge()
@@ -159,6 +166,13 @@ class Story:
         """And right after something has become durable, whatever else is under way."""
         if self.world.random.random() < self._look_probability:
             self.world.scheduler.after(0.0, self._look)
+
+    def _was_told(self) -> None:
+        """What an application was told is durable already: the power might go this very moment."""
+        self._tellings += 1
+        probability = max(TOLD_PROBABILITY, FIRST_TOLD / (FIRST_TOLD + self._tellings))
+        if not self.world.failures and self._of_tellings.random() < probability:
+            self.oracle.check([self.examine_host(host) for host in self._hosts], at_the_end=False)
 
     def _begins_to_commit(self, host: Host, database: sqlite3.Connection) -> None:
         """And now and then when something is about to be written: nobody may know of it yet."""
@@ -197,7 +211,10 @@ class Story:
                 self.world.fail(difference)
             if is_up_to_date(manager) and not host.disk.is_off:
                 found = self.examine_host(host, durable=False)
-                for difference in check_against(name, manager, found):
+                for difference in (
+                    *check_against(name, manager, found),
+                    *check_durable(name, found, self.examine_host(host)),
+                ):
                     self.world.fail(difference)
                 for difference in (*check_waiters(name, manager), *check_memory(name, manager)):
                     self.world.fail(difference)

@@ -86,6 +86,7 @@ class Sent:
     lives: tuple[int, ...]  # of the daemons, when it was sent
     rank: int = 0  # in its stream; copies for one queue have the same.  0: that of its number
     is_kept: bool = False  # in the journal of its queue, when it is received from there
+    is_ordered: bool = True  # those of its stream are received one after the other
     is_awaited: bool = False  # its source keeps it until it has heard that somebody received it
     wishes: int = 0  # which acknowledgments it asked for
     lifetime_s: int | None = None  # to reach its queue, or to be received
@@ -132,6 +133,7 @@ class Found(NamedTuple):
     awaiting: dict[str, Totals]  # by their destination
     contradictions: Sequence[str] = ()  # between the log of events and the tables
     told: Mapping[str, int] = {}  # of how many messages the log tells what: of each kind of event
+    aborts: Mapping[int, int] = {}  # of messages in queues: how often they were received in vain
     copies: Sequence[CopyFound] = ()  # of messages to several queues: not in `places` yet
 
 
@@ -280,7 +282,7 @@ class Oracle:
             last = self._last.get((message.stream, disk_life), 0)
             rank = message.rank or number
             has_order = message.delivery == "transactional" or self.is_order_of_plain_kept
-            if rank < last and has_order:
+            if rank < last and has_order and message.is_ordered:
                 self._fail(f"message {number} was received after {last} of {message.stream}")
             self._last[message.stream, disk_life] = max(last, rank)
         self._repeated.add((number, disk_life))
@@ -409,6 +411,7 @@ class Oracle:
                 numbers = ", ".join(str(message.number) for message in messages[:5])
                 self._fail(f"{len(messages)} messages for {queue}@{host} are lost: {numbers}")
         self._check_requests(places)
+        self._check_aborts(databases, places)
         for message in list(self._told_received.values()):
             if message.received:
                 del self._told_received[message.number]
@@ -421,6 +424,19 @@ class Oracle:
                 self._check_all_acknowledged(places)
             for transaction in self.transactions:
                 self._check_transaction(transaction, places)
+
+    def _check_aborts(self, databases: list[Found], places: Mapping[int, list[Place]]) -> None:
+        """Whoever was told of an abort finds it counted, whatever happens to the power."""
+        counted: dict[int, int] = {}
+        for found in databases:
+            counted.update(found.aborts)
+        for (number, life), times in self._aborts.items():
+            message = self.messages[number]
+            if life != self.disk_lives[message.target] or number in self.copies:
+                continue
+            is_there = any(place.kind == "queue" for place in places.get(number, ()))
+            if is_there and message.rank in (0, number) and counted.get(number, 0) < times:
+                self._fail(f"message {number} was given back {times} times, and its disk says less")
 
     def _to_look_at(self, places: Mapping[int, list[Place]]) -> dict[int, Sent]:
         """What may be missing, and what is anywhere; of what was received and leaves no copy in
@@ -701,6 +717,7 @@ class _Reading:
         self._hosts = hosts
         self._places: dict[int, list[Place]] = defaultdict(list)
         self._copies: list[CopyFound] = []
+        self._aborts: dict[int, int] = {}
         self.problems: list[str] = []
 
     def read(self, *, thorough: bool) -> Found:
@@ -715,7 +732,12 @@ class _Reading:
         self._check_parts()
         names = dict(database.execute("SELECT id, key FROM queue"))
         queues = {name: Totals(0, 0) for name in names.values()}
+        aborted = dict(
+            database.execute("SELECT key, abort_count FROM message WHERE abort_count > 0")
+        )
         for key, packet in packets(database, "message"):
+            if key in aborted and (number := marked(packet)) is not None:
+                self._aborts[number] = aborted[key]
             name = names.get(key >> _LOOKUP_BITS)
             if name is None:
                 raise sqlite3.DatabaseError(
@@ -745,7 +767,9 @@ class _Reading:
         for key, packet in packets(database, "awaiting", "queue_id"):
             awaiting[names[key]] = _plus(awaiting.get(names[key], Totals(0, 0)), packet)
             self._see(packet, "awaiting", names[key])
-        return Found(self._places, queues, outgoing, awaiting, copies=self._copies)
+        return Found(
+            self._places, queues, outgoing, awaiting, copies=self._copies, aborts=self._aborts
+        )
 
     def _see(self, packet: bytes, kind: str, queue: str) -> None:
         number = marked(packet)

@@ -61,6 +61,8 @@ class World:
         self.seen: Counter[str] = Counter()  # how often each kind of thing happened
         #: Asked when a client was told that its messages are safe.
         self.on_confirmation: Callable[[Host], None] = lambda host: None
+        #: An application was just told that something is done, or is given.
+        self.on_told: Callable[[], None] = lambda: None
         self.on_power_loss: Callable[[], None] = lambda: None
         #: Something of a host has become durable.
         self.on_sync: Callable[[Host], None] = lambda host: None
@@ -109,6 +111,7 @@ class World:
         self.note("***", what, *where)
 
     def client_was_told(self, host: Host) -> None:
+        self.on_told()
         self.on_confirmation(host)
 
     def draw_power_loss(self) -> tuple[PowerLoss, float]:
