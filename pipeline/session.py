@@ -11,6 +11,7 @@ out.  A session that is there already is taken as it is, with the settings that 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,6 +45,18 @@ _LOCAL = {
     "spark.sql.shuffle.partitions": "4",
 }
 
+_OPTIONS = "spark.driver.extraJavaOptions"
+# Arrow looks whether each value that Java reads of a column lies within it; numpy has made them.
+_UNCHECKED = (
+    "-Darrow.enable_unsafe_memory_access=true",
+    "-Darrow.enable_null_check_for_get=false",
+)
+# The usual collector runs beside the work, and there is no processor to spare; two of them named
+# keep Java from starting.
+_COLLECTOR = "-XX:+UseParallelGC"
+_A_COLLECTOR = re.compile(r"-XX:\+Use\w*GC\b")
+_JAVAS_OWN = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+
 
 def spark_session(app: str, master: str = LOCAL, conf: Mapping[str, str] | None = None) -> Any:
     """The `SparkSession` of this process.  `conf` goes before the settings of this module.
@@ -56,14 +69,34 @@ def spark_session(app: str, master: str = LOCAL, conf: Mapping[str, str] | None 
     from pyspark.sql import SparkSession
 
     settings = {**_ALWAYS, **(_LOCAL if is_local else {}), **(conf or {})}
-    options = settings.get("spark.driver.extraJavaOptions", "")
-    if "log4j" not in options:
-        quiet = f"-Dlog4j2.configurationFile={_LOG.as_uri()}"
-        settings["spark.driver.extraJavaOptions"] = f"{options} {quiet}".strip()
+    settings[_OPTIONS] = java_options(settings.get(_OPTIONS, ""), is_local=is_local)
     builder = SparkSession.builder.appName(app).master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def java_options(given: str, *, is_local: bool) -> str:
+    """What Java is started with: what was given, and what it leaves open."""
+    options = [given] if given else []
+    if "log4j" not in given:
+        options.append(f"-Dlog4j2.configurationFile={_LOG.as_uri()}")
+    if is_local:
+        options += [one for one in _UNCHECKED if one.partition("=")[0] not in given]
+        elsewhere = [os.environ.get(name, "") for name in _JAVAS_OWN]
+        elsewhere += [path.read_text() for path in _defaults() if path.is_file()]
+        if not any(map(_A_COLLECTOR.search, [given, *elsewhere])):
+            options.append(_COLLECTOR)
+    return " ".join(options)
+
+
+def _defaults() -> list[Path]:
+    """Where the options of all sessions of this machine are, if there are any."""
+    folder = os.environ.get("SPARK_CONF_DIR")
+    home = os.environ.get("SPARK_HOME")
+    if folder is None and home is not None:
+        folder = f"{home}/conf"
+    return [] if folder is None else [Path(folder) / "spark-defaults.conf"]
 
 
 def _prepare_environment(*, is_local: bool) -> None:

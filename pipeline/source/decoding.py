@@ -35,9 +35,7 @@ def batch_of(rows: Rows, place: Place, columns: Sequence[str]) -> Any:
     for name in ("host", "queue_manager", "queue"):
         if name in columns:
             arrays[name] = pa.repeat(pa.scalar(getattr(place, name), pa.string()), len(rows))
-    return pa.record_batch(
-        [arrays[name] for name in columns], schema=schema.arrow_schema("messages", columns)
-    )
+    return schema.record_batch("messages", columns, [arrays[name] for name in columns])
 
 
 def arrays_of(rows: Rows, columns: Sequence[str]) -> dict[str, Any]:

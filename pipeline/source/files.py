@@ -118,7 +118,7 @@ class FileReader(DataSourceReader):
             )
             batch = batch_of(rows, Place("", "", ""), self.columns)
             if "queue" in self.columns:
-                queues = pa.array([each.get("queue", "") for each in beside], pa.string())
+                queues = pa.array([each.get("queue") or "" for each in beside], pa.string())
                 batch = batch.set_column(
                     self.columns.index("queue"), batch.schema.field("queue"), queues
                 )

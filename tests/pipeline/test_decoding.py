@@ -129,6 +129,12 @@ def test_one_that_differs_among_many_that_are_alike_keeps_what_is_its_own(at):
             assert batch.column(name)[row].equals(of.column(name)[0]), (row, name)
 
 
+def test_a_null_where_spark_is_told_that_there_is_none_is_not_handed_on():
+    """It would be read as whatever stands in its place."""
+    with pytest.raises(AssertionError, match="label has nulls"):
+        schema.record_batch("messages", ["label"], [pa.nulls(3, pa.string())])
+
+
 def test_reasons_are_told_of_the_messages_that_have_one():
     batch = batch_of(rows_of(ordinary(3), reasons=[None, "full", None]), PLACE, ["reason"])
 

@@ -1,5 +1,8 @@
 """What a session of the pipeline is set up for."""
 
+import pytest
+
+from pipeline.session import java_options
 from pipeline.spark_home import light_home
 
 
@@ -44,3 +47,31 @@ def test_a_home_of_links_is_made_once(tmp_path):
 
     assert [each.name for each in home.iterdir()] == ["bin"]
     assert light_home(tmp_path / "spark", environment) == home
+
+
+def test_java_is_started_with_one_collector_and_without_checks_of_what_numpy_has_made(monkeypatch):
+    for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_CONF_DIR", "SPARK_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    options = java_options("-Dmine=1", is_local=True).split()
+
+    assert "-Dmine=1" in options
+    assert "-XX:+UseParallelGC" in options
+    assert "-Darrow.enable_unsafe_memory_access=true" in options
+    assert java_options("-XX:+UseG1GC", is_local=True).count("GC") == 1
+    assert "GC" not in java_options("", is_local=False)
+    assert (
+        java_options("-Darrow.enable_unsafe_memory_access=false", is_local=True).count(
+            "unsafe_memory_access"
+        )
+        == 1
+    )
+
+
+@pytest.mark.parametrize("where", ["JAVA_TOOL_OPTIONS", "SPARK_CONF_DIR"])
+def test_a_collector_that_is_named_elsewhere_is_not_named_again(monkeypatch, tmp_path, where):
+    """Java does not start with two."""
+    (tmp_path / "spark-defaults.conf").write_text("spark.driver.defaultJavaOptions  -XX:+UseG1GC\n")
+    monkeypatch.setenv(where, "-XX:+UseG1GC" if where == "JAVA_TOOL_OPTIONS" else str(tmp_path))
+
+    assert "GC" not in java_options("", is_local=True)
