@@ -34,6 +34,7 @@ async def _reserve(manager: QueueManager, request: frames.Reserve) -> object:
         request.start,
         request.messages_max,
         request.bytes_max,
+        one_always=request.one_always,
     )
 
 

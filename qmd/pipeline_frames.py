@@ -59,7 +59,8 @@ class Reserve(Request, tag="reserve", frozen=True):
     queue: QueueName
     start: Amount
     messages_max: int = ROWS_MAX
-    bytes_max: int = 0  # 0: no limit; one message is always given
+    bytes_max: int = 0  # 0: no limit
+    one_always: bool = True  # of what is ready, though it alone has more bytes
 
 
 class Filter(msgspec.Struct, array_like=True, frozen=True):

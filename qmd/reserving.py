@@ -169,7 +169,15 @@ class Reserving:
     # Reserving.
 
     async def reserve(
-        self, name: str, fence: int, text: str, start: int, messages_max: int, bytes_max: int
+        self,
+        name: str,
+        fence: int,
+        text: str,
+        start: int,
+        messages_max: int,
+        bytes_max: int,
+        *,
+        one_always: bool = True,
     ) -> Value:
         """What the request `Reserve` is answered with."""
         reader = self._reader(name, fence)
@@ -196,6 +204,7 @@ class Reserving:
                         after=start,
                         rows_max=limit,
                         bytes_max=bytes_max,
+                        one_always=one_always,
                     )
                 )
                 if not is_cut:
@@ -204,7 +213,11 @@ class Reserving:
             while not is_cut and messages < limit and (not bytes_max or size < bytes_max):
                 left_bytes = bytes_max - size if bytes_max else NO_LIMIT_BYTES
                 count, added, looked_up_to = await self._reserve_piece(
-                    held, looked_up_to, limit - messages, left_bytes, is_first=messages == 0
+                    held,
+                    looked_up_to,
+                    limit - messages,
+                    left_bytes,
+                    one_always=one_always and messages == 0,
                 )
                 if not count:
                     break
@@ -219,15 +232,15 @@ class Reserving:
             }
 
     async def _reserve_piece(
-        self, held: ReaderQueue, after: int, messages_max: int, bytes_max: int, *, is_first: bool
+        self, held: ReaderQueue, after: int, messages_max: int, bytes_max: int, *, one_always: bool
     ) -> tuple[int, int, int]:
         """Reserve the next messages that arrived after `after`, in one commit; how many, their
         bytes, and the arrival up to which was looked."""
         manager, queue = self._manager, held.queue
         chosen = await self._choose(held, after, messages_max, min(bytes_max, PIECE_BYTES))
         lookup_ids, sizes = chosen.lookup_ids, chosen.sizes
-        if not is_first and lookup_ids and sizes[0] > bytes_max:
-            return 0, 0, after  # one message is always given, but it was
+        if not one_always and lookup_ids and sizes[0] > bytes_max:
+            return 0, 0, after  # `_choose` always gives one
         if queue.deleted:
             raise _gone(held.reader.name, queue.name)
         if held.shared or queue.express:
@@ -283,7 +296,7 @@ class Reserving:
             held.arrival = arrival
         if not found:  # all were received since we looked: look again
             return await self._reserve_piece(
-                held, max(after, held.arrival), messages_max, bytes_max, is_first=is_first
+                held, max(after, held.arrival), messages_max, bytes_max, one_always=one_always
             )
         return len(found), size, arrival
 

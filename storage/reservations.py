@@ -205,10 +205,11 @@ def measure(
     *,
     rows_max: int,
     bytes_max: int,
+    one_always: bool = True,
 ) -> Measured:
     """How far the limits reach into what is reserved behind a position.
 
-    Without a limit of bytes (0) no message is looked at.
+    Without a limit of bytes (0) no message is looked at.  `one_always`: one is within any limit.
     """
     first, last = position_range(reader_queue_id, after, POSITION_MAX)
     size = count = 0
@@ -218,7 +219,10 @@ def measure(
         " LEFT JOIN message m ON m.key = r.key WHERE r.id BETWEEN ? AND ? ORDER BY r.id",
         (first, last),
     ):
-        if count == rows_max or (count and bytes_max and size + (packet_bytes or 0) > bytes_max):
+        is_free = count == 0 and one_always
+        if count == rows_max or (
+            bytes_max and not is_free and size + (packet_bytes or 0) > bytes_max
+        ):
             return Measured(end, count, size, True)
         end = position
         count += 1

@@ -4,7 +4,8 @@
 
 It lies in the checkpoint as text.  A queue is its id and not its name: one that was deleted and
 made anew is another.  Reader and endpoint are there so that `qmd pipeline finish` needs nothing but
-the checkpoint; they are not looked at when a query begins again, and may have changed.
+the checkpoint.  The endpoint is not looked at when a query begins again, and may have changed; of
+another reader a checkpoint is refused, because its positions mean other messages.
 """
 
 from __future__ import annotations

@@ -87,11 +87,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: Any) -> Offset:
         """Reserve what comes behind `start`, as much as the limit allows."""
         queues = self._queues()
-        begun = {queue: end for queue, (_, end) in ends_of(start).items()}
+        begun = {queue: end for queue, (_, end) in self._ends(start).items()}
         ends = {queue: begun.get(queue, one.queue.position) for queue, one in queues.items()}
         messages, size = self._limits(limit)
         # All queues get their share, and then the first ones what others have left of it.
-        waiting = list(queues.values())
+        waiting, is_first_round = list(queues.values()), True
         while waiting and messages > 0 and size > 0:
             share = max(1, messages // len(waiting))
             portion = max(1, size // len(waiting))
@@ -108,6 +108,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         ends[queue],
                         messages_max=most,
                         bytes_max=0 if size >= EVERYTHING else min(portion, size),
+                        # Each queue moves, and what is left over is no reason for more.
+                        one_always=is_first_round,
                     )
                 )
                 messages -= given.messages
@@ -115,11 +117,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if given.more and given.end > ends[queue]:
                     hungry.append(one)
                 ends[queue] = given.end
-            waiting = hungry
+            waiting, is_first_round = hungry, False
         if all(begun.get(queue) == end for queue, end in ends.items()):
             return start  # word for word: anything else would be a batch
         # A queue that is not read any more keeps its place.
-        kept = {queue: pair for queue, pair in ends_of(start).items() if queue not in queues}
+        kept = {queue: pair for queue, pair in self._ends(start).items() if queue not in queues}
         return self._offset(ends, kept)
 
     def _limits(self, limit: Any) -> tuple[int, int]:
@@ -137,16 +139,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """In the order of the queues, and of their messages."""
         queues = self._queues()
-        begun = ends_of(start)
+        begun = self._ends(start)
         found: list[InputPartition] = []
-        for queue, (_, last) in ends_of(end).items():
+        for queue, (_, last) in self._ends(end).items():
             first = begun[queue][1] if queue in begun else 0
             if first == last:
                 continue
             if queue not in queues:
                 raise SourceError(
                     f"qmd: a batch that was begun reads the queue {queue} from {first} to {last},"
-                    " and the query does not name it any more; name it until that batch is done"
+                    " and the query does not name it any more; name it until that batch is done."
+                    " If it was deleted (and perhaps made anew, which gives another id), what that"
+                    " batch had is gone: begin with a new checkpoint",
+                    code="queue_of_batch_missing",
                 )
             one = queues[queue]
             first = first if queue in begun else one.queue.position
@@ -160,7 +165,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: Offset) -> None:
         """All of it is in the sink."""
         queues = self._queues()
-        for queue, (_, last) in ends_of(end).items():
+        for queue, (_, last) in self._ends(end).items():
             if queue in queues:
                 one = queues[queue]
                 one.at.run(one.at.qm.pipeline.consume(one.run, {queue: last}))
@@ -187,6 +192,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     found[queue.queue] = OpenQueue(at, run, queue, place)
             self._open_queues = found
         return self._open_queues
+
+    def _ends(self, offset: Offset) -> dict[str, tuple[str, int]]:
+        """Raises SourceError for an offset of another reader: its positions are other messages."""
+        if offset.get("reader", self.reader) != self.reader:
+            raise SourceError(
+                f"qmd: the checkpoint is of the reader {offset['reader']}, and the query's readerId"
+                f' is {self.reader}; name it .option("readerId", "{offset["reader"]}"), or give the'
+                " new reader a checkpoint of its own",
+                code="checkpoint_of_other_reader",
+            )
+        return ends_of(offset)
 
     def _offset(
         self, ends: dict[str, int], kept: dict[str, tuple[str, int]] | None = None

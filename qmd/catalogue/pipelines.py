@@ -290,4 +290,20 @@ ENTRIES = (
         "Name a folder that the user of the job can write to, or make room, and run the job again:"
         " it goes on from what the last run has finished.",
     ),
+    Entry(
+        1897,
+        "checkpoint_of_other_reader",
+        "The checkpoint of the stream is another reader's.",
+        "The query's readerId was changed, or the checkpoint was copied. How far a reader is says"
+        " nothing about another one: messages would be left out.",
+        "Name the reader of the checkpoint, or begin with a new checkpoint.",
+    ),
+    Entry(
+        1898,
+        "queue_of_batch_missing",
+        "A batch that was begun reads a queue that the query has not.",
+        "The query does not name it any more, or it was deleted; one that was made anew has another"
+        " id.",
+        "Name it until the batch is done. Where the queue is gone, begin with a new checkpoint.",
+    ),
 )

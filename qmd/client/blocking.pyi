@@ -278,7 +278,14 @@ class Pipeline:
         self, reader: str, queues: Sequence[str], *, shared: bool = ..., start: str = ...
     ) -> Run: ...
     def reserve(
-        self, run: Run, queue: str, start: int, *, messages_max: int = ..., bytes_max: int = ...
+        self,
+        run: Run,
+        queue: str,
+        start: int,
+        *,
+        messages_max: int = ...,
+        bytes_max: int = ...,
+        one_always: bool = ...,
     ) -> Reserved: ...
     def read_range(
         self,

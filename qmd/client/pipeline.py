@@ -128,8 +128,12 @@ class Pipeline:
         *,
         messages_max: int = ROWS_MAX,
         bytes_max: int = 0,
+        one_always: bool = True,
     ) -> Reserved:
-        """Fix what comes behind position `start`: nobody else gets it, and it does not expire."""
+        """Fix what comes behind position `start`: nobody else gets it, and it does not expire.
+
+        `one_always`: one message, if there is any, though it alone has more than `bytes_max`.
+        """
         told = await self._caller.ask(
             pipeline_frames.Reserve,
             run.reader,
@@ -138,6 +142,7 @@ class Pipeline:
             start,
             messages_max,
             bytes_max,
+            one_always,
         )
         return Reserved(told["end"], told["messages"], told["bytes"], told["more"])
 

@@ -14,11 +14,13 @@ pytest.importorskip("pyspark", reason="the extra qmd[spark] is not installed")
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, StringContains
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from pipeline.source import DefaultSource
 from pipeline.source.checkpoint import finish
 from pipeline.source.connecting import Connected
 from pipeline.source.errors import SourceError
+from pipeline.source.offsets import ends_of
 from pipeline.source.options import Endpoint
 from pipeline.streams import run_stream
 from qmd.client import blocking, new_message
@@ -249,6 +251,49 @@ def test_what_cannot_be_read_is_said_with_its_place_and_what_to_do(place, option
 def test_spark_shows_what_the_source_says(spark, place):
     with pytest.raises(PySparkException, match=r"nosuch.*QM-\d+"):
         read(spark, place, queue="nosuch").collect()
+
+
+def stream_reader(place: Place, **options: Any) -> Any:
+    """What Spark's driver asks, asked without Spark."""
+    given = {"endpoint": place.socket, **{name: str(value) for name, value in options.items()}}
+    return DefaultSource(given).streamReader(None)
+
+
+def test_a_batch_has_no_more_bytes_than_allowed_but_for_one_message_that_alone_has_more(place):
+    queue = place.queue("weighed", transactional=True)
+    sizes = [100, 100, 100, 50_000, 100]
+    place.qm.send_many([new_message(queue, bytes(size), label="x") for size in sizes])
+    reader = stream_reader(place, queue=queue, readerId="weigher", maxBytesPerTrigger=2_000)
+
+    offset, counts = reader.initialOffset(), []
+    while (offset := reader.latestOffset(before := offset, reader.getDefaultReadLimit())) != before:
+        [(_, end)], [(_, start)] = ends_of(offset).values(), ends_of(before).values()
+        counts.append(end - start)
+    reader.stop()
+
+    assert counts == [3, 1, 1]
+
+
+def test_a_checkpoint_of_another_reader_is_refused_before_anything_is_read_or_consumed(place):
+    """Its positions mean other messages, or none: some would leave the queue unread."""
+    queue = place.queue("mixed")
+    place.send(queue, 10)
+    one = stream_reader(place, queue=queue, readerId="one")
+    offset = one.latestOffset(one.initialOffset(), ReadMaxRows(4))
+    one.stop()
+    other = stream_reader(place, queue=queue, readerId="other")
+    reserved = other.latestOffset(other.initialOffset(), ReadMaxRows(6))
+
+    for wrong in (
+        lambda: other.latestOffset(offset, ReadMaxRows(10)),
+        lambda: other.partitions(offset, reserved),
+        lambda: other.commit(offset),
+    ):
+        with pytest.raises(SourceError, match=r"of the reader one.*readerId.*other"):
+            wrong()
+
+    assert [row["label"] for row in rows(place, queue=queue)] == orders(10)
+    other.stop()
 
 
 @TIMEOUT
