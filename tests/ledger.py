@@ -58,6 +58,7 @@ WHERE_IT_WENT = frozenset({"dead_lettered", "discarded"})
 # What an outgoing queue hands to a session, and what that or its destination says then.
 ON_ITS_WAY = frozenset({"transmitted", "retransmitted"})
 ACKNOWLEDGED = frozenset({"session_acknowledged", "order_acknowledged"})
+ARRIVALS = frozenset({"accepted", "relayed"})
 CHANGING = frozenset({"requeued", "damaged"})  # the message is another one from there on
 
 
@@ -86,6 +87,7 @@ class Ledger:
         self.problems: list[str] = []
         self.unexplained: set[Message] = set()  # their end is told, and not where they went
         self.sizes: dict[Message, int] = {}
+        self.plain_arrivals: set[Message] = set()  # which have to be known when they come again
         self._plain: set[Message] = set()
         self._positions: dict[tuple[str, bytes, int], int] = {}  # the highest that came
         self._left: set[Elsewhere] = set()  # what was told to be on its way
@@ -162,6 +164,20 @@ class Ledger:
     def _knows_of_leaving(self, event: Event, message: Message) -> bool:
         return self._has_crashed or (event.queue, message) in self._left
 
+    def ahead_of(self, db: sqlite3.Connection) -> list[str]:
+        """Streams that have not come as far as was told."""
+        stored = {
+            (source, int.from_bytes(sequence_id)): number
+            for source, sequence_id, number in db.execute(
+                "SELECT source, sequence_id, number FROM incoming_sequence"
+            )
+        }
+        return [
+            f"{queue} has come to {stored[source, sequence_id]} of {source.hex()[:8]}, told: {told}"
+            for (queue, source, sequence_id), told in self._positions.items()
+            if stored.get((source, sequence_id), told) < told
+        ]
+
     def _start(self, event: Event) -> None:
         if event.reason == "after a stop":
             for left in list(self.express)[:1]:
@@ -180,6 +196,8 @@ class Ledger:
         where: Here | Elsewhere = event.queue, message
         if event.delivery != "transactional":
             self._plain.add(message)
+            if event.kind in ARRIVALS:
+                self.plain_arrivals.add(message)
         if place is None:
             self._wrong(event, message, "has no place in its queue")
         elif not is_elsewhere(event.queue):
@@ -285,9 +303,23 @@ def disagreements(
         for each, size in sizes
         if ledger.sizes.get(each, size) != size
     ]
+    problems += ledger.ahead_of(db)
+    if not was_history_trimmed(db):
+        known = {
+            Message(source, number)
+            for source, number in db.execute("SELECT source, number FROM message_id_history")
+        }
+        forgotten = ledger.plain_arrivals - known
+        problems += [f"{each} would be taken again" for each in sorted(forgotten)[:3]]
     if in_memory is not None and in_memory != ledger.express:
         problems.append(f"express messages by the log: {ledger.express}; in memory: {in_memory}")
     return problems
+
+
+def was_history_trimmed(db: sqlite3.Connection) -> bool:
+    """Whether some of the ids of plain messages were dropped, as too many or too old."""
+    (first,) = db.execute("SELECT min(position) FROM message_id_history").fetchone()
+    return first is not None and first > 1
 
 
 def _tables(

@@ -41,6 +41,9 @@ def check_sums(name: str, manager: QueueManager) -> Iterator[str]:
     if manager.relaying.usage.bytes != others:
         held = manager.relaying.usage.bytes
         yield f"{name} has counted {held} bytes that it holds for others, and has {others}"
+    for (queue, source, sequence_id), numbers in manager.relaying._held.items():
+        if numbers and not queue.messages:
+            yield f"{name} takes sequence {sequence_id:#x} of {source.hex()[:8]} for held"
     # Acknowledgments that are passed back are few, and have to be.
     limit = manager.settings.routing.relay_bytes_max + _PASSED_BACK_BYTES
     if others > limit:
@@ -208,6 +211,16 @@ def check_all_known(
         known |= queue.window._taken
         if forgotten := [key for (key,) in rows if key - first not in known]:
             yield f"{name} has forgotten {len(forgotten)} messages of {queue.key}: {forgotten[:3]}"
+
+
+def check_known(name: str, manager: QueueManager, database: sqlite3.Connection) -> Iterator[str]:
+    """Plain messages that the disk knows to have come; to be asked likewise."""
+    known = manager.known_messages
+    rows = database.execute("SELECT source, number FROM message_id_history").fetchall()
+    if len(rows) < manager.settings.delivery.message_id_history_entries and (
+        forgotten := [number for source, number in rows if not known.has(source, number)]
+    ):
+        yield f"{name} has forgotten that {len(forgotten)} messages came: {forgotten[:3]}"
 
 
 def _latest(window: ReadyWindow[Any]) -> list[int]:

@@ -48,6 +48,9 @@ class Contents(Protocol):
     def forget(self) -> None:
         """The writes never reach the disk."""
 
+    def forget_durable(self) -> None:
+        """What the disk has is another file's, which is gone; the writes since are this one's."""
+
     def unsynced(self) -> list[Write]: ...
     def lose_power(self, kept: list[Write]) -> None:
         """What the disk has, with those of the writes that it has kept; and nothing between."""
@@ -95,6 +98,9 @@ class PlainContents:
 
     def forget(self) -> None:
         self._writes.clear()
+
+    def forget_durable(self) -> None:
+        self.durable = bytearray()
 
     def unsynced(self) -> list[Write]:
         return self._writes
@@ -177,6 +183,9 @@ class QuickContents:
 
     def forget(self) -> None:
         self.c.writes.size = 0
+
+    def forget_durable(self) -> None:
+        self.c.durable.size = 0
 
     def unsynced(self) -> list[Write]:
         log, at, writes = self.c.writes.get(), 0, []

@@ -56,12 +56,13 @@ class PowerIsOff(OSError):
 class File:
     """One file."""
 
-    __slots__ = ("contents", "durably_exists", "exists", "lock", "phantom_bytes")
+    __slots__ = ("contents", "durably_exists", "exists", "is_anew", "lock", "phantom_bytes")
 
     def __init__(self, contents: Contents | None = None) -> None:
         self.contents = new_contents() if contents is None else contents
         self.exists = True
         self.durably_exists = False
+        self.is_anew = False  # removed and made again, which the folder does not know durably
         self.phantom_bytes = 0  # takes up room without having content: the reserve
         self.lock: Any = None  # what those who have it open share: vfs.py
 
@@ -69,7 +70,7 @@ class File:
         """The same file for those who open it after a crash: nothing open, nothing locked."""
         file = File(self.contents)
         file.exists, file.durably_exists = self.exists, self.durably_exists
-        file.phantom_bytes = self.phantom_bytes
+        file.phantom_bytes, file.is_anew = self.phantom_bytes, self.is_anew
         return file
 
 
@@ -164,7 +165,7 @@ class SimulatedDisk:
         if file is None:
             file = self.files[path] = File()
         else:  # its removal is not durable yet, nor is its emptiness
-            file.exists = True
+            file.exists = file.is_anew = True
             file.contents.truncate(0)
         return file
 
@@ -197,6 +198,7 @@ class SimulatedDisk:
             file.contents.forget()
             raise OSError(errno.EIO, "the disk does not sync")
         self.durable_version += 1
+        file.is_anew = False
         file.contents.settle()
         self.on_sync()
 
@@ -206,6 +208,9 @@ class SimulatedDisk:
             file.durably_exists = file.exists
             if not file.exists:
                 del self.files[path]
+            elif file.is_anew:
+                file.is_anew = False
+                file.contents.forget_durable()
 
     def remove(self, path: str, *, durably: bool) -> None:
         self.step()

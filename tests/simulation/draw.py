@@ -72,6 +72,9 @@ QUEUES_OF_SOME = (
 # In some worlds there are queues that several read: nobody can say in which order.
 RIVALS = 0.25
 QUEUES_OF_RIVALS = (Queue("shared", True), Queue("shared_news", False))
+# In some nobody reads from these: whatever comes there dies there.
+UNREAD_IN = 0.25
+UNREAD = (Queue("attic_orders", True), Queue("attic", False))
 # Where messages go, how, and how they end; those that come first come often.
 KINDS = (
     *(Kind("orders", "transactional"),) * 4,
@@ -86,14 +89,17 @@ KINDS = (
     Kind("small_orders", "transactional", Fate.PERHAPS),
     Kind("small_news", "recoverable", Fate.PERHAPS),
     Kind("small_news", "express", Fate.PERHAPS),
-    Kind("scratch", "recoverable", Fate.UNCERTAIN),
-    Kind("scratch", "express", Fate.UNCERTAIN),
-    Kind("scratch_orders", "transactional", Fate.UNCERTAIN),
+    Kind("scratch", "recoverable", Fate.UNCERTAIN, keeps=True),
+    Kind("scratch", "express", Fate.UNCERTAIN, keeps=True),
+    Kind("scratch_orders", "transactional", Fate.UNCERTAIN, keeps=True),
     *(Kind("work", "transactional"),) * 4,
     *(Kind("audited", "transactional", keeps=True),) * 3,
     *(Kind("audited_news", "recoverable", keeps=True),) * 3,
     *(Kind("sorted", "transactional"),) * 3,
     *(Kind("sorted_news", "recoverable"),) * 3,
+    *(Kind("attic_orders", "transactional", Fate.PERHAPS, receive_within_s=1),) * 4,
+    *(Kind("attic", "recoverable", Fate.PERHAPS, receive_within_s=1),) * 3,
+    *(Kind("attic", "express", Fate.PERHAPS, receive_within_s=2),) * 2,
     *(Kind("shared", "transactional", is_ordered=False),) * 3,
     *(Kind("shared_news", "recoverable", is_ordered=False),) * 3,
     *(Kind("picky", "transactional", Fate.PERHAPS),) * 2,
@@ -131,6 +137,8 @@ SLEEPY = 0.3
 
 # In some worlds readers of what is purged and deleted work long with what they have taken.
 SLOW_HANDS, SLOW_WORK_S = 0.4, 0.3
+# In some these have journals, which go with them.
+SCRATCH_JOURNALS = 0.4
 
 # So often queues are deleted and made again, beside what operators are told to do.
 DELETIONS = 0.2
@@ -205,6 +213,13 @@ class DrawnWorld:
         self.queues = QUEUES + tuple(
             queue for queue in QUEUES_OF_SOME if source.random() < SOME and not self.is_long
         )
+        if random.Random(f"journals {seed}").random() < SCRATCH_JOURNALS:
+            self.queues = tuple(
+                replace(queue, journal=True) if queue.name.startswith("scratch") else queue
+                for queue in self.queues
+            )
+        if random.Random(f"attics {seed}").random() < UNREAD_IN and not self.is_long:
+            self.queues += UNREAD
         if random.Random(f"rivals {seed}").random() < RIVALS and not self.is_long:
             self.queues += QUEUES_OF_RIVALS
         names = {queue.name for queue in self.queues} | {"missing"}
@@ -278,7 +293,7 @@ class DrawnWorld:
             for queue in self.queues:
                 if queue.name == "work":
                     self._add_mover(story, host, queue, hosts)
-                else:
+                elif queue not in UNREAD:
                     self._add_reader(story, host, queue)
                     if queue in QUEUES_OF_RIVALS:
                         self._add_reader(story, host, queue, f"reader-{queue.name}-too")
@@ -461,6 +476,7 @@ class DrawnWorld:
         delivery = "transactional" if kinds else source.choice(LIST_DELIVERIES)
         receive_within_s = 1 if source.random() < 0.1 and not kinds else None
         elements: list[Destination] = []
+        read = [queue for queue in self.queues if queue not in UNREAD]
         count = source.choice(LIST_ELEMENTS)
         while len(elements) < count:
             if elements and source.random() < 0.1:
@@ -468,9 +484,7 @@ class DrawnWorld:
                 continue
             host = source.choice(hosts)
             is_fit = source.random() < 0.93
-            kind = self._kind_of_copy(
-                source.choice(self.queues), delivery, is_local=host is source_host
-            )
+            kind = self._kind_of_copy(source.choice(read), delivery, is_local=host is source_host)
             if kind is None or (kind.fate is Fate.REFUSED) is is_fit:
                 continue
             if kinds and kind.fate not in (Fate.RECEIVED, Fate.REFUSED):

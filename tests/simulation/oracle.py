@@ -585,7 +585,11 @@ class Oracle:
         if kinds["kept"] and kinds["queue"]:
             self._fail(f"message {number} is in the journal of its queue, and still in the queue")
         is_here = (number, disk_life) in self._repeated
-        may_lack_it = message.may_be_lost or self._was_full(message.target)
+        may_lack_it = (
+            message.may_be_lost
+            or self._was_full(message.target)
+            or message.fate is Fate.UNCERTAIN  # its journal goes with its queue
+        )
         if message.is_kept and is_here and not kinds["kept"] and not may_lack_it:
             self._fail(f"message {number} was received, and is not in the journal of its queue")
 

@@ -274,11 +274,14 @@ def test_what_only_the_disk_knows_to_be_acknowledged_is_not_swept_away_with_what
         sequence = queue.sequence
 
         def hear() -> None:
-            now = host.daemon.loop.time()
+            now, size = host.daemon.loop.time(), queue.bytes // 2
             sequence._highest_transmitted = 2  # before a start
+            for number in (1, 2):
+                queue.handed_first.add(number, number, size)
+            host.manager.recorder.transmitted(queue)
             hear_of = host.manager.releasing.acknowledged
             hear_of(None, queue, sequence.sequence_id, 1, now)
-            key, size = TRANSACTIONAL_FIRST | 2, queue.bytes // 2
+            key = TRANSACTIONAL_FIRST | 2
             queue.transmitted.append(InFlight(2, key, size, 2, confirms=False))
             hear_of(None, queue, sequence.sequence_id, 2, now)
 

@@ -66,6 +66,8 @@ class World:
         self.on_power_loss: Callable[[], None] = lambda: None
         #: Something of a host has become durable.
         self.on_sync: Callable[[Host], None] = lambda host: None
+        #: A daemon has opened its database, and goes by what it finds there.
+        self.on_opened: Callable[[Host], None] = lambda host: None
         #: Asked with its connection when a daemon begins to write what has gathered.
         self.on_commit: Callable[[Host, sqlite3.Connection], None] = lambda host, database: None
         self.network.on_second = lambda source, target: self.happened(
@@ -506,7 +508,7 @@ class HostEnvironment(Environment):
         self, folder: Path, options: StorageOptions, *, now_ms: int, new_id: bytes
     ) -> Storage:
         host = self._host
-        return await Storage.open(
+        storage = await Storage.open(
             folder,
             options,
             now_ms=now_ms,
@@ -514,6 +516,8 @@ class HostEnvironment(Environment):
             connect=host.connect,
             disk=DiskOfStorage(host.disk),
         )
+        host.world.on_opened(host)
+        return storage
 
     def bind(self, path: Path, mode: int, group: str) -> Any:
         return _BoundSocket(str(path))
