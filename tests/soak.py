@@ -3,7 +3,8 @@
     hostile networks     ────────────────────────────────  real daemons, all of the time
     crash cycles, power  ────────────                      kills, losses of power, failed syncs
     transactions         ──────────────────                applications and daemons are killed
-    simulated worlds                 ────────────────────  new seeds, until the time is over
+    live sessions                   ──                     any packet at any time
+    simulated worlds                  ───────────────────  new seeds, until the time is over
 
 Prints what each did.  Exit code 1 when any of them found something; what cannot be done on this
 machine is skipped and named.
@@ -27,6 +28,7 @@ HOUR_S = 3600.0
 CYCLES = 2000
 LIVES = 20
 TRANSACTIONS = 10_000
+LIVE_EXAMPLES = 300
 BLOCK_SEEDS = 200
 SKIPPED = 2
 SEEDS_MAX = 1 << 40
@@ -84,7 +86,11 @@ def main(arguments: list[str]) -> int:
         *("--transactions", str(max(200, round(TRANSACTIONS * share)))),
     )
     try:
-        results = [_crashes(chosen.folder, seconds), _relayed(chosen.folder)]
+        results = [
+            _crashes(chosen.folder, seconds),
+            _relayed(chosen.folder),
+            _live(chosen.folder, share),
+        ]
         results += _worlds(chosen.folder, end)
         results += [transactions.wait(), network.wait()]
     finally:
@@ -109,6 +115,13 @@ def _relayed(folder: Path) -> Result:
     os.environ["CRASH"] = "full"
     arguments = ("-q", "-p", "no:cacheprovider", "tests/crash/test_relayed.py")
     return Part("relays", folder, "pytest", *arguments).wait()
+
+
+def _live(folder: Path, share: float) -> Result:
+    """Any packet at any time, to a whole queue manager; `make test` tries a few."""
+    os.environ["LIVE_EXAMPLES"] = str(max(10, round(LIVE_EXAMPLES * share)))
+    arguments = ("-q", "-p", "no:cacheprovider", "tests/properties/test_live_machine.py")
+    return Part("live sessions", folder, "pytest", *arguments).wait()
 
 
 def _worlds(folder: Path, end: float) -> Iterator[Result]:

@@ -1,0 +1,142 @@
+"""What has to become of messages that others send, from the specification alone.
+
+It shares no code with the queue manager.  [MS-MQQB] 3.1.5.8, 3.1.7.2.2, in the order in which
+`docs/protocol-notes.md` reads them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+RECEIVED = 0x4000
+BAD_DESTINATION = 0x8000
+REACH_QUEUE_TIMEOUT = 0x8002
+QUEUE_FULL = 0x8003
+NOT_TRANSACTIONAL_QUEUE = 0x8009
+NOT_TRANSACTIONAL_MESSAGE = 0x800A
+
+KEPT = {BAD_DESTINATION, NOT_TRANSACTIONAL_QUEUE, NOT_TRANSACTIONAL_MESSAGE}
+KEPT_IF_WANTED = {QUEUE_FULL, REACH_QUEUE_TIMEOUT}  # and if it is not transactional
+
+
+class Position(NamedTuple):
+    sequence_id: int
+    number: int
+    previous: int
+
+
+@dataclass(frozen=True)
+class Arriving:
+    """A message as its sender made it."""
+
+    source: bytes
+    message_id: int
+    queue: str
+    body: bytes
+    size: int  # of its packet, in bytes
+    is_recoverable: bool
+    position: Position | None = None
+    is_late: bool = False
+    is_for_another: bool = False  # computer
+    wants_dead_letter: bool = False
+
+
+@dataclass
+class Queue:
+    is_transactional: bool
+    quota_bytes: int | None = None
+    messages: list[Arriving] = field(default_factory=list)
+
+    @property
+    def bytes(self) -> int:
+        return sum(each.size for each in self.messages)
+
+
+class Contradiction(Exception):
+    """Another message has this place in its sequence."""
+
+
+class Receiver:
+    """Queues, what came to them, and what their senders have to hear."""
+
+    def __init__(self, queues: dict[str, Queue]) -> None:
+        self.queues = queues
+        self.positions: dict[tuple[bytes, str], tuple[int, int]] = {}
+        self.last_ids: dict[tuple[bytes, str], int] = {}
+        self.known: set[tuple[bytes, int]] = set()
+        self.dead_letters: Counter[bytes] = Counter()  # by body
+        self.final_acks: Counter[tuple[bytes, int, int]] = Counter()  # source, message id, class
+
+    def receive(self, arriving: Arriving) -> None:
+        source, queue = arriving.source, self.queues.get(arriving.queue)
+        key = source, arriving.message_id
+        if arriving.position is None and key in self.known:
+            return
+        if arriving.position is None and arriving.is_late:
+            self._refuse(arriving, REACH_QUEUE_TIMEOUT)
+        elif queue is None or arriving.is_for_another:
+            self._refuse(arriving, BAD_DESTINATION)
+        elif arriving.position is None and queue.is_transactional:
+            self._refuse(arriving, NOT_TRANSACTIONAL_MESSAGE)
+        elif arriving.position is not None and not queue.is_transactional:
+            self._refuse(arriving, NOT_TRANSACTIONAL_QUEUE)
+        elif arriving.position is not None and not self._is_next(arriving):
+            pass
+        elif arriving.is_late:
+            self._refuse(arriving, REACH_QUEUE_TIMEOUT)
+        elif queue.quota_bytes is not None and queue.bytes + arriving.size > queue.quota_bytes:
+            self._refuse(arriving, QUEUE_FULL)
+        else:
+            self._store(arriving, queue)
+
+    def consume(self, name: str, limit: int) -> list[bytes]:
+        """An application receives; sources that asked for it hear of that.  [MS-MQQB] 3.1.7.2.2"""
+        queue = self.queues[name]
+        taken, queue.messages = queue.messages[:limit], queue.messages[limit:]
+        for each in taken:
+            if each.position is not None and each.wants_dead_letter:
+                self.final_acks[each.source, each.message_id, RECEIVED] += 1
+        return [each.body for each in taken]
+
+    def lose_memory(self) -> None:
+        """The queue manager is started anew: what was in memory only is gone."""
+        for queue in self.queues.values():
+            queue.messages = [each for each in queue.messages if each.is_recoverable]
+        self.last_ids.clear()
+
+    def _is_next(self, arriving: Arriving) -> bool:
+        """[MS-MQQB] 3.1.5.8.6"""
+        assert arriving.position is not None
+        stream = arriving.source, arriving.queue
+        sequence_id, number, previous = arriving.position
+        current_id, current = self.positions.get(stream, (0, 0))
+        if (sequence_id, number) == (current_id, current) and (
+            self.last_ids.get(stream, arriving.message_id) != arriving.message_id
+        ):
+            raise Contradiction
+        if sequence_id == current_id:
+            return previous <= current < number
+        return sequence_id > current_id and previous == 0 and number > 0
+
+    def _store(self, arriving: Arriving, queue: Queue) -> None:
+        if arriving.position is None:
+            self.known.add((arriving.source, arriving.message_id))
+        else:
+            stream = arriving.source, arriving.queue
+            self.positions[stream] = arriving.position[:2]
+            self.last_ids[stream] = arriving.message_id
+        queue.messages.append(arriving)
+
+    def _refuse(self, arriving: Arriving, message_class: int) -> None:
+        key = arriving.source, arriving.message_id
+        is_wanted = arriving.wants_dead_letter and arriving.position is None
+        if key not in self.known and (
+            message_class in KEPT or (message_class in KEPT_IF_WANTED and is_wanted)
+        ):
+            self.dead_letters[arriving.body] += 1
+        self.known.add(key)
+        # One that came too late expires at its source as well.
+        if arriving.position is not None and message_class != REACH_QUEUE_TIMEOUT:
+            self.final_acks[*key, message_class] += 1

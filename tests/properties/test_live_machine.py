@@ -1,0 +1,415 @@
+"""A whole queue manager, and peers that send any packet at any time, good or broken.
+
+The peers are `tests.process.peer`, which shares no code with the queue manager and doubts each of
+its bytes; what has to become of their messages is worked out by `receiver_oracle`.  The queue
+manager is the real one, in a thread of its own: its data folder, its sockets, its loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import shutil
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from protocol import parse_user_message
+from tests.process import wire
+from tests.process.peer import Peer, RemoteQueueManager
+from tests.properties.packet_strategies import spoilt
+from tests.properties.receiver_oracle import (
+    Arriving,
+    Contradiction,
+    Position,
+    Queue,
+    Receiver,
+)
+from tests.unit.qmd.managers import Host, Hosts
+
+EXAMPLES = int(os.environ.get("LIVE_EXAMPLES", 5))  # a second each
+PATIENCE_S = 30.0
+QUOTA_BYTES = 1500  # a few messages
+QUEUES = ["plain", "orders", "narrow", "narrow_orders", "orders", "narrow_orders", "nowhere"]
+SEQUENCES = [1 << 32 | 1, 1 << 32 | 2, 7 << 32 | 1]
+DEAD_LETTERS = ["DIRECT=OS:.\\SYSTEM$;DEADLETTER", "DIRECT=OS:.\\SYSTEM$;DEADXACT"]
+rarely = st.sampled_from([False] * 7 + [True])
+
+# How a transactional message stands to what its queue has of that source.
+RELATIONS = ["next"] * 5 + ["again", "gap", "bridged", "older", "newer", "linked"]
+
+
+class QueueManager:
+    """It runs in a thread; whoever asks it something waits."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="qmd-live-"))
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._hosts = Hosts(self._folder)
+        self.host: Host = self._run(self._start())
+
+    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_S)
+
+    async def _start(self) -> Host:
+        host = await self._hosts.start("a", delivery={"acknowledge_at_once": True})
+        for name in ("plain", "markers"):
+            await host.create(name)
+        await host.create("orders", transactional=True)
+        await host.create("narrow", quota_bytes=QUOTA_BYTES)
+        await host.create("narrow_orders", transactional=True, quota_bytes=QUOTA_BYTES)
+        return host
+
+    def restart(self) -> None:
+        self.host = self._run(
+            self._hosts.restart(self.host, delivery={"acknowledge_at_once": True})
+        )
+
+    def receive(self, queue: str, limit: int) -> list[bytes]:
+        return self._run(self.host.receive(queue, limit))  # type: ignore[no-any-return]
+
+    def contents(self, queue: str) -> list[tuple[bytes, int, bool]]:
+        """Of each message its body, its size in the books, and whether it is recoverable."""
+        messages = self._run(self.host.peek(queue))
+        return [
+            (
+                parse_user_message(each.packet).properties.body,
+                len(each.packet),
+                bool(each.packet[60] & wire.DM),
+            )
+            for each in messages
+        ]
+
+    def settle(self) -> None:
+        """What came gets to the disk, and then to where it belongs."""
+        self._run(self.host.settled())
+
+    def check(self) -> None:
+        self._run(self.host.check())
+
+    def stop(self) -> None:
+        try:
+            self._run(self._hosts.__aexit__(None))
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(PATIENCE_S)
+            self._loop.close()
+            shutil.rmtree(self._folder)
+
+
+class Source:
+    """A peer, what it has sent, and its session if it has one."""
+
+    def __init__(self, guid: bytes) -> None:
+        self.remote = RemoteQueueManager(guid)
+        self.sent: list[tuple[bytes, Arriving]] = []
+        self.session: Peer | None = None
+
+    def heard(self) -> Counter[tuple[bytes, int, int]]:
+        """What became of its messages, as it was told in this session."""
+        assert self.session is not None
+        return Counter((*each.final_body(), each.message_class) for each in self.session.final_acks)
+
+
+class LiveMachine(RuleBasedStateMachine):
+    """One queue manager, two sources and an application that receives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bodies = itertools.count(1)
+
+    @initialize()
+    def begin(self) -> None:
+        self.manager = QueueManager()
+        self.stranger = Source(b"somebody else...")
+        self.sources = [Source(b"a first source.."), Source(b"a second source.")]
+        self.oracle = Receiver(
+            {
+                "plain": Queue(False),
+                "markers": Queue(False),
+                "orders": Queue(True),
+                "narrow": Queue(False, QUOTA_BYTES),
+                "narrow_orders": Queue(True, QUOTA_BYTES),
+            }
+        )
+
+    def teardown(self) -> None:
+        if hasattr(self, "manager"):
+            for source in (*self.sources, self.stranger):
+                source.remote.close()
+            self.manager.stop()
+
+    # What peers send.
+
+    @rule(data=st.data(), which=st.integers(0, 1), count=st.sampled_from([1, 4, 8, 12]))
+    def source_sends(self, data: st.DataObject, which: int, count: int) -> None:
+        """In one write; what is drawn later knows of what is before it."""
+        source = self.sources[which]
+        self.send(source, lambda: self.draw(data, source), count)
+
+    @precondition(lambda self: any(source.sent for source in self.sources))
+    @rule(data=st.data())
+    def source_sends_again(self, data: st.DataObject) -> None:
+        """Its packets as they were: from a crash, or because it heard nothing."""
+        source = data.draw(st.sampled_from([each for each in self.sources if each.sent]))
+        first = data.draw(st.integers(0, len(source.sent) - 1))
+        again = iter(source.sent[first : first + 5])
+        self.send(source, lambda: next(again), min(5, len(source.sent) - first))
+
+    @rule(data=st.data(), which=st.integers(0, 1))
+    def source_is_gone_before_it_is_answered(self, data: st.DataObject, which: int) -> None:
+        source = self.sources[which]
+        session = self.session_of(source)
+        packet, arriving = self.draw(data, source)
+        with contextlib.suppress(Contradiction):
+            self.oracle.receive(arriving)
+        session.send_now(packet)
+        session.connection.half_close()
+        session.expect_closed()
+        source.session = None
+        self.manager.settle()
+
+    @rule(data=st.data(), which=st.integers(0, 1))
+    def source_speaks_of_what_was_never_sent(self, data: st.DataObject, which: int) -> None:
+        """Acknowledgments of all kinds that belong to nothing change nothing."""
+        source = self.sources[which]
+        session = self.session_of(source)
+        sequence_id, number = data.draw(st.sampled_from(SEQUENCES)), data.draw(st.integers(1, 9))
+        if data.draw(st.booleans()):
+            session.order_ack(sequence_id, number)
+        else:
+            own = wire.parse(
+                source.remote.transactional("orders", sequence_id, number + 1, 0, b"never sent")
+            )
+            assert isinstance(own, wire.Message)
+            session.final_ack(own, data.draw(st.sampled_from([0x8000, 0x8003, 0x4000, 0xC001])))
+        session.wait_stored()
+
+    @rule(data=st.data())
+    def stranger_sends_broken_bytes(self, data: st.DataObject) -> None:
+        """What becomes of them nobody can foresee, but they are one message at most, and what was
+        there stays there."""
+        source = self.stranger
+        session = self.session_of(source)
+        packet, _ = self.draw(data, source)
+        if data.draw(st.booleans()):
+            packet = session.with_session_header(packet, acknowledged=data.draw(st.integers(0, 9)))
+        session.send_raw(data.draw(spoilt(packet)))
+        session.connection.half_close()
+        with contextlib.suppress(wire.Violation):  # it counts what may be a message, we do not
+            session.expect_closed()
+        source.session = None
+        session.close()
+        self.manager.settle()
+        self.look_again()
+
+    @rule(which=st.integers(0, 1), really=rarely)
+    def source_goes(self, which: int, really: bool) -> None:
+        source = self.sources[which]
+        if source.session is not None and really:
+            source.session.close()
+            source.session = None
+
+    # What happens here.
+
+    @rule(name=st.sampled_from(["plain", "orders", "narrow", "narrow_orders"]))
+    def application_receives(self, name: str) -> None:
+        assert self.manager.receive(name, 3) == self.oracle.consume(name, 3)
+
+    @rule(really=st.sampled_from([False, False, True]))
+    def daemon_is_started_anew(self, really: bool) -> None:
+        if really:
+            self.manager.restart()
+            for source in self.sources:
+                if source.session is not None:
+                    source.session.close()
+                source.session = None
+            self.oracle.lose_memory()
+
+    # What is compared.
+
+    @invariant()
+    def everything_is_where_it_belongs(self) -> None:
+        if not hasattr(self, "manager"):
+            return
+        for name, queue in self.oracle.queues.items():
+            expected = [_in_books(each) for each in queue.messages]
+            found = self.manager.contents(name)
+            assert found == expected, (name, found, expected)
+        assert self.dead_letters() == self.oracle.dead_letters
+        self.manager.check()
+
+    def dead_letters(self) -> Counter[bytes]:
+        return Counter(body for name in DEAD_LETTERS for body, *_ in self.manager.contents(name))
+
+    # Within.
+
+    def session_of(self, source: Source) -> Peer:
+        if source.session is None:
+            source.session = source.remote.connect(
+                self.manager.host.port, recoverable_ack_timeout_ms=10, ack_timeout_ms=100
+            )
+        return source.session
+
+    def send(self, source: Source, make: Any, count: int) -> None:
+        """Some messages, and a marker that is acknowledged behind them all."""
+        session = self.session_of(source)
+        heard, expected = source.heard(), Counter(self.oracle.final_acks)
+        packets: list[bytes] = []
+        ends = False
+        for index in range(count + 1):
+            packet, arriving = make() if index < count else self.marker(source)
+            packets.append(packet)
+            source.sent.append((packet, arriving))
+            if not ends:
+                try:
+                    self.oracle.receive(arriving)
+                except Contradiction:
+                    ends = True
+        for packet in packets:
+            session.count(packet)
+        session.connection.send(b"".join(packets))
+        if ends:
+            session.expect_closed()
+            source.session = None
+            self.manager.settle()
+            return
+        session.wait_stored()
+        session.wait_acknowledged()
+        told = self.oracle.final_acks - expected
+        session.wait(lambda: source.heard() - heard >= told, PATIENCE_S, f"final acks {told}")
+        assert source.heard() <= self.oracle.final_acks, source.heard() - self.oracle.final_acks
+
+    def marker(self, source: Source) -> tuple[bytes, Arriving]:
+        return self.message(source, "markers", is_recoverable=True)
+
+    def draw(self, data: st.DataObject, source: Source) -> tuple[bytes, Arriving]:
+        queue = data.draw(st.sampled_from(QUEUES))
+        is_transactional = data.draw(st.booleans())
+        if queue in self.oracle.queues and not data.draw(rarely):
+            is_transactional = self.oracle.queues[queue].is_transactional
+        position = None
+        if is_transactional:
+            position = self.draw_position(data, source, queue)
+        return self.message(
+            source,
+            queue,
+            is_recoverable=is_transactional or data.draw(st.booleans()),
+            position=position,
+            is_late=data.draw(rarely),
+            is_for_another=data.draw(rarely),
+            wants_dead_letter=data.draw(st.booleans()),
+            size=data.draw(st.sampled_from([0, 40, 400])),
+        )
+
+    def draw_position(self, data: st.DataObject, source: Source, queue: str) -> Position:
+        first_of_queue = 1 + QUEUES.index(queue) << 32 | 8  # two queues share no sequence
+        sequence_id, number = self.oracle.positions.get(
+            (source.remote.guid, queue), (first_of_queue, 0)
+        )
+        match data.draw(st.sampled_from(RELATIONS)):
+            case "next":
+                return Position(sequence_id, number + 1, number)
+            case "again":
+                return Position(sequence_id, max(1, number), max(0, number - 1))
+            case "gap":
+                return Position(sequence_id, number + 3, number + 2)
+            case "bridged":
+                before = data.draw(st.integers(0, number))
+                return Position(sequence_id, number + data.draw(st.integers(1, 4)), before)
+            case "older":
+                return Position(
+                    sequence_id - 1, number + 1, data.draw(st.sampled_from([0, number]))
+                )
+            case "newer":
+                return Position(sequence_id + 1, data.draw(st.sampled_from([1, 5])), 0)
+            case _:
+                return Position(sequence_id + 1, number + 2, number + 1)
+
+    def message(
+        self,
+        source: Source,
+        queue: str,
+        *,
+        is_recoverable: bool,
+        position: Position | None = None,
+        is_late: bool = False,
+        is_for_another: bool = False,
+        wants_dead_letter: bool = False,
+        size: int = 0,
+    ) -> tuple[bytes, Arriving]:
+        body = b"%d " % next(self.bodies) + bytes(size)
+        message_id = source.remote.next_id()
+        if position is not None:
+            highest = source.remote.highest_sent
+            highest[position.sequence_id] = max(
+                highest.get(position.sequence_id, 0), position.number
+            )
+        packet = wire.message(
+            source=source.remote.guid,
+            message_id=message_id,
+            destination=wire.private(queue),
+            body=body,
+            recoverable=is_recoverable,
+            transaction=None if position is None else wire.Transaction(0xC, *position),
+            sent_time=wire.now_s() - 1000 if is_late else None,
+            time_to_reach_queue=10 if is_late else wire.FOREVER,
+            address=b"elsewhere".ljust(16) if is_for_another else wire.NULL_GUID,
+            dead_letter=wants_dead_letter,
+        )
+        arriving = Arriving(
+            source.remote.guid,
+            message_id,
+            queue,
+            body,
+            len(packet),
+            is_recoverable,
+            position,
+            is_late,
+            is_for_another,
+            wants_dead_letter,
+        )
+        return packet, arriving
+
+    def look_again(self) -> None:
+        """After bytes that may have been a message: at most one more is somewhere."""
+        more = 0
+        for name, queue in self.oracle.queues.items():
+            found = self.manager.contents(name)
+            known = {_in_books(each): each for each in queue.messages}
+            assert [each for each in found if each in known] == list(known)
+            more += len(found) - len(known)
+            queue.messages = [known.get(each) or _stranger(name, *each) for each in found]
+        dead = self.dead_letters()
+        assert self.oracle.dead_letters <= dead
+        more += dead.total() - self.oracle.dead_letters.total()
+        assert more <= 1
+        self.oracle.dead_letters = dead
+
+
+def _in_books(arriving: Arriving) -> tuple[bytes, int, bool]:
+    return arriving.body, arriving.size, arriving.is_recoverable
+
+
+def _stranger(queue: str, body: bytes, size: int, is_recoverable: bool) -> Arriving:
+    return Arriving(b"", 0, queue, body, size, is_recoverable)
+
+
+LiveMachine.TestCase.settings = settings(
+    max_examples=EXAMPLES, stateful_step_count=40, deadline=None
+)
+LiveMachine.TestCase.pytestmark = [pytest.mark.timeout(120 + 20 * EXAMPLES)]
+TestLiveQueueManager = LiveMachine.TestCase
