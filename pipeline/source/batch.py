@@ -19,7 +19,7 @@ from pipeline.source.connecting import Connected
 from pipeline.source.decoding import batch_of
 from pipeline.source.errors import plainly
 from pipeline.source.events import event_batch
-from pipeline.source.filters import Pushed, pushed
+from pipeline.source.filters import Pushed, is_exact, pushed
 from pipeline.source.options import Endpoint, Options
 from pipeline.source.rows import Place, Rows
 from qmd import pipeline_frames
@@ -143,7 +143,8 @@ class PushingReader(LiveReader):
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
         self.pushed = pushed(filters)
-        return filters  # all of them are looked at again
+        # The others are looked at again.
+        return [one for one in filters if self.kind == "events" or not is_exact(one)]
 
 
 def expand(at: Connected, queues: Iterable[str]) -> list[str]:

@@ -2,7 +2,8 @@
 
 Everything here lets through what the filter lets through, and perhaps more: texts are compared in
 parts and without regard to case there, times by milliseconds.  So Spark is told that it still has
-to look itself, and a filter that is not understood is simply left to it.
+to look itself, and a filter that is not understood is simply left to it.  Only of what the driver
+decides (`is_exact`) nothing is left to do, and its plan says so.
 """
 
 from __future__ import annotations
@@ -47,6 +48,19 @@ def pushed(filters: Iterable[Any]) -> Pushed:
     return found
 
 
+def is_exact(one: Any) -> bool:
+    """Whether just the messages are read that this filter lets through.  Not of events."""
+    name = ".".join(getattr(one, "attribute", ()))
+    kind, value = type(one).__name__, getattr(one, "value", None)
+    if name in ("host", "queue_manager", "queue"):
+        return isinstance(value, str) if kind == "EqualTo" else kind == "In"
+    return (
+        name == "position"
+        and isinstance(value, int)
+        and kind in ("EqualTo", "GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual")
+    )
+
+
 def _with(found: Pushed, kind: str, path: tuple[str, ...], one: Any) -> Pushed:
     value = getattr(one, "value", None)
     if kind == "EqualNullSafe" and value is not None:
@@ -72,7 +86,8 @@ def _with(found: Pushed, kind: str, path: tuple[str, ...], one: Any) -> Pushed:
 def _placed(found: Pushed, name: str, kind: str, value: Any) -> Pushed:
     if kind not in ("EqualTo", "In"):
         return found
-    values = frozenset(map(str, value)) if kind == "In" else frozenset([str(value)])
+    given = value if kind == "In" else [value]
+    values = frozenset(str(each) for each in given if each is not None)
     if name == "kind":
         return replace(found, kinds=values if found.kinds is None else found.kinds & values)
     before = found.places.get(name)

@@ -168,15 +168,17 @@ def test_journals_dead_letters_and_subqueues_are_read_like_queues(place):
 
 
 @TIMEOUT
-def test_filters_are_handed_to_the_queue_manager_where_that_is_asked_for(spark, place):
+def test_filters_are_handed_to_the_queue_manager_where_that_is_asked_for(spark, place, capsys):
     queue = place.queue("filtered")
     place.send(queue, 30)
     # It would be an error to ask for this one: only a filter that was handed on keeps it away.
     table = read(spark, place, queue=f"{queue},missing", pushdown="true")
 
-    found = table.filter((F.col("queue") == queue) & (F.col("label") == "order 2")).collect()
+    filtered = table.filter((F.col("queue") == queue) & (F.col("label") == "order 2"))
 
-    assert [row.label for row in found] == ["order 2"]
+    filtered.explain("formatted")
+    assert f"PushedFilters: [EqualTo(queue,{queue})]" in capsys.readouterr().out
+    assert [row.label for row in filtered.collect()] == ["order 2"]
 
 
 def test_filters_of_all_kinds_leave_out_much_and_nothing_that_is_wanted(place):
