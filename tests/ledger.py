@@ -91,11 +91,11 @@ class Ledger:
         self._plain: set[Message] = set()
         self._positions: dict[tuple[str, bytes, int], int] = {}  # the highest that came
         self._left: set[Elsewhere] = set()  # what was told to be on its way
-        self._has_crashed = False  # the last of what happened may not have been told
+        self._has_started = self._has_restarted = False
 
     def tell(self, event: Event) -> None:
         if event.kind == "started":
-            self._start(event)
+            self._start()
         for listed in (event.places, event.positions, event.sizes):
             if listed and len(listed) != len(event.numbers):
                 self.problems.append(f"{event.kind}: lists of different lengths ({event.queue})")
@@ -162,7 +162,7 @@ class Ledger:
         self._positions[stream] = position
 
     def _knows_of_leaving(self, event: Event, message: Message) -> bool:
-        return self._has_crashed or (event.queue, message) in self._left
+        return self._has_restarted or (event.queue, message) in self._left
 
     def ahead_of(self, db: sqlite3.Connection) -> list[str]:
         """Streams that have not come as far as was told."""
@@ -178,19 +178,15 @@ class Ledger:
             if stored.get((source, sequence_id), told) < told
         ]
 
-    def _start(self, event: Event) -> None:
-        if event.reason == "after a stop":
-            for left in list(self.express)[:1]:
-                self._wrong(event, self._at(left), "was in memory, and nobody told that it is lost")
-        else:
-            self._has_crashed = True
+    def _start(self) -> None:
+        # What was told to a batch that a failure kept from the disk is told nowhere: of what an
+        # earlier process had handed out its successor may hear for the first time.
+        self._has_restarted = self._has_started
+        self._has_started = True
         for place in self.express:
             self.here.pop(place, None)  # type: ignore[call-overload]
             self.elsewhere.discard(place)  # type: ignore[arg-type]
         self.express.clear()
-
-    def _at(self, place: Here | Elsewhere) -> Message:
-        return place[1] if isinstance(place[1], Message) else self.here[place]  # type: ignore[index]
 
     def _begin(self, event: Event, message: Message, place: int | None) -> None:
         where: Here | Elsewhere = event.queue, message

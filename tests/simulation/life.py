@@ -193,7 +193,10 @@ class Story:
         with host.disk.unnoticed():
             for difference in check_ready(host.name, manager, database):
                 self.world.fail(difference)
-            for difference in check_readers(host.name, manager):
+            for difference in (
+                *check_readers(host.name, manager),
+                *check_waiters(host.name, manager),
+            ):
                 self.world.fail(difference)
             count = sum(queue.messages for queue in manager.queues.values())
             if count < MANY_MESSAGES or self._of_commits.random() < MANY_PROBABILITY:
