@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import pair
-from pipeline.session import spark_session
+from pipeline.session import spark_session, use_here
 from pipeline.source.checkpoint import finish
 from qmd.client import new_message
 
@@ -108,6 +108,7 @@ def batch_reads(spark: Any, socket: str, messages: int) -> dict[str, float]:
 
 def stream(spark: Any, socket: str, folder: Path, batch: int) -> dict[str, float]:
     """Messages a second from queue to queue."""
+    use_here(spark)  # another thread may have read
     rows = (
         spark.readStream.format("qmd")
         .options(endpoint=socket, queue="bench", readerId="bench", partitions=2)

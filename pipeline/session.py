@@ -20,7 +20,7 @@ from typing import Any
 from pipeline.java import NoJava, java_home, require_java
 from pipeline.spark_home import light_home
 
-__all__ = ["LOCAL", "NoJava", "require_java", "spark_session"]
+__all__ = ["LOCAL", "NoJava", "require_java", "spark_session", "use_here"]
 
 LOCAL = "local[2]"
 
@@ -73,7 +73,17 @@ def spark_session(app: str, master: str = LOCAL, conf: Mapping[str, str] | None 
     builder = SparkSession.builder.appName(app).master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    use_here(session)
+    return session
+
+
+def use_here(session: Any) -> None:
+    """Let this thread write to queues too: only where a thread has an active session does Spark 4.3
+    find a format for writing that is Python's, and only the one that made the session has it."""
+    java = getattr(session, "_jvm", None)  # Spark Connect has none, and no need of it
+    if java is not None:
+        session._get_j_spark_session_class(java).setActiveSession(session._jsparkSession)
 
 
 def java_options(given: str, *, is_local: bool) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from pipeline.session import use_here
 from pipeline.source.checkpoint import Finished, finish
 from pipeline.source.options import Endpoint
 
@@ -37,6 +38,7 @@ def run_stream(
     way then comes again with the next run.  `every` ("10 seconds") is how often it looks.
     `secrets`: as for `finish`.  Raises what the query raised, after closing what was committed.
     """
+    use_here(getattr(writer, "_spark", None))
     writer = writer.option("checkpointLocation", checkpoint)
     if once:
         writer = writer.trigger(availableNow=True)

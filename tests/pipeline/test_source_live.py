@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -383,7 +384,8 @@ def test_a_stream_moves_every_message_once_and_in_order_and_closes_its_last_batc
     assert place.labels(target) == orders(250)
     assert place.labels(source) == []
     place.send(source, 30, first=250)
-    move()
+    with ThreadPoolExecutor() as threads:  # another one than that of the session
+        threads.submit(move).result()
     assert place.labels(target) == orders(280)
     assert place.labels(source) == []
     assert finish(str(tmp_path / "checkpoint"))[0].messages == 0
