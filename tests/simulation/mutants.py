@@ -1160,6 +1160,167 @@ MUTANTS = (
         "            if message_class_of(packet) in SYSTEM_CLASSES:\n                continue\n",
         "",
     ),
+    Mutant(
+        "an aborted transaction waits on for messages",
+        "qmd/reading.py",
+        "        self.stop_waiting(reader)\n        manager = self._manager\n        count = 0",
+        "        manager = self._manager\n        count = 0",
+    ),
+    Mutant(
+        "a plain message that was delivered is not journaled",
+        "qmd/releasing.py",
+        "if wants_journal(packet) and not queue.for_others:",
+        "if False:",
+    ),
+    Mutant(
+        "an abort is answered before it is counted",
+        "qmd/message_verbs.py",
+        "connection.manager.storage.batch.when_durable(done)",
+        "done()",
+    ),
+    Mutant(
+        "a dead reader waits on",
+        "qmd/reading.py",
+        "        for queue in self._manager.queues.values():\n"
+        "            for waiter in [waiter for waiter in queue.waiters "
+        "if waiter.reader is reader]:\n"
+        "                queue.waiters.remove(waiter)\n"
+        "                self._manager.timers.cancel(waiter)\n"
+        "        for queue, mine",
+        "        for queue, mine",
+    ),
+    Mutant(
+        "a transaction of a client that died goes on",
+        "qmd/transactions.py",
+        "            if transaction.owner is owner and not transaction.is_committing:\n"
+        "                self._abort",
+        "            if False:\n                self._abort",
+    ),
+    Mutant(
+        "the first next number of a batch counts",
+        "storage/batch.py",
+        "self._next_numbers.update(numbers)",
+        "self._next_numbers = numbers | self._next_numbers",
+    ),
+    Mutant(
+        "a death leaves its key among the dying",
+        "qmd/undelivered.py",
+        "            queue.end_removal(each.key)\n",
+        "",
+    ),
+    Mutant(
+        "refilled outgoing queues wake nobody",
+        "qmd/outgoing.py",
+        "complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)\n        queue.link.wake()",
+        "complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)",
+    ),
+    Mutant(
+        "copies to one queue after the other do not expire",
+        "qmd/handover.py",
+        "route, key, packet, batch, self._reach_by_s, confirm_by_s, discard=discard",
+        "route, key, packet, batch, None, confirm_by_s, discard=discard",
+    ),
+    Mutant(
+        "clients that wait for the disk are not let on",
+        "qmd/incoming.py",
+        "                connection.resume_reading()",
+        "                pass",
+    ),
+    Mutant(
+        "express messages that died are sent",
+        "qmd/outgoing_queue.py",
+        "        self.usage.express_bytes -= express_removed(waiting[0])\n"
+        "        self.window.remove(key)",
+        "        self.usage.express_bytes -= express_removed(waiting[0])",
+    ),
+    Mutant(
+        "a commit of a transaction leaves one message behind",
+        "qmd/transactions.py",
+        'reader, queue, sorted(mine), b"", _nobody, transaction=transaction.id.hex()',
+        'reader, queue, sorted(mine)[1:], b"", _nobody, transaction=transaction.id.hex()',
+    ),
+    Mutant(
+        "moved messages count in their old queue",
+        "qmd/moving.py",
+        "        source.count_out(len(stored), size)\n",
+        "",
+    ),
+    Mutant(
+        "what is owed for a death is not stored",
+        "qmd/undelivered.py",
+        "                    if _is_owed(packet, message_class, for_others=queue.for_others)\n"
+        "                ],",
+        "                    if False\n                ],",
+    ),
+    Mutant(
+        "a move forgets what it moved in memory",
+        "qmd/moving.py",
+        "            source.forget([lookup_id])\n",
+        "",
+    ),
+    Mutant(
+        "what a transaction took is removed though it is aborted",
+        "qmd/transactions.py",
+        '            self._abort(transaction, f"it could not be committed: {refusal.text}")\n'
+        "            raise",
+        "            raise",
+    ),
+    Mutant(
+        "moved messages can be read before the commit",
+        "qmd/moving.py",
+        "        run = manager.storage.batch.run(unit)\n",
+        "        target.arrived([each.moved for each in stored])\n"
+        "        run = manager.storage.batch.run(unit)\n",
+    ),
+    Mutant(
+        "a move of urgent messages makes them common",
+        "qmd/moving.py",
+        "level = TRANSACTIONAL_LEVEL if is_transactional_ else PRIORITY_MAX - (packet[2] & 7)",
+        "level = TRANSACTIONAL_LEVEL",
+    ),
+    Mutant(
+        "a restart forgets what was sent",
+        "qmd/core/sequence.py",
+        "self._highest_transmitted = next_number - 1",
+        "self._highest_transmitted = 0",
+    ),
+    Mutant(
+        "an order ack waits for ever",
+        "qmd/core/sequence.py",
+        "if self._ack_due is None or now - self._last_ack_at < self._settings.delay_max_s:",
+        "if now - self._last_ack_at < self._settings.delay_max_s:",
+    ),
+    Mutant(
+        "acknowledgments of refused ones are not asked for",
+        "qmd/incoming.py",
+        "if message.properties.flags & POSITIVE_ARRIVAL:",
+        "if False:",
+    ),
+    Mutant(
+        "put back express messages are lost",
+        "qmd/core/ready.py",
+        "            self._insert(self._express, (key, item, size))\n"
+        "        elif key in self._taken:",
+        "            pass\n        elif key in self._taken:",
+    ),
+    Mutant(
+        "history remembers one less",
+        "storage/history.py",
+        "enumerate(rows, last + 1)",
+        "enumerate(rows[1:] or rows, last + 1)",
+    ),
+    Mutant(
+        "the reaper does not look at express messages",
+        "qmd/reaper.py",
+        "ended = self._reap_express(now_s)",
+        "ended = 0",
+    ),
+    Mutant(
+        "the reaper does not look at the disk",
+        "qmd/reaper.py",
+        "if earliest is not None and earliest < now_s:",
+        "if False:",
+    ),
 )
 
 
