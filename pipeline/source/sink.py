@@ -169,18 +169,28 @@ class _Writer:
                 at.run(at.qm.pipeline.publish(query, epoch, attempts))
 
     def discard(self, tasks: Iterable[WriterCommitMessage | None]) -> None:
-        """Remove what a batch that failed has staged."""
+        """Remove what these tasks of a batch that failed have staged."""
         staged = [one for one in tasks if isinstance(one, Staged) and one.rows]
         if not staged:
             return
-        # The failure that it was is what counts; what stays behind goes by its age too.
-        with contextlib.suppress(SourceError), Connected(self.endpoint) as at:
+        with self._leaving_no_trace() as at:
             for one in staged:
                 at.run(
                     at.qm.pipeline.discard_stages(
                         one.query, one.epoch, partition=one.partition, attempt=one.attempt
                     )
                 )
+
+    def discard_all(self, query: str) -> None:
+        """Remove all that is staged under a name that nobody else has."""
+        with self._leaving_no_trace() as at:
+            at.run(at.qm.pipeline.discard_stages(query))
+
+    @contextlib.contextmanager
+    def _leaving_no_trace(self) -> Iterator[Connected]:
+        """The failure that it was is what counts; what stays behind goes by its age too."""
+        with contextlib.suppress(SourceError), Connected(self.endpoint) as at:
+            yield at
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -219,6 +229,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: Options, fields: Sequence[tuple[str, str]]) -> None:
         self._writer = _Writer(options, fields)
         self._query = f"job/{options.job_id or uuid.uuid4().hex}"
+        self._is_named = bool(options.job_id)
 
     @plainly
     def write(self, iterator: Iterator[Any]) -> Staged:
@@ -233,7 +244,11 @@ class BatchWriter(DataSourceArrowWriter):
 
     @plainly
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._writer.discard(messages)
+        """Spark names the tasks that it has seen end; others have staged rows as well."""
+        if self._is_named:  # another run of the same job may be at work
+            self._writer.discard(messages)
+        else:
+            self._writer.discard_all(self._query)
 
 
 def batch_of_task() -> tuple[str, int]:

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, StringContains
 from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.types import StringType, StructField, StructType
 
 from pipeline.source import DefaultSource
 from pipeline.source.checkpoint import finish
@@ -339,6 +340,24 @@ def test_a_job_that_is_repeated_writes_nothing_and_its_order_is_that_of_its_rows
 
     bodies = [int(message.body) for message in place.qm.peek_each(queue)]
     assert bodies == list(range(1000))
+
+
+@pytest.mark.parametrize(("job_id", "left"), [("", 0), ("nightly", 1)])
+def test_a_job_that_fails_takes_back_what_tasks_have_staged_that_spark_has_not_seen_end(
+    place, job_id, left
+):
+    """Unless it has a name: another run of it may be at work."""
+    place.queue(f"aborted{left}")
+    given = {"endpoint": place.socket, "destination": f"aborted{left}"}
+    schema = StructType([StructField("body", StringType())])
+    writer = DefaultSource(given | ({"jobId": job_id} if job_id else {})).writer(schema, False)
+    message = [new_message(f"aborted{left}", "a row")]
+    with Connected(Endpoint(place.socket)) as at:
+        at.run(at.qm.pipeline.stage(writer._query, 0, partition=3, attempt="a", messages=message))
+
+    writer.abort([None])
+
+    assert len([one for one in place.stages() if one["query"] == writer._query]) == left
 
 
 @TIMEOUT
