@@ -81,8 +81,9 @@ soak: tools ## hostile networks, crashes, power losses and new seeds, for HOURS=
 routed: tools ## five daemons, one the only way between the others, cut off and killed: MESSAGES=100000
 	@$(PY) -m tests.netns.relayed --messages $(MESSAGES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-soak-pipeline: tools ## drivers, workers and queue managers of two streams killed, KILLS=200 times
+soak-pipeline: tools ## two streams killed, KILLS=200 times; then jobs over files in any order
 	@$(PY) -m tests.pipeline.kills --kills $(KILLS) $(ARGS)
+	@QMD_SOAK=1 $(PY) -m pytest -q tests/pipeline/test_jobs_again.py -k any_fleet
 
 fuzz: tools ## every parser against inputs of its own making, SECONDS=60 for each
 	@if $(PY) -c 'import atheris' 2>/dev/null || $(PIP) \

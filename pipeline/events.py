@@ -86,7 +86,7 @@ def pieces(files: Iterable[LogFile], tasks: int) -> list[list[tuple[str, int, in
     for file in files:
         if file.size > SPLIT_BYTES and file.path.endswith(".parquet"):
             try:
-                with _open_parquet(file.path) as parquet:
+                with open_parquet(file.path) as parquet:
                     groups = parquet.metadata.num_row_groups
             except (OSError, ValueError):
                 groups = 1  # it is broken: who reads it says how
@@ -147,7 +147,7 @@ def check(path: str, *, whole: bool = False) -> None:
             for _ in _read_ndjson(path, _NEEDED):
                 pass
             return
-        with _open_parquet(path) as file:
+        with open_parquet(path) as file:
             _check_columns(file)
             if whole:
                 for group in range(file.metadata.num_row_groups):
@@ -172,7 +172,7 @@ _REPEATED = ("host", "queue_manager", "kind", "queue", "peer", "class", "deliver
              "to_queue", "label")  # fmt: skip
 
 
-def _open_parquet(path: str, **options: Any) -> Any:
+def open_parquet(path: str, **options: Any) -> Any:
     from pyarrow import parquet
 
     if "://" not in path:
@@ -194,11 +194,11 @@ def _read_parquet(
 
     repeated = [name for name in columns if name in _REPEATED]
     try:
-        opened = _open_parquet(path, read_dictionary=repeated)
+        opened = open_parquet(path, read_dictionary=repeated)
     except KeyError:  # one of them is not there
-        with _open_parquet(path) as file:
+        with open_parquet(path) as file:
             repeated = [name for name in repeated if name in file.schema_arrow.names]
-        opened = _open_parquet(path, read_dictionary=repeated)
+        opened = open_parquet(path, read_dictionary=repeated)
     with opened as file:
         _check_columns(file)
         there = set(file.schema_arrow.names)

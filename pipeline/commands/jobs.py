@@ -120,45 +120,61 @@ def _audit_text(total: dict[str, int], bad: dict[str, int], result: Any, output:
     return "\n".join([head, *lines, f"see {output / 'report.html'}"])
 
 
+_again = click.option(
+    "--again", is_flag=True, help="Forget what was read before, and read all files again."
+)
+
+
 @run.command()
 @_over_logs
-def latency(job: Job) -> None:
+@_again
+def latency(job: Job, again: bool) -> None:
     """Say how long messages take from stage to stage, by route, queue and hour.
 
-    Clocks of hosts are compared, and their differences taken out.
+    Clocks of hosts are compared, and their differences taken out.  Goes on
+    where the last run into the same folder ended.
     """
     from pipeline.jobs.latency import latency as work
     from pipeline.report.reports import latency_page
 
     names = ["by_route", "by_queue", "by_hour", "route_hours", "clocks"]
-    _run(job, "latency", work, latency_page, names)
+    _run_on(job, "latency", work, latency_page, names, again=again)
 
 
 @run.command("dead-letters")
 @_over_logs
-def dead_letters(job: Job) -> None:
-    """Group what died: why, where, when; and how each group is sent again."""
+@_again
+def dead_letters(job: Job, again: bool) -> None:
+    """Group what died: why, where, when, what of it waits; and how that is sent again.
+
+    Goes on where the last run into the same folder ended.
+    """
     from pipeline.jobs.dead_letters import dead_letters as work
     from pipeline.report.reports import dead_letters_page
 
-    _run(job, "dead letters", work, dead_letters_page, ["groups", "by_hour"])
+    _run_on(job, "dead-letters", work, dead_letters_page, ["groups", "by_hour"], again=again)
 
 
 @run.command()
 @_over_logs
+@_again
 @click.option(
     "--quota", type=click.IntRange(min=1), metavar="BYTES",
     help="Say on which day each queue holds so much, if it goes on as in the log.",
 )  # fmt: skip
-def traffic(job: Job, quota: int | None) -> None:
-    """Say how much goes where, what waits and for how long, and when a quota fills."""
+def traffic(job: Job, again: bool, quota: int | None) -> None:
+    """Say how much goes where, what waits and for how long, and when a quota fills.
+
+    Goes on where the last run into the same folder ended.
+    """
     from functools import partial
 
     from pipeline.jobs.traffic import traffic as work
     from pipeline.report.reports import traffic_page
 
     names = ["by_hour", "queues"]
-    _run(job, "traffic", partial(work, quota_bytes=quota or 0), traffic_page, names)
+    work = partial(work, quota_bytes=quota or 0)
+    _run_on(job, "traffic", work, traffic_page, names, again=again)
 
 
 @run.command()
@@ -237,6 +253,40 @@ def generate(
         click.echo(text)
 
 
+def _run_on(
+    job: Job,
+    name: str,
+    work: Callable[..., dict[str, Any]],
+    page: Callable[..., str],
+    tables: list[str],
+    *,
+    again: bool,
+) -> None:
+    """A job that goes on where its last run ended: `work` gets new files, and what is known."""
+    from pipeline.jobs.memory import Memory
+    from pipeline.jobs.state import StateOfAnother
+    from pipeline.jobs.whole import BROKEN_FILES
+
+    files = job.files()
+    try:
+        memory = Memory.load(job.folder, name, again=again)
+    except StateOfAnother as other:
+        raise Failure(ExitCode.USAGE, str(other), "wrong_usage") from other
+    fresh = memory.unseen(files)
+    if job.dry_run:
+        job.say_plan(fresh, len(files) - len(fresh), [*tables, BROKEN_FILES])
+        return
+    read: list[Any] = []
+
+    def work_on(spark: Any, whole: list[Any], **more: Any) -> dict[str, Any]:
+        read[:] = whole
+        return work(spark, whole, memory, **more)
+
+    result = _result(job, name, work_on, page, fresh, knows_more=not memory.is_empty,
+                     before_end=lambda: memory.commit(read))  # fmt: skip
+    _say_result(job, result, tables, {"files": len(read), "known": len(files) - len(fresh)})
+
+
 def _run(
     job: Job,
     name: str,
@@ -245,33 +295,63 @@ def _run(
     tables: list[str],
 ) -> dict[str, Any] | None:
     """A job that makes tables of logs, and a page of the tables; None when it is a dry run."""
-    from functools import partial
-
-    from pipeline.jobs.outcome import write_tables
-    from pipeline.jobs.whole import BROKEN_FILES, NothingWhole, over_whole_files
+    from pipeline.jobs.whole import BROKEN_FILES
 
     files = job.files()
     if job.dry_run:
         job.say_plan(files, 0, [*tables, BROKEN_FILES])
         return None
+    result = _result(job, name, work, page, files)
+    _say_result(job, result, tables, {"files": len(files)})
+    return result
+
+
+def _result(
+    job: Job,
+    name: str,
+    work: Callable[..., dict[str, Any]],
+    page: Callable[..., str],
+    files: list[Any],
+    *,
+    knows_more: bool = False,
+    before_end: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """The tables, which are written, with a page about them."""
+    from functools import partial
+
+    from pipeline.jobs.outcome import write_tables
+    from pipeline.jobs.whole import NothingWhole, over_whole_files
+
     with job.writing(), job.spark(name) as spark:
         try:
             result = over_whole_files(
-                spark, files, partial(work, spark, progress=job.progress), job.progress
-            )
+                spark, files, partial(work, spark, progress=job.progress), job.progress,
+                knows_more=knows_more,
+            )  # fmt: skip
         except NothingWhole as none:
             raise Failure(ExitCode.NOT_FOUND, str(none), "no_events") from none
+        job.progress("the report")
         write_tables(job.folder, result, page(result))
+        before_end()
+    return result
+
+
+def _say_result(
+    job: Job, result: dict[str, Any], tables: list[str], counts: dict[str, int]
+) -> None:
+    from pipeline.jobs.whole import BROKEN_FILES
+
     broken = result[BROKEN_FILES]
     rows = {table: len(frame) for table, frame in result.items()}
     text = ", ".join(f"{rows[table]:,} {table.replace('_', ' ')}" for table in tables)
-    lines = [f"set aside, broken: {row.file}: {row.reason}" for row in broken.itertuples()]
+    known = f", {counts['known']:,} were read before" if counts.get("known") else ""
+    lines = [f"{counts['files']:,} files read{known}"]
+    lines += [f"set aside, broken: {row.file}: {row.reason}" for row in broken.itertuples()]
     report = job.folder / "report.html"
     job.say(
-        {"rows": rows, "broken_files": broken.file.to_list(), "report": str(report)},
+        {"rows": rows, "broken_files": broken.file.to_list(), "report": str(report)} | counts,
         "\n".join([text, *lines, f"see {report}"]),
     )
-    return result
 
 
 def _kinds(text: str, known: list[str]) -> set[str]:

@@ -133,7 +133,7 @@ def facts_of(table: Any, names: dict[int, str] | None = None) -> Facts:
     high, low, has_sequence = halves(column("sequence_id"))
     sequence_number = numbers("sequence_number", 0)
     place = numbers("lookup_id", -1)
-    remote = ~_is_local(queues)
+    remote = ~is_local(queues)
     role = _roles(column("kind"), remote, column("class"), source == host)
     role[~has_id] = Role.NOTHING
     return Facts(
@@ -188,7 +188,7 @@ def _roles(kinds: Any, remote: Array, classes: Any, own: Array) -> Array:
     return role
 
 
-def _is_local(queues: Any) -> Array:
+def is_local(queues: Any) -> Array:
     """Whether the name is that of a queue of the host that tells: others are format names."""
     queues = _dictionary(queues)
     texts = [text or "" for text in queues.dictionary.to_pylist()]

@@ -1,21 +1,32 @@
 """How long messages took, from stage to stage, by route, queue and hour.  docs/jobs.md, "latency"
 
-A stage at another host is told by another clock: offsets are estimated from messages both ways, and
-taken out.  What is then still negative is counted as such (`before_sent`), and not as 0.
+A stage at another host is told by another clock: offsets are estimated from messages both ways, for
+each day, and taken out.  What is then still negative is counted as such (`before_sent`), and not
+as 0.
+
+Of a message whose ends are all known only what it adds to a histogram is kept: for its route, queue
+and hour, by the clocks as they are, so that offsets that become known later are taken out of what
+was counted before as well.  Of all others a row is kept from run to run.  docs/decisions/0026
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from pipeline.events import LogFile
 from pipeline.jobs import clocks
-from pipeline.jobs.reading import ledger
+from pipeline.jobs.facts import coded, ids_of, is_local
+from pipeline.jobs.increments import each_once
+from pipeline.jobs.memory import Memory, joined
+from pipeline.jobs.seen import DAY_MS, Chains
 
 Frame = Any
+Array = Any
 
 #: Until when, since it was sent; `true`: the receiver's clock.
 STAGES = {
@@ -26,74 +37,414 @@ STAGES = {
     "confirmed": False,
 }
 SLOW_ROUTES = 25  # are told of hour by hour
-_SHIFT = " - coalesce(t.offset_ms, 0) + coalesce(f.offset_ms, 0)"
 _POINTS = (0.5, 0.95, 0.99)
+
+#: So long it is waited for what becomes of a message, by the log of a host that tells of it.
+WAIT_DAYS = 30
+#: A transmission may be written down so much after the acknowledgment.
+_LAZY_MS = 5_000
+#: Figures are exact up to so many ms; above, a histogram has steps of 2 %.
+EXACT_MS = 128
+STEP = 1.02
+_PARTS_MAX = 12  # of the histogram: then they are made one
+
+_COLUMNS = ("host", "kind", "message_id", "queue", "bytes")
+(_SENT, _TRANSMITTED, _ACCEPTED, _ACKED, _RECEIVED, _CONFIRMED, _AWAITING, _SETTLED, _GONE,
+ _DIED) = range(1, 11)  # fmt: skip
+_KINDS = {
+    "sent": _SENT,
+    "transmitted": _TRANSMITTED,
+    "accepted": _ACCEPTED,
+    "order_acknowledged": _ACKED,
+    "session_acknowledged": _ACKED,
+    "received": _RECEIVED,
+    "confirmed": _CONFIRMED,
+    "awaiting": _AWAITING,
+    "unconfirmed": _SETTLED,
+    "final_ack_received": _SETTLED,
+    **dict.fromkeys(("expired", "purged", "queue_deleted", "rejected", "lost", "damaged"), _GONE),
+    **dict.fromkeys(("dead_lettered", "discarded"), _DIED),
+}
+_EVENT = "source bigint, number bigint, stage bigint, at_ms bigint, host bigint, queue bigint," \
+         " bytes bigint, block bigint"  # fmt: skip
+
+#: What is known of a message: the first of each.  Hosts are hashes of GUIDs, queues of names.
+_OF_MESSAGE = {
+    "sent_ms": ("min", "at_ms", _SENT),
+    "sent_block": ("min", "block", _SENT),
+    "from_host": ("min", "host", _SENT),
+    "destination": ("min", "queue", _SENT),
+    "transmitted_ms": ("min", "at_ms", _TRANSMITTED),
+    "accepted_ms": ("min", "at_ms", _ACCEPTED),
+    "accepted_block": ("min", "block", _ACCEPTED),
+    "to_host": ("min", "host", _ACCEPTED),
+    "queue": ("min", "queue", _ACCEPTED),
+    "acked_ms": ("min", "at_ms", _ACKED),
+    "acked_block": ("min", "block", _ACKED),
+    "received_ms": ("min", "at_ms", _RECEIVED),
+    "received_block": ("min", "block", _RECEIVED),
+    "confirmed_ms": ("min", "at_ms", _CONFIRMED),
+    "confirmed_block": ("min", "block", _CONFIRMED),
+    "awaiting_block": ("min", "block", _AWAITING),
+    "settled_block": ("min", "block", _SETTLED),
+    "gone_block": ("min", "block", _GONE),
+}
+_NAMES = ["source", "number", *_OF_MESSAGE, "bytes", "told_ms", "told_host"]
+_MESSAGE = ", ".join(f"{name} bigint" for name in _NAMES)
+
+_CELL = ["from_host", "to_host", "queue", "hour_ms", "stage", "raw_ms"]
+_CELL_SCHEMA = ", ".join(f"{name} bigint" for name in (*_CELL, "messages", "bytes"))
 
 
 def latency(
-    spark: Any, files: Sequence[LogFile], progress: Callable[[str], None] = lambda text: None
+    spark: Any,
+    files: Sequence[LogFile],
+    memory: Memory,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Frame]:
-    """Tables `by_route`, `by_queue`, `by_hour`, `route_hours` (of the slowest), `clocks`."""
-    table = ledger(spark, files)
-    progress("the messages, by the clocks of their hosts")
-    bounds = spark.sql(
-        "SELECT from_host AS source, to_host AS host, max(accepted_ms - acked_ms) AS at_from,"
-        " min(accepted_ms - sent_ms) AS at_to, count(*) AS messages FROM ledger"
-        " WHERE sent_ms IS NOT NULL AND accepted_ms IS NOT NULL AND from_host <> to_host"
-        " GROUP BY from_host, to_host"
+    """Tables `by_route`, `by_queue`, `by_hour`, `route_hours` (of the slowest), `clocks`.
+
+    Of `files`, and of what `memory` knows; what it has to know then is staged there.
+    """
+    from pyspark import StorageLevel
+
+    progress(f"the messages of {len(files)} files")
+    fresh = each_once(spark, files, memory.seen(), _COLUMNS, _EVENT, _events)
+    messages = None
+    try:
+        names = _names(fresh.names, memory)
+        chains = Chains(memory.see(fresh.stretches))
+        messages = _judged(spark, fresh, memory, chains).persist(StorageLevel.DISK_ONLY)
+        messages.createOrReplaceTempView("messages")
+        progress("the clocks of their hosts")
+        offsets = _offsets(spark, memory)
+        shifts = _shifts(offsets, memory)
+        spark.createDataFrame(offsets).createOrReplaceTempView("offsets")
+        spark.createDataFrame(shifts).createOrReplaceTempView("shifts")
+        progress("their stages")
+        cells = _cells(spark).persist(StorageLevel.DISK_ONLY)
+        _remember(spark, cells, messages, memory)
+        tables = _tables(spark, cells, names, memory)
+        cells.unpersist()
+    finally:
+        fresh.close()
+        if messages is not None:
+            messages.unpersist()
+    tables["clocks"] = _clocks(offsets, names)
+    return tables
+
+
+def _events(table: Any, names: dict[int, str]) -> Iterable[Any]:
+    """What tells of the way of a message to another host."""
+    from pipeline.events import text_hashes
+
+    stage = coded(table.column("kind"), _KINDS, 0).astype(np.int64)
+    at = np.flatnonzero(stage)
+    if len(at) == 0:
+        return []
+    table, stage = table.take(pa.array(at)), stage[at]
+    own_names: dict[int, str] = {}
+    host = text_hashes(table.column("queue_manager"))
+    source, number, has_id = ids_of(table.column("message_id").combine_chunks())
+    queues = table.column("queue").combine_chunks()
+    queue = text_hashes(queues, own_names)
+    host_names = text_hashes(table.column("host"), own_names)
+    own, here = source == host, is_local(queues)
+    beside = [
+        key
+        for key, text in own_names.items()
+        if text.endswith(";journal") or text.startswith("system$")
+    ]
+    # The source tells what it sends and hears, and nobody else does; its own dead letters, its
+    # messages to itself, and copies in journals are on no way.
+    by_source = np.isin(stage, (_SENT, _TRANSMITTED, _ACKED, _CONFIRMED, _AWAITING, _SETTLED))
+    by_other = np.isin(stage, (_ACCEPTED, _RECEIVED, _GONE))
+    chosen = has_id & np.where(
+        by_source,
+        own & ~here,
+        np.where(by_other, ~own & here & ~np.isin(queue, np.array(beside, np.int64)), False),
+    )
+    for key in np.unique(queue[chosen]).tolist():
+        names[key] = own_names[key]
+    for mine, name in set(zip(host.tolist(), host_names.tolist(), strict=True)):
+        names[mine] = own_names[name]
+    at = np.flatnonzero(chosen)
+    arrays = [
+        source[at], number[at], stage[at], table.column("at_ms").to_numpy()[at], host[at],
+        queue[at], table.column("bytes").fill_null(0).to_numpy()[at],
+        table.column("block").to_numpy()[at],
+    ]  # fmt: skip
+    columns = [each.split()[0] for each in _EVENT.split(", ")]
+    return [pa.RecordBatch.from_arrays([pa.array(a, pa.int64()) for a in arrays], names=columns)]
+
+
+def _names(new: dict[int, str], memory: Memory) -> dict[int, str]:
+    empty = pd.DataFrame({"key": pd.Series(dtype=np.int64), "text": pd.Series(dtype=object)})
+    known = memory.read("names", empty)
+    names = dict(zip(known.key.tolist(), known.text.tolist(), strict=True)) | new
+    rows = sorted(names.items())
+    memory.stage("names", pd.DataFrame(rows, columns=["key", "text"]).astype({"key": np.int64}))
+    return names
+
+
+def _judged(spark: Any, fresh: Any, memory: Memory, chains: Chains) -> Any:
+    """One row for each message of which not all was known before, and whether it `is_over`."""
+    fresh.rows.createOrReplaceTempView("events")
+    parts = [
+        f"{how}(CASE WHEN stage = {stage} THEN {column} END) AS {name}"
+        for name, (how, column, stage) in _OF_MESSAGE.items()
+    ]
+    found = spark.sql(
+        f"SELECT source, number, {', '.join(parts)}, max(bytes) AS bytes, min(at_ms) AS told_ms,"
+        " min(host) AS told_host FROM events GROUP BY source, number"
+    )
+    known = memory.paths("open")
+    if known:
+        found.unionByName(spark.read.schema(_MESSAGE).parquet(*known)).createOrReplaceTempView(
+            "known"
+        )
+        parts = [f"min({name}) AS {name}" for name in (*_OF_MESSAGE, "told_ms", "told_host")]
+        found = spark.sql(
+            f"SELECT source, number, {', '.join(parts)}, max(bytes) AS bytes FROM known"
+            " GROUP BY source, number"
+        )
+
+    def each(batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in batches:
+            over = pa.array(_is_over(batch, chains), pa.bool_())
+            yield pa.RecordBatch.from_arrays(
+                [*batch.columns, over], names=[*batch.schema.names, "is_over"]
+            )
+
+    return found.select(*_NAMES).mapInArrow(each, f"{_MESSAGE}, is_over boolean")
+
+
+def _is_over(batch: Any, chains: Chains) -> Array:
+    """Whether no file that is still to come can change what is known of a message.
+
+    That is so where the log of its source was read without a gap from its sending until it was
+    acknowledged (and settled, if that is waited for), and that of its destination from where it
+    came until it left its queue.  What is not known after `WAIT_DAYS` is waited for no longer.
+    """
+    none = np.int64(-1)
+
+    def column(name: str) -> Array:
+        return batch.column(batch.schema.names.index(name)).fill_null(none).to_numpy()
+
+    source, target = column("from_host"), column("to_host")
+    acked = column("acked_block")
+    begun, until = chains.of(source, column("sent_block"))
+    heard, _ = chains.of(source, acked)
+    awaited = column("awaiting_block") != none
+    last = np.maximum(column("confirmed_block"), column("settled_block"))
+    settled, _ = chains.of(source, last)
+    left = np.where(
+        column("received_block") != none, column("received_block"), column("gone_block")
+    )
+    came, _ = chains.of(target, column("accepted_block"))
+    gone, _ = chains.of(target, left)
+    is_known = (column("sent_ms") != none) & (column("accepted_ms") != none) & (acked != none)
+    is_whole = (begun > 0) & (begun == heard) & (until >= column("acked_ms") + _LAZY_MS)
+    is_whole &= ~awaited | ((last != none) & (settled == begun))
+    is_whole &= (left != none) & (came > 0) & (came == gone)
+    newest = pd.Series(column("told_host")).map(chains.newest).fillna(0).to_numpy(np.int64)
+    is_old = newest > column("told_ms") + WAIT_DAYS * DAY_MS
+    return (is_known & is_whole) | is_old
+
+
+def _offsets(spark: Any, memory: Memory) -> Frame:
+    """Of each host and day: how far its clock is ahead, from all messages that are known."""
+    new = spark.sql(
+        "SELECT from_host AS source, to_host AS host, sent_ms DIV 86400000 AS day,"
+        " max(accepted_ms - acked_ms) AS at_from, min(accepted_ms - sent_ms) AS at_to"
+        " FROM messages WHERE sent_ms IS NOT NULL AND accepted_ms IS NOT NULL"
+        " AND from_host <> to_host GROUP BY 1, 2, 3"
     ).toPandas()
-    offsets = clocks.estimate(bounds)
-    rows = [(host, float(offset)) for host, offset in offsets.items()]
-    spark.createDataFrame(rows, "host string, offset_ms double").createOrReplaceTempView("offsets")
-    progress("their stages")
+    old = memory.read("bounds", pd.DataFrame(columns=clocks.BOUNDS))
+    types = dict.fromkeys(clocks.BOUNDS, "Int64")
+    old, new = old.astype(types), new.astype(types)
+    both = (
+        joined(old, new)
+        .groupby(["source", "host", "day"], as_index=False)
+        .agg(at_from=("at_from", "max"), at_to=("at_to", "min"))
+        .sort_values(["day", "source", "host"], ignore_index=True)
+    )
+    memory.stage("bounds", both)
+    known = memory.read("offsets", _no_offsets())
+    changed = set(
+        joined(both, old).drop_duplicates(keep=False).day
+    )  # of days of which nothing came the offsets are known
+    rows = [
+        (int(host), int(day), float(offset))
+        for day, part in both[both.day.isin(changed)].groupby("day")
+        for host, offset in clocks.estimate(part.drop(columns="day")).items()
+    ]
+    fresh = pd.DataFrame(rows, columns=list(known.columns))
+    together = joined(known[~known.day.isin(changed)], fresh.astype(known.dtypes))
+    together = together.sort_values(["day", "host"], ignore_index=True)
+    memory.stage("offsets", together)
+    return together
+
+
+def _no_offsets() -> Frame:
+    return pd.DataFrame({
+        "host": pd.Series(dtype=np.int64), "day": pd.Series(dtype=np.int64),
+        "offset_ms": pd.Series(dtype=np.float64),
+    })  # fmt: skip
+
+
+def _shifts(offsets: Frame, memory: Memory) -> Frame:
+    """Around which difference the steps of the histogram are small: once chosen it stays."""
+    known = memory.read("shifts", _no_offsets())
+    new = offsets.assign(offset_ms=offsets.offset_ms.round())
+    both = joined(known, new).drop_duplicates(["host", "day"], keep="last")
+    if len(known):
+        # Steps that move by a few ms would only make more of them.
+        before = both[["host", "day"]].merge(known, how="left", on=["host", "day"]).offset_ms
+        near = (both.offset_ms.to_numpy() - before.to_numpy()).__abs__() < 20
+        both["offset_ms"] = np.where(near, before, both.offset_ms)
+    both = both.sort_values(["day", "host"], ignore_index=True)
+    memory.stage("shifts", both)
+    return both
+
+
+def _cells(spark: Any) -> Any:
+    """How many messages of each route, queue and hour took how long, by the clocks as they are.
+
+    Stage 0 counts them all.
+    """
+    # As ways: `stack` makes a row for each stage that is known.
     stages = ", ".join(
-        f"({name}_ms - sent_ms{_SHIFT if there else ''}) AS {name}"
-        for name, there in STAGES.items()
+        f"{n}, {name}_ms - sent_ms, {'shift' if there else '0D'}"
+        for n, (name, there) in enumerate(STAGES.items(), 1)
     )
     spark.sql(
-        "SELECT /*+ BROADCAST(f, t) */ from_host, coalesce(to_host, '') AS to_host,"
-        " coalesce(queue, destination) AS queue, bytes,"
-        f" timestamp_millis(sent_ms - sent_ms % 3600000) AS hour, {stages} FROM ledger"
-        " LEFT JOIN offsets f ON from_host = f.host LEFT JOIN offsets t ON to_host = t.host"
+        "SELECT /*+ BROADCAST(f, t) */ m.*, coalesce(t.offset_ms, 0) - coalesce(f.offset_ms, 0)"
+        " AS shift FROM messages m"
+        " LEFT JOIN shifts f ON m.from_host = f.host AND m.sent_ms DIV 86400000 = f.day"
+        " LEFT JOIN shifts t ON m.to_host = t.host AND m.sent_ms DIV 86400000 = t.day"
         " WHERE sent_ms IS NOT NULL AND (to_host IS NOT NULL OR acked_ms IS NOT NULL)"
-    ).createOrReplaceTempView("stages")
-    points = ", ".join(map(str, _POINTS))
-    figures = ", ".join(
-        f"percentile_approx({name}, array({points}), 1000) AS {name}" for name in STAGES
+    ).createOrReplaceTempView("counted")
+    spark.sql(
+        "SELECT from_host, coalesce(to_host, 0) AS to_host, coalesce(queue, destination) AS queue,"
+        " sent_ms - sent_ms % 3600000 AS hour_ms, is_over, bytes,"
+        f" stack({len(STAGES) + 1}, 0, 0L, 0D, {stages}) AS (stage, raw, shift) FROM counted"
+    ).createOrReplaceTempView("differences")
+    near = "raw - CAST(shift AS bigint)"
+    step = (
+        f"CAST(shift AS bigint) + CAST(sign({near}) * round({EXACT_MS} * pow({STEP},"
+        f" 0.5 + floor(ln(abs({near}) / {EXACT_MS}) / ln({STEP})))) AS bigint)"
+    )
+    return spark.sql(
+        "SELECT from_host, to_host, queue, hour_ms, CAST(stage AS bigint) AS stage,"
+        f" CASE WHEN abs({near}) < {EXACT_MS} THEN raw ELSE {step} END AS raw_ms, is_over,"
+        " count(*) AS messages, sum(if(stage = 0, bytes, 0)) AS bytes"
+        " FROM differences WHERE raw IS NOT NULL GROUP BY 1, 2, 3, 4, 5, 6, 7"
     )
 
-    def by(*columns: str) -> Frame:
+
+def _remember(spark: Any, cells: Any, messages: Any, memory: Memory) -> None:
+    over = cells.where("is_over").drop("is_over")
+    parts = memory.paths("histogram")
+    if len(parts) >= _PARTS_MAX:
+        over = over.unionByName(spark.read.schema(_CELL_SCHEMA).parquet(*parts))
+        over = over.groupBy(*_CELL).sum("messages", "bytes")
+        over = over.toDF(*_CELL, "messages", "bytes")
+    # In this order most columns repeat, and take no room.
+    over = over.coalesce(1).sortWithinPartitions(*_CELL)
+    memory.stage_table("histogram", over, append=len(parts) < _PARTS_MAX)
+    kept = messages.where("NOT is_over").drop("is_over").coalesce(1)
+    memory.stage_table("open", kept.sortWithinPartitions("source", "number"))
+
+
+def _tables(spark: Any, cells: Any, names: dict[int, str], memory: Memory) -> dict[str, Frame]:
+    known = spark.read.schema(_CELL_SCHEMA).parquet(*memory.paths("histogram"))
+    everything = known.unionByName(cells.where("NOT is_over").drop("is_over"))
+    everything.createOrReplaceTempView("cells")
+    texts = [(key, text) for key, text in names.items()]
+    spark.createDataFrame(texts, "key bigint, text string").createOrReplaceTempView("texts")
+    at_other = ", ".join(str(n) for n, there in enumerate(STAGES.values(), 1) if there)
+    spark.sql(
+        "SELECT /*+ BROADCAST(f, t, a, b, q) */ a.text AS from_host, coalesce(b.text, '') AS"
+        " to_host, q.text AS queue, timestamp_millis(hour_ms) AS hour, stage, messages, bytes,"
+        f" raw_ms - if(stage IN ({at_other}),"
+        " coalesce(t.offset_ms, 0) - coalesce(f.offset_ms, 0), 0) AS took_ms FROM cells"
+        " LEFT JOIN offsets f ON from_host = f.host AND hour_ms DIV 86400000 = f.day"
+        " LEFT JOIN offsets t ON to_host = t.host AND hour_ms DIV 86400000 = t.day"
+        " LEFT JOIN texts a ON from_host = a.key LEFT JOIN texts b ON to_host = b.key"
+        " LEFT JOIN texts q ON queue = q.key"
+    ).createOrReplaceTempView("took")
+    points = ", ".join(map(str, _POINTS))
+    figures = ", ".join(
+        f"percentile(took_ms, array({points}), messages) FILTER (WHERE stage = {n}) AS {name}"
+        for n, name in enumerate(STAGES, 1)
+    )
+
+    def by(*sets: tuple[str, ...]) -> list[Frame]:
+        """A table for each of the sets of columns; all of them in one go."""
+        columns = list(dict.fromkeys(column for each in sets for column in each))
         found = spark.sql(
-            f"SELECT {', '.join(columns)}, count(*) AS messages, sum(bytes) AS bytes, {figures},"
-            " count_if(accepted < 0) AS before_sent FROM stages"
-            f" GROUP BY {', '.join(columns)}"
+            f"SELECT {', '.join(columns)}, grouping_id({', '.join(columns)}) AS grouped,"
+            " sum(messages) FILTER (WHERE stage = 0) AS messages,"
+            f" sum(bytes) AS bytes, {figures},"
+            " coalesce(sum(messages) FILTER (WHERE stage = 2 AND took_ms < 0), 0) AS before_sent"
+            f" FROM took GROUP BY GROUPING SETS ({', '.join(map(_listed, sets))})"
         ).toPandas()
         for name in STAGES:
             for at, point in enumerate(_POINTS):
                 found[f"{name}_p{int(point * 100)}_ms"] = [
                     None if each is None else each[at] for each in found[name]
                 ]
-        return found.drop(columns=list(STAGES))
+        figures_of = [name for name in found.columns if name.endswith("_ms")]
+        found[figures_of] = found[figures_of].astype(np.float64)
+        found = found.drop(columns=list(STAGES))
+        tables = []
+        for each in sets:
+            left_out = [column not in each for column in columns]
+            mine = sum(bit << n for n, bit in enumerate(reversed(left_out)))
+            gone = ["grouped", *(column for column in columns if column not in each)]
+            table = found[found.grouped == mine].drop(columns=gone)
+            tables.append(table[[*each, *(name for name in table.columns if name not in each)]])
+        return tables
 
-    try:
-        result = {
-            "by_route": by("from_host", "to_host").sort_values(
-                "accepted_p95_ms", ascending=False, ignore_index=True
-            ),
-            "by_queue": by("to_host", "queue").sort_values(
-                "received_p95_ms", ascending=False, ignore_index=True
-            ),
-            "route_hours": by("from_host", "to_host", "hour"),
-            "by_hour": by("hour").sort_values("hour", ignore_index=True),
-            "clocks": pd.DataFrame(rows, columns=["host", "offset_ms"]).sort_values(
-                "offset_ms", key=abs, ascending=False, ignore_index=True
-            ),
-        }
-    finally:
-        table.unpersist()
+    def ranked(frame: Frame, figure: str, *columns: str) -> Frame:
+        return frame.sort_values(
+            [figure, *columns], ascending=[False, *[True] * len(columns)], ignore_index=True
+        )
+
+    by_route, by_queue, by_hour = by(("from_host", "to_host"), ("to_host", "queue"), ("hour",))
+    result = {
+        "by_route": ranked(by_route, "accepted_p95_ms", "from_host", "to_host"),
+        "by_queue": ranked(by_queue, "received_p95_ms", "to_host", "queue"),
+        "by_hour": by_hour.sort_values("hour", ignore_index=True),
+    }
     slow = result["by_route"].dropna(subset=["accepted_p95_ms"]).head(SLOW_ROUTES)
-    hours = result["route_hours"]
-    result["route_hours"] = hours.merge(slow[["from_host", "to_host"]]).sort_values(
+    spark.createDataFrame(
+        list(slow[["from_host", "to_host"]].itertuples(index=False, name=None)),
+        "from_host string, to_host string",
+    ).createOrReplaceTempView("slow")
+    spark.sql(
+        "SELECT /*+ BROADCAST(slow) */ took.* FROM took JOIN slow USING (from_host, to_host)"
+    ).createOrReplaceTempView("took")
+    (route_hours,) = by(("from_host", "to_host", "hour"))
+    result["route_hours"] = route_hours.sort_values(
         ["from_host", "to_host", "hour"], ignore_index=True
     )
     return result
+
+
+def _listed(columns: tuple[str, ...]) -> str:
+    return f"({', '.join(columns)})"
+
+
+def _clocks(offsets: Frame, names: dict[int, str]) -> Frame:
+    """Of each host the offset of the last day that is known, and between which it was."""
+    if len(offsets) == 0:
+        return pd.DataFrame(columns=["host", "offset_ms", "least_ms", "most_ms"])
+    last = offsets.sort_values("day").groupby("host", as_index=False).agg(
+        offset_ms=("offset_ms", "last"), least_ms=("offset_ms", "min"),
+        most_ms=("offset_ms", "max"),
+    )  # fmt: skip
+    last["host"] = [names.get(int(host), "") for host in last.host]
+    order = last.offset_ms.abs().sort_values(ascending=False, kind="stable").index
+    return last.loc[order].reset_index(drop=True)

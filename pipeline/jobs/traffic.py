@@ -1,98 +1,199 @@
-"""How much goes where, what waits, and when a quota fills.  docs/jobs.md, "traffic" """
+"""How much goes where, what waits, and when a quota fills.  docs/jobs.md, "traffic"
+
+Every figure is a sum over events, by host, queue and hour: what earlier runs have counted is added
+to what new files tell.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from pipeline.events import LogFile
-from pipeline.jobs.reading import read_events
+from pipeline.jobs.facts import coded
+from pipeline.jobs.increments import each_once
+from pipeline.jobs.memory import Memory, joined
 
 Frame = Any
+Array = Any
 
-_CAME = ("sent", "accepted", "imported", "journaled", "dead_lettered")
-_LEFT = ("received", "expired", "purged", "queue_deleted", "rejected", "requeued")
 HOUR_MS = 3_600_000
+#: The forecast goes by the days before the last event: what was a year ago says little.
+FORECAST_DAYS = 14
+
+_COLUMNS = ("host", "kind", "queue", "to_queue", "bytes")
+_INTO_QUEUE, _INTO_OTHER, _OUT, _MOVED = 1, 2, 3, 4
+#: Each message comes into a queue once, and leaves it once: what is acknowledged and waits for its
+#: confirmation holds its place.  What dies in an outgoing queue is told by how it ended, and comes
+#: into a dead-letter queue, if it does, with another event.
+_WAYS = {
+    **dict.fromkeys(("sent", "accepted", "imported", "awaiting", "relayed"), _INTO_QUEUE),
+    **dict.fromkeys(("journaled", "dead_lettered"), _INTO_OTHER),
+    **dict.fromkeys(
+        ("received", "expired", "purged", "queue_deleted", "rejected", "requeued", "lost",
+         "damaged", "unroutable", "order_acknowledged", "session_acknowledged", "confirmed",
+         "unconfirmed", "final_ack_received"),
+        _OUT,
+    ),
+    "moved": _MOVED,
+}  # fmt: skip
+_COUNTED = {"sent": 1, "accepted": 2, "received": 3}
+_SUMS = ("messages", "bytes", "came", "gone", "sent", "accepted", "received", "sent_bytes",
+         "accepted_bytes")  # fmt: skip
+_SCHEMA = "host string, queue string, hour_ms bigint, " + ", ".join(f"{n} bigint" for n in _SUMS)
+_QUEUES = ["host", "queue", "hour_ms", "messages", "bytes", "came", "gone"]
+_HOURS = ["host", "hour_ms", "sent", "accepted", "received", "sent_bytes", "accepted_bytes"]
 
 
 def traffic(
     spark: Any,
     files: Sequence[LogFile],
+    memory: Memory,
     quota_bytes: int = 0,
     progress: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Frame]:
-    """Tables `by_hour` (of each host), `routes`, `queues` (backlog and forecast of each queue)."""
-    progress("what came and went")
-    kinds = ", ".join(f"'{kind}'" for kind in (*_CAME, *_LEFT, "moved"))
-    events = read_events(spark, files).where(
-        f"kind IN ({kinds}, 'order_acknowledged', 'session_acknowledged')"
-    )
-    # What was exported twice happened once.  By time as well: who was put back from a backup gives
-    # numbers of blocks once more.
-    events = events.dropDuplicates(["queue_manager", "block", "index", "at_ms"])
-    events.createOrReplaceTempView("events")
-    by_hour = spark.sql(
-        f"SELECT host, timestamp_millis(at_ms - at_ms % {HOUR_MS}) AS hour,"
-        " count_if(kind = 'sent') AS sent, count_if(kind = 'accepted') AS accepted,"
-        " count_if(kind = 'received') AS received,"
-        " sum(if(kind = 'sent', bytes, 0)) AS sent_bytes,"
-        " sum(if(kind = 'accepted', bytes, 0)) AS accepted_bytes"
-        " FROM events GROUP BY 1, 2 ORDER BY 1, 2"
-    ).toPandas()
+    """Tables `by_hour` (of each host) and `queues` (backlog and forecast of each).
+
+    Of `files`, and of what `memory` knows; what it has to know then is staged there.
+    """
+    progress(f"what came and went: {len(files)} files")
+    fresh = each_once(spark, files, memory.seen(), _COLUMNS, _SCHEMA, _sums)
+    try:
+        new = fresh.rows.toPandas()
+    finally:
+        fresh.close()
+    of_queues = new[new.queue.notna()] if len(new) else new
+    of_hosts = new[new.queue.isna()] if len(new) else new
+    queues = _added(memory.read("queues", _empty(_QUEUES)), of_queues, _QUEUES)
+    hours = _added(memory.read("hours", _empty(_HOURS)), of_hosts, _HOURS)
+    memory.stage("queues", queues)
+    memory.stage("hours", hours)
+    memory.see(fresh.stretches)
     progress("what waits")
-    # Where a message is counted: in the queue that it came to, or left.
-    came = ", ".join(f"'{kind}'" for kind in _CAME)
-    left = ", ".join(f"'{kind}'" for kind in (*_LEFT, "order_acknowledged", "session_acknowledged"))
-    hours = spark.sql(
-        f"""
-WITH moves AS (
-  SELECT host, if(kind IN ('journaled', 'dead_lettered'), to_queue, queue) AS queue, at_ms, bytes,
-    1 AS way
-  FROM events WHERE kind IN ({came})
-  UNION ALL SELECT host, queue, at_ms, bytes, -1 FROM events WHERE kind IN ({left})
-  UNION ALL SELECT host, to_queue, at_ms, bytes, 1 FROM events WHERE kind = 'moved'
-  UNION ALL SELECT host, queue, at_ms, bytes, -1 FROM events WHERE kind = 'moved'
-  UNION ALL SELECT host, queue, at_ms, bytes, -1 FROM events
-    WHERE kind = 'dead_lettered' AND instr(queue, '=') > 0
-)
-SELECT host, queue, at_ms - at_ms % {HOUR_MS} AS hour_ms, sum(way) AS messages,
-  sum(way * bytes) AS bytes, count_if(way > 0) AS came, count_if(way < 0) AS gone
-FROM moves GROUP BY 1, 2, 3
-"""
-    ).toPandas()
-    queues = [
-        {"host": host, "queue": queue} | _backlog(part.sort_values("hour_ms"), quota_bytes)
-        for (host, queue), part in hours.groupby(["host", "queue"])
-        # Expired at its sender is told twice: as its end, and as a dead letter.
+    by_hour = hours.assign(hour=pd.to_datetime(hours.hour_ms, unit="ms"))
+    by_hour = by_hour.sort_values(["host", "hour"], ignore_index=True)
+    until_ms = queues.groupby("host").hour_ms.max()
+    rows = [
+        {"host": host, "queue": queue}
+        | _backlog(part.sort_values("hour_ms"), int(until_ms[host]), quota_bytes)
+        for (host, queue), part in queues.groupby(["host", "queue"])
     ]
-    frame = pd.DataFrame(queues)
-    if len(frame):
-        frame = frame.sort_values("bytes", ascending=False, ignore_index=True)
-    return {"by_hour": by_hour, "queues": frame}
+    frame = pd.DataFrame(rows, columns=_BACKLOG)
+    frame = frame.sort_values(["bytes", "host", "queue"], ascending=[False, True, True],
+                              ignore_index=True)  # fmt: skip
+    return {
+        "by_hour": by_hour[["host", "hour", *_HOURS[2:]]],
+        "queues": frame,
+    }
 
 
-def _backlog(hours: Frame, quota_bytes: int) -> dict[str, Any]:
-    """What is in a queue at the end, how long it has been so, and where that leads."""
+def _empty(columns: list[str]) -> Frame:
+    return pd.DataFrame(
+        {
+            name: pd.Series(dtype=object if name in ("host", "queue") else np.int64)
+            for name in columns
+        }
+    )
+
+
+def _added(old: Frame, new: Frame, columns: list[str]) -> Frame:
+    keys = [name for name in columns if name in ("host", "queue", "hour_ms")]
+    both = joined(old, new[columns])
+    return both.groupby(keys, as_index=False).sum()
+
+
+def _sums(table: Any, names: dict[int, str]) -> Iterable[Any]:
+    """Of new events: sums for each host, queue and hour; with no queue for each host and hour."""
+    at_ms = table.column("at_ms").to_numpy()
+    hour = at_ms - at_ms % HOUR_MS
+    size = table.column("bytes").fill_null(0).to_numpy()
+    way = coded(table.column("kind"), _WAYS, 0)
+    counted = coded(table.column("kind"), _COUNTED, 0)
+    hosts, queues, others = (
+        table.column(name).combine_chunks() for name in ("host", "queue", "to_queue")
+    )
+    frames = []
+    for codes, queue, sign in (
+        ((_INTO_QUEUE,), queues, 1),
+        ((_INTO_OTHER, _MOVED), others, 1),
+        ((_OUT, _MOVED), queues, -1),
+    ):
+        at = np.flatnonzero(np.isin(way, codes))
+        if len(at):
+            ones = np.ones(len(at), np.int64)
+            frames.append(
+                pd.DataFrame(
+                    {
+                        "host": hosts.take(pa.array(at)).cast(pa.string()).to_pandas(),
+                        "queue": queue.take(pa.array(at)).cast(pa.string()).to_pandas().fillna(""),
+                        "hour_ms": hour[at],
+                        "messages": sign * ones,
+                        "bytes": sign * size[at],
+                        "came": ones if sign > 0 else 0 * ones,
+                        "gone": 0 * ones if sign > 0 else ones,
+                    }
+                )
+            )
+    at = np.flatnonzero(counted)
+    if len(at):
+        what, bytes_ = counted[at], size[at]
+        frames.append(
+            pd.DataFrame(
+                {
+                    "host": hosts.take(pa.array(at)).cast(pa.string()).to_pandas(),
+                    "queue": None,
+                    "hour_ms": hour[at],
+                    "sent": (what == 1).astype(np.int64),
+                    "accepted": (what == 2).astype(np.int64),
+                    "received": (what == 3).astype(np.int64),
+                    "sent_bytes": np.where(what == 1, bytes_, 0),
+                    "accepted_bytes": np.where(what == 2, bytes_, 0),
+                }
+            )
+        )
+    for frame in frames:
+        keys = ["host", "queue", "hour_ms"]
+        sums = frame.groupby(keys, as_index=False, dropna=False, observed=True).sum()
+        sums = sums.reindex(columns=[*keys, *_SUMS])
+        sums[list(_SUMS)] = sums[list(_SUMS)].fillna(0).astype(np.int64)
+        sums["queue"] = sums.queue.astype(object).where(sums.queue.notna(), None)
+        yield pa.RecordBatch.from_pandas(sums, preserve_index=False)
+
+
+_BACKLOG = ["host", "queue", "messages", "bytes", "most_messages", "backlog_hours", "came", "gone",
+            "growth_bytes_a_day", "full_on"]  # fmt: skip
+
+
+def _backlog(hours: Frame, until_ms: int, quota_bytes: int) -> dict[str, Any]:
+    """What is in a queue when the log of its host ends, how long so, and where that leads."""
     messages = hours.messages.cumsum().to_numpy()
     size = hours.bytes.cumsum().to_numpy()
     # A log that begins later knows of messages that leave, and not of their coming.
     messages, size = messages - min(0, messages.min()), size - min(0, size.min())
     at_ms = hours.hour_ms.to_numpy()
+    if at_ms[-1] < until_ms:  # and nothing has come or gone since
+        at_ms = np.append(at_ms, until_ms)
+        messages, size = np.append(messages, messages[-1]), np.append(size, size[-1])
     empty = np.flatnonzero(messages == 0)
     since = at_ms[empty[-1] + 1] if len(empty) and empty[-1] + 1 < len(at_ms) else at_ms[0]
     age_h = (at_ms[-1] - since) / HOUR_MS if messages[-1] else 0.0
     growth = 0.0  # bytes a day
-    if len(at_ms) > 2:
-        growth = float(np.polyfit((at_ms - at_ms[0]) / (24 * HOUR_MS), size, 1)[0])
+    recent = at_ms > at_ms[-1] - FORECAST_DAYS * 24 * HOUR_MS
+    if recent.sum() > 2:
+        days = (at_ms[recent] - at_ms[-1]) / (24 * HOUR_MS)
+        growth = float(np.polyfit(days, size[recent], 1)[0])
     full = None
-    if quota_bytes and growth > 1 and size[-1] < quota_bytes:
-        days = (quota_bytes - size[-1]) / growth
-        if days < 3650:
-            full = datetime.fromtimestamp(at_ms[-1] / 1000 + days * 86_400, UTC).date()
+    if quota_bytes and size[-1] >= quota_bytes:
+        full = datetime.fromtimestamp(at_ms[-1] / 1000, UTC).date()
+    elif quota_bytes and growth > 1:
+        days_left = (quota_bytes - size[-1]) / growth
+        if days_left < 3650:
+            full = datetime.fromtimestamp(at_ms[-1] / 1000 + days_left * 86_400, UTC).date()
     return {
         "messages": int(messages[-1]),
         "bytes": int(size[-1]),

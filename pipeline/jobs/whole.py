@@ -32,30 +32,33 @@ def over_whole_files(
     files: Sequence[LogFile],
     work: Callable[[list[LogFile]], dict[str, Frame]],
     progress: Callable[[str], None] = lambda text: None,
+    *,
+    knows_more: bool = False,
 ) -> dict[str, Frame]:
     """What `work` makes of the files that can be read, and the table `BROKEN_FILES`.
 
-    Raises NothingWhole, and what `work` raises when it was no file's fault.
+    Raises NothingWhole, but if `work` `knows_more` than the files, and what `work` raises when it
+    was no file's fault.
     """
     progress(f"looking at {len(files)} files")
     broken = broken_files(spark, files)
     try:
-        result = work(_whole(files, broken))
+        result = work(_whole(files, broken, knows_more=knows_more))
     except NothingWhole:
         raise
     except Exception:  # whatever Spark's bridge to Java has made of it
         progress("a file may be broken: reading them all to find out which")
-        inside = broken_files(spark, _whole(files, broken), inside=True)
+        inside = broken_files(spark, _whole(files, broken, knows_more=knows_more), inside=True)
         if not inside:
             raise
         broken |= inside
-        result = work(_whole(files, broken))
+        result = work(_whole(files, broken, knows_more=knows_more))
     return result | {BROKEN_FILES: as_table(broken)}
 
 
-def _whole(files: Sequence[LogFile], broken: dict[str, str]) -> list[LogFile]:
+def _whole(files: Sequence[LogFile], broken: dict[str, str], *, knows_more: bool) -> list[LogFile]:
     found = [file for file in files if file.path not in broken]
-    if not found and broken:
+    if not found and broken and not knows_more:
         path, why = min(broken.items())
         raise NothingWhole(f"none of {len(broken)} files can be read; {path}: {why}")
     return found

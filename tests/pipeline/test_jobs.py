@@ -27,6 +27,7 @@ from pipeline.jobs.dead_letters import dead_letters
 from pipeline.jobs.facts import COLUMNS, facts_of
 from pipeline.jobs.findings import ABOUT_HOSTS, AuditResult, AuditSettings
 from pipeline.jobs.latency import latency
+from pipeline.jobs.memory import Memory
 from pipeline.jobs.outcome import write_audit
 from pipeline.jobs.passes import PROBE, Wanted, print_rows
 from pipeline.jobs.settled import Stretches
@@ -291,7 +292,7 @@ def test_the_other_jobs_add_up(spark: Any, tmp_path: Path) -> None:
         for kind in parquet.read_table(file.path, columns=["kind"])["kind"].to_pylist()
     )
 
-    dead = dead_letters(spark, files)["groups"]
+    dead = dead_letters(spark, files, Memory(tmp_path / "1"))["groups"]
     assert dead[dead.to_queue != ""].messages.sum() == kinds["dead_lettered"] > 5
     assert dead[dead.to_queue == ""].messages.sum() == kinds["discarded"] > 0
     (example,) = (
@@ -301,17 +302,17 @@ def test_the_other_jobs_add_up(spark: Any, tmp_path: Path) -> None:
     )
     assert example.command.startswith("qmd dead-letter requeue --queue transactional-dead-letter")
 
-    tables = latency(spark, files)
+    tables = latency(spark, files, Memory(tmp_path / "2"))
     (wrong,) = truth["hosts"]
     assert tables["clocks"].iloc[0].host == wrong["host"]
     assert abs(tables["clocks"].iloc[0].offset_ms) > 4000
     assert tables["by_route"].before_sent.sum() <= 30  # what clocks leave, of 3000
     assert tables["by_route"].messages.sum() == tables["by_hour"].messages.sum()
 
-    moved = traffic(spark, files, quota_bytes=1 << 40)
+    moved = traffic(spark, files, Memory(tmp_path / "3"), quota_bytes=1 << 40)
     assert moved["by_hour"].sent.sum() == kinds["sent"]
     shutil.copy(files[0].path, Path(files[0].path).with_name("again.parquet"))
-    twice = traffic(spark, find_files([str(logs)]), quota_bytes=1 << 40)
+    twice = traffic(spark, find_files([str(logs)]), Memory(tmp_path / "4"))
     assert twice["by_hour"].equals(moved["by_hour"])
     assert twice["queues"].messages.sum() == moved["queues"].messages.sum()
 

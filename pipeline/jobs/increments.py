@@ -1,0 +1,249 @@
+"""Each event once: of files that were not read before, what was in none that were.
+
+Files of which the ends say that they may have blocks in common are read by one task, one after the
+other; and what earlier runs have read is left out there.  So nothing is shuffled for it, and files
+that do not overlap are read side by side.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from pipeline.events import LogFile, hash_of, open_parquet, pieces, read_piece, text_hashes
+from pipeline.jobs.seen import Seen, overlapping, stretches_of
+
+Frame = Any
+Piece = tuple[str, int, int]
+#: Of which queue managers (a hash, if it is one), and which blocks, some part of a file is.
+Box = tuple[int | None, int, int]
+
+#: What `Work` needs of each event, beside its own columns.
+PLACE = ("queue_manager", "block", "index", "at_ms")
+_ANY: Box = (None, -(1 << 62), 1 << 62)
+_READERS = 8
+#: The column in which a task tells what it has read, and names behind hashes.
+NOTE = "note"
+
+#: Of events that are new: batches of the job's own columns.  `names` gets the text of each hash.
+Work = Callable[[Any, dict[int, str]], Iterable[Any]]
+
+
+class Fresh:
+    """What the tasks have made of new events: `rows` for Spark, and what they have told."""
+
+    def __init__(self, table: Any) -> None:
+        from pyspark import StorageLevel
+
+        self._table = table.persist(StorageLevel.DISK_ONLY)
+        notes = [
+            pickle.loads(row[0])  # of our own tasks
+            for row in self._table.where(f"{NOTE} IS NOT NULL").select(NOTE).collect()
+        ]
+        self.stretches: list[Frame] = [stretches for stretches, _ in notes]
+        self.names: dict[int, str] = {}
+        for _, names in notes:
+            self.names |= names
+        self.rows = self._table.where(f"{NOTE} IS NULL").drop(NOTE)
+
+    def close(self) -> None:
+        self._table.unpersist()
+
+
+def each_once(
+    spark: Any,
+    files: Sequence[LogFile],
+    seen: Frame,
+    columns: Sequence[str],
+    schema: str,
+    work: Work,
+) -> Fresh:
+    """`work` over the events of `files` that are not in `seen`; it makes rows of `schema`."""
+    tasks = _tasks(spark, files, seen)
+    wanted = list(dict.fromkeys((*PLACE, *columns)))
+    arrow = _arrow_schema(schema)
+
+    def each(batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from _task(tasks[number], wanted, work, arrow)
+
+    rows = spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(
+        each, f"{schema}, {NOTE} binary"
+    )
+    return Fresh(rows)
+
+
+def _task(
+    parts: list[tuple[list[Piece], Frame]], columns: list[str], work: Work, arrow: Any
+) -> Iterator[Any]:
+    names: dict[int, str] = {}
+    told: list[Frame] = []
+    for some, known in parts:
+        reader = _Reader(known)
+        for piece in some:
+            for whole in read_piece(piece, columns):
+                table, stretches = reader.new_ones(whole)
+                if len(table) == 0:
+                    continue
+                told.append(stretches)
+                for batch in work(table, names):
+                    noted = pa.nulls(batch.num_rows, pa.binary())
+                    yield pa.RecordBatch.from_arrays(
+                        [*(batch.column(name).cast(arrow.field(name).type)
+                           for name in arrow.names), noted],
+                        names=[*arrow.names, NOTE],
+                    )  # fmt: skip
+    if told:
+        note = pickle.dumps((pd.concat(told, ignore_index=True), names))
+        nothing = [pa.nulls(1, field.type) for field in arrow]
+        yield pa.RecordBatch.from_arrays(
+            [*nothing, pa.array([note], pa.binary())], names=[*arrow.names, NOTE]
+        )
+
+
+class _Reader:
+    """Of tables that may have events in common, and with what is known."""
+
+    def __init__(self, known: Frame) -> None:
+        self._seen = Seen(known)
+        self._held: list[Frame] = []  # read, and not yet in `_seen`: mostly nobody asks
+        self._top: dict[int, int] = {}  # the highest block of each host there
+
+    def new_ones(self, table: Any) -> tuple[Any, Frame]:
+        host = text_hashes(table.column("queue_manager"))
+        block, index, at_ms = (
+            table.column(name).to_numpy().astype(np.int64, copy=False)
+            for name in ("block", "index", "at_ms")
+        )
+        hosts = np.unique(host).tolist()
+        if any(block[host == each].min() <= self._top.get(each, -1) for each in hosts):
+            for each in self._held:
+                self._seen.add(each)
+            self._held, self._top = [], {}
+        known = self._seen.holds(host, block, index, at_ms)
+        rises = (block[1:] > block[:-1]) | ((block[1:] == block[:-1]) & (index[1:] > index[:-1]))
+        if len(hosts) > 1 or not rises.all():
+            events = pd.DataFrame({"h": host, "b": block, "i": index, "t": at_ms})
+            known |= events.duplicated().to_numpy()
+        if known.any():
+            at = np.flatnonzero(~known)
+            table = table.take(pa.array(at))
+            host, block, index, at_ms = host[at], block[at], index[at], at_ms[at]
+        stretches = stretches_of(host, block, index, at_ms)
+        if len(stretches):
+            self._held.append(stretches)
+            last = stretches.groupby("host").block_last.max()
+            for each, top in last.items():
+                self._top[each] = max(top, self._top.get(each, -1))
+        return table, stretches
+
+
+def _tasks(
+    spark: Any, files: Sequence[LogFile], seen: Frame
+) -> list[list[tuple[list[Piece], Frame]]]:
+    """For each task: pieces to be read one after the other, and what is known of their blocks."""
+    wanted = max(int(spark.sparkContext.defaultParallelism) * 2,
+                 sum(file.size for file in files) // (32 << 20), 1)  # fmt: skip
+    cut = [piece for part in pieces(files, len(files) or 1) for piece in part]
+    with ThreadPoolExecutor(_READERS) as readers:
+        boxes = list(readers.map(_boxes, cut))
+    groups = together(boxes)
+    sizes = {file.path: file.size for file in files}
+    total = sum(sizes[path] for path, *_ in cut)
+    found: list[list[tuple[list[Piece], Frame]]] = [[] for _ in range(min(wanted, len(groups)))]
+    reached = 0
+    for group in groups:
+        everything = any(host is None for at in group for host, *_ in boxes[at])
+        known = (
+            seen
+            if everything
+            else overlapping(
+                seen, ((host, a, b) for at in group for host, a, b in boxes[at] if host is not None)
+            )
+        )
+        found[min(len(found) - 1, reached * len(found) // max(total, 1))].append(
+            ([cut[at] for at in group], known)
+        )
+        reached += sum(sizes[cut[at][0]] for at in group)
+    return [each for each in found if each]
+
+
+def together(boxes: Sequence[Sequence[Box]]) -> list[list[int]]:
+    """Groups of numbers of which the boxes may have events in common; in their order."""
+    parent = list(range(len(boxes)))
+
+    def root(at: int) -> int:
+        while parent[at] != at:
+            parent[at] = parent[parent[at]]
+            at = parent[at]
+        return at
+
+    def join(a: int, b: int) -> None:
+        low, high = sorted((root(a), root(b)))
+        parent[high] = low
+
+    flat = [(host, first, last, at) for at, each in enumerate(boxes) for host, first, last in each]
+    anywhere = [box for box in flat if box[0] is None]
+    for host in {box[0] for box in flat if box[0] is not None}:
+        mine = sorted(box[1:] for box in flat if box[0] == host)
+        reach, owner = mine[0][1], mine[0][2]
+        for first, last, at in mine[1:]:
+            if first <= reach:
+                join(owner, at)
+            if last > reach:
+                reach, owner = last, at
+    for _, first, last, at in anywhere:
+        for _, other_first, other_last, other in flat:
+            if first <= other_last and other_first <= last:
+                join(at, other)
+    groups: dict[int, list[int]] = {}
+    for at in range(len(boxes)):
+        groups.setdefault(root(at), []).append(at)
+    return list(groups.values())
+
+
+def _boxes(piece: Piece) -> list[Box]:
+    """By what the end of a Parquet file says of its parts; of lines, by reading them."""
+    path, first, last = piece
+    if not path.endswith(".parquet"):
+        return _boxes_of_lines(path)
+    found: set[Box] = set()
+    with open_parquet(path) as file:
+        names = file.schema_arrow.names
+        at = [names.index(name) for name in ("queue_manager", "block")]
+        for number in range(first, file.metadata.num_row_groups if last < 0 else last):
+            group = file.metadata.row_group(number)
+            hosts, blocks = (group.column(each).statistics for each in at)
+            if hosts is None or blocks is None or not (hosts.has_min_max and blocks.has_min_max):
+                return [_ANY]
+            host = hash_of(hosts.min) if hosts.min == hosts.max else None
+            found.add((host, int(blocks.min), int(blocks.max)))
+    hosts_there = {host for host, *_ in found}
+    if len(hosts_there) == 1:  # parts of one log follow each other
+        return [(hosts_there.pop(), min(box[1] for box in found), max(box[2] for box in found))]
+    return sorted(found, key=str)
+
+
+def _boxes_of_lines(path: str) -> list[Box]:
+    found: dict[int, tuple[int, int]] = {}
+    for table in read_piece((path, 0, -1), ("queue_manager", "block")):
+        block = table.column("block").to_numpy()
+        host = text_hashes(table.column("queue_manager"))
+        for each in np.unique(host):
+            mine = block[host == each]
+            low, high = found.get(int(each), (1 << 62, -1))
+            found[int(each)] = min(low, int(mine.min())), max(high, int(mine.max()))
+    return [(host, first, last) for host, (first, last) in found.items()]
+
+
+def _arrow_schema(schema: str) -> Any:
+    types = {"bigint": pa.int64(), "string": pa.string(), "int": pa.int32(), "binary": pa.binary()}
+    fields = [each.split() for each in schema.replace("`", "").split(",")]
+    return pa.schema([(name, types[kind]) for name, kind in fields])
