@@ -31,6 +31,7 @@ section, .verdict { background: var(--paper); border: 1px solid var(--line); bor
   padding: 16px 20px; margin: 0 0 16px; }
 .verdict { border-left: 10px solid; }
 .verdict h1 { margin: 0; font-size: 26px; line-height: 1.25; }
+.verdict h1, .verdict p, .verdict li { overflow-wrap: anywhere; }
 .verdict p { margin: 8px 0 0; font-size: 16px; }
 .verdict .word { display: inline-block; font-size: 13px; font-weight: 700; letter-spacing: .06em;
   border: 2px solid; border-radius: 4px; padding: 1px 8px; margin: 0 0 6px; }
@@ -111,18 +112,23 @@ def table(
     code: Sequence[str] = (),
     marked: Sequence[str] = (),
     below: Sequence[str] = (),
+    numbers: Sequence[str] = (),
     first: int = ROWS_MAX,
 ) -> str:
     """At most `ROWS_MAX` rows, and a line that says how many more there are.
 
-    Numbers stand right; columns in `code` are to be copied; numbers in those in `marked` are bad
-    when they are not 0.  Those in `below` are long, and have a line of their own under the others.
-    What comes after the `first` rows is folded away.
+    Numbers stand right, and so do the texts of `numbers`; columns in `code` are to be copied;
+    numbers in those in `marked` are bad when they are not 0.  Those in `below` are long, and have a
+    line of their own under the others.  What comes after the `first` rows is folded away.
     """
     listed = list(rows)
     shown = listed[:ROWS_MAX]
     is_number = [
-        bool(shown) and all(isinstance(row[at], int | float) or row[at] is None for row in shown)
+        columns[at] in numbers
+        or (
+            bool(shown)
+            and all(isinstance(row[at], int | float) or row[at] is None for row in shown)
+        )
         for at in range(len(columns))
     ]
     beside = [at for at, name in enumerate(columns) if name not in below]

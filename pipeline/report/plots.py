@@ -169,6 +169,38 @@ def timeline(messages: Frame, title: str, from_host: str, to_host: str) -> str:
     return _svg(figure, f"{title}, from {from_host} to {to_host}")
 
 
+def lanes(events: Frame, bad: set[str]) -> str:
+    """Events in their order, each at its host: what happened to a message, and to its answers.
+
+    `events` has host, message_id, kind; kinds in `bad` are marked.
+    """
+    hosts = list(dict.fromkeys(events.host))
+    lane = {host: float(len(hosts) - n) for n, host in enumerate(hosts)}
+    figure, axes = _figure(9.4, 1.6 + 0.75 * len(hosts))
+    colors = [BLUE, GREEN, VIOLET, TEAL, BROWN, GREY]
+    for n, (_, part) in enumerate(events.reset_index(drop=True).groupby("message_id", sort=False)):
+        axes.plot(
+            part.index.to_numpy(float), [lane[host] for host in part.host], "-",
+            color=colors[n % len(colors)], lw=1.3, alpha=0.7,
+        )  # fmt: skip
+    for at, row in enumerate(events.itertuples()):
+        is_bad = row.kind in bad
+        axes.plot(at, lane[row.host], "X" if is_bad else "o", color=RED if is_bad else BLUE,
+                  ms=9 if is_bad else 6, zorder=4)  # fmt: skip
+        axes.annotate(
+            row.kind.replace("_", " "), (at, lane[row.host]), (0, 7), textcoords="offset points",
+            ha="left", va="bottom", rotation=30, fontsize=8, color=RED if is_bad else INK,
+            weight="bold" if is_bad else "normal",
+        )  # fmt: skip
+    axes.set(ylim=(0.7, len(hosts) + 0.95), yticks=list(lane.values()), yticklabels=list(lane))
+    axes.set_xlim(-0.5, max(len(events) - 0.2, 6.5))
+    axes.set_xticks([])
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    return _svg(figure, f"{len(events)} events at {', '.join(map(str, hosts))}")
+
+
 def heat_map(
     cells: Frame,
     rows: str,

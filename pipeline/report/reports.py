@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
 from pipeline.jobs.findings import ABOUT_HOSTS, KINDS, AuditResult
 from pipeline.report import plots
 from pipeline.report.page import BAD, GOOD, UNSURE, Page, moment, size_text, table
@@ -267,8 +269,6 @@ def _verdict(wrong: Mapping[str, int], undecided: int) -> tuple[str, str, str]:
 
 
 def _position(row: Any) -> str:
-    import pandas as pd
-
     if pd.isna(row.sequence_number) or pd.isna(row.sequence_id):
         return ""
     text = f"{int(row.sequence_id):#x}, {int(row.sequence_number)}"
@@ -321,6 +321,23 @@ def _broken(page: Page, tables: Mapping[str, Frame]) -> None:
     )
 
 
+#: A picture has room for so many days by the hour.
+_HOURLY_DAYS = 14
+
+
+def _recent(hours: Frame) -> tuple[Frame, str]:
+    """The last days, and what to say of it."""
+    if not len(hours):
+        return hours, ""
+    since = hours.hour.max().floor("D") - pd.Timedelta(days=_HOURLY_DAYS - 1)
+    if hours.hour.min() >= since:
+        return hours, ""
+    return (
+        hours[hours.hour >= since],
+        f" The last {_HOURLY_DAYS} days; all are in the tables beside this page.",
+    )
+
+
 def latency_page(tables: Mapping[str, Frame]) -> str:
     page = Page("How long messages take")
     routes, hours, clocks = tables["by_route"], tables["by_hour"], tables["clocks"]
@@ -328,36 +345,48 @@ def latency_page(tables: Mapping[str, Frame]) -> str:
     if len(known):
         slow = known.iloc[0]
         middle = float(known.accepted_p50_ms.median())
+        count = int((known.accepted_p95_ms >= _SLOW_MS).sum())
+        if count:
+            sentence = (
+                f"{count:,} of {len(known):,} routes {'is' if count == 1 else 'are'} slow; the"
+                f" slowest is {slow.from_host} to {slow.to_host}."
+            )
+        else:
+            sentence = f"No route is slow: 95 of 100 messages of each are there in {_ms(_SLOW_MS)}."
         page.verdict(
-            _mood(GOOD if slow.accepted_p95_ms < 60_000 else UNSURE, tables),
-            f"Half of the routes deliver within {_ms(middle)};"
-            f" the slowest is {slow.from_host} to {slow.to_host}.",
-            f"There one message of twenty takes longer than {_ms(slow.accepted_p95_ms)}.",
+            UNSURE if count else _mood(GOOD, tables),
+            sentence,
+            f"On half of the routes half of the messages are stored within {_ms(middle)}. From"
+            f" {slow.from_host} to {slow.to_host} one of twenty takes longer than"
+            f" {_ms(slow.accepted_p95_ms)}.",
             [
                 ("messages", f"{int(routes.messages.sum()):,}"),
                 ("routes", f"{len(routes):,}"),
+                ("slow routes", f"{count:,}"),
                 ("stored before they were sent", f"{int(routes.before_sent.sum()):,}"),
             ],
-            _left_out(tables),
+            [*_slow_steps(known, count), *_clock_steps(clocks), *_left_out(tables)],
         )
     else:
         page.verdict(UNSURE, "No message is known at both ends.", "Are the logs of both there?", [],
                      _left_out(tables))  # fmt: skip
     cells = tables.get("route_hours")
     if cells is not None and len(cells):
+        cells, note = _recent(cells)
         cells = cells.assign(
             route=cells.from_host + " → " + cells.to_host,
             slow=cells.groupby(["from_host", "to_host"]).accepted_p95_ms.transform("max"),
         ).sort_values(["slow", "route"], ascending=[False, True])
         page.section(
             "The slowest routes, hour by hour",
-            "From sending to storing: what 95 of 100 messages stay below.",
+            "From sending to storing: what 95 of 100 messages stay below. Darker is slower." + note,
             plots.heat_map(cells, "route", "hour", "accepted_p95_ms", "95 of 100 stay below", _ms),
         )
     if len(hours):
+        hours, note = _recent(hours)
         page.section(
             "All messages, hour by hour",
-            "From sending to storing: half, 95 and 99 of 100 stay below.",
+            "From sending to storing: half, 95 and 99 of 100 stay below." + note,
             plots.lines(
                 hours, "hour",
                 {"accepted_p50_ms": "half", "accepted_p95_ms": "95 of 100",
@@ -371,30 +400,83 @@ def latency_page(tables: Mapping[str, Frame]) -> str:
     heads = ["stored: half", "95 %", "99 %", "acknowledged: 95 %", "received: 95 %"]
     page.section(
         "Routes, the slowest first",
-        "In ms since the message was sent, and so on its sender's disk.",
+        "Since the message was sent, and so on its sender's disk. Where the destination has no log"
+        " only the acknowledgment is known.",
         table(
             ["from", "to", "messages", *heads],
             [
                 (
                     row.from_host,
-                    row.to_host,
+                    row.to_host or "(no log of it)",
                     int(row.messages),
-                    *(_number(row, name) for name in columns),
+                    *(_took(row, name) for name in columns),
                 )
                 for row in routes.itertuples()
             ],
+            numbers=heads,
+            first=40,
         ),
     )
-    page.section(
-        "Clocks",
-        "By how many ms each host's clock is ahead of the middle of all. It is taken out above.",
-        table(
-            ["host", "ms"],
-            [(row.host, float(row.offset_ms)) for row in clocks.head(25).itertuples()],
-        ),
-    )
+    queues = tables.get("by_queue")
+    if queues is not None and len(queues):
+        page.section(
+            "Queues, the slowest first",
+            "How long messages wait until an application has received them, since they were sent.",
+            table(
+                ["at", "queue", "messages", "received: half", "95 %", "99 %"],
+                [
+                    (
+                        row.to_host or "(no log of it)", row.queue, int(row.messages),
+                        *(_took(row, f"received_p{point}_ms") for point in (50, 95, 99)),
+                    )
+                    for row in queues.itertuples()
+                ],
+                numbers=["received: half", "95 %", "99 %"],
+                first=25,
+            ),
+        )  # fmt: skip
+    if len(clocks):
+        page.section(
+            "Clocks",
+            "By how much each host's clock is ahead of the middle of all, on the last day that is"
+            " known. It is taken out above, for each day on its own.",
+            table(
+                ["host", "ahead by, ms", "least", "most"],
+                [
+                    (row.host, float(row.offset_ms), float(row.least_ms), float(row.most_ms))
+                    for row in clocks.itertuples()
+                ],
+                first=12,
+            ),
+        )
     _broken(page, tables)
     return page.html("Made by qmd pipeline run latency,")
+
+
+_SLOW_MS = 60_000.0
+_CLOCK_MS = 1000.0
+
+
+def _slow_steps(routes: Frame, count: int) -> list[str]:
+    if not count:
+        return []
+    slow = routes[routes.accepted_p95_ms >= _SLOW_MS]
+    ends = slow.groupby("to_host").size().sort_values(ascending=False)
+    if len(ends) and ends.iloc[0] > 1:
+        return [f"{int(ends.iloc[0]):,} of them end at {ends.index[0]}: look there first (is it up,"
+                " and reached by the network?)."]  # fmt: skip
+    first = slow.iloc[0]
+    return [f"Look first at {first.to_host}, and at the network between (qmd connections)."]
+
+
+def _clock_steps(clocks: Frame) -> list[str]:
+    if not len(clocks):
+        return []
+    wrong = clocks[clocks.offset_ms.abs() >= _CLOCK_MS]
+    if not len(wrong):
+        return []
+    names = ", ".join(wrong.host.head(5)) + (" and others" if len(wrong) > 5 else "")
+    return [f"Set the clocks of {names} (NTP): they differ by more than a second."]
 
 
 def dead_letters_page(tables: Mapping[str, Frame]) -> str:
@@ -405,43 +487,90 @@ def dead_letters_page(tables: Mapping[str, Frame]) -> str:
         page.verdict(_mood(GOOD, tables), "No message died.", "", [], _left_out(tables))
         _broken(page, tables)
         return page.html("Made by qmd pipeline run dead-letters,")
-    worst = groups.iloc[0]
-    page.verdict(
-        UNSURE,
-        f"{total:,} messages died; the most, {int(worst.messages):,}, at {worst.host}.",
-        f"Those: {worst.message_class or 'no class'}, on their way to {worst.queue}."
-        f" {worst.reason}",
-        [("groups", f"{len(groups):,}"), ("bytes", size_text(float(groups.bytes.sum())))],
-        _left_out(tables),
-    )
-    page.section(
-        "When", "Hour by hour, by class.",
-        plots.stacked(hours, "hour", "message_class", "messages", "messages"),
-    )  # fmt: skip
-    page.section(
-        "What to do",
-        "The largest group first. The command is for the host in the same line; add --dry-run to"
-        " look first.",
-        table(
+    waiting = int(groups.waiting.sum())
+    gone = int(groups[groups.to_queue == ""].messages.sum())
+    left = {name: int(groups[name].sum()) for name in ("requeued", "received", "ended")}
+    figures = [
+        ("died", f"{total:,}"),
+        ("wait", f"{waiting:,}"),
+        ("sent again", f"{left['requeued']:,}"),
+        ("received from there", f"{left['received']:,}"),
+        ("ended there", f"{left['ended']:,}"),
+        ("nobody kept", f"{gone:,}"),
+    ]
+    if waiting:
+        worst = groups.iloc[0]
+        hosts = groups[groups.waiting > 0].host.nunique()
+        page.verdict(
+            UNSURE,
+            f"{waiting:,} dead letters wait, at {hosts:,} hosts; the most, {int(worst.waiting):,},"
+            f" at {worst.host}."
+            if hosts > 1
+            else f"{waiting:,} dead letters wait at {worst.host}.",
+            f"The largest group: {worst.message_class or 'no class'}, on their way to"
+            f" {worst.queue}. {worst.reason or ''}",
+            figures,
             [
-                *("host", "class", "destination", "label", "messages", "last"),
-                *("why", "command", "examples"),
+                f"When the cause is mended, on {worst.host}: {worst.command} --dry-run",
+                *_left_out(tables),
             ],
-            [
-                (
-                    row.host, row.message_class, row.queue, row.label, int(row.messages),
-                    moment(row.last_ms), row.reason, row.command or "(nobody kept them)",
-                    row.examples,
-                )
-                for row in groups.itertuples()
-            ],
-            code=["command", "examples"],
-            below=["why", "command", "examples"],
-            first=40,
+        )
+    else:
+        page.verdict(
+            _mood(GOOD, tables),
+            "No dead letter waits.",
+            f"{total:,} messages died; what was kept of them has been dealt with."
+            if gone < total
+            else f"{total:,} messages died, and nobody asked for a dead letter.",
+            figures,
+            _left_out(tables),
+        )
+    many = len(_recent(hours)[0]) < len(hours)
+    page.section(
+        "When they died", f"{'Day by day' if many else 'Hour by hour'}, by class.",
+        plots.stacked(
+            hours.assign(hour=hours.hour.dt.floor("D")) if many else hours,
+            "hour", "message_class", "messages", "messages",
         ),
     )  # fmt: skip
+    still = groups[groups.waiting > 0]
+    if len(still):
+        page.section(
+            "What to do",
+            "The largest group first. The command is for the host in the same line; add --dry-run"
+            " to look first.",
+            _group_table(still, with_command=True),
+        )
+    rest = groups[groups.waiting == 0]
+    if len(rest):
+        page.section(
+            "Nothing left to do",
+            "Sent again, received from the dead-letter queue, or ended there; or nobody wanted a"
+            " dead letter, and nothing was kept.",
+            _group_table(rest, with_command=False),
+        )
     _broken(page, tables)
     return page.html("Made by qmd pipeline run dead-letters,")
+
+
+def _group_table(groups: Frame, *, with_command: bool) -> str:
+    counts = ["wait"] if with_command else []
+    counts += ["died", "sent again", "received"]
+    under = ["why", *(["command"] if with_command else []), "examples"]
+    rows = []
+    for row in groups.itertuples():
+        cells: list[Any] = [row.host, row.message_class or "", row.queue, row.label or ""]
+        cells += [int(row.waiting)] if with_command else []
+        cells += [int(row.messages), int(row.requeued), int(row.received), moment(row.last_ms)]
+        cells += [row.reason, *([row.command] if with_command else []), row.examples]
+        rows.append(tuple(cells))
+    return table(
+        ["host", "class", "destination", "label", *counts, "last", *under],
+        rows,
+        code=["command", "examples"],
+        below=under,
+        first=40 if with_command else 12,
+    )
 
 
 def traffic_page(tables: Mapping[str, Frame]) -> str:
@@ -449,15 +578,33 @@ def traffic_page(tables: Mapping[str, Frame]) -> str:
     hours, queues = tables["by_hour"], tables["queues"]
     full = queues[queues.full_on.notna()].sort_values("full_on") if len(queues) else queues
     waiting = int(queues.messages.sum()) if len(queues) else 0
+    old = queues[queues.backlog_hours >= _OLD_HOURS] if len(queues) else queues
+    steps = []
     if len(full):
         first = full.iloc[0]
-        sentence = f"{first.queue} at {first.host} is full on {first.full_on}, if it goes on so."
+        day = str(first.full_on)
+        many = f" {len(full) - 1:,} more fill up." if len(full) > 1 else ""
+        sentence = f"{first.queue} at {first.host} is full on {day}, if it goes on so."
+        text = f"It holds {size_text(first.bytes)} and grows by"
+        text += f" {size_text(first.growth_bytes_a_day)} a day.{many}"
+        steps.append(
+            f"Ask who receives from {first.queue} at {first.host}, or raise its quota (qmd queue)."
+        )
+    elif waiting:
+        sentence = f"{waiting:,} messages wait, and no queue fills up."
+        text = "Growth is a straight line through the last two weeks."
     else:
-        sentence = f"No queue fills up; {waiting:,} messages wait."
+        sentence, text = "Nothing waits.", "Every queue is empty when the logs end."
+    if len(old):
+        oldest = old.sort_values("backlog_hours", ascending=False).iloc[0]
+        steps.append(
+            f"{len(old):,} queues have not been empty for a day or more; the longest,"
+            f" {oldest.queue} at {oldest.host}, for {_hours_text(oldest.backlog_hours)}."
+        )
     page.verdict(
-        UNSURE if len(full) else _mood(GOOD, tables),
+        UNSURE if len(full) or len(old) else _mood(GOOD, tables),
         sentence,
-        "Growth is a straight line through the log that was read.",
+        text,
         [
             ("sent", f"{int(hours.sent.sum()):,}"),
             ("stored elsewhere", f"{int(hours.accepted.sum()):,}"),
@@ -465,40 +612,140 @@ def traffic_page(tables: Mapping[str, Frame]) -> str:
             ("bytes sent", size_text(float(hours.sent_bytes.sum()))),
             ("waiting", f"{waiting:,}"),
         ],
-        _left_out(tables),
+        [*steps, *_left_out(tables)],
     )
     if len(hours):
         together = hours.groupby("hour", as_index=False)[["sent", "accepted", "received"]].sum()
+        together, note = _recent(together)
         page.section(
-            "Messages an hour", "Of all hosts.",
+            "Messages an hour", "Of all hosts." + note,
             plots.lines(
                 together, "hour",
                 {"sent": "sent", "accepted": "stored elsewhere", "received": "received"},
                 "messages an hour",
             ),
         )  # fmt: skip
-    page.section(
-        "Queues", "Those that fill up first, then those that hold the most.",
-        table(
-            [
-                *("host", "queue", "waiting", "bytes", "most", "not empty for, h"),
-                *("growth a day", "full on"),
-            ],
-            [
-                (
-                    row.host, row.queue, int(row.messages), size_text(row.bytes),
-                    int(row.most_messages), float(row.backlog_hours),
-                    size_text(row.growth_bytes_a_day), row.full_on,
-                )
-                for row in queues.sort_values(
-                    ["full_on", "bytes"], ascending=[True, False], na_position="last"
-                ).itertuples()
-            ] if len(queues) else [],
-            first=40,
-        ),
-    )  # fmt: skip
+    if len(queues):
+        ordered = queues.sort_values(
+            ["full_on", "bytes"], ascending=[True, False], na_position="last"
+        )
+        busy = ordered[(ordered.messages > 0) | ordered.full_on.notna()]
+        if len(busy):
+            page.section(
+                "What waits", "Queues that fill up first, then those that hold the most.",
+                _queue_table(busy, first=40),
+            )  # fmt: skip
+        empty = ordered.drop(busy.index)
+        if len(empty):
+            page.section(
+                "Empty queues", "Nothing waits in them when the log of their host ends.",
+                _queue_table(empty.sort_values("came", ascending=False), first=12),
+            )  # fmt: skip
+        ways = hours.groupby("host", as_index=False)[
+            ["sent", "accepted", "received", "sent_bytes", "accepted_bytes"]
+        ].sum()
+        ways = ways.sort_values("sent", ascending=False)
+        page.section(
+            "Hosts", "Who sends the most first.",
+            table(
+                ["host", "sent", "bytes sent", "stored from elsewhere", "bytes stored", "received"],
+                [
+                    (row.host, int(row.sent), size_text(float(row.sent_bytes)), int(row.accepted),
+                     size_text(float(row.accepted_bytes)), int(row.received))
+                    for row in ways.itertuples()
+                ],
+                numbers=["bytes sent", "bytes stored"],
+                first=25,
+            ),
+        )  # fmt: skip
     _broken(page, tables)
     return page.html("Made by qmd pipeline run traffic,")
+
+
+_OLD_HOURS = 24.0
+
+
+def _hours_text(hours: float) -> str:
+    return f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} days"
+
+
+def _queue_table(queues: Frame, *, first: int) -> str:
+    heads = ["host", "queue", "waiting", "bytes", "not empty for", "most", "came", "left"]
+    heads += ["growth a day", "full on"]
+    rows = [
+        (
+            row.host, row.queue, int(row.messages), size_text(row.bytes) if row.bytes else "",
+            _hours_text(row.backlog_hours) if row.messages else "", int(row.most_messages),
+            int(row.came), int(row.gone),
+            size_text(row.growth_bytes_a_day) if abs(row.growth_bytes_a_day) >= 1 else "",
+            row.full_on or "",
+        )
+        for row in queues.itertuples()
+    ]  # fmt: skip
+    kept = [at for at in range(len(heads)) if any(row[at] not in ("", 0) for row in rows)]
+    return table(
+        [heads[at] for at in kept],
+        [tuple(row[at] for at in kept) for row in rows],
+        numbers=["bytes", "not empty for", "growth a day"],
+        first=first,
+    )
+
+
+_DRAWN_MAX = 40
+
+
+def _fate(events: Frame) -> tuple[str, str, str, list[str]]:
+    """Of one message: mood, sentence, text, and what to do."""
+    last = events.iloc[-1]
+    kinds = set(events.kind)
+
+    def latest(*names: str) -> Any:
+        return events[events.kind.isin(names)].iloc[-1]
+
+    sent = events[events.kind == "sent"]
+    begun = moment(sent.iloc[0].at_ms) if len(sent) else ""
+    since = f" It was sent at {sent.iloc[0].host}, {begun}." if begun else " Nobody tells of its"
+    since += "" if begun else " sending: the log of its sender is not there."
+    ended = [name for name in _BAD_ENDS if name in kinds]
+    arrived = kinds & {"received", "confirmed"}
+    if arrived and "received" in kinds:
+        row = latest("received")
+        sentence = f"It was received from {row.queue} at {row.host}, {moment(row.at_ms)}."
+    elif arrived:
+        row = latest("confirmed")
+        sentence = f"An application has received it: {row.host} was told so, {moment(row.at_ms)}."
+    elif ended:
+        row = latest(*ended)
+        sentence = f"It was {row.kind.replace('_', ' ')} at {row.host}, {moment(row.at_ms)}."
+    else:
+        sentence = (
+            f"It waits, as far as is known: {last.kind.replace('_', ' ')} at {last.host},"
+            f" {moment(last.at_ms)}."
+        )
+    steps = []
+    if ended:
+        row = latest(*ended)
+        reasons = [reason for reason in events.reason if reason]
+        text = (f"Because: {reasons[-1]}" if reasons else "Why is in the lines below.") + since
+        if arrived:
+            text = f"It was also {row.kind.replace('_', ' ')} at {row.host}. {text}"
+        elif "dead_lettered" in kinds and not kinds & {"requeued"}:
+            row = latest("dead_lettered")
+            steps.append(
+                f"It is in {row.to_queue} at {row.host}: qmd pipeline run dead-letters tells how it"
+                " is sent again."
+            )
+        return UNSURE, sentence, text, steps
+    if arrived:
+        return GOOD, sentence, since.strip(), []
+    if "accepted" in kinds:
+        row = latest("accepted")
+        steps.append(f"Nobody has received it yet: who receives from {row.queue} at {row.host}?")
+    elif kinds & {"order_acknowledged", "session_acknowledged"}:
+        steps.append("The other computer has it, and its log is not among these files.")
+    else:
+        steps.append(f"It has not arrived: see `qmd outgoing` at {last.host}.")
+    return UNSURE, sentence, "No log that was read tells its end." + since, steps
 
 
 def trace_page(tables: Mapping[str, Frame], message: str) -> str:
@@ -512,26 +759,24 @@ def trace_page(tables: Mapping[str, Frame], message: str) -> str:
         _broken(page, tables)
         return page.html("Made by qmd pipeline run trace,")
     mine = events[events.message_id == message.strip().lower()]
-    last = (mine if len(mine) else events).iloc[-1]
-    kinds = set((mine if len(mine) else events).kind)
-    ended = sorted(kinds & set(_BAD_ENDS))
-    if ended:
-        mood, text = UNSURE, f"It was {', '.join(each.replace('_', ' ') for each in ended)}: why is"
-        text += " in the lines below."
-    elif kinds & {"received", "confirmed"}:
-        mood, text = GOOD, "It was received by an application."
-    else:
-        mood, text = UNSURE, "No log that was read tells its end: it waits, or a log is missing."
+    mood, sentence, text, steps = _fate(mine if len(mine) else events)
     page.verdict(
         _mood(mood, tables),
-        f"Last: {last.kind.replace('_', ' ')} at {last.host}, {moment(last.at_ms)}.",
+        sentence,
         f"{message}. {text}",
         [
             ("events", f"{len(events):,}"),
             ("messages", f"{events.message_id.nunique():,}"),
             ("hosts", f"{events.host.nunique():,}"),
         ],
-        _left_out(tables),
+        [*steps, *_left_out(tables)],
+    )
+    shown = events.head(_DRAWN_MAX)
+    page.section(
+        "Its way",
+        "Steps from left to right, each at its host; a line for each message."
+        + (f" The first {_DRAWN_MAX} events." if len(events) > _DRAWN_MAX else ""),
+        plots.lanes(shown, set(_BAD_ENDS)),
     )
     rows = [
         (
@@ -563,6 +808,6 @@ def _ms(value: float) -> str:
     return f"{value / 1000:.1f} s" if value < 120_000 else f"{value / 60_000:.1f} min"
 
 
-def _number(row: Any, name: str) -> float | None:
+def _took(row: Any, name: str) -> str:
     value = getattr(row, name)
-    return None if value is None or value != value else float(value)
+    return "" if value is None or value != value else _ms(float(value))

@@ -22,7 +22,7 @@ from pipeline.jobs.findings import FINDING_SCHEMA, AuditResult, Picture
 from pipeline.jobs.outcome import draw
 from pipeline.report import plots
 from pipeline.report.page import STYLE
-from pipeline.report.reports import audit_page, dead_letters_page
+from pipeline.report.reports import audit_page, dead_letters_page, trace_page
 
 SOURCE = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
 
@@ -155,10 +155,8 @@ def test_names_are_text_whatever_they_are() -> None:
     assert "&lt;script&gt;" in page
 
 
-def test_a_browser_shows_a_page_and_loads_nothing(tmp_path: Path) -> None:
-    browser = shutil.which("chromium") or shutil.which("chromium-browser")
-    if browser is None:
-        pytest.skip("there is no chromium: apt-get install chromium")
+def dead(waiting: int) -> dict[str, pd.DataFrame]:
+    """What the job makes of three messages that died at one host."""
     groups = pd.DataFrame(
         {
             "host": ["hosta"],
@@ -167,7 +165,11 @@ def test_a_browser_shows_a_page_and_loads_nothing(tmp_path: Path) -> None:
             "label": ["order"],
             "to_queue": ["system$;deadxact"],
             "messages": [3],
+            "waiting": [waiting],
             "bytes": [900],
+            "requeued": [3 - waiting],
+            "received": [0],
+            "ended": [0],
             "first_ms": [1_790_000_000_000],
             "last_ms": [1_790_000_000_000],
             "examples": [f"{SOURCE}\\7"],
@@ -182,9 +184,56 @@ def test_a_browser_shows_a_page_and_loads_nothing(tmp_path: Path) -> None:
             "messages": [3],
         }
     )
+    return {"groups": groups, "by_hour": hours}
+
+
+def test_dead_letters_that_were_sent_again_are_no_reason_to_look() -> None:
+    assert headline(dead_letters_page(dead(2))) == "unsure: 2 dead letters wait at hosta."
+    assert headline(dead_letters_page(dead(0))) == "good: No dead letter waits."
+    assert "On hosta" not in dead_letters_page(dead(0))
+    nothing = {name: table[:0] for name, table in dead(0).items()}
+    assert headline(dead_letters_page(nothing)) == "good: No message died."
+
+
+def history(*kinds: str) -> pd.DataFrame:
+    hosts = {"accepted": "hostb", "received": "hostb", "refused": "hostb"}
+    return pd.DataFrame(
+        [
+            {
+                "host": hosts.get(kind, "hosta"), "at_ms": 1_790_000_000_000 + n, "kind": kind,
+                "message_id": f"{SOURCE}\\7", "queue": "q", "to_queue": "", "reason": "",
+                "class": None,
+            }
+            for n, kind in enumerate(kinds)
+        ]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [
+        (("sent", "accepted", "received"), "good: It was received from q at hostb"),
+        (("sent", "accepted"), "unsure: It waits, as far as is known: accepted at hostb"),
+        (("sent", "refused", "dead_lettered"), "unsure: It was dead lettered at hosta"),
+        (("sent", "accepted", "received", "unconfirmed"), "unsure: It was received from q"),
+        (("sent", "order_acknowledged", "confirmed"), "good: An application has received it"),
+    ],
+)
+def test_a_trace_says_first_what_became_of_the_message(kinds: tuple[str, ...], said: str) -> None:
+    page = trace_page({"events": history(*kinds)}, message=f"{SOURCE}\\7")
+
+    assert headline(page).startswith(said)
+    assert "<svg" in page
+
+
+def test_a_browser_shows_a_page_and_loads_nothing(tmp_path: Path) -> None:
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        pytest.skip("there is no chromium: apt-get install chromium")
     pages = {
         "audit": audit_page(result(lost(), undecided=5), [draw(picture())]),
-        "dead-letters": dead_letters_page({"groups": groups, "by_hour": hours}),
+        "dead-letters": dead_letters_page(dead(2)),
+        "trace": trace_page({"events": history("sent", "dead_lettered")}, message=SOURCE),
     }
     for name, page in pages.items():
         # But for the name spaces of SVG, which nobody loads, there is no address in it.
