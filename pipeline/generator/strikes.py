@@ -166,11 +166,11 @@ class Strikes:
             self.extra.append(("retransmitted", i, at - 50, False, {}))
             self.extra.append(("duplicate", i, at + 40, True, {}))
         elif name == "restart":
-            m.high[i : last + 1] += 500_000 + stream
-            begin = int(m.ordinal[i])
-            m.ordinal[i : last + 1] -= begin - 1
-            of_first = m.ordinal[i : last + 1] == 1
-            m.number[i : last + 1][of_first] -= m.number[i] - 1
+            high, ordinal, number = (each[i : last + 1] for each in (m.high, m.ordinal, m.number))
+            until_next = high == high[0]  # of these restarts
+            high += 500_000 + stream
+            ordinal[until_next] -= ordinal[0] - 1
+            number[until_next & (ordinal == 1)] -= number[0] - 1
         elif name == "express_lost":
             self.has_accepted[i] = self.has_received[i] = False
         elif name == "pending":
