@@ -17,6 +17,8 @@ TARGETS ?=
 HOURS ?= 1
 # How often `make soak-pipeline` kills something.
 KILLS ?= 200
+# Of how many fleets `make soak-pipeline` audits the logs, in any order and in parts.
+FLEETS ?= 6
 # The worlds of `make simulate`: how many from which number on; or SEED, the only one, line by line.
 SEEDS ?= 1000
 FIRST ?= 1
@@ -81,9 +83,9 @@ soak: tools ## hostile networks, crashes, power losses and new seeds, for HOURS=
 routed: tools ## five daemons, one the only way between the others, cut off and killed: MESSAGES=100000
 	@$(PY) -m tests.netns.relayed --messages $(MESSAGES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-soak-pipeline: tools ## two streams killed, KILLS=200 times; then jobs over files in any order
+soak-pipeline: tools ## two streams killed, KILLS=200 times; then jobs over FLEETS=6 in any order and parts
 	@$(PY) -m tests.pipeline.kills --kills $(KILLS) $(ARGS)
-	@QMD_SOAK=1 $(PY) -m pytest -q tests/pipeline/test_jobs_again.py -k any_fleet
+	@QMD_SOAK=1 QMD_SOAK_SEEDS=$(FLEETS) $(PY) -m pytest -q tests/pipeline -k any_fleet
 
 fuzz: tools ## every parser against inputs of its own making, SECONDS=60 for each
 	@if $(PY) -c 'import atheris' 2>/dev/null || $(PIP) \

@@ -7,6 +7,7 @@ The narrowest bounds of many messages are a pair's; offsets of hosts have to fit
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ import pandas as pd
 
 Frame = Any
 BOUNDS = ["source", "host", "day", "at_from", "at_to"]
+_UNKNOWN_MS = 86_400_000  # so far two clocks may be apart of which nothing is known
+_OVER = 4
 _DAYS = 7  # before the last one, of each pair: clocks are set right
 
 
@@ -31,25 +34,88 @@ def _whole(bounds: Frame) -> Frame:
     return bounds.astype({"source": np.int64, "host": np.int64})
 
 
-def islands(bounds: Frame) -> dict[int, int]:
-    """Of each host one that stands for all whose clocks can be compared with its own."""
-    parent: dict[int, int] = {}
+class Spans:
+    """Between what and what the difference of two clocks lies, as far as messages tell."""
 
-    def root(host: int) -> int:
-        while parent.setdefault(host, host) != host:
-            host = parent[host]
-        return host
+    def __init__(
+        self, bounds: Frame, wrong: Collection[int] = (), unsteady: Collection[int] = ()
+    ) -> None:
+        """Over `wrong` clocks others are not compared; of `unsteady` ones, set back, not even that
+        is known what messages tell.
+        """
+        is_known = ~(bounds.source.isin(list(unsteady)) | bounds.host.isin(list(unsteady)))
+        bounds = _whole(bounds[(bounds.source != bounds.host) & is_known])
+        low = bounds.at_from.astype("Float64").to_numpy(np.float64, na_value=np.nan)
+        high = bounds.at_to.astype("Float64").to_numpy(np.float64, na_value=np.nan)
+        # Who has set his clock meanwhile has had both.
+        bounds = bounds.assign(low=np.fmin(low, high), high=np.fmax(low, high))
+        bounds.loc[np.isnan(low), "low"] = -np.inf
+        days = bounds.groupby(["source", "host"]).agg(low=("low", "min"), high=("high", "max"))
+        #: how far the second one is ahead of the first, at most
+        self._most: dict[tuple[int, int], float] = {}
+        for (source, host), low, high in days.itertuples():
+            for pair, most in (((source, host), high), ((host, source), -low)):
+                known = self._most.get(pair)
+                if np.isfinite(most):
+                    self._most[pair] = most if known is None else min(known, most)
+        for (a, b), most in list(self._most.items()):
+            back = self._most.get((b, a))
+            if back is not None and -back > most:
+                self._most[a, b], self._most[b, a] = -back, -most
+        self._known: dict[int, dict[int, float]] = {}
+        self._edges = np.array(
+            [(a, b, m) for (a, b), m in self._most.items() if not {a, b} & set(wrong)],
+            dtype=[("a", np.int64), ("b", np.int64), ("most", np.float64)],
+        )
 
-    for source, host in bounds[["source", "host"]].drop_duplicates().itertuples(index=False):
-        parent[root(int(source))] = root(int(host))
-    return {host: root(host) for host in list(parent)}
+    def of(self, others: Any, host: int) -> tuple[Any, Any]:
+        """By how much the clock of `host` is ahead of each of `others`: at least, and at most.
+
+        Where an other one is not given nothing is to be converted.
+        """
+        known = [int(each) if pd.notna(each) else 0 for each in others]  # as a column with nulls
+        spans = {each: self._span(each, host) for each in set(known) - {0}} | {0: (0.0, 0.0)}
+        both = np.array([spans[each] for each in known])
+        return (both[:, 0], both[:, 1]) if len(both) else (np.zeros(0), np.zeros(0))
+
+    def _span(self, other: int, host: int) -> tuple[float, float]:
+        if other == host:
+            return 0.0, 0.0
+        ahead, behind = self._at_most(other, host), self._at_most(host, other)
+        least = -behind if behind is not None else -_UNKNOWN_MS
+        most = ahead if ahead is not None else max(_UNKNOWN_MS, least)
+        return min(least, most), most
+
+    def _at_most(self, source: int, host: int) -> float | None:
+        if (source, host) in self._most:
+            return self._most[source, host]
+        return self._reached(source).get(host)
+
+    def _reached(self, source: int) -> dict[int, float]:
+        """Over others, a few of them at most."""
+        if source not in self._known:
+            hosts, at = np.unique(
+                np.concatenate([self._edges["a"], self._edges["b"]]), return_inverse=True
+            )
+            a, b = at[: len(self._edges)], at[len(self._edges) :]
+            most = np.where(hosts == source, 0.0, np.inf)
+            for _ in range(_OVER):
+                further = most.copy()
+                np.minimum.at(further, b, most[a] + self._edges["most"])
+                most = further
+            there = np.isfinite(most)
+            self._known[source] = dict(
+                zip(hosts[there].tolist(), most[there].tolist(), strict=True)
+            )
+        return self._known[source]
 
 
-def solve(bounds: Frame, tolerance_ms: float) -> tuple[dict[int, float], set[int]]:
+def solve(bounds: Frame, tolerance_ms: float) -> tuple[dict[int, float], dict[int, int]]:
     """The offset of each host's clock (ms, positive: ahead), and which hosts are wrong.
 
     A host is wrong when its pairs cannot all be within `tolerance_ms`; of two that disagree it is
-    the one that disagrees with more others.  A host about which nothing is known has no offset.
+    the one that disagrees with more others.  Where nothing tells which of two it is, the other one
+    stands beside it, else 0.  A host about which nothing is known has no offset.
     """
     bounds = _whole(bounds).astype({"at_from": "Float64", "at_to": "Float64"})
     bounds = bounds.groupby(["source", "host"], as_index=False).agg(
@@ -58,7 +124,7 @@ def solve(bounds: Frame, tolerance_ms: float) -> tuple[dict[int, float], set[int
     bounds = bounds[bounds.source != bounds.host]
     hosts = set(bounds.source) | set(bounds.host)
     offset = dict.fromkeys(hosts, 0.0)
-    wrong: set[int] = set()
+    wrong: dict[int, int] = {}
     if not hosts:
         return offset, wrong
     source, host = bounds.source.to_numpy(), bounds.host.to_numpy()
@@ -66,22 +132,30 @@ def solve(bounds: Frame, tolerance_ms: float) -> tuple[dict[int, float], set[int
     least = bounds.at_from.fillna(-np.inf).to_numpy(np.float64)
     most = bounds.at_to.fillna(np.inf).to_numpy(np.float64)
     flipped = least > most  # the clock was set meanwhile
+    was_set = least > most + tolerance_ms
     least, most = np.where(flipped, most, least), np.where(flipped, least, most)
     for _ in range(len(hosts)):
         shift = np.array([offset[b] - offset[a] for a, b in zip(source, host, strict=True)])
         disagree = ((least - shift) > tolerance_ms) | ((most - shift) < -tolerance_ms)
         disagree &= np.array(
-            [a not in wrong or b not in wrong for a, b in zip(source, host, strict=True)]
+            [a not in wrong and b not in wrong for a, b in zip(source, host, strict=True)]
         )
         if not disagree.any():
             break
-        votes: dict[int, int] = {}
-        for a, b in zip(source[disagree], host[disagree], strict=True):
-            for each in (int(a), int(b)):
-                if each not in wrong:
-                    votes[each] = votes.get(each, 0) + 1
-        pairs = {each: int(((source == each) | (host == each)).sum()) for each in votes}
+        asked = {int(each) for each in (*source[disagree], *host[disagree])} - wrong.keys()
+        # Of two that disagree it is rather the one that others have seen set.
+        against = disagree | was_set
+        of = {each: (source == each) | (host == each) for each in asked}
+        votes = {each: int((of[each] & against).sum()) for each in asked}
+        pairs = {each: int(of[each].sum()) for each in asked}
         worst = max(votes, key=lambda each: (votes[each] / pairs[each], votes[each], each))
+        beside = (set(source[of[worst] & disagree]) | set(host[of[worst] & disagree])) - {worst}
+        doubtful = [
+            int(each)
+            for each in beside & asked
+            if votes[each] == votes[worst]
+            and (votes[worst] < pairs[worst] or votes[each] == pairs[each])
+        ]
         lows = [
             *(least[host == worst] + [offset[int(a)] for a in source[host == worst]]),
             *(-most[source == worst] + [offset[int(b)] for b in host[source == worst]]),
@@ -94,7 +168,7 @@ def solve(bounds: Frame, tolerance_ms: float) -> tuple[dict[int, float], set[int
         if np.isinf(low) or np.isinf(high):
             low = high = high if np.isinf(low) else low
         offset[worst] = float((low + high) / 2)
-        wrong.add(worst)
+        wrong[worst] = max(doubtful, default=0)
     return offset, wrong
 
 

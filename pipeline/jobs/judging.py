@@ -30,8 +30,7 @@ Frame = Any
 
 _KEY = ["source", "stream", "key_first"]
 _LEAVING = (Role.RECEIVED, Role.LEFT)
-_CLOCK_UNKNOWN_MS = 900_000  # nothing tells about one of the two clocks
-_CLOCK_UNSURE_MS = 50  # offsets are no more exact than the way there and back
+_CLOCK_UNSURE_MS = 50  # clocks drift
 
 
 def judge(
@@ -161,7 +160,7 @@ def _pictures(spark: Any, proved: Frame, most: int) -> list[Picture]:
 
 def _streams_view(spark: Any, found: Survey, state: State) -> None:
     """What is known of suspect streams from elsewhere: for the rules to look up."""
-    columns = ["source", "stream", "receiver", "following"]
+    columns = ["source", "stream", "receiver", "following", "following_sent"]
     some = found.streams.loc[in_pairs(found.streams, found.judged_streams), columns]
 
     def runs(frame: Frame, *which: str) -> Any:
@@ -198,7 +197,7 @@ def _conclude(
     rows["stream"] = rows.stream.astype(np.int64)
     bounds = clocks.narrowed(state.clock_bounds, found.clock_bounds)
     offsets, wrong = clocks.solve(bounds, settings.clock_tolerance_ms)
-    found.clock_islands = clocks.islands(bounds)
+    spans = clocks.Spans(bounds, wrong, _set_back(found.covered, settings.clock_tolerance_ms))
     labels = Labels(found, routes)
     plain = ((rows.covering == 0) & (rows.stream < 0)).fillna(False).astype(bool)
     if plain.any():
@@ -207,8 +206,13 @@ def _conclude(
             for row in rows[plain].itertuples()
         ]
     _ask_who_acknowledged(rows, labels)
-    why = _undecided(rows, found, offsets)
-    _of_several_receivers(rows, why, found, offsets)
+    why = _undecided(rows, found, spans)
+    too = _undecided(rows, found, spans, "too_")
+    # Where both are missing it is the first one that is asked for.
+    of_other = (why == "") & (too != "")
+    why[of_other] = too[of_other]
+    rows.loc[of_other, "covering"] = rows.too_covering[of_other]
+    _of_several_receivers(rows, why, found, spans)
     # What its source has sent, and of which nothing is open, was stored before: it came again.
     again = rows.kind.isin(["never_sent", "express_again"]).to_numpy()
     if again.any():
@@ -271,7 +275,7 @@ def _ask_who_acknowledged(rows: Frame, labels: Labels) -> None:
             rows.loc[at, ["block_from", "block_to"]] = pd.NA  # those of another log
 
 
-def _of_several_receivers(rows: Frame, why: Any, found: Survey, offsets: dict[int, float]) -> None:
+def _of_several_receivers(rows: Frame, why: Any, found: Survey, spans: clocks.Spans) -> None:
     """What one host has not stored another one may have, where a stream was redirected."""
     lost = np.flatnonzero((rows.kind == "lost").to_numpy() & (why == ""))
     if len(lost) == 0:
@@ -285,31 +289,31 @@ def _of_several_receivers(rows: Frame, why: Any, found: Survey, offsets: dict[in
             others = rows.loc[at].assign(block_from=pd.NA, block_to=pd.NA, covering=host)
             others = others[(rows.covering[at] != host).to_numpy(bool)]
             if len(others):
-                told = _undecided(others.reset_index(drop=True), found, offsets)
+                told = _undecided(others.reset_index(drop=True), found, spans)
                 why[others.index.to_numpy()[told != ""]] = told[told != ""]
 
 
-def _undecided(rows: Frame, found: Survey, offsets: dict[int, float]) -> Any:
-    """Why each candidate cannot be decided: "" where the log that is asked for is there."""
+def _undecided(rows: Frame, found: Survey, spans: clocks.Spans, which: str = "") -> Any:
+    """Why each candidate cannot be decided: "" where the log that is asked for is there.
+
+    `which` is what the names of the columns begin with that say which stretch of it.
+    """
     why = np.full(len(rows), "", dtype=object)
-    needs = rows.covering.notna().to_numpy() & (rows.kind != "pending").to_numpy()
-    for host, part in rows[needs].groupby("covering"):
+    asked = rows[f"{which}covering"]
+    needs = asked.notna().to_numpy() & (rows.kind != "pending").to_numpy()
+    for host, part in rows[needs].groupby(f"{which}covering"):
         host = int(host)
         at = part.index.to_numpy()
         if host not in found.hosts:
             why[at] = "no_log"
             continue
         # By the clock of that host, with room for what is not known about clocks.
-        other = [offsets.get(int(each), 0.0) if pd.notna(each) else 0.0 for each in part.clock_of]
-        shift = offsets.get(host, 0.0) - np.array(other)
-        island = found.clock_islands.get(host, host)
-        is_known = [pd.isna(each) or found.clock_islands.get(int(each)) == island
-                    for each in part.clock_of]  # fmt: skip
-        unsure = np.where(is_known, _CLOCK_UNSURE_MS, _CLOCK_UNKNOWN_MS)
-        begin = _floats(part.at_from, -np.inf) + shift - unsure
-        end = _floats(part.at_to, np.inf) + shift + unsure
-        first, last = _floats(part.block_from, -1.0), _floats(part.block_to, np.inf)
-        has_first, has_last = part.block_from.notna().to_numpy(), part.block_to.notna().to_numpy()
+        least, most = spans.of(part[f"{which}clock_of"], host)
+        begin = _floats(part[f"{which}at_from"], -np.inf) + least - _CLOCK_UNSURE_MS
+        end = _floats(part[f"{which}at_to"], np.inf) + most + _CLOCK_UNSURE_MS
+        block_from, block_to = part[f"{which}block_from"], part[f"{which}block_to"]
+        first, last = _floats(block_from, -1.0), _floats(block_to, np.inf)
+        has_first, has_last = block_from.notna().to_numpy(), block_to.notna().to_numpy()
         for hole in found.holes[found.holes.host == host].itertuples():
             inside = (
                 (hole.block_last >= first)
@@ -326,18 +330,29 @@ def _undecided(rows: Frame, found: Survey, offsets: dict[int, float]) -> Any:
     return why
 
 
+def _set_back(covered: Frame, tolerance_ms: int) -> set[int]:
+    """Whose clocks went back, as their own logs tell: by that or more, since time had passed."""
+    return set(covered.host[covered.at_sum > tolerance_ms].tolist())
+
+
 def _floats(column: Any, default: float) -> Any:
     return column.astype("Float64").fillna(default).to_numpy(np.float64)
 
 
 def _about_hosts(
-    open_rows: Frame, found: Survey, labels: Labels, offsets: dict[int, float], wrong: set[int]
+    open_rows: Frame,
+    found: Survey,
+    labels: Labels,
+    offsets: dict[int, float],
+    wrong: dict[int, int],
 ) -> list[dict[str, Any]]:
     rows = []
     for host in sorted(wrong):
-        rows.append(
-            labels.about("clock", host, f"It is {_span(offsets[host])} the others' clocks.", None)
-        )
+        text = f"It is {_span(offsets[host])} the others' clocks."
+        if wrong[host]:
+            text = f"It is {_span(offsets[host])} that of {labels.host(wrong[host])}; "
+            text += "or that one is wrong: no third one tells."
+        rows.append(labels.about("clock", host, text, None))
     for hole in found.holes.itertuples():
         if hole.block_last != END and hole.at_first != -END:
             text = f"Blocks {hole.block_first} to {hole.block_last} of its log are missing."

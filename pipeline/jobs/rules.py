@@ -34,6 +34,7 @@ WITH each AS (
     min_by(queue, {_FIRST}) FILTER (WHERE role = {Role.ACCEPTED}) AS queue,
     count_if(role = {Role.ORDER_ACKED}) > 0 AS is_acked,
     min(at_ms) FILTER (WHERE role = {Role.ORDER_ACKED}) AS ack_at,
+    min(block) FILTER (WHERE role = {Role.ORDER_ACKED}) AS ack_block,
     count_if(role = {Role.ENDED}) AS ended,
     min(at_ms) FILTER (WHERE role = {Role.ENDED}) AS ended_at,
     count_if(role = {Role.REFUSED}) AS refused,
@@ -48,7 +49,8 @@ WITH each AS (
   HAVING max(stream) >= 0
 )
 SELECT /*+ BROADCAST(streams) */ each.*, coalesce(sent_key, accepted_key) AS key,
-  streams.receiver, streams.following, streams.old_sent, streams.old_accepted, streams.given,
+  streams.receiver, streams.following, streams.following_sent,
+  streams.old_sent, streams.old_accepted, streams.given,
   streams.stream IS NOT NULL AS is_suspect
 FROM each
 LEFT JOIN streams USING (source, stream)
@@ -63,12 +65,17 @@ SELECT *,
   max(sent_key) OVER before AS sent_before,
   max(sent_block) OVER before AS sent_block_before,
   min(sent_block) OVER behind AS sent_block_after,
+  max(if(sent > 0, number, NULL)) OVER before AS number_before,
+  min(if(sent > 0, number, NULL)) OVER behind AS number_after,
   -- Blocks are those of one host.
   max(if(host = receiver, accepted_block, NULL)) OVER before AS accepted_block_before,
   min(if(host = receiver, accepted_block, NULL)) OVER behind AS accepted_block_after,
   min(accepted_at) OVER behind AS accepted_at_after,
+  min(ack_at) OVER behind AS ack_at_after,
+  min(ack_block) OVER behind AS ack_block_after,
   -- Arrival numbers are those of one host.
-  max(if(accepted > 0, key, NULL)) OVER arrived AS overtaken_by
+  max(if(accepted > 0, key, NULL)) OVER arrived AS overtaken_by,
+  max(if(accepted > 0 AND sent > 0, key, NULL)) OVER arrived AS overtaken_by_sent
 FROM messages
 WINDOW by_key AS (PARTITION BY source, stream ORDER BY key, number),
   before AS (PARTITION BY source, stream ORDER BY key, number
@@ -89,15 +96,17 @@ WITH near AS (
 SELECT * FROM near WHERE nth <= 5
 """
 
-# What a candidate is: `kind`, which message, and what its log must cover for it to be proved.
-# `covering` is the host whose log is asked for; blocks of its log between which the event would
-# be, as far as known; and moments by the clock of `clock_of` between which it would be.
+# What a candidate is: `kind`, which message, and what must have been read for it to be proved:
+# every stretch of a log that could hold an event which explains it.  `covering` is the host whose
+# log is asked for; blocks of its log between which the event would be, as far as known; and, for an
+# end that has no block, moments by the clock of `clock_of`.  `too_...` is another such stretch.
 _COLUMNS = (
     "kind string, source bigint, number bigint, stream bigint, key bigint, until_key bigint,"
     " host bigint, queue bigint, sent_queue bigint, at_ms bigint, covering bigint,"
     " block_from bigint, block_to bigint, clock_of bigint, at_from bigint, at_to bigint,"
     " sent_at bigint, sent_block bigint, accepted_at bigint, accepted_block bigint, place bigint,"
-    " ack_at bigint, grade bigint, acked_by bigint"
+    " ack_at bigint, grade bigint, acked_by bigint, too_covering bigint, too_block_from bigint,"
+    " too_block_to bigint, too_clock_of bigint, too_at_from bigint, too_at_to bigint"
 )
 COLUMN_NAMES = [each.split()[0] for each in _COLUMNS.split(", ")]
 
@@ -136,12 +145,21 @@ _SAME_ACCEPTED = (
 )
 _IS_MISSING = f"sent > 0 AND accepted = 0 AND ended = 0 AND refused = 0 AND NOT {_WAS_ACCEPTED}"
 # Another stream of the same source and queue may as well have begun before: that says nothing.
-_FOLLOWING = "if(following >= coalesce(accepted_block_before, 0), following, NULL)"
+_FOLLOWING = (
+    "if(following >= coalesce(accepted_block_before, 0) AND following_sent > sent_block,"
+    " following, NULL)"
+)
 _LATER = f"(accepted_at_after IS NOT NULL OR {_FOLLOWING} IS NOT NULL)"
 _SAME_SEQUENCE = f"(key_before >> {HALF}) = (key >> {HALF})"
 _FLOOR = f"""greatest(
   if({_SAME_SEQUENCE}, key_before, (key >> {HALF}) << {HALF}),
   array_max(transform(filter(old_sent, r -> r[1] < key), r -> r[1])))"""
+
+_BEHIND = "exists(old_accepted, r -> r[0] > key AND r[2] < place AND r[4] = host)"
+# That it was not accepted before that time.
+_NOT_BEFORE = {
+    "covering": "host", "block_to": "accepted_block", "clock_of": "source", "at_from": "sent_at",
+}  # fmt: skip
 
 #: Each rule: what it finds, and when.
 _RULES = (
@@ -155,13 +173,20 @@ _RULES = (
         " exists(old_accepted, r -> accepted_key BETWEEN r[0] AND r[1]))",
     ),
     (
-        _candidate("'reordered'", **_MESSAGE),
-        "is_suspect AND accepted = 1 AND (overtaken_by > key"
-        " OR exists(old_accepted, r -> r[0] > key AND r[2] < place AND r[4] = host))"
+        _candidate(
+            "'reordered'",
+            **_MESSAGE,
+            **_NOT_BEFORE,
+            # Under which numbers messages were accepted is not yet under which they were sent.
+            too_covering=f"if(sent > 0 AND (overtaken_by_sent > key OR {_BEHIND}), NULL, source)",
+            too_clock_of="host",
+            too_at_to="accepted_at",
+        ),
+        f"is_suspect AND accepted = 1 AND (overtaken_by > key OR {_BEHIND})"
         f" AND (NOT {_WAS_ACCEPTED} OR {_SAME_ACCEPTED})",
     ),
     (
-        _candidate("'wrong_number'", **_MESSAGE),
+        _candidate("'wrong_number'", **_MESSAGE, **_NOT_BEFORE),
         # What came more than once is told as that.
         "is_suspect AND sent > 0 AND accepted = 1"
         " AND (accepted_key <> sent_key OR accepted_stream <> stream)",
@@ -176,10 +201,10 @@ _RULES = (
             "'never_sent'",
             **_MESSAGE,
             covering="source",
-            block_from="sent_block_before",
-            block_to="sent_block_after",
+            # Who has given numbers of a sequence again has sent later ones before.
+            block_from="if(number_before < number, sent_block_before, NULL)",
+            block_to="if(number_after > number, sent_block_after, NULL)",
             clock_of="host",
-            at_from="accepted_at",
             at_to="accepted_at",
         ),
         f"is_suspect AND accepted > 0 AND sent = 0 AND NOT {_WAS_SENT}",
@@ -189,13 +214,19 @@ _RULES = (
             f"CASE WHEN is_acked THEN 'acked_not_stored' WHEN {_LATER} THEN 'lost'"
             " ELSE 'pending' END",
             **_MESSAGE,
+            # It may have come at any time since it was sent, also in front of its neighbours.
             covering="receiver",
-            block_from="accepted_block_before",
-            block_to=f"coalesce(accepted_block_after, {_FOLLOWING})",
+            block_to=f"if(is_acked, NULL, coalesce(accepted_block_after, {_FOLLOWING}))",
             clock_of="source",
             at_from="sent_at",
-            at_to="coalesce(ack_at, accepted_at_after)",
+            at_to="if(is_acked, ack_at, coalesce(ack_at_after, accepted_at_after))",
             acked_by="acked_by",
+            # Before its receiver went on it may have ended, or have been acknowledged.
+            too_covering="if(is_acked, NULL, source)",
+            too_block_from="sent_block",
+            too_block_to=f"coalesce(ack_block_after, if({_FOLLOWING} > 0, following_sent, NULL))",
+            too_clock_of="receiver",
+            too_at_to="accepted_at_after",
         ),
         f"is_suspect AND {_IS_MISSING}",
     ),
@@ -206,6 +237,12 @@ _RULES = (
             covering="source",
             block_from="sent_block_before",
             block_to="sent_block",
+            # What was sent again after a restart, or nobody has sent, may have come under it.
+            too_covering="receiver",
+            too_block_from="accepted_block_before",
+            too_block_to="if(host = receiver, accepted_block, accepted_block_after)",
+            too_clock_of="source",
+            too_at_to="sent_at",
         ),
         f"is_suspect AND sent > 0 AND key - {_FLOOR} > 1"
         " AND (key_before IS NULL OR key_before < key)"
@@ -278,7 +315,6 @@ _PLAIN_RULES = (
             **_PLAIN_MESSAGE,
             covering="source",
             clock_of="host",
-            at_from="accepted_at",
             at_to="accepted_at",
         ),
         f"accepted > 0 AND sent = 0 AND grade = {RECOVERABLE}",

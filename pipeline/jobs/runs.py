@@ -276,7 +276,10 @@ def _sums(what: What, facts: Facts, group: Array, part: Array, hashes: Array) ->
 
 
 def _covered(facts: Facts) -> Row | None:
-    """Stretches of blocks without a gap; `count` blocks begin there."""
+    """Stretches of blocks without a gap; `count` blocks begin there.
+
+    `at_sum` is by how much the clock went back, if it was set.
+    """
     n = len(facts.role)
     if n == 0:
         return None
@@ -295,10 +298,18 @@ def _covered(facts: Facts) -> Row | None:
         block_first=block[first],
         block_last=block[last],
         count=np.add.reduceat((index == 0).astype(np.int64), first),
+        at_sum=np.maximum.reduceat(_back(host, at_ms), first),
         at_first=np.minimum.reduceat(at_ms, first),
         at_last=np.maximum.reduceat(at_ms, first),
         key_last=last - first + 1,
     )
+
+
+def _back(host: Array, at_ms: Array) -> Array:
+    """How much earlier than one before it of its host each event is, at most."""
+    if (host == host[0]).all():
+        return np.maximum.accumulate(at_ms) - at_ms
+    return pd.Series(at_ms).groupby(host).cummax().to_numpy(np.int64) - at_ms
 
 
 def _batch(rows: list[Row], texts: list[str] | None = None) -> Any:

@@ -27,7 +27,7 @@ SEGMENT = [
     *("sent_at_min", "sent_at_max", "host", "queue", "place_first", "place_last"),
     *("block_first", "block_last", "at_first", "at_last", "at_min", "at_max"),
 ]
-COVERED = ["host", "block_first", "block_last", "at_first", "at_last", "count"]
+COVERED = ["host", "block_first", "block_last", "at_first", "at_last", "count", "at_sum"]
 NUMBERS = ["source", "is_express", "first", "last"]
 #: `index` of what stands for a segment: no event of a log has it.
 OF_SEGMENT = -1

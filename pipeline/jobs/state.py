@@ -36,7 +36,7 @@ from pipeline.jobs.settled import COVERED, NUMBERS, SEGMENT
 from pipeline.jobs.survey import RUN_COLUMNS, SAMPLES, Survey
 
 Frame = Any
-VERSION = 2
+VERSION = 3
 
 _FRAMES: dict[str, list[str]] = {
     "runs": RUN_COLUMNS,

@@ -15,6 +15,7 @@ from pipeline.jobs import clocks
 from pipeline.jobs.facts import ARRIVAL_MAX, HALF, Role
 from pipeline.jobs.runs import What, follows
 from pipeline.jobs.settled import (
+    COVERED,
     NUMBERS,
     SEGMENT,
     Numbers,
@@ -32,6 +33,9 @@ END = np.int64(1) << np.int64(62)  # of a log: behind any block, and any time
 SAMPLES = ["source", "stream", "key_first", "host", "at_first"]
 _SAMPLES_MAX = 100_000
 _DAY_MS = 86_400_000
+_CLOCK_RIGHT_MS = 1000
+_MANY = 20  # blocks of a log that nothing stands beside
+_FIRST_KEY = 1 << int(HALF) | 1  # of a stream
 
 #: What of earlier runs of the audit is kept of each merged run.
 RUN_COLUMNS = ["what", "source", "stream", "key_first", "key_last", "place_first", "place_last",
@@ -59,7 +63,6 @@ class Survey:
     twice: set[int] = field(default_factory=set)  # hosts of which some events are there twice
     events: int = 0
     clock_bounds: Frame = None  # clocks.BOUNDS, of these files
-    clock_islands: dict[int, int] = field(default_factory=dict)  # clocks.islands
     samples: Frame = None  # that wait for what their other side tells
     unreadable: dict[str, str] = field(default_factory=dict)  # files, and why
 
@@ -118,6 +121,8 @@ def survey(rows: Frame, known: Known, *, full: bool) -> tuple[Survey, Frame]:
         )
     )
     samples = pd.concat([known.samples, of(What.SAMPLE)[SAMPLES]])
+    holes = _holes(covered)
+    bounds, samples = _clock_bounds(samples, holes)
     unsettled = _unsettled(known)
     told = of(What.TOLD)
     orphans = _orphans(told[told.stream >= 0], merged_new, known)
@@ -129,15 +134,15 @@ def survey(rows: Frame, known: Known, *, full: bool) -> tuple[Survey, Frame]:
         aliases,
         runs[RUN_COLUMNS],
         streams,
-        _holes(covered),
+        holes,
         covered,
         known.segments,
         numbers,
         dead=of(What.DEAD)[["source", "key_first", "key_last"]].drop_duplicates(),
         twice=twice,
         events=int(of(What.COVERED).key_last.sum()),
-        clock_bounds=_clock_bounds(samples),
-        samples=_without_other_side(samples),
+        clock_bounds=bounds,
+        samples=samples,
         unreadable=dict(text.split("\n", 1) for text in of(What.UNREADABLE).text),
     )
     # Where more came than was sent, a message of another stream to this queue may have come again.
@@ -342,12 +347,16 @@ def _streams(
     return streams
 
 
-def _clock_bounds(samples: Frame) -> Frame:
-    """By how much the receiver's clock is ahead of the sender's: at least, and at most."""
+def _clock_bounds(samples: Frame, holes: Frame) -> tuple[Frame, Frame]:
+    """By how much the receiver's clock is ahead of the sender's: at least, and at most.
+
+    And the samples that wait for what is not read yet; the newest if there are many.
+    """
 
     def of(*roles: Role) -> Frame:
         some = samples[samples.stream.isin(roles)].rename(columns={"key_first": "number"})
-        # What is told twice tells nothing about clocks.
+        # What happened twice tells nothing about clocks; it may be there twice, and be the same.
+        some = some.drop_duplicates(["source", "number", "host", "at_first"])
         return some.drop_duplicates(["source", "number"], keep=False)[
             ["source", "number", "host", "at_first"]
         ]
@@ -355,22 +364,27 @@ def _clock_bounds(samples: Frame) -> Frame:
     both = of(Role.SENT).merge(of(Role.ACCEPTED), on=["source", "number"], suffixes=("_sent", ""))
     acked = of(Role.ORDER_ACKED, Role.SESSION_ACKED)[["source", "number", "at_first"]]
     both = both.merge(acked, on=["source", "number"], how="left", suffixes=("", "_acked"))
-    both["at_from"] = both.at_first - both.at_first_acked.astype("Int64")
+    # What was acknowledged may be that it came before, in a stretch that was not read.
+    is_unsure = np.zeros(len(both), bool)
+    begin = both.at_first_sent.to_numpy(np.float64) - _CLOCK_RIGHT_MS
+    end = both.at_first_acked.astype("Float64").to_numpy(np.float64, na_value=-np.inf)
+    for hole in holes.itertuples():
+        is_unsure |= (
+            (both.host == hole.host).to_numpy()
+            & (hole.at_first <= end + _CLOCK_RIGHT_MS)
+            & (hole.at_last >= begin)
+        )
+    both["at_from"] = (both.at_first - both.at_first_acked.astype("Int64")).mask(is_unsure)
     both["at_to"] = (both.at_first - both.at_first_sent).astype("Int64")
     both["day"] = both.at_first_sent // _DAY_MS
     bounds = both.groupby(["source", "host", "day"], as_index=False).agg(
         at_from=("at_from", "max"), at_to=("at_to", "min")
     )
-    return bounds[clocks.BOUNDS]
-
-
-def _without_other_side(samples: Frame) -> Frame:
-    """Of messages that were not read to be sent, or not to be stored; the newest if many."""
-    sides = samples[samples.stream.isin(_BOTH)].drop_duplicates(["source", "key_first", "stream"])
-    both = sides[sides.duplicated(["source", "key_first"])][["source", "key_first"]]
-    rest = samples.merge(both.assign(done=True), on=["source", "key_first"], how="left")
+    done = both[~is_unsure][["source", "number"]].rename(columns={"number": "key_first"})
+    rest = samples.merge(done.assign(done=True), on=["source", "key_first"], how="left")
     rest = rest[rest.done.isna()].sort_values("at_first").tail(_SAMPLES_MAX)
-    return rest[SAMPLES].astype(np.int64).reset_index(drop=True)
+    waiting = rest[SAMPLES].astype(np.int64).reset_index(drop=True)
+    return bounds[clocks.BOUNDS], waiting
 
 
 def _wrapping_sum(values: Any) -> int:
@@ -401,9 +415,10 @@ def _link(
         at.setdefault(pair, len(at))
     ever = pd.DataFrame(list(at), columns=by, dtype=np.int64)
     of_accepted = accepted.groupby(by).agg(
-        accepted_host=("host", "first"), block=("block_first", "min"), place=("place_first", "min")
-    )
-    of_sent = sent.groupby(by).agg(sent_queue=("queue", "first"))
+        accepted_host=("host", "first"), block=("block_first", "min"), place=("place_first", "min"),
+        began=("key_first", "min"),
+    )  # fmt: skip
+    of_sent = sent.groupby(by).agg(sent_queue=("queue", "first"), sent_block=("block_first", "min"))
     for side_of in (of_accepted, of_sent):
         ever = ever.join(side_of.astype("Int64"), on=by)  # 64 bits, also where one is not there
     ever = ever.fillna(-1).astype(np.int64)
@@ -430,10 +445,11 @@ def _link(
     for i in range(len(ever)):
         groups.setdefault(root(i), []).append(i)
     receiver = np.zeros(len(ever), np.int64)
-    following = np.full(len(ever), -1, np.int64)
+    following, following_sent = np.full((2, len(ever)), -1, np.int64)
     source_at, stream_at = ever.source.to_numpy(), ever.stream.to_numpy()
     accepted_at, queue_at = ever.accepted_host.to_numpy(), ever.sent_queue.to_numpy()
     block_at, place_at = ever.block.to_numpy(), ever.place.to_numpy()
+    sent_at, began_at = ever.sent_block.to_numpy(), ever.began.to_numpy()
     last_at = streams.accepted_place_last.to_numpy()
     clean = streams.is_clean.to_numpy().copy()
     group_at = np.zeros(len(ever), np.int64)
@@ -446,18 +462,23 @@ def _link(
                 where = guids.get((source_at[i], queue_at[i]), 0) or by_name.get(host_in(name), 0)
                 if where:
                     break
-        behind, place, of_host = -1, END, 0
+        behind, behind_sent, place, of_host = -1, -1, END, 0
         for i in reversed(members):
             group_at[i] = number
             # Its own, where anything of it was stored: others of its group may go elsewhere.
             receiver[i] = accepted_at[i] if accepted_at[i] not in (0, -1) else where
-            following[i] = behind if of_host == receiver[i] else -1  # blocks are those of one host
+            if of_host == receiver[i]:  # blocks are those of one host
+                following[i], following_sent[i] = behind, behind_sent
             if block_at[i] >= 0:
                 if i < n and last_at[i] > place and clean[i]:
                     clean[i] = False  # it goes on after the next one has begun
-                behind, place = int(block_at[i]), min(place, place_at[i])
+                place = min(place, place_at[i])
+                # Else what was read of it may not be its beginning.
+                is_begin = began_at[i] == _FIRST_KEY
+                behind, behind_sent = (int(block_at[i]), int(sent_at[i])) if is_begin else (-1, -1)
                 of_host = int(receiver[i])
     streams["receiver"], streams["following"] = receiver[:n], following[:n]
+    streams["following_sent"] = following_sent[:n]
     streams["group"] = group_at[:n]
     streams["is_clean"] = clean
 
@@ -477,12 +498,14 @@ def queue_in(name: str) -> str:
 
 def _cover(rows: Frame) -> tuple[Frame, set[int]]:
     """Stretches, merged; and the hosts of which some blocks are there more than once."""
-    columns = ["host", "block_first", "block_last", "at_first", "at_last", "count"]
-    rows = rows[columns].sort_values(["host", "block_first", "block_last"], ignore_index=True)
+    rows = rows[COVERED].sort_values(["host", "block_first", "block_last"], ignore_index=True)
     if len(rows) == 0:
         return rows, set()
     reached = rows.groupby("host").block_last.cummax()
     before = reached.groupby(rows.host).shift(fill_value=-(1 << 60))
+    latest = rows.groupby("host").at_last.cummax().groupby(rows.host).shift(fill_value=-(1 << 60))
+    is_later = rows.block_first > before  # and not the same once more
+    rows["at_sum"] = np.maximum(rows.at_sum, (latest - rows.at_first).where(is_later, 0))
     begins = rows.block_first > before + 1
     merged = rows.groupby(begins.cumsum(), sort=False).agg(
         host=("host", "first"),
@@ -491,6 +514,7 @@ def _cover(rows: Frame) -> tuple[Frame, set[int]]:
         at_first=("at_first", "min"),
         at_last=("at_last", "max"),
         count=("count", "sum"),
+        at_sum=("at_sum", "max"),
     )
     merged = merged.reset_index(drop=True)
     expected = merged.block_last - merged.block_first + 1
@@ -506,11 +530,9 @@ def _holes(covered: Frame) -> Frame:
         part = part.sort_values("block_first")
         # Who numbers blocks in a way of his own has no holes that could be seen.
         blocks = part["count"].sum()
-        # Who exports days in any order leaves large gaps, and few of them.
-        if (
-            len(part) * 4 > blocks
-            and blocks * 2 < part.block_last.max() - part.block_first.min() + 1
-        ):
+        # Where stretches are not there yet the gaps are large, or there is as much as is missing.
+        span = part.block_last.max() - part.block_first.min() + 1
+        if len(part) > _MANY and len(part) * 10 > blocks * 9 and blocks * 4 < span:
             last = part.iloc[-1]
             found.append((host, last.block_last + 1, END, part.at_last.max(), END))
             continue
