@@ -18,6 +18,7 @@ WEIGHTS = (0, 0, 1, 1, 5)
 PACES_S = (0.1, 0.3, 1.0, 3.0)
 RESTART_S_MAX = 2.0
 DRAWN_FAULTS = (Fault.WRITE_ERROR, Fault.SYNC_ERROR, Fault.READ_ERROR, Fault.NO_SPACE)
+SYNCS_THAT_FAIL = (1, 1, 2, 3)  # one after the other
 SHORT_READS = 0.5  # of the reads that go wrong; drawn apart, so that all else stays as it was
 
 
@@ -38,6 +39,7 @@ class Mischief:
         self.may_wipe = may_wipe
         self.wipe: Callable[[Host], None] = lambda host: None
         self._give_order = give_order
+        self._of_syncs = random.Random(f"syncs {world.seed}")
         self._of_reads = random.Random(f"reads {world.seed}")
         self._weights = [self.random.choice(WEIGHTS) for _ in ACTS]
         self.patience = patience  # so many times as long as usual is everything
@@ -203,7 +205,9 @@ class Mischief:
         if fault is Fault.READ_ERROR and self._of_reads.random() < SHORT_READS:
             fault = Fault.SHORT_READ
         self.world.happened(f"disk fault planned: {fault.value}", host.name)
-        host.disk.plan_fault(fault, after_acts=self.random.randrange(20))
+        # Who has failed to sync may not even close its database.
+        count = self._of_syncs.choice(SYNCS_THAT_FAIL) if fault is Fault.SYNC_ERROR else 1
+        host.disk.plan_fault(fault, after_acts=self.random.randrange(20), count=count)
 
     def fill_disk(self, host: Host) -> None:
         """No more than a little can be written for a while."""
