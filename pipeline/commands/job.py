@@ -117,8 +117,9 @@ class Job:
                 raise
             raise Failure(
                 ExitCode.FAILED,
-                "the disk is full on which Spark keeps what does not fit into its memory; name"
-                " another folder with --conf spark.local.dir=FOLDER",
+                f"a disk is full: that of {self.output}, or the one on which Spark keeps what does"
+                " not fit into its memory; for that one name another folder with --conf"
+                " spark.local.dir=FOLDER",
                 "output_not_writable",
             ) from error
 
@@ -132,7 +133,8 @@ class Job:
     def say_plan(self, fresh: Sequence[Any], known: int, tables: Sequence[str]) -> None:
         """Of a dry run over files: `fresh` would be read, `known` were read before."""
         size = sum(file.size for file in fresh)
-        written = [str(self.folder / name) for name in (*tables, "report.html")]
+        names = [*(f"{name}.parquet" for name in tables), "report.html"]
+        written = [str(self.folder / name) for name in names]
         self.say(
             {"files": len(fresh), "known": known, "bytes": size, "writes": written},
             f"would read {len(fresh)} files ({size / 1e6:,.1f} MB), {known} were read before;"

@@ -119,8 +119,8 @@ def latency(
         progress("the clocks of their hosts")
         offsets = _offsets(spark, memory)
         shifts = _shifts(offsets, memory)
-        spark.createDataFrame(offsets).createOrReplaceTempView("offsets")
-        spark.createDataFrame(shifts).createOrReplaceTempView("shifts")
+        for name, frame in (("offsets", offsets), ("shifts", shifts)):
+            spark.createDataFrame(frame, _OFFSETS).createOrReplaceTempView(name)
         progress("their stages")
         cells = _cells(spark).persist(StorageLevel.DISK_ONLY)
         _remember(spark, cells, messages, memory)
@@ -284,6 +284,9 @@ def _offsets(spark: Any, memory: Memory) -> Frame:
     together = together.sort_values(["day", "host"], ignore_index=True)
     memory.stage("offsets", together)
     return together
+
+
+_OFFSETS = "host bigint, day bigint, offset_ms double"
 
 
 def _no_offsets() -> Frame:

@@ -382,8 +382,8 @@ def latency_page(tables: Mapping[str, Frame]) -> str:
             "From sending to storing: what 95 of 100 messages stay below. Darker is slower." + note,
             plots.heat_map(cells, "route", "hour", "accepted_p95_ms", "95 of 100 stay below", _ms),
         )
-    if len(hours):
-        hours, note = _recent(hours)
+    hours, note = _recent(hours)
+    if hours.accepted_p50_ms.notna().any():
         page.section(
             "All messages, hour by hour",
             "From sending to storing: half, 95 and 99 of 100 stay below." + note,

@@ -204,6 +204,25 @@ def test_a_message_that_is_received_days_later_counts_and_clocks_are_set_meanwhi
     assert ahead_row.most_ms - ahead_row.least_ms > 40_000
 
 
+@pytest.mark.parametrize("events", [0, 4])
+def test_where_no_message_is_known_at_both_ends_latency_says_so(
+    spark: Any, tmp_path: Path, events: int
+) -> None:
+    a = Log("a", A)
+    for n in range(2):
+        message = {"message_id": f"{A}\\{n + 1}", "queue": "DIRECT=OS:b\\private$\\q"}
+        a.tell(MIDNIGHT + n * HOUR, "sent", **message)
+        a.tell(MIDNIGHT + n * HOUR + 40, "order_acknowledged", **message)
+    a.write(tmp_path / "logs" / "a.parquet", 0, events)
+
+    done = run("latency", tmp_path / "logs", tmp_path / "out")
+
+    assert done.exit_code == 0, done.output
+    assert "No message is known at both ends." in (tmp_path / "out" / "report.html").read_text()
+    routes = parquet.read_table(tmp_path / "out" / "by_route.parquet").to_pylist()
+    assert [(each["to_host"], each["messages"]) for each in routes] == [("", 2)][: events // 4]
+
+
 def test_what_was_sent_again_since_waits_no_longer(spark: Any, tmp_path: Path) -> None:
     logs, out = tmp_path / "logs", tmp_path / "out"
     a = Log("a", A)
