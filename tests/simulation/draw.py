@@ -137,6 +137,7 @@ SLEEPY = 0.3
 
 # In some worlds readers of what is purged and deleted work long with what they have taken.
 SLOW_HANDS, SLOW_WORK_S = 0.4, 0.3
+SLOW_DELETIONS = 0.7
 # In some these have journals, which go with them.
 SCRATCH_JOURNALS = 0.4
 
@@ -303,6 +304,8 @@ class DrawnWorld:
                 self._destination(host, source.choice(hosts)) for _ in range(source.randint(1, 3))
             ]
             destinations += self._lists(host, hosts)
+            if self.has_slow_hands and number == 0:
+                destinations.append(self._scratch(hosts))
             name = f"writer-{number}"
             count = source.randint(*BUSY_MESSAGES if self.is_busy else (1, MESSAGES_MAX))
             habits = self._habits(count)
@@ -385,7 +388,7 @@ class DrawnWorld:
                 when = source.random() * self.mischief_s
                 found.append((when, source.choice(names), acknowledgments.QUEUE))
         source = random.Random(f"deletions {self.world.seed}")
-        if source.random() < DELETIONS:
+        if source.random() < (SLOW_DELETIONS if self.has_slow_hands else DELETIONS):
             for _ in range(source.choice((1, 2, 5))):
                 queue = source.choice(("scratch", "scratch_orders"))
                 found.append((source.random() * self.mischief_s, source.choice(names), queue))
@@ -453,6 +456,12 @@ class DrawnWorld:
         while kind.fate is Fate.REFUSED and host is source_host:
             kind = source.choice(kinds)  # an application here would be refused at once
         return self._to(host, kind, source)
+
+    def _scratch(self, hosts: list[Host]) -> Destination:
+        """A queue that is purged and deleted."""
+        source = random.Random(f"scratch {self.world.seed}")
+        kinds = [kind for kind in self.kinds if kind.queue.startswith("scratch")]
+        return self._to(source.choice(hosts), source.choice(kinds), source)
 
     def _to(self, host: Host, kind: Kind, source: random.Random) -> Destination:
         """A queue has one name in a world: order is a matter of the name."""
