@@ -101,7 +101,7 @@ def test_in_which_order_files_come_makes_no_difference_to_any_fleet(
     # What is stored twice is a fault, which the audit names: how long it took is told by the copy
     # that is read first.
     faults = "all,duplicated=0,plain_duplicated=0,number_reused=0,ended_twice=0"
-    fleet = Fleet(hosts=6, streams=20, messages=3000, days=1 + seed % 5, seed=seed,
+    fleet = Fleet(hosts=12, streams=40, messages=4000, days=1 + seed % 5, seed=seed,
                   faults=parse_faults(faults))  # fmt: skip
     generate(fleet, tmp_path / "logs")
 
