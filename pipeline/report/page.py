@@ -54,6 +54,8 @@ code { font: 13px ui-monospace, monospace; background: var(--ground); padding: 1
 .figures { display: flex; flex-wrap: wrap; gap: 10px 28px; margin: 12px 0 0; }
 .figures div b { display: block; font-size: 22px; } .figures div span { color: var(--soft); }
 svg { max-width: 100%; height: auto; display: block; margin: 0 auto; }
+@media (max-width: 680px) { main { padding: 12px; } section { overflow-x: auto; }
+  svg { max-width: none; width: 680px; } }
 footer { color: var(--soft); font-size: 13px; } .scroll { overflow-x: auto; }
 details summary { cursor: pointer; color: var(--blue); padding: 8px 0 2px; }
 ul { margin: 8px 0 0; padding-left: 22px; } li { margin: 2px 0; }

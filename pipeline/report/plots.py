@@ -217,7 +217,8 @@ def heat_map(
     figure, axes = _figure(9.4, 1.4 + 0.2 * len(grid))
     data = np.maximum(grid.to_numpy(float), 0.1)
     shown = np.ma.masked_invalid(data)
-    low, high = float(shown.min()), float(max(shown.max(), shown.min() * 2))
+    # Of routes that are much the same none is dark.
+    low, high = float(shown.min()), float(max(shown.max(), shown.min() * 30))
     image = axes.imshow(shown, aspect="auto", cmap="YlOrRd", norm=LogNorm(low, high))
     axes.set_yticks(range(len(grid)), [str(each) for each in grid.index], fontsize=8)
     step = max(1, len(grid.columns) // 16)
@@ -271,7 +272,7 @@ def lines(
     for n, (name, text) in enumerate(values.items()):
         axes.plot(
             range(len(table)), table[name].to_numpy(float), color=colors[n % 4], label=text,
-            ls=["-", "--", "-.", ":"][n % 4],
+            ls=["-", "--", "-.", ":"][n % 4], marker="o" if len(table) == 1 else None,
         )  # fmt: skip
     _times(axes, table[at])
     if value_text is not None:
