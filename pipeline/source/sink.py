@@ -173,7 +173,8 @@ class _Writer:
         staged = [one for one in tasks if isinstance(one, Staged) and one.rows]
         if not staged:
             return
-        with self._leaving_no_trace() as at:
+        # The failure that it was is what counts; what stays behind goes by its age too.
+        with contextlib.suppress(SourceError), Connected(self.endpoint) as at:
             for one in staged:
                 at.run(
                     at.qm.pipeline.discard_stages(
@@ -183,14 +184,8 @@ class _Writer:
 
     def discard_all(self, query: str) -> None:
         """Remove all that is staged under a name that nobody else has."""
-        with self._leaving_no_trace() as at:
-            at.run(at.qm.pipeline.discard_stages(query))
-
-    @contextlib.contextmanager
-    def _leaving_no_trace(self) -> Iterator[Connected]:
-        """The failure that it was is what counts; what stays behind goes by its age too."""
         with contextlib.suppress(SourceError), Connected(self.endpoint) as at:
-            yield at
+            at.run(at.qm.pipeline.discard_stages(query))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):

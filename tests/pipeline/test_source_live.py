@@ -342,6 +342,13 @@ def test_a_job_that_is_repeated_writes_nothing_and_its_order_is_that_of_its_rows
     assert bodies == list(range(1000))
 
 
+def test_a_job_that_fails_because_nobody_answers_keeps_its_own_error():
+    given = {"endpoint": "/nowhere/qmd.sock", "destination": "orders"}
+    schema = StructType([StructField("body", StringType())])
+
+    DefaultSource(given).writer(schema, False).abort([None])
+
+
 @pytest.mark.parametrize(("job_id", "left"), [("", 0), ("nightly", 1)])
 def test_a_job_that_fails_takes_back_what_tasks_have_staged_that_spark_has_not_seen_end(
     place, job_id, left
