@@ -89,12 +89,22 @@ def late(f: Fleet, begin: float) -> list[tuple[str, float, float]]:
         f.life(Message(echo, foxtrot, "busy", second), begin + n * HOUR)
     foxtrot.tell(begin + 52 * MINUTE, "started")
     f.sent(Message(echo, foxtrot, "busy", first), begin + 55 * MINUTE)
+    # Nobody has sent it, after one that came again.
+    golf, hotel = f.host("golf"), f.host("hotel")
+    stream = a_few_lives(f, "golf", "hotel", begin)
+    f.life(m := Message(golf, hotel, "usual", stream), begin + 5 * MINUTE)
+    f.accepted(m, begin + 7 * HOUR)
+    f.wrong("duplicated", m)
+    f.accepted(m := Message(golf, hotel, "usual", stream), begin + 6 * MINUTE)
+    f.wrong("never_sent", m)
+    f.life(Message(golf, hotel, "usual", stream), begin + 7 * MINUTE)
     return [
         ("bravo", begin + 9 * MINUTE, begin + 11 * MINUTE),
         ("bravo", begin + 2 * HOUR - MINUTE, begin + 2 * HOUR + MINUTE),
         ("charlie", begin + 20 * MINUTE, begin + 21 * MINUTE),
         ("charlie", begin + 41 * MINUTE, begin + 42 * MINUTE),
         ("foxtrot", MIDNIGHT, begin + 50 * MINUTE),
+        ("hotel", begin + 5 * MINUTE, begin + 8 * MINUTE),
     ]
 
 
@@ -117,13 +127,14 @@ def test_what_is_late_is_no_fault_of_anybody(spark: Any, tmp_path: Path) -> None
         file.rename(file.with_name(file.name[1:]))
     result = audited(spark, here, state)
     assert found(result) == Counter()
-    assert about_hosts(result) == {("log_hole", name) for name in ("bravo", "charlie")}
+    assert about_hosts(result) == {("log_hole", name) for name in ("bravo", "charlie", "hotel")}
     waiting = dict(
         zip(result.open.reason + " " + result.open.host, result.open.messages, strict=True)
     )
     assert waiting == {
         "log_hole bravo": 2,
         "log_hole charlie": 2,
+        "log_hole hotel": 2,
         "log_begins_later foxtrot": 1,
         "on_its_way foxtrot": 1,
     }
