@@ -196,8 +196,9 @@ class Confirmations:
                     connection, queue, body.sequence_id, body.sequence_number, now
                 )
             elif body.sequence_number > queue.sequence.acknowledged:
+                # If it is still on its way.  Or it waits, and we were started since: what was
+                # acknowledged by then, only the disk knows.
                 manager.releasing.refused(queue, body, message_class, teller)
-                return None
         return Heard(
             queue,
             message_class,

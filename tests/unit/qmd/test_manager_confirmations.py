@@ -376,6 +376,31 @@ async def test_an_order_ack_after_a_restart_moves_what_the_disk_holds(hosts: Hos
 
 
 @hosted
+async def test_a_refusal_after_a_restart_ends_what_waits(hosts: Hosts) -> None:
+    """Some queue managers acknowledge the order of what they refuse, and refuse it then."""
+    a = await hosts.start()
+    async with elsewhere(a, b"1", b"2") as (listener, remote, _):
+        name = listener.name("orders")
+        remote.order_ack(remote.messages[0])
+        await until(lambda: awaiting(a, name) == (1, 1))
+        await a.settled()
+        a = await hosts.restart(a)
+        await until(lambda: len(listener.remotes) == 2 and listener.remotes[1].opened.is_set())
+        again = listener.remotes[1]
+
+        again.final_ack(remote.messages[0], MessageClass.NACK_QUEUE_EXCEED_QUOTA)
+
+        await until(lambda: awaiting(a, name) == (1, 0))
+        await a.settled()
+        (dead,) = await a.peek(TRANSACTIONAL_DEAD_LETTERS)
+        assert bodies([dead]) == [b"1"]
+        assert "full" in (dead.reason or "")
+        # And what is on its way is refused as ever.
+        again.final_ack(remote.messages[1], MessageClass.NACK_QUEUE_EXCEED_QUOTA)
+        await until(lambda: awaiting(a, name) == (0, 0))
+
+
+@hosted
 async def test_a_message_that_was_dying_when_it_was_acknowledged_waits_and_is_counted(
     hosts: Hosts,
 ) -> None:
