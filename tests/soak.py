@@ -120,7 +120,8 @@ def _relayed(folder: Path) -> Result:
 def _live(folder: Path, share: float) -> Result:
     """Any packet at any time, to a whole queue manager; `make test` tries a few."""
     os.environ["LIVE_EXAMPLES"] = str(max(10, round(LIVE_EXAMPLES * share)))
-    arguments = ("-q", "-p", "no:cacheprovider", "tests/properties/test_live_machine.py")
+    machines = ("tests/properties/test_live_machine.py", "tests/properties/test_live_sender.py")
+    arguments = ("-q", "-p", "no:cacheprovider", *machines)
     return Part("live sessions", folder, "pytest", *arguments).wait()
 
 

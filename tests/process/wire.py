@@ -414,14 +414,30 @@ def final_ack(
 ) -> bytes:
     """QB 2.2.5: the fate of the transactional message `of`."""
     assert of.transaction is not None
-    body = struct.pack(
-        "<QII16sI",
-        of.transaction.sequence_id,
-        of.transaction.number,
-        of.transaction.previous,
-        of.source,
-        of.message_id,
+    of_place = of.transaction.sequence_id, of.transaction.number, of.transaction.previous
+    return final_ack_of(
+        source=source,
+        message_id=message_id,
+        message_class=message_class,
+        place=of_place,
+        of_source=of.source,
+        of_message_id=of.message_id,
+        host=host,
     )
+
+
+def final_ack_of(
+    *,
+    source: bytes,
+    message_id: int,
+    message_class: int,
+    place: tuple[int, int, int],
+    of_source: bytes,
+    of_message_id: int,
+    host: str = "TCP:127.0.0.1",
+) -> bytes:
+    """QB 2.2.5: the fate of whatever has this place, or has it not."""
+    body = struct.pack("<QII16sI", *place, of_source, of_message_id)
     return message(
         source=source,
         message_id=message_id,

@@ -7,27 +7,19 @@ manager is the real one, in a thread of its own: its data folder, its sockets, i
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
-import os
-import shutil
-import tempfile
-import threading
 from collections import Counter
-from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from protocol import parse_user_message
 from tests.process import wire
 from tests.process.peer import Peer, RemoteQueueManager
+from tests.properties.live import EXAMPLES, PATIENCE_S, STEPS, QueueManager
 from tests.properties.packet_strategies import spoilt
 from tests.properties.receiver_oracle import (
     Arriving,
@@ -36,78 +28,14 @@ from tests.properties.receiver_oracle import (
     Queue,
     Receiver,
 )
-from tests.unit.qmd.managers import Host, Hosts
 
-EXAMPLES = int(os.environ.get("LIVE_EXAMPLES", 5))  # a second each
-PATIENCE_S = 30.0
 QUOTA_BYTES = 1500  # a few messages
 QUEUES = ["plain", "orders", "narrow", "narrow_orders", "orders", "narrow_orders", "nowhere"]
 SEQUENCES = [1 << 32 | 1, 1 << 32 | 2, 7 << 32 | 1]
-DEAD_LETTERS = ["DIRECT=OS:.\\SYSTEM$;DEADLETTER", "DIRECT=OS:.\\SYSTEM$;DEADXACT"]
 rarely = st.sampled_from([False] * 7 + [True])
 
 # How a transactional message stands to what its queue has of that source.
 RELATIONS = ["next"] * 5 + ["again", "gap", "bridged", "older", "newer", "linked"]
-
-
-class QueueManager:
-    """It runs in a thread; whoever asks it something waits."""
-
-    def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="qmd-live-"))
-        self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._hosts = Hosts(self._folder)
-        self.host: Host = self._run(self._start())
-
-    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_S)
-
-    async def _start(self) -> Host:
-        host = await self._hosts.start("a", delivery={"acknowledge_at_once": True})
-        for name in ("plain", "markers"):
-            await host.create(name)
-        await host.create("orders", transactional=True)
-        await host.create("narrow", quota_bytes=QUOTA_BYTES)
-        await host.create("narrow_orders", transactional=True, quota_bytes=QUOTA_BYTES)
-        return host
-
-    def restart(self) -> None:
-        self.host = self._run(
-            self._hosts.restart(self.host, delivery={"acknowledge_at_once": True})
-        )
-
-    def receive(self, queue: str, limit: int) -> list[bytes]:
-        return self._run(self.host.receive(queue, limit))  # type: ignore[no-any-return]
-
-    def contents(self, queue: str) -> list[tuple[bytes, int, bool]]:
-        """Of each message its body, its size in the books, and whether it is recoverable."""
-        messages = self._run(self.host.peek(queue))
-        return [
-            (
-                parse_user_message(each.packet).properties.body,
-                len(each.packet),
-                bool(each.packet[60] & wire.DM),
-            )
-            for each in messages
-        ]
-
-    def settle(self) -> None:
-        """What came gets to the disk, and then to where it belongs."""
-        self._run(self.host.settled())
-
-    def check(self) -> None:
-        self._run(self.host.check())
-
-    def stop(self) -> None:
-        try:
-            self._run(self._hosts.__aexit__(None))
-        finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(PATIENCE_S)
-            self._loop.close()
-            shutil.rmtree(self._folder)
 
 
 class Source:
@@ -134,17 +62,23 @@ class LiveMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.manager = QueueManager()
+        for name, queue in self.queues().items():
+            self.manager.create(
+                name, transactional=queue.is_transactional, quota_bytes=queue.quota_bytes
+            )
         self.stranger = Source(b"somebody else...")
         self.sources = [Source(b"a first source.."), Source(b"a second source.")]
-        self.oracle = Receiver(
-            {
-                "plain": Queue(False),
-                "markers": Queue(False),
-                "orders": Queue(True),
-                "narrow": Queue(False, QUOTA_BYTES),
-                "narrow_orders": Queue(True, QUOTA_BYTES),
-            }
-        )
+        self.oracle = Receiver(self.queues())
+
+    @staticmethod
+    def queues() -> dict[str, Queue]:
+        return {
+            "plain": Queue(False),
+            "markers": Queue(False),
+            "orders": Queue(True),
+            "narrow": Queue(False, QUOTA_BYTES),
+            "narrow_orders": Queue(True, QUOTA_BYTES),
+        }
 
     def teardown(self) -> None:
         if hasattr(self, "manager"):
@@ -249,11 +183,8 @@ class LiveMachine(RuleBasedStateMachine):
             expected = [_in_books(each) for each in queue.messages]
             found = self.manager.contents(name)
             assert found == expected, (name, found, expected)
-        assert self.dead_letters() == self.oracle.dead_letters
+        assert self.manager.dead_letters() == self.oracle.dead_letters
         self.manager.check()
-
-    def dead_letters(self) -> Counter[bytes]:
-        return Counter(body for name in DEAD_LETTERS for body, *_ in self.manager.contents(name))
 
     # Within.
 
@@ -393,7 +324,7 @@ class LiveMachine(RuleBasedStateMachine):
             assert [each for each in found if each in known] == list(known)
             more += len(found) - len(known)
             queue.messages = [known.get(each) or _stranger(name, *each) for each in found]
-        dead = self.dead_letters()
+        dead = self.manager.dead_letters()
         assert self.oracle.dead_letters <= dead
         more += dead.total() - self.oracle.dead_letters.total()
         assert more <= 1
@@ -409,7 +340,7 @@ def _stranger(queue: str, body: bytes, size: int, is_recoverable: bool) -> Arriv
 
 
 LiveMachine.TestCase.settings = settings(
-    max_examples=EXAMPLES, stateful_step_count=40, deadline=None
+    max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None
 )
 LiveMachine.TestCase.pytestmark = [pytest.mark.timeout(120 + 20 * EXAMPLES)]
 TestLiveQueueManager = LiveMachine.TestCase

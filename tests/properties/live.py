@@ -1,0 +1,97 @@
+"""A whole queue manager in a thread of its own, for state machines whose steps wait."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from protocol import parse_user_message
+from qmd.frames import NewMessage
+from tests.process import wire
+from tests.unit.qmd.managers import (
+    DEAD_LETTERS as PLAIN_DEAD_LETTERS,
+)
+from tests.unit.qmd.managers import TRANSACTIONAL_DEAD_LETTERS, Host, Hosts
+
+EXAMPLES = int(os.environ.get("LIVE_EXAMPLES", 5))  # of each machine; a second each, or two
+STEPS = 40
+PATIENCE_S = 30.0
+DEAD_LETTERS = [PLAIN_DEAD_LETTERS, TRANSACTIONAL_DEAD_LETTERS]
+DELIVERY = {"acknowledge_at_once": True, "retry_first_s": 0.005, "retry_max_s": 0.02}
+
+
+class QueueManager:
+    """It runs in a thread; whoever asks it something waits."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="qmd-live-"))
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._hosts = Hosts(self._folder)
+        self.host: Host = self.run(self._hosts.start("a", delivery=DELIVERY))
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_S)
+
+    def create(self, name: str, *, transactional: bool, quota_bytes: int | None = None) -> None:
+        self.run(self.host.create(name, transactional=transactional, quota_bytes=quota_bytes))
+
+    def restart(self) -> None:
+        self.host = self.run(self._hosts.restart(self.host, delivery={"acknowledge_at_once": True}))
+
+    def send(self, messages: list[NewMessage]) -> list[str]:
+        """In one request; returns their ids when they are on disk."""
+
+        async def send() -> list[str]:
+            return await self.host.handed_over(messages)
+
+        return self.run(send())  # type: ignore[no-any-return]
+
+    def outgoing(self, destination: str) -> tuple[int, int]:
+        """How many messages are on their way there, and how many wait to be confirmed."""
+        queue = self.host.sending_to(destination)
+        return queue.messages, queue.awaiting.messages
+
+    def receive(self, queue: str, limit: int) -> list[bytes]:
+        return self.run(self.host.receive(queue, limit))  # type: ignore[no-any-return]
+
+    def contents(self, queue: str) -> list[tuple[bytes, int, bool]]:
+        """Of each message its body, its size in the books, and whether it is recoverable."""
+        messages = self.run(self.host.peek(queue))
+        return [
+            (
+                parse_user_message(each.packet).properties.body,
+                len(each.packet),
+                bool(each.packet[60] & wire.DM),
+            )
+            for each in messages
+        ]
+
+    def settle(self) -> None:
+        """What came gets to the disk, and then to where it belongs."""
+        self.run(self.host.settled())
+
+    def dead_letters(self) -> Counter[bytes]:
+        return Counter(body for name in DEAD_LETTERS for body, *_ in self.contents(name))
+
+    def check(self) -> None:
+        self.run(self.host.check())
+
+    def stop(self) -> None:
+        try:
+            self.run(self._hosts.__aexit__(None))
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(PATIENCE_S)
+            self._loop.close()
+            shutil.rmtree(self._folder)
