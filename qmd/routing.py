@@ -95,7 +95,7 @@ class Routing:
         assert link.guid is not None
         found: list[Link] = []
         over = self._came_over.get(link.guid)
-        if over is not None and over != link.guid:
+        if over is not None:  # perhaps itself: it was beside us
             host = self._hosts.get(over, "")
             address = (host, PORT) if host else None
             found.append(self._manager.peers.link_to_queue_manager(over, address))
