@@ -412,6 +412,7 @@ class Peer:
         self.session_acks: list[Session] = []
         self.order_acks: list[Message] = []
         self.final_acks: list[Message] = []
+        self._order_acked = dict(owner.order_acked)  # by sequence, the last one of this session
         self._window_limit = max(1, own_window)
 
     # -- sending --
@@ -707,9 +708,12 @@ class Peer:
             "QB 3.1.1.6.2",
             f"order ack {number} of sequence {sequence_id:#x}, of which {highest} were sent",
         )
-        before = self.owner.order_acked.get(sequence_id, 0)
+        # What comes by two sessions at once is not read in the order in which it was said.
+        before = self._order_acked.get(sequence_id, 0)
         require(number >= before, "QB 3.1.1.6.2", f"order ack {number} after {before}")
-        self.owner.order_acked[sequence_id] = number
+        self._order_acked[sequence_id] = number
+        highest_before = self.owner.order_acked.get(sequence_id, 0)
+        self.owner.order_acked[sequence_id] = max(number, highest_before)
         self.order_acks.append(message)
 
     def _check_order_address(self, message: Message) -> None:
