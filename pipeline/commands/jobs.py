@@ -135,7 +135,7 @@ def latency(job: Job, again: bool) -> None:
     where the last run into the same folder ended.
     """
     from pipeline.jobs.latency import latency as work
-    from pipeline.report.reports import latency_page
+    from pipeline.report.latency_page import latency_page
 
     names = ["by_route", "by_queue", "by_hour", "route_hours", "clocks"]
     _run_on(job, "latency", work, latency_page, names, again=again)
@@ -150,7 +150,7 @@ def dead_letters(job: Job, again: bool) -> None:
     Goes on where the last run into the same folder ended.
     """
     from pipeline.jobs.dead_letters import dead_letters as work
-    from pipeline.report.reports import dead_letters_page
+    from pipeline.report.dead_letters_page import dead_letters_page
 
     _run_on(job, "dead-letters", work, dead_letters_page, ["groups", "by_hour"], again=again)
 
@@ -170,7 +170,7 @@ def traffic(job: Job, again: bool, quota: int | None) -> None:
     from functools import partial
 
     from pipeline.jobs.traffic import traffic as work
-    from pipeline.report.reports import traffic_page
+    from pipeline.report.traffic_page import traffic_page
 
     names = ["by_hour", "queues"]
     work = partial(work, quota_bytes=quota or 0)
@@ -185,7 +185,7 @@ def trace(job: Job, message: str) -> None:
     from functools import partial
 
     from pipeline.jobs.trace import trace as work
-    from pipeline.report.reports import trace_page
+    from pipeline.report.trace_page import trace_page
 
     page = partial(trace_page, message=message)
     tables = _run(job, "trace", partial(work, message=message), page, ["events"])

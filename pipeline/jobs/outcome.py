@@ -15,7 +15,7 @@ from pyarrow import parquet
 from pipeline.jobs.findings import FINDING_SCHEMA, AuditResult
 from pipeline.jobs.state import State
 from pipeline.report import plots
-from pipeline.report.reports import audit_page
+from pipeline.report.audit_page import audit_page
 
 Frame = Any
 

@@ -21,8 +21,10 @@ import pandas as pd
 from pipeline.jobs.findings import FINDING_SCHEMA, AuditResult, Picture
 from pipeline.jobs.outcome import draw
 from pipeline.report import plots
+from pipeline.report.audit_page import audit_page
+from pipeline.report.dead_letters_page import dead_letters_page
 from pipeline.report.page import STYLE
-from pipeline.report.reports import audit_page, dead_letters_page, trace_page
+from pipeline.report.trace_page import trace_page
 
 SOURCE = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
 

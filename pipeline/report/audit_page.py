@@ -1,0 +1,282 @@
+"""The page of the audit: was anything lost, where, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from pipeline.jobs.findings import ABOUT_HOSTS, KINDS, AuditResult
+from pipeline.report import plots
+from pipeline.report.page import BAD, GOOD, UNSURE, Page, moment, table
+
+Frame = Any
+
+_LOST = ("acked_not_stored", "lost")
+_TWICE = ("duplicated", "ended_twice")
+_SHORT = {
+    "acked_not_stored": "acknowledged and not stored",
+    "lost": "lost on the way",
+    "duplicated": "stored twice",
+    "ended_twice": "received or ended twice",
+    "delivered_and_dead": "delivered and dead-lettered",
+    "reordered": "out of order",
+    "wrong_number": "under a wrong number",
+    "number_reused": "under a number used twice",
+    "never_sent": "stored and never sent",
+    "gap": "numbers missing",
+    "clock": "wrong clock",
+    "log_hole": "a hole in the log",
+    "late_log": "log ends too early",
+    "no_log": "no log",
+    "broken_file": "a broken file",
+}
+_UNDECIDED = {
+    "on_its_way": "still on their way when the logs end",
+    "late_log": "the rest of the log of this host is not there yet",
+    "no_log": "there is no log of this host",
+    "log_hole": "a stretch of the log of this host is missing",
+    "log_begins_later": "the log of this host begins after them",
+}
+#: What an operator does about each kind.
+_REMEDIES = {
+    "acked_not_stored": "Ask who owns the host it was sent to: disk, restored backup, deleted"
+    " files? Send it again from the sender's journal (qmd pipeline run replay, or qmd resend).",
+    "lost": "Send it again from the sender's journal (qmd pipeline run replay, or qmd resend).",
+    "duplicated": "Tell those who process the queue; look for a restored backup at the receiver.",
+    "ended_twice": "Tell those who process the queue; look for a restored backup there.",
+    "delivered_and_dead": "Do not requeue its dead letter: it has arrived.",
+    "reordered": "Tell those who process the queue; look for a restored backup at the receiver.",
+    "wrong_number": "Trace it: something between both ends has changed packets.",
+    "number_reused": "Look for a restored backup, or a cloned machine, at the sender.",
+    "never_sent": "Look for a forged sender, or a log that was tampered with.",
+    "gap": "Trace its neighbours; look for a restored backup at the sender.",
+    "clock": "Set the clock (NTP).",
+    "log_hole": "Ship the missing stretch (qmd ship), or keep more of the log ([events] size).",
+    "late_log": "Ship its newer events (qmd ship), then run the audit again.",
+    "no_log": "Ship its log (qmd ship), then run the audit again.",
+    "broken_file": "Export or copy the file again.",
+}
+
+
+def audit_page(result: AuditResult, timelines: Sequence[str] = ()) -> str:
+    """Verdict, where, what; then what is undecided, and the fleet."""
+    page = Page("Was anything lost? Audit of the fleet")
+    counts = {kind: int(n) for kind, n in (result.counts or {}).items()}
+    wrong = {kind: n for kind, n in counts.items() if kind not in ABOUT_HOSTS and n}
+    streams = result.streams
+    undecided = int(result.open[result.open.reason != "on_its_way"].messages.sum())
+    way = int(result.open[result.open.reason == "on_its_way"].messages.sum())
+    mood, sentence, text = _verdict(wrong, undecided)
+    clocks = [row.host for row in result.findings.itertuples() if row.kind == "clock"]
+    if clocks:
+        text += f" Clocks are wrong at {', '.join(clocks[:5])}; no verdict depends on them."
+    about_messages = result.findings[~result.findings.kind.isin(ABOUT_HOSTS)]
+    about_hosts = result.findings[result.findings.kind.isin(ABOUT_HOSTS)]
+    places = _places(about_messages)
+    page.verdict(
+        mood,
+        sentence,
+        text,
+        [
+            ("messages of streams", f"{result.messages:,}"),
+            ("streams", f"{len(streams):,}"),
+            ("findings", f"{sum(wrong.values()):,}"),
+            ("undecided", f"{undecided:,}"),
+            ("on their way", f"{way:,}"),
+            ("events read", f"{result.events:,}"),
+        ],
+        _steps(places, wrong, about_hosts, undecided),
+    )
+    if len(places):
+        page.section(
+            "Where",
+            "Each line is one way from a sender to a queue; first where the most was lost.",
+            table(
+                ["from", "to", "queue", "lost", "doubled", "out of order", "otherwise"],
+                [
+                    (
+                        row.from_host, row.to_host, row.queue, int(row.lost), int(row.doubled),
+                        int(row.disorder), int(row.n - row.lost - row.doubled - row.disorder),
+                    )
+                    for row in places.itertuples()
+                ],
+                marked=["lost", "doubled", "out of order", "otherwise"],
+                first=12,
+            ),
+        )  # fmt: skip
+    if len(streams):
+        page.section(
+            "The fleet",
+            "Each dot is a host, each line a way between two. Red, with an arrow: findings. Amber,"
+            " broken: messages that are undecided. The wider, the more messages." + _named(streams),
+            plots.flow_map(with_findings(streams, about_messages)),
+        )
+    if wrong:
+        page.section(
+            "What, and what to do",
+            "The worst first.",
+            table(
+                ["kind", "findings", "that is", "what to do"],
+                [
+                    (_SHORT[kind], wrong[kind], KINDS[kind], _REMEDIES[kind])
+                    for kind in KINDS
+                    if kind in wrong
+                ],
+            ),
+        )
+    if timelines:
+        page.section(
+            "How it looks",
+            "One finding of each kind among its neighbours in the stream: red is what is"
+            " wrong. Above when each message was sent, below when it was stored; a cross: never."
+            " From left to right in the order of time, but not to scale.",
+            *timelines,
+        )
+    if len(about_hosts) or undecided:
+        page.section(
+            "What could not be decided, and why",
+            "Missing logs are no losses. When they come, the next audit reads them and decides.",
+            table(
+                ["host", "what", "detail", "what to do"],
+                [
+                    (row.host, _SHORT[row.kind], row.detail, _REMEDIES[row.kind])
+                    for row in about_hosts.itertuples()
+                ],
+            )
+            if len(about_hosts)
+            else "",
+            table(
+                ["messages", "host", "because"],
+                [
+                    (int(row.messages), row.host, _UNDECIDED.get(row.reason, row.reason))
+                    for row in result.open.itertuples()
+                ],
+            ),
+        )
+    if len(about_messages):
+        page.section(
+            "Every finding",
+            "`qmd pipeline run trace --message ID` shows the whole history of one.",
+            table(
+                ["what", "from", "to", "queue", "sequence, number", "message", "sent"],
+                [
+                    (
+                        _SHORT[row.kind], row.from_host, row.to_host, row.queue,
+                        _position(row), row.message_id, moment(row.at_ms),
+                    )
+                    for row in about_messages.itertuples()
+                ],
+                code=["message"],
+                first=25,
+            ),
+        )  # fmt: skip
+    page.section(
+        "How this was found",
+        "Both ends of every stream were compared by their numbers, not by clocks. Streams that"
+        f" agree were proved from their runs of numbers; {result.suspects:,} were looked at message"
+        f" by message. {result.files:,} files were read in {result.seconds:.0f} s.",
+    )
+    return page.html("Made by qmd pipeline run audit,")
+
+
+def _places(findings: Frame) -> Frame:
+    """How many findings of what sort each way has; first where the most was lost."""
+    if not len(findings):
+        return findings
+    sorts = findings.assign(
+        n=1,
+        lost=findings.kind.isin(_LOST).astype(int),
+        doubled=findings.kind.isin(_TWICE).astype(int),
+        disorder=(findings.kind == "reordered").astype(int),
+    )
+    ways = sorts.groupby(["from_host", "to_host", "queue"], as_index=False, dropna=False)
+    counted = ways[["n", "lost", "doubled", "disorder"]].sum()
+    return counted.sort_values(["lost", "doubled", "n"], ascending=False)
+
+
+def _steps(
+    places: Frame, wrong: Mapping[str, int], about_hosts: Frame, undecided: int
+) -> list[str]:
+    """What to do now: of each cause the first thing."""
+    steps = []
+    if len(places):
+        worst = places.iloc[0]
+        count = f"{int(worst.lost):,} of the lost" if worst.lost else f"{int(worst.n):,} findings"
+        steps.append(
+            f"Where to look first: {worst.from_host} to {worst.to_host}, queue {worst.queue}"
+            f" ({count}); {len(places):,} ways have findings."
+        )
+        kind = next(kind for kind in KINDS if wrong.get(kind))
+        steps.append(f"What to do first, {_SHORT[kind]}: {_REMEDIES[kind]}")
+    if undecided:
+        for kind in ("no_log", "late_log", "log_hole", "broken_file"):
+            hosts = sorted({str(host) for host in about_hosts.host[about_hosts.kind == kind]})
+            if hosts:
+                rest = f" and {len(hosts) - 5} more" if len(hosts) > 5 else ""
+                steps.append(
+                    f"{_SHORT[kind].capitalize()}: {', '.join(hosts[:5])}{rest}. {_REMEDIES[kind]}"
+                )
+    return steps
+
+
+def _named(streams: Frame) -> str:
+    count = len({*streams.from_host, *streams.to_host})
+    if count <= plots.NAMED_MAX:
+        return ""
+    return f" Of {count:,} hosts those bear names that have findings, or the most messages."
+
+
+def _verdict(wrong: Mapping[str, int], undecided: int) -> tuple[str, str, str]:
+    lost = sum(wrong.get(kind, 0) for kind in _LOST)
+    twice = sum(wrong.get(kind, 0) for kind in _TWICE)
+    disorder = wrong.get("reordered", 0)
+    other = sum(wrong.values()) - lost - twice - disorder
+    rest = (
+        f" {undecided:,} messages are undecided, because logs are missing."
+        if undecided
+        else " Every message is accounted for."
+    )
+    if not wrong and not undecided:
+        return GOOD, "Nothing was lost, doubled or reordered.", "Every message is accounted for."
+    if not wrong:
+        return (
+            UNSURE,
+            f"Nothing wrong was found, but {undecided:,} messages are undecided.",
+            "Logs are missing or late: see which below. Where logs are there, nothing was lost,"
+            " doubled or reordered.",
+        )
+    parts = [
+        f"{n:,} {text}"
+        for n, text in (
+            (lost, "lost"),
+            (twice, "doubled"),
+            (disorder, "out of order"),
+            (other, "wrong otherwise"),
+        )
+        if n
+    ]
+    sentence = " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+    head = "Messages were lost: " if lost else "Nothing was lost, but: "
+    return BAD, f"{head}{sentence}.", "Where it happened, and what to do, is right below." + rest
+
+
+def _position(row: Any) -> str:
+    if pd.isna(row.sequence_number) or pd.isna(row.sequence_id):
+        return ""
+    text = f"{int(row.sequence_id):#x}, {int(row.sequence_number)}"
+    if pd.isna(row.until_number) or int(row.until_number) == int(row.sequence_number):
+        return text
+    return f"{text} to {int(row.until_number)}"
+
+
+def with_findings(streams: Frame, findings: Frame) -> Frame:
+    """`streams` with how many findings are on the way of each."""
+    counts = findings.groupby(["from_host", "to_host"]).size().to_dict()
+    seen: set[tuple[str, str]] = set()
+    numbers = []
+    for pair in zip(streams.from_host, streams.to_host, strict=True):
+        numbers.append(0 if pair in seen else int(counts.get(pair, 0)))
+        seen.add(pair)
+    return streams.assign(findings=numbers)

@@ -1,0 +1,106 @@
+"""The page of dead letters: what waits, why, and the command that sends it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.report import plots
+from pipeline.report.page import GOOD, UNSURE, Page, moment, table
+from pipeline.report.shared import broken, left_out, mood_with, recent
+
+Frame = Any
+
+
+def dead_letters_page(tables: Mapping[str, Frame]) -> str:
+    page = Page("Dead letters")
+    groups, hours = tables["groups"], tables["by_hour"]
+    total = int(groups.messages.sum()) if len(groups) else 0
+    if not total:
+        page.verdict(mood_with(GOOD, tables), "No message died.", "", [], left_out(tables))
+        broken(page, tables)
+        return page.html("Made by qmd pipeline run dead-letters,")
+    waiting = int(groups.waiting.sum())
+    gone = int(groups[groups.to_queue == ""].messages.sum())
+    left = {name: int(groups[name].sum()) for name in ("requeued", "received", "ended")}
+    figures = [
+        ("died", f"{total:,}"),
+        ("wait", f"{waiting:,}"),
+        ("sent again", f"{left['requeued']:,}"),
+        ("received from there", f"{left['received']:,}"),
+        ("ended there", f"{left['ended']:,}"),
+        ("nobody kept", f"{gone:,}"),
+    ]
+    if waiting:
+        worst = groups.iloc[0]
+        hosts = groups[groups.waiting > 0].host.nunique()
+        page.verdict(
+            UNSURE,
+            f"{waiting:,} dead letters wait, at {hosts:,} hosts; the most, {int(worst.waiting):,},"
+            f" at {worst.host}."
+            if hosts > 1
+            else f"{waiting:,} dead letters wait at {worst.host}.",
+            f"The largest group: {worst.message_class or 'no class'}, on their way to"
+            f" {worst.queue}. {worst.reason or ''}",
+            figures,
+            [
+                f"When the cause is mended, on {worst.host}: {worst.command} --dry-run",
+                *left_out(tables),
+            ],
+        )
+    else:
+        page.verdict(
+            mood_with(GOOD, tables),
+            "No dead letter waits.",
+            f"{total:,} messages died; what was kept of them has been dealt with."
+            if gone < total
+            else f"{total:,} messages died, and nobody asked for a dead letter.",
+            figures,
+            left_out(tables),
+        )
+    many = len(recent(hours)[0]) < len(hours)
+    page.section(
+        "When they died", f"{'Day by day' if many else 'Hour by hour'}, by class.",
+        plots.stacked(
+            hours.assign(hour=hours.hour.dt.floor("D")) if many else hours,
+            "hour", "message_class", "messages", "messages",
+        ),
+    )  # fmt: skip
+    still = groups[groups.waiting > 0]
+    if len(still):
+        page.section(
+            "What to do",
+            "The largest group first. The command is for the host in the same line; add --dry-run"
+            " to look first.",
+            _group_table(still, with_command=True),
+        )
+    rest = groups[groups.waiting == 0]
+    if len(rest):
+        page.section(
+            "Nothing left to do",
+            "Sent again, received from the dead-letter queue, or ended there; or nobody wanted a"
+            " dead letter, and nothing was kept.",
+            _group_table(rest, with_command=False),
+        )
+    broken(page, tables)
+    return page.html("Made by qmd pipeline run dead-letters,")
+
+
+def _group_table(groups: Frame, *, with_command: bool) -> str:
+    counts = ["wait"] if with_command else []
+    counts += ["died", "sent again", "received"]
+    under = ["why", *(["command"] if with_command else []), "examples"]
+    rows = []
+    for row in groups.itertuples():
+        cells: list[Any] = [row.host, row.message_class or "", row.queue, row.label or ""]
+        cells += [int(row.waiting)] if with_command else []
+        cells += [int(row.messages), int(row.requeued), int(row.received), moment(row.last_ms)]
+        cells += [row.reason, *([row.command] if with_command else []), row.examples]
+        rows.append(tuple(cells))
+    return table(
+        ["host", "class", "destination", "label", *counts, "last", *under],
+        rows,
+        code=["command", "examples"],
+        below=under,
+        first=40 if with_command else 12,
+    )

@@ -1,0 +1,163 @@
+"""The page of latency: which ways are slow, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.report import plots
+from pipeline.report.page import GOOD, UNSURE, Page, table
+from pipeline.report.shared import broken, left_out, mood_with, recent
+
+Frame = Any
+
+_SLOW_MS = 60_000.0
+_CLOCK_MS = 1000.0
+
+
+def latency_page(tables: Mapping[str, Frame]) -> str:
+    page = Page("How long messages take")
+    routes, hours, clocks = tables["by_route"], tables["by_hour"], tables["clocks"]
+    known = routes.dropna(subset=["accepted_p95_ms"])
+    if len(known):
+        slow = known.iloc[0]
+        middle = float(known.accepted_p50_ms.median())
+        count = int((known.accepted_p95_ms >= _SLOW_MS).sum())
+        if count:
+            sentence = (
+                f"{count:,} of {len(known):,} routes {'is' if count == 1 else 'are'} slow; the"
+                f" slowest is {slow.from_host} to {slow.to_host}."
+            )
+        else:
+            sentence = f"No route is slow: 95 of 100 messages of each are there in {_ms(_SLOW_MS)}."
+        page.verdict(
+            UNSURE if count else mood_with(GOOD, tables),
+            sentence,
+            f"On half of the routes half of the messages are stored within {_ms(middle)}. From"
+            f" {slow.from_host} to {slow.to_host} one of twenty takes longer than"
+            f" {_ms(slow.accepted_p95_ms)}.",
+            [
+                ("messages", f"{int(routes.messages.sum()):,}"),
+                ("routes", f"{len(routes):,}"),
+                ("slow routes", f"{count:,}"),
+                ("stored before they were sent", f"{int(routes.before_sent.sum()):,}"),
+            ],
+            [*_slow_steps(known, count), *_clock_steps(clocks), *left_out(tables)],
+        )
+    else:
+        page.verdict(UNSURE, "No message is known at both ends.", "Are the logs of both there?", [],
+                     left_out(tables))  # fmt: skip
+    cells = tables.get("route_hours")
+    if cells is not None and len(cells):
+        cells, note = recent(cells)
+        cells = cells.assign(
+            route=cells.from_host + " → " + cells.to_host,
+            slow=cells.groupby(["from_host", "to_host"]).accepted_p95_ms.transform("max"),
+        ).sort_values(["slow", "route"], ascending=[False, True])
+        page.section(
+            "The slowest routes, hour by hour",
+            "From sending to storing: what 95 of 100 messages stay below. Darker is slower." + note,
+            plots.heat_map(cells, "route", "hour", "accepted_p95_ms", "95 of 100 stay below", _ms),
+        )
+    hours, note = recent(hours)
+    if hours.accepted_p50_ms.notna().any():
+        page.section(
+            "All messages, hour by hour",
+            "From sending to storing: half, 95 and 99 of 100 stay below." + note,
+            plots.lines(
+                hours, "hour",
+                {"accepted_p50_ms": "half", "accepted_p95_ms": "95 of 100",
+                 "accepted_p99_ms": "99 of 100"},
+                "stored after",
+                value_text=_ms if bool((hours.accepted_p50_ms.fillna(1) > 0).all()) else None,
+            ),
+        )  # fmt: skip
+    columns = [f"accepted_p{point}_ms" for point in (50, 95, 99)]
+    columns += ["acked_p95_ms", "received_p95_ms"]
+    heads = ["stored: half", "95 %", "99 %", "acknowledged: 95 %", "received: 95 %"]
+    page.section(
+        "Routes, the slowest first",
+        "Since the message was sent, and so on its sender's disk. Where the destination has no log"
+        " only the acknowledgment is known.",
+        table(
+            ["from", "to", "messages", *heads],
+            [
+                (
+                    row.from_host,
+                    row.to_host or "(no log of it)",
+                    int(row.messages),
+                    *(_took(row, name) for name in columns),
+                )
+                for row in routes.itertuples()
+            ],
+            numbers=heads,
+            first=40,
+        ),
+    )
+    queues = tables.get("by_queue")
+    if queues is not None and len(queues):
+        page.section(
+            "Queues, the slowest first",
+            "How long messages wait until an application has received them, since they were sent.",
+            table(
+                ["at", "queue", "messages", "received: half", "95 %", "99 %"],
+                [
+                    (
+                        row.to_host or "(no log of it)", row.queue, int(row.messages),
+                        *(_took(row, f"received_p{point}_ms") for point in (50, 95, 99)),
+                    )
+                    for row in queues.itertuples()
+                ],
+                numbers=["received: half", "95 %", "99 %"],
+                first=25,
+            ),
+        )  # fmt: skip
+    if len(clocks):
+        page.section(
+            "Clocks",
+            "By how much each host's clock is ahead of the middle of all, on the last day that is"
+            " known. It is taken out above, for each day on its own.",
+            table(
+                ["host", "ahead by, ms", "least", "most"],
+                [
+                    (row.host, float(row.offset_ms), float(row.least_ms), float(row.most_ms))
+                    for row in clocks.itertuples()
+                ],
+                first=12,
+            ),
+        )
+    broken(page, tables)
+    return page.html("Made by qmd pipeline run latency,")
+
+
+def _slow_steps(routes: Frame, count: int) -> list[str]:
+    if not count:
+        return []
+    slow = routes[routes.accepted_p95_ms >= _SLOW_MS]
+    ends = slow.groupby("to_host").size().sort_values(ascending=False)
+    if len(ends) and ends.iloc[0] > 1:
+        return [f"{int(ends.iloc[0]):,} of them end at {ends.index[0]}: look there first (is it up,"
+                " and reached by the network?)."]  # fmt: skip
+    first = slow.iloc[0]
+    return [f"Look first at {first.to_host}, and at the network between (qmd connections)."]
+
+
+def _clock_steps(clocks: Frame) -> list[str]:
+    if not len(clocks):
+        return []
+    wrong = clocks[clocks.offset_ms.abs() >= _CLOCK_MS]
+    if not len(wrong):
+        return []
+    names = ", ".join(wrong.host.head(5)) + (" and others" if len(wrong) > 5 else "")
+    return [f"Set the clocks of {names} (NTP): they differ by more than a second."]
+
+
+def _ms(value: float) -> str:
+    if value < 1000:
+        return f"{value:.0f} ms"
+    return f"{value / 1000:.1f} s" if value < 120_000 else f"{value / 60_000:.1f} min"
+
+
+def _took(row: Any, name: str) -> str:
+    value = getattr(row, name)
+    return "" if value is None or value != value else _ms(float(value))

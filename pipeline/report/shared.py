@@ -1,0 +1,64 @@
+"""What the pages of jobs have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from pipeline.report.page import GOOD, UNSURE, Page, table
+
+Frame = Any
+
+_BROKEN_REMEDY = "Export or copy them again, and run the job again."
+
+
+def mood_with(mood: str, tables: Mapping[str, Frame]) -> str:
+    """Nothing is all well that leaves out what could not be read."""
+    return UNSURE if mood == GOOD and len(tables.get("broken_files", ())) else mood
+
+
+def left_out(tables: Mapping[str, Frame]) -> list[str]:
+    broken = tables.get("broken_files", ())
+    if not len(broken):
+        return []
+    hosts = sorted({row.host for row in broken.itertuples() if row.host})
+    some = (
+        f" of {', '.join(hosts[:5])}" + (" and others" if len(hosts) > 5 else "") if hosts else ""
+    )
+    files = f"{len(broken)} files" if len(broken) > 1 else "One file"
+    return [f"{files}{some} could not be read: what they tell is not in here. {_BROKEN_REMEDY}"]
+
+
+def broken(page: Page, tables: Mapping[str, Frame]) -> None:
+    broken = tables.get("broken_files")
+    if broken is None or not len(broken):
+        return
+    page.section(
+        "Files that could not be read",
+        f"They are left out. {_BROKEN_REMEDY}",
+        table(
+            ["host", "file", "because"],
+            [(row.host, row.file, row.reason) for row in broken.itertuples()],
+            code=["file"],
+            first=25,
+        ),
+    )
+
+
+#: A picture has room for so many days by the hour.
+_HOURLY_DAYS = 14
+
+
+def recent(hours: Frame) -> tuple[Frame, str]:
+    """The last days, and what to say of it."""
+    if not len(hours):
+        return hours, ""
+    since = hours.hour.max().floor("D") - pd.Timedelta(days=_HOURLY_DAYS - 1)
+    if hours.hour.min() >= since:
+        return hours, ""
+    return (
+        hours[hours.hour >= since],
+        f" The last {_HOURLY_DAYS} days; all are in the tables beside this page.",
+    )
