@@ -29,6 +29,10 @@ class Contents(Protocol):
     @property
     def content(self) -> bytes | bytearray: ...
     @property
+    def is_unsynced(self) -> bool:
+        """Whether there are writes that lie between."""
+
+    @property
     def durable(self) -> bytes | bytearray: ...
     def size(self) -> int: ...
     def read(self, offset: int, size: int) -> bytes:
@@ -101,6 +105,10 @@ class PlainContents:
 
     def forget_durable(self) -> None:
         self.durable = bytearray()
+
+    @property
+    def is_unsynced(self) -> bool:
+        return bool(self._writes)
 
     def unsynced(self) -> list[Write]:
         return self._writes
@@ -186,6 +194,10 @@ class QuickContents:
 
     def forget_durable(self) -> None:
         self.c.durable.size = 0
+
+    @property
+    def is_unsynced(self) -> bool:
+        return bool(self.c.writes.size)
 
     def unsynced(self) -> list[Write]:
         log, at, writes = self.c.writes.get(), 0, []

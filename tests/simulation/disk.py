@@ -104,6 +104,7 @@ class SimulatedDisk:
         self._capacity_bytes: int | None = None
         self.was_full = False  # once, perhaps
         self._digest: int | None = None
+        self._has_lost_writes = False  # in a sync that failed: they stay visible
 
     # What makes a difference to each act.
 
@@ -195,6 +196,7 @@ class SimulatedDisk:
     def sync(self, file: File) -> None:
         self.step()
         if self.faults and self.meets(Fault.SYNC_ERROR):
+            self._has_lost_writes = True
             file.contents.forget()
             raise OSError(errno.EIO, "the disk does not sync")
         self.durable_version += 1
@@ -286,6 +288,7 @@ class SimulatedDisk:
     def lose_power(self, kind: PowerLoss) -> None:
         self._reopen()
         self.durable_version += 1
+        self._has_lost_writes = False
         self.forget_faults()
         survivors = {}
         for path, file in self.files.items():
@@ -305,7 +308,16 @@ class SimulatedDisk:
         """A new disk takes its place."""
         self._reopen()
         self.durable_version += 1
+        self._has_lost_writes = False
         self.files.clear()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a loss of power would change nothing of what is seen."""
+        return not self._has_lost_writes and not any(
+            file.exists != file.durably_exists or file.is_anew or file.contents.is_unsynced
+            for file in self.files.values()
+        )
 
     def image(self, *, durable: bool) -> dict[str, Contents]:
         """What a look at the disk would find: now, or after the worst loss of power.  To be read

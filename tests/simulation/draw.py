@@ -45,6 +45,8 @@ MESSAGES_MAX = 150
 # Some worlds are busy: long streams in great batches, and readers who take many at once.
 BUSY = 0.5
 BUSY_MESSAGES = (300, 2000)
+# So many of them are sent at most: another world shows more than more of the same.
+MANY_MESSAGES = 600
 # How fast disks are: much meets in one commit of a slow one, and much happens during it.
 SYNC_S = (0.0002, 0.0002, 0.003)
 BUSY_SYNC_S = (0.0002, 0.003, 0.01)
@@ -307,7 +309,8 @@ class DrawnWorld:
             if self.has_slow_hands and number == 0:
                 destinations.append(self._scratch(hosts))
             name = f"writer-{number}"
-            count = source.randint(*BUSY_MESSAGES if self.is_busy else (1, MESSAGES_MAX))
+            drawn = source.randint(*BUSY_MESSAGES if self.is_busy else (1, MESSAGES_MAX))
+            count = min(drawn, MANY_MESSAGES)
             habits = self._habits(count)
             writer = Writer(host, name, story.oracle, destinations, count, habits)
             story.writers.append(writer)

@@ -73,12 +73,12 @@ def live(seed: int, *, trace: bool = False, is_last: bool = False) -> Life:
     lines: list[str] | None = [] if trace else None
     seen: Counter[str] = Counter()
     with isolated(lines, seen, is_last=is_last):
-        life = _live(seed, lines)
+        life = _live(seed, lines, is_last=is_last)
     life.seen.update(seen)
     return life
 
 
-def _live(seed: int, trace: list[str] | None) -> Life:
+def _live(seed: int, trace: list[str] | None, *, is_last: bool) -> Life:
     draw = DrawnWorld(seed, trace)
     with one_source(draw.world.random), turned(draw.knobs):
         story = Story(draw)
@@ -86,7 +86,10 @@ def _live(seed: int, trace: list[str] | None) -> Life:
             story.tell()
         except Stuck as stuck:
             story.world.fail(f"no end in sight: {stuck}")
-        return story.over()
+        life = story.over()
+        if not is_last:
+            story.world.end()
+        return life
 
 
 class Story:
@@ -178,7 +181,7 @@ class Story:
 
     def _has_opened(self, host: Host) -> None:
         """What a start finds may be in the page cache only, after a sync that failed."""
-        if not self.world.failures and not host.disk.is_off:
+        if not (self.world.failures or host.disk.is_off or host.disk.is_settled):
             shown = self.examine_host(host, durable=False)
             for difference in check_durable(host.name, shown, self.examine_host(host)):
                 self.world.fail(difference)
@@ -300,12 +303,11 @@ class Story:
             turns=world.scheduler.steps,
             seconds=world.now,
             seen=+world.seen,  # what did not happen is left out
-            trace=world.trace or [],
         )
         if world.trace is not None:
             digests = {name: host.disk.digest for name, host in world.hosts.items()}
             world.note("disks", digests)
-        world.end()
+            life.trace = world.trace
         return life
 
     # What mischief needs to know of us.
@@ -373,6 +375,7 @@ class Story:
     def examine_host(
         self, host: Host, *, durable: bool = True, with_log: bool = False, thorough: bool = False
     ) -> Found:
+        durable = durable or host.disk.is_settled  # the same, and looked at already, perhaps
         version = host.disk.durable_version
         if durable and not with_log and self._examined.get(host.name, (-1,))[0] == version:
             return self._examined[host.name][1]

@@ -16,9 +16,11 @@ import asyncio
 import contextlib
 import contextvars
 import heapq
+import itertools
 import random
 import sys
 import warnings
+import weakref
 from asyncio import events
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
@@ -37,8 +39,9 @@ class SimulatedTask(asyncio.Task[Any]):
     def __init__(
         self, coroutine: Coroutine[Any, Any, Any], *, loop: ProcessLoop, **options: Any
     ) -> None:
-        self._serial = loop.next_serial()
+        self._serial = next(loop.serials)
         super().__init__(coroutine, loop=loop, **options)
+        loop.tasks.add(self)
 
     def __hash__(self) -> int:
         return self._serial
@@ -48,7 +51,7 @@ class SimulatedFuture(asyncio.Future[Any]):
     """Likewise."""
 
     def __init__(self, *, loop: ProcessLoop) -> None:
-        self._serial = loop.next_serial()
+        self._serial = next(loop.serials)
         super().__init__(loop=loop)
 
     def __hash__(self) -> int:
@@ -68,6 +71,7 @@ class Scheduler:
         self._heap: list[tuple[float, int, ProcessLoop | None, events.Handle | None, Any]] = []
         self._serial = 0
         self._graves: list[ProcessLoop] = []
+        self._running: ProcessLoop | None = None
 
     def at(self, when: float, callback: Callable[..., object], *arguments: Any) -> None:
         """Call back at `when`, from outside of all processes."""
@@ -85,13 +89,14 @@ class Scheduler:
 
     def run(self, until: float) -> None:
         """Until the given time, or until somebody sets `is_stopped`."""
-        choose, ready, heap = self.random.random, self.ready, self._heap
+        choose, ready, heap, pop = self.random.random, self.ready, self._heap, heapq.heappop
         while not self.is_stopped:
             now = self.now
             while heap and heap[0][0] <= now:
-                _, _, loop, handle, own = heapq.heappop(heap)
+                _, _, loop, handle, own = pop(heap)
                 if loop is None:
                     callback, arguments = own
+                    self.let_run(None)
                     callback(*arguments)
                 elif not (loop.is_dead or handle._cancelled):  # type: ignore[union-attr]
                     loop._ready.append(handle)
@@ -122,7 +127,14 @@ class Scheduler:
                 self.now = max(now, heap[0][0])
             else:
                 self.now = max(now, until)
-                return
+                break
+        self.let_run(None)
+
+    def let_run(self, loop: ProcessLoop | None) -> None:
+        """Code of this loop runs now, as asyncio knows it; None: that of no process."""
+        if self._running is not loop:
+            self._running = loop
+            events._set_running_loop(loop)
 
     def drop(self, loop: ProcessLoop, *belongings: object) -> None:
         """The process died.  Nothing of it runs any more."""
@@ -172,9 +184,7 @@ class Handle(events.Handle):
         self._loop = loop
         self._callback = callback
         self._args = args
-        self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
+        self._cancelled = False  # what else it has is for loops that are debugged
 
 
 class TimerHandle(Handle, events.TimerHandle):
@@ -217,9 +227,11 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self.signals: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}
         self.belongings: list[object] = []
         self.connections: dict[Any, None] = {}  # its ends of connections
+        self.serials = itertools.count(1)  # of its tasks and futures
+        #: Those of this loop only: `asyncio.all_tasks` walks through those of all that ever were.
+        self.tasks: weakref.WeakSet[SimulatedTask] = weakref.WeakSet()
         self._clock = clock
         self._network = network
-        self._serial = 0
         super().__init__()
         self.set_debug(False)  # whatever PYTHONASYNCIODEBUG says: it costs a third of the speed
         self.set_task_factory(self._make_task)
@@ -236,43 +248,36 @@ class ProcessLoop(asyncio.BaseEventLoop):
     def take_turn(self) -> None:
         """One iteration: what is ready now, and not what becomes ready by it."""
         ready = self._ready
-        events._set_running_loop(self)
-        try:
-            for _ in range(len(ready)):
-                handle = ready.popleft()
-                if not handle._cancelled:
-                    try:
-                        handle._context.run(handle._callback, *handle._args)
-                    except (SystemExit, KeyboardInterrupt):
-                        raise
-                    except BaseException as error:  # as `Handle._run`
-                        text = f"Exception in callback {handle._callback!r}"
-                        self.call_exception_handler({"message": text, "exception": error})
-                if self.turns_left is not None:
-                    self.turns_left -= 1
-                    if self.turns_left <= 0 and not self.is_dead:
-                        self.on_death()
-                if self.is_dead or not ready:
-                    break
-        finally:
-            events._set_running_loop(None)
+        self.scheduler.let_run(self)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                try:
+                    handle._context.run(handle._callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # as `Handle._run`
+                    text = f"Exception in callback {handle._callback!r}"
+                    self.call_exception_handler({"message": text, "exception": error})
+            if self.turns_left is not None:
+                self.turns_left -= 1
+                if self.turns_left <= 0 and not self.is_dead:
+                    self.on_death()
+            if self.is_dead or not ready:
+                break
 
     def spawn(self, main: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
         """Start the process's first task."""
-        events._set_running_loop(self)
+        self.scheduler.let_run(self)
         try:
             return contextvars.Context().run(lambda: self.create_task(main()))
         finally:
-            events._set_running_loop(None)
+            self.scheduler.let_run(None)
 
     def die(self, belongings: tuple[object, ...]) -> None:
         self.is_dead = True
-        self.belongings += [*belongings, asyncio.all_tasks(self), list(self._ready)]
+        self.belongings += [*belongings, list(self.tasks), list(self._ready)]
         self._ready.clear()
-
-    def next_serial(self) -> int:
-        self._serial += 1
-        return self._serial
 
     # What asyncio calls.
 
@@ -329,7 +334,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
     def _make_task(
         self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
     ) -> asyncio.Task[Any]:
-        return SimulatedTask(coroutine, loop=self, name=f"{self.name}-{self._serial}", **options)
+        return SimulatedTask(coroutine, loop=self, name=f"{self.name}", **options)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self.is_dead:

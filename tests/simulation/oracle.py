@@ -735,22 +735,28 @@ class _Reading:
             raise sqlite3.DatabaseError(f"the database of {host} is damaged: {verdict}")
         self._check_parts()
         names = dict(database.execute("SELECT id, key FROM queue"))
-        queues = {name: Totals(0, 0) for name in names.values()}
+        kinds = {id_: (name, _kind(name)) for id_, name in names.items()}
+        queues = _Sums(names)
         aborted = dict(
             database.execute("SELECT key, abort_count FROM message WHERE abort_count > 0")
         )
         for key, packet in packets(database, "message"):
             if key in aborted and (number := marked(packet)) is not None:
                 self._aborts[number] = aborted[key]
-            name = names.get(key >> _LOOKUP_BITS)
-            if name is None:
+            queue_id = key >> _LOOKUP_BITS
+            if queue_id not in kinds:
                 raise sqlite3.DatabaseError(
                     f"a message of {host} is in a queue that does not exist"
                 )
-            queues[name] = _plus(queues[name], packet)
-            self._see(packet, _kind(name), name)
+            queues.add(queue_id, packet)
+            name, kind = kinds[queue_id]
+            self._see(packet, kind, name)
         names = dict(database.execute("SELECT id, destination FROM outgoing_queue"))
-        outgoing = {name: Totals(0, 0) for name in names.values()}
+        kinds = {
+            id_: (name, "relayed" if name.endswith(_FOR_OTHERS) else "outgoing")
+            for id_, name in names.items()
+        }
+        outgoing = _Sums(names)
         positions = {
             id_: base + next_number
             for id_, base, next_number in database.execute(
@@ -758,21 +764,27 @@ class _Reading:
             )
         }
         for key, packet in packets(database, "outgoing"):
-            name = names[key >> _LOOKUP_BITS]
+            queue_id = key >> _LOOKUP_BITS
+            name, kind = kinds[queue_id]
             level, position = key >> _ARRIVAL_BITS & 0xF, key & (1 << _ARRIVAL_BITS) - 1
-            if level == _IN_SEQUENCE and position >= positions[key >> _LOOKUP_BITS]:
+            if level == _IN_SEQUENCE and position >= positions[queue_id]:
                 raise sqlite3.DatabaseError(
                     f"{host} will give a number of {name} again: {position} is there, and"
-                    f" {positions[key >> _LOOKUP_BITS]} would come next"
+                    f" {positions[queue_id]} would come next"
                 )
-            outgoing[name] = _plus(outgoing[name], packet)
-            self._see(packet, "relayed" if name.endswith(_FOR_OTHERS) else "outgoing", name)
-        awaiting: dict[str, Totals] = {}
-        for key, packet in packets(database, "awaiting", "queue_id"):
-            awaiting[names[key]] = _plus(awaiting.get(names[key], Totals(0, 0)), packet)
-            self._see(packet, "awaiting", names[key])
+            outgoing.add(queue_id, packet)
+            self._see(packet, kind, name)
+        awaiting = _Sums(names)
+        for queue_id, packet in packets(database, "awaiting", "queue_id"):
+            awaiting.add(queue_id, packet)
+            self._see(packet, "awaiting", names[queue_id])
         return Found(
-            self._places, queues, outgoing, awaiting, copies=self._copies, aborts=self._aborts
+            self._places,
+            queues.totals(),
+            outgoing.totals(),
+            {name: each for name, each in awaiting.totals().items() if each.messages},
+            copies=self._copies,
+            aborts=self._aborts,
         )
 
     def _see(self, packet: bytes, kind: str, queue: str) -> None:
@@ -818,6 +830,24 @@ class _Reading:
                 raise sqlite3.DatabaseError(f"body {part_id} of {self._host} is not what it was")
 
 
+class _Sums:
+    """What lies in each of some queues, by their ids."""
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self._names = names
+        self._messages = dict.fromkeys(names, 0)
+        self._bytes = dict.fromkeys(names, 0)
+
+    def add(self, queue_id: int, packet: bytes) -> None:
+        self._messages[queue_id] += 1
+        self._bytes[queue_id] += len(packet)
+
+    def totals(self) -> dict[str, Totals]:
+        return {
+            name: Totals(self._messages[id_], self._bytes[id_]) for id_, name in self._names.items()
+        }
+
+
 def _is_acknowledgment(packet: bytes) -> bool:
     """By the queue that it is for: nothing else goes there."""
     size = int.from_bytes(packet[64:66], "little")
@@ -837,10 +867,6 @@ def _class_of(packet: bytes) -> int | None:
 
 def _kind(queue: str) -> str:
     return _KINDS.get(queue) or ("kept" if queue.endswith(";journal") else "queue")
-
-
-def _plus(totals: Totals, packet: bytes) -> Totals:
-    return Totals(totals.messages + 1, totals.bytes + len(packet))
 
 
 def compare(name: str, told: dict[str, Totals], found: dict[str, Totals]) -> Iterator[str]:
