@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ NAPS, NAP_S = 0.05, (0.5, 3.0)  # of readers who sleep now and then
 TAKER_LOOKS, TAKER_LOOK_S = 100, 0.002
 # Whole seconds are cut off at both ends, and hosts' clocks go differently fast.
 TIME_MARGIN_S, TIME_DRIFT = 3.0, 0.05
+REJECTED = 0.2  # of what somebody takes in transactions who is picky
 ROUND_S, ROUND_S_MAX = 0.25, 5.0  # of an operator; the longer it takes, the longer it takes
 
 
@@ -543,6 +544,7 @@ class Mover:
         self._sends_max = sends_max
         self._aborts = aborts
         self._pause_s = pause_s
+        self.picks: random.Random | None = None  # who rejects some of what it takes, by chance
         self._wait_s = WAIT_S
         self._life = 0
 
@@ -576,6 +578,10 @@ class Mover:
             self._attempt(self._random.choice(self._destinations), request)
             for _ in range(self._random.randint(1, self._sends_max))
         ]
+        unwanted = self._unwanted(numbers, taken)
+        rejected = list(unwanted)
+        numbers = [number for number in numbers if number not in unwanted]
+        oracle.removing(rejected)
         work = oracle.committing(
             numbers, [message for sending in sendings for message in sending.messages]
         )
@@ -587,24 +593,32 @@ class Mover:
                         sending.destination.format_name, sending.body, **sending.properties
                     )
                 )
+            if unwanted:
+                await transaction.reject(self.queue.name, list(unwanted.values()), "not wanted")
             if self._pause_s:
                 await asyncio.sleep(self._random.expovariate(1 / self._pause_s))
             if self._random.random() < self._aborts:
                 await transaction.abort("thought again")
                 oracle.aborted(work)
+                oracle.not_removed(rejected)
                 if transaction._connection is not None and not transaction._connection.is_lost:
-                    oracle.abort_counts(numbers)  # we were told
+                    oracle.abort_counts(numbers + rejected)  # we were told
                 world.happened("transaction aborted by its application", self.host.name)
                 world.client_was_told(self.host)
                 return True
             await transaction.commit()
         except QueueManagerError as refusal:  # it says that nothing was done
             oracle.aborted(work)
+            oracle.not_removed(rejected)
             world.happened(f"transaction refused: {refusal.code}", self.host.name)
             await transaction.abort()
             return True
         # Otherwise nobody knows how it ended.
         oracle.committed(work)
+        oracle.not_removed(rejected)
+        if rejected:
+            world.happened("messages rejected in a transaction", self.host.name)
+            oracle.rejected(self.host.name, rejected)
         for sending, sent_id in zip(sendings, ids, strict=True):
             sending.confirmed(oracle, sent_id)
         for number in numbers:
@@ -612,6 +626,16 @@ class Mover:
             oracle.received(self.host.name, self.queue.key, number, None)
         world.client_was_told(self.host)
         return True
+
+    def _unwanted(self, numbers: list[int], taken: Sequence[Message]) -> dict[int, int]:
+        """Those that it rejects, with where they are."""
+        if self.picks is None:
+            return {}
+        return {
+            number: message.lookup_id
+            for number, message in zip(numbers, taken, strict=False)
+            if self.picks.random() < REJECTED
+        }
 
     def _attempt(self, destination: Destination | Several, request: int) -> Sending:
         messages = [

@@ -31,7 +31,7 @@ from tests.simulation.loop import Clock
 from tests.simulation.network import Connection, Transport
 from tests.simulation.oracle import Fate
 from tests.simulation.roads import draw_roads
-from tests.simulation.world import Host, World
+from tests.simulation.world import READ_S, Host, World
 
 if TYPE_CHECKING:
     from tests.simulation.life import Story
@@ -50,6 +50,8 @@ MANY_MESSAGES = 600
 # How fast disks are: much meets in one commit of a slow one, and much happens during it.
 SYNC_S = (0.0002, 0.0002, 0.003)
 BUSY_SYNC_S = (0.0002, 0.003, 0.01)
+# And how long a look into the database takes: meanwhile others commit.
+READS_S = (READ_S, READ_S, 0.002, 0.02)
 
 QUEUES = (
     Queue("orders", True),
@@ -127,8 +129,9 @@ KNOBS_OF_LISTS = {
 
 # In some worlds not everybody reaches everybody: messages go over a third host.
 RELAYS = 0.3
-# Where one of them has little room for others, it has less than a configuration may say.
-RELAY_BYTES_FEW, RELAY_BYTES_MANY = 80_000, 2_000_000
+# Where one of them has little room for others, it has less than a configuration may say: for one
+# message of the greatest, which are smaller in busy worlds.
+RELAY_BYTES_FEW, BUSY_RELAY_BYTES_FEW, RELAY_BYTES_MANY = 80_000, 8_000, 2_000_000
 
 # In some worlds writers ask to hear what becomes of their messages.
 ACKNOWLEDGED = 0.35
@@ -142,6 +145,9 @@ SLOW_HANDS, SLOW_WORK_S = 0.4, 0.3
 SLOW_DELETIONS = 0.7
 # In some these have journals, which go with them.
 SCRATCH_JOURNALS = 0.4
+
+# In some worlds those who work in transactions reject some of what they take.
+PICKY_MOVERS = 0.35
 
 # So often queues are deleted and made again, beside what operators are told to do.
 DELETIONS = 0.2
@@ -175,6 +181,9 @@ REFILLS = {
     "qmd.local_queue.WINDOW_ENTRIES_MAX": "qmd.reading.REFILL_ROWS",
 }
 REFILLED_WINDOWS = 4
+# So many of the busy worlds have low windows as well: much arrives while they are filled.
+NARROW = 0.35
+NARROW_WINDOWS, NARROW_REFILLS = (3, 10, 30), (1.2, 4)
 
 
 class DrawnWorld:
@@ -205,6 +214,11 @@ class DrawnWorld:
         for window, refill in REFILLS.items():
             if window in self.knobs:
                 self.knobs.setdefault(refill, REFILLED_WINDOWS * self.knobs[window])
+        of_windows = random.Random(f"windows {seed}")
+        if self.is_busy and of_windows.random() < NARROW:
+            for window, refill in REFILLS.items():
+                self.knobs[window] = of_windows.choice(NARROW_WINDOWS)
+                self.knobs[refill] = int(of_windows.choice(NARROW_REFILLS) * self.knobs[window])
         self._is_near_the_wrap = source.random() < 0.2
         self._near_the_wrap: list[SendWindow] = []
         self.world.network.on_open = self._opened
@@ -227,6 +241,12 @@ class DrawnWorld:
             self.queues += QUEUES_OF_RIVALS
         names = {queue.name for queue in self.queues} | {"missing"}
         self.kinds = [kind for kind in KINDS if kind.queue in names]
+        self.has_picky_movers = random.Random(f"movers {seed}").random() < PICKY_MOVERS
+        if self.has_picky_movers:
+            self.kinds = [
+                replace(kind, fate=Fate.PERHAPS) if kind.queue == "work" else kind
+                for kind in self.kinds
+            ]
         names: tuple[str, ...] = ("anna", "bert", "carl")[: source.choice((2, 2, 3))]
         of_roads = random.Random(f"roads {seed}")
         self.roads = draw_roads(of_roads) if of_roads.random() < RELAYS else None
@@ -237,6 +257,7 @@ class DrawnWorld:
         self.has_slow_hands = random.Random(f"hands {seed}").random() < SLOW_HANDS
         self.has_naps = random.Random(f"naps {seed}").random() < SLEEPY
         self.of_administration = random.Random(f"administration queues {seed}")
+        of_reads = random.Random(f"reads {seed}")
         for name in names:
             host = self.world.add_host(
                 name,
@@ -244,11 +265,13 @@ class DrawnWorld:
                 clock=Clock(offset_s=source.uniform(0, 1e6), rate=source.uniform(0.98, 1.02)),
                 stall_probability=source.choice((0.0, 0.01, 0.1)),
                 sync_s=source.choice(BUSY_SYNC_S if self.is_busy else SYNC_S),
+                read_s=of_reads.choice(READS_S),
             )
             host.wall_rate = source.uniform(0.98, 1.02)
             routing = host.settings.routing
             if routing.relay_bytes_max < RELAY_BYTES_MANY and self._is_only_relay(name):
-                routing = replace(routing, relay_bytes_max=RELAY_BYTES_FEW)
+                few = BUSY_RELAY_BYTES_FEW if self.is_busy else RELAY_BYTES_FEW
+                routing = replace(routing, relay_bytes_max=few)
                 host.settings = replace(host.settings, routing=routing)
 
     def _is_only_relay(self, name: str) -> bool:
@@ -362,6 +385,8 @@ class DrawnWorld:
             aborts=source.choice((0.0, 0.1, 0.4)),
             pause_s=source.choice((0.0, 0.0, 0.05)),
         )
+        if self.has_picky_movers:
+            mover.picks = random.Random(f"movers {self.world.seed} {host.name}")
         story.readers.append(mover)
         host.programs[name] = mover.run
 
@@ -522,7 +547,7 @@ class DrawnWorld:
         way = "transactional" if queue.transactional else "recoverable"
         usual = next(
             kind
-            for kind in KINDS
+            for kind in self.kinds
             if (kind.queue, kind.delivery, kind.lifetime_s) == (queue.name, way, None)
             and kind.receive_within_s is None
             and kind.fate is not Fate.REFUSED

@@ -32,7 +32,7 @@ from tests.simulation.network import Network
 
 EPOCH_S = 1_700_000_000  # the wall clock's time when a world begins
 PORT = 1801
-CALL_S = 20e-6  # what a call of the database takes at least
+READ_S = 20e-6  # what a look into the database takes at least
 SYNC_S = 200e-6
 RESTART_S_MAX = 3.0
 LOOK_S = 0.1
@@ -189,7 +189,7 @@ class Process:
 
 class Host:
     """A computer with a queue manager.  `stall_probability`: of each sync, which takes thrice
-    `sync_s` on average."""
+    `sync_s` on average; what is read takes twice `read_s`."""
 
     def __init__(
         self,
@@ -201,6 +201,7 @@ class Host:
         clock: Clock | None = None,
         stall_probability: float = 0.01,
         sync_s: float = SYNC_S,
+        read_s: float = READ_S,
     ) -> None:
         self.world = world
         self.name = name
@@ -219,6 +220,7 @@ class Host:
         self.booted_at = self.clock.local(world.now)
         self.stall_probability = stall_probability
         self.sync_s = sync_s
+        self.read_s = read_s
         self.stalled_until = 0.0
         self.settings = settings(name, address, configuration)
         self.environment = HostEnvironment(self)
@@ -378,7 +380,7 @@ class Host:
         """How long the disk takes for a call; now and then it hangs."""
         source = self.world.random
         if not writes:
-            return CALL_S + source.expovariate(1 / CALL_S)
+            return self.read_s + source.expovariate(1 / self.read_s)
         took = self.sync_s + source.expovariate(1 / (2 * self.sync_s))
         if source.random() < self.stall_probability:
             took += source.expovariate(1 / 0.1)
