@@ -155,6 +155,7 @@ class Story:
         world.on_told = self._was_told
         world.on_opened = self._has_opened
         world.on_commit = self._begins_to_commit
+        world.on_stopped = self._has_stopped
         world.run(self._mischief_s)
         world.on_power_loss = lambda: None
         world.on_told = lambda: None
@@ -185,6 +186,11 @@ class Story:
             shown = self.examine_host(host, durable=False)
             for difference in check_durable(host.name, shown, self.examine_host(host)):
                 self.world.fail(difference)
+
+    def _has_stopped(self, host: Host) -> None:
+        """What it took with it, it has told."""
+        if not self.world.failures:
+            self.examine_host(host, with_log=True, has_stopped=True)
 
     def _begins_to_commit(self, host: Host, database: sqlite3.Connection) -> None:
         """And now and then when something is about to be written: nobody may know of it yet."""
@@ -373,7 +379,13 @@ class Story:
         return list(self.world.hosts.values())
 
     def examine_host(
-        self, host: Host, *, durable: bool = True, with_log: bool = False, thorough: bool = False
+        self,
+        host: Host,
+        *,
+        durable: bool = True,
+        with_log: bool = False,
+        thorough: bool = False,
+        has_stopped: bool = False,
     ) -> Found:
         durable = durable or host.disk.is_settled  # the same, and looked at already, perhaps
         version = host.disk.durable_version
@@ -385,6 +397,7 @@ class Story:
                 host.name,
                 with_log=with_log,
                 thorough=with_log or thorough,
+                has_stopped=has_stopped,
                 copies=self.oracle.copies,
                 hosts=self._host_names,
             )

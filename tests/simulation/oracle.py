@@ -28,7 +28,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
-from tests.ledger import disagreements
+from tests.ledger import Message, disagreements
 from tests.process import wire
 from tests.simulation import acknowledgments, vfs
 from tests.simulation.acknowledgments import Acknowledgment, Acknowledgments
@@ -676,11 +676,13 @@ def examine(
     *,
     with_log: bool = False,
     thorough: bool = False,
+    has_stopped: bool = False,
     copies: Container[int] = (),
     hosts: Mapping[str, str] = {},
 ) -> Found:
     """What a host's database holds; `with_log`: and whether its log of events says the same;
-    `thorough`: and whether SQLite finds it sound.
+    `thorough`: and whether SQLite finds it sound; `has_stopped`: its daemon has, in good order, so
+    that the log has to say what became of all that was in its memory.
 
     `copies`: marks of messages to several queues; `hosts` are by what direct names call them.
     Raises sqlite3.Error when it cannot be read.
@@ -697,7 +699,8 @@ def examine(
         if with_log and found.queues:
             reader.check_dead_letters()
             told: Counter[str] = Counter()
-            problems = [*disagreements(database, seen=told), *reader.problems]
+            in_memory: set[tuple[str, int | Message]] | None = set() if has_stopped else None
+            problems = [*disagreements(database, in_memory, seen=told), *reader.problems]
             return found._replace(contradictions=problems, told=told)
         return found
     finally:

@@ -68,6 +68,8 @@ class World:
         self.on_sync: Callable[[Host], None] = lambda host: None
         #: A daemon has opened its database, and goes by what it finds there.
         self.on_opened: Callable[[Host], None] = lambda host: None
+        #: A daemon has ended as it was told to.
+        self.on_stopped: Callable[[Host], None] = lambda host: None
         #: Asked with its connection when a daemon begins to write what has gathered.
         self.on_commit: Callable[[Host, sqlite3.Connection], None] = lambda host, database: None
         self.network.on_second = lambda source, target: self.happened(
@@ -303,6 +305,8 @@ class Host:
         if error is not None and not self._is_excused(error):
             cause = error.__cause__ or error
             self.world.fail(f"the daemon of {self.name} ended: {error!r} from {cause!r}")
+        if error is None and not self.disk.is_off:
+            self.world.on_stopped(self)
         process.end()
 
     def _is_excused(self, error: BaseException) -> bool:
