@@ -436,6 +436,7 @@ MUTANTS = (
         "        )\n"
         "        result = await found",
         "result = await self.storage.read(partial(outcome_rows.find, token=token))",
+        "tests/unit/qmd/test_manager_transactions.py",
     ),
     # Books.
     Mutant(
@@ -1319,6 +1320,358 @@ MUTANTS = (
         "the reaper does not look at the disk",
         "qmd/reaper.py",
         "if earliest is not None and earliest < now_s:",
+        "if False:",
+    ),
+    Mutant(
+        "positions of what has come are told wrong",
+        "qmd/incoming.py",
+        "told.positions.append(transaction.sequence_number)",
+        "told.positions.append(transaction.sequence_number + 1)",
+    ),
+    Mutant(
+        "who gave all back still has something",
+        "qmd/local_queue.py",
+        "        if not mine:\n            self.takers.discard(reader)\n        return count",
+        "        return count",
+    ),
+    Mutant(
+        "no final ack of what ends in its queue",
+        "qmd/endings.py",
+        "            if result.final_ack is not None:\n                to_be_told.append(packet)",
+        "            pass",
+    ),
+    Mutant(
+        "released rows are not counted out",
+        "qmd/releasing.py",
+        "        queue.shrink(released.bytes)\n",
+        "",
+    ),
+    Mutant(
+        "what was acknowledged while it died is counted twice",
+        "qmd/undelivered.py",
+        "        if packet is None and dying.sent is None:\n            return",
+        "        if False:\n            return",
+    ),
+    Mutant(
+        "what is owed is not told at the start",
+        "qmd/undelivered.py",
+        "            if is_whole:\n"
+        "                self._tell(row.packet, row.message_class, for_others=row.for_others)",
+        "            if is_whole:\n                pass",
+    ),
+    Mutant(
+        "nothing is waited for after order acks",
+        "qmd/confirmations.py",
+        "count = sum(message.confirms for message in messages)",
+        "count = 0",
+    ),
+    Mutant(
+        "a token is recorded with what is sent elsewhere only",
+        "qmd/handover.py",
+        "        if self._token:\n            result",
+        "        if self._token and self._to_send:\n            result",
+    ),
+    Mutant(
+        "a committed transaction lives on",
+        "qmd/transactions.py",
+        "        del self._live[transaction.id]\n        self.committed_count += 1",
+        "        self.committed_count += 1",
+    ),
+    Mutant(
+        "units are written before rows are deleted",
+        "storage/batch.py",
+        "        if self._message_deletions:\n            messages.delete",
+        "        if self._message_deletions and not self._units:\n            messages.delete",
+    ),
+    Mutant(
+        "history of long batches is lost",
+        "storage/batch.py",
+        "history.remember(db, self._history, self._history_entries_max)",
+        "history.remember(db, self._history[:9], self._history_entries_max)",
+    ),
+    Mutant(
+        "copies of long batches are lost",
+        "storage/batch.py",
+        "outgoing.insert_copies(db, self._outgoing_copies)",
+        "outgoing.insert_copies(db, self._outgoing_copies[:5])",
+    ),
+    Mutant(
+        "messages for others are counted as ours",
+        "qmd/outgoing_queue.py",
+        "        if self.others_usage is not None:\n            self.others_usage.bytes -= size",
+        "        pass",
+    ),
+    Mutant(
+        "a paused queue is not stored",
+        "qmd/outgoing.py",
+        "        queue.paused = paused\n        log",
+        "        log",
+    ),
+    Mutant(
+        "plain messages are forgotten at once",
+        "qmd/known_messages.py",
+        "< now - self._age_max_s:",
+        "< now:",
+    ),
+    Mutant(
+        "what is refused is not known",
+        "qmd/refusing.py",
+        "            manager.known_messages.add(source, number, manager.loop.time())\n",
+        "",
+    ),
+    Mutant(
+        "order acks speak of what is accepted",
+        "qmd/owed_acks.py",
+        "                stream.sequence.durable,",
+        "                type(stream.sequence.durable)(stream.sequence.accepted_id, stream.sequence.accepted_number),",
+    ),
+    Mutant(
+        "a relay takes a plain message twice",
+        "qmd/relaying.py",
+        "            manager.known_messages.add(source, user.message_number, now)",
+        "            pass",
+    ),
+    Mutant(
+        "nobody is served when messages are given back",
+        "qmd/reading.py",
+        "        if count:\n            self.serve(queue)",
+        "        if False:\n            self.serve(queue)",
+    ),
+    Mutant(
+        "a deleted queue keeps its waiters",
+        "qmd/administration.py",
+        "            for waiter in waiters:\n"
+        "                manager.timers.cancel(waiter)\n"
+        "                waiter.answer([])",
+        "            pass",
+    ),
+    Mutant(
+        "what has come never ends in its queue",
+        "qmd/incoming.py",
+        "expires_at_s = manager.clock.deadline_s(left_s)",
+        "expires_at_s = None",
+    ),
+    Mutant(
+        "a refill of another place is used",
+        "qmd/core/ready.py",
+        "is_of_use = not self._refill_is_void and self._horizon == self._refill_from",
+        "is_of_use = not self._refill_is_void",
+    ),
+    Mutant(
+        "express bytes are not counted out",
+        "qmd/local_queue.py",
+        "                self._express_deadlines.discard(lookup_id)\n"
+        "                self.usage.express_bytes -= express_removed(express.packet)",
+        "                self._express_deadlines.discard(lookup_id)",
+    ),
+    Mutant(
+        "nobody is told of the end of what he asked about",
+        "qmd/endings.py",
+        "            if result.acknowledgment is not None:\n                manager.acknowledging",
+        "            if False:\n                manager.acknowledging",
+    ),
+    Mutant(
+        "no final ack of what is received",
+        "qmd/endings.py",
+        "                if message_class_of(packet) not in SYSTEM_CLASSES:\n"
+        "                    to_be_told.append(packet)",
+        "                pass",
+    ),
+    Mutant(
+        "what is rejected is kept nowhere",
+        "qmd/endings.py",
+        "                self.dead_letter(packet, message_class, reason, wall_ms, queue.name)",
+        "                if message_class != MessageClass.NACK_RECEIVE_REJECTED:\n"
+        "                    self.dead_letter(packet, message_class, reason, wall_ms, queue.name)",
+    ),
+    Mutant(
+        "what only the disk counted does not wait",
+        "qmd/releasing.py",
+        "        queue.awaiting.add(len(kept), sum(each.size for each in kept))\n",
+        "",
+    ),
+    Mutant(
+        "an order ack of an earlier pass tells nobody",
+        "qmd/releasing.py",
+        "                event_rows.insert(db, tell_kept(kept))\n",
+        "",
+    ),
+    Mutant(
+        "what is owed is told at each start",
+        "qmd/undelivered.py",
+        "            manager.storage.batch.run(partial(owed_rows.remove, ids=[row.id]))\n\n",
+        "            pass\n\n",
+    ),
+    Mutant(
+        "what nobody confirmed is no dead letter",
+        "qmd/confirmations.py",
+        "if is_kept_as_dead(packet, discard=row.discard):",
+        "if False:",
+    ),
+    Mutant(
+        "local copies are told before the others",
+        "qmd/handover.py",
+        "        done(ids)\n"
+        "        for queue, messages in self._to_queues.items():\n"
+        "            queue.arrived(messages)\n"
+        "            self._manager.reading.serve(queue)\n"
+        "        self._manager",
+        "        done(ids)\n"
+        "        for queue, messages in self._to_queues.items():\n"
+        "            queue.arrived(messages)\n"
+        "        self._manager",
+    ),
+    Mutant(
+        "ranges of long batches are lost",
+        "storage/batch.py",
+        "            outgoing.delete_ranges(db, self._outgoing_ranges)",
+        "            outgoing.delete_ranges(db, self._outgoing_ranges[:1])",
+    ),
+    Mutant(
+        "what is stored is acknowledged with the next receipt only",
+        "qmd/core/session.py",
+        "        elif stored:\n"
+        "            incoming.acknowledge_within(self._timeouts.recoverable_ack_delay_s, now)",
+        "",
+    ),
+    Mutant(
+        "sizes are told wrong",
+        "qmd/recorder.py",
+        "            event.sizes.append(len(packet))\n            if places:",
+        "            event.sizes.append(len(packet) + 1)\n            if places:",
+    ),
+    Mutant(
+        "what is removed is linked to",
+        "qmd/core/sequence.py",
+        "            in_flight.remove(number)\n            if not",
+        "            if not",
+    ),
+    Mutant(
+        "a pass goes on after a restart",
+        "qmd/core/sequence.py",
+        "        self.in_flight.clear()\n        self._fresh = True\n        self._stop_timer()",
+        "        self._fresh = True\n        self._stop_timer()",
+    ),
+    Mutant(
+        "express messages that are dropped count on",
+        "qmd/outgoing_queue.py",
+        "        self.window.remove(key)\n"
+        "        self.others -= 1\n"
+        "        self.shrink(len(packet))\n"
+        "        return packet",
+        "        self.window.remove(key)\n        self.others -= 1\n        return packet",
+    ),
+    Mutant(
+        "a queue that is resumed is not woken",
+        "qmd/outgoing.py",
+        "destination=queue.destination)\n        queue.link.wake()\n\n    def kick",
+        "destination=queue.destination)\n\n    def kick",
+    ),
+    Mutant(
+        "moves do not count",
+        "storage/messages.py",
+        "move_count = move_count + 1",
+        "move_count = move_count",
+    ),
+    Mutant(
+        "a position of a commit is the first one",
+        "qmd/incoming.py",
+        "        turn.accepted[stream] = (\n"
+        "            message.transaction.sequence_id,\n"
+        "            message.transaction.sequence_number,\n"
+        "        )",
+        "        turn.accepted.setdefault(stream, (\n"
+        "            message.transaction.sequence_id,\n"
+        "            message.transaction.sequence_number,\n"
+        "        ))",
+    ),
+    Mutant(
+        "bytes of what has come are counted wrong",
+        "qmd/incoming.py",
+        "        queue.messages += 1\n        queue.grow(len(packet))",
+        "        queue.messages += 1\n        queue.grow(len(packet) - 1)",
+    ),
+    Mutant(
+        "messages are known in memory only",
+        "qmd/known_messages.py",
+        "        manager.storage.batch.remember_message_id(source, number, manager.clock.now_s)",
+        "        pass",
+    ),
+    Mutant(
+        "an order ack that is due is not sent",
+        "qmd/owed_acks.py",
+        "            self.owe_order_ack(stream)\n        self.arm",
+        "            pass\n        self.arm",
+    ),
+    Mutant(
+        "a refused message is refused to nobody",
+        "qmd/refusing.py",
+        "        if result.acknowledgment is not None and not known:",
+        "        if False:",
+    ),
+    Mutant(
+        "express messages are not known",
+        "qmd/incoming.py",
+        "        if not is_transactional:\n            # Those",
+        "        if not is_transactional and user.flags & _EXPRESS_BITS:\n            # Those",
+    ),
+    Mutant(
+        "a deleted queue is sent to by its old name",
+        "qmd/incoming.py",
+        "        self._queues_by_wire_name.clear()\n\n",
+        "        pass\n\n",
+    ),
+    Mutant(
+        "the reader sees what is not committed",
+        "storage/batch.py",
+        "    def read(self, db: sqlite3.Connection) -> None:\n"
+        '        """What `read_after` asked for, on the writer\'s thread."""\n'
+        "        for read in self._reads:\n"
+        "            read.run(db)",
+        "    def read(self, db: sqlite3.Connection) -> None:\n"
+        "        for read in self._reads[:1]:\n"
+        "            read.run(db)",
+    ),
+    Mutant(
+        "a receipt is told to nobody when it is of another",
+        "qmd/endings.py",
+        "                if message_class_of(packet) not in SYSTEM_CLASSES:\n"
+        "                    to_be_told.append(packet)",
+        "                pass",
+    ),
+    Mutant(
+        "acknowledgments of nobody are dead letters",
+        "qmd/core/fate.py",
+        "    if message.properties.message_class in SYSTEM_CLASSES:\n"
+        "        if at_source or message_class & RECEPTION or not _needs_final_ack(message, message_class):\n"
+        "            return NOTHING\n"
+        "        return Consequences(final_ack=message_class)\n",
+        "",
+    ),
+    Mutant(
+        "a refill forgets what it missed",
+        "qmd/core/ready.py",
+        "        self._horizon = min(self._horizon, missed)\n        for key",
+        "        for key",
+    ),
+    Mutant(
+        "what a transaction rejects is received",
+        "qmd/transactions.py",
+        "            self._manager.reading.reject(\n"
+        '                transaction.reader, queue, lookup_ids, reason, b"", _nobody\n'
+        "            )",
+        "            pass",
+    ),
+    Mutant(
+        "what is lost with a stop is not told",
+        "qmd/recorder.py",
+        "            messages = list(queue.express.values())\n            self.record(",
+        "            messages = []\n            self.record(",
+    ),
+    Mutant(
+        "a relay has no limit",
+        "qmd/relaying.py",
+        "if self.usage.bytes + len(packet) > manager.settings.routing.relay_bytes_max:",
         "if False:",
     ),
 )
