@@ -31,6 +31,7 @@ from tests.simulation.loop import Clock
 from tests.simulation.network import Connection, Transport
 from tests.simulation.oracle import Fate
 from tests.simulation.roads import draw_roads
+from tests.simulation.stranger import Stranger, Wire
 from tests.simulation.world import READ_S, Host, World
 
 if TYPE_CHECKING:
@@ -149,6 +150,9 @@ SCRATCH_JOURNALS = 0.4
 # In some worlds those who work in transactions reject some of what they take.
 PICKY_MOVERS = 0.35
 
+# In some a queue manager of another make sends as well.
+STRANGERS, STRANGERS_MESSAGES = 0.25, (20, 150)
+
 # So often queues are deleted and made again, beside what operators are told to do.
 DELETIONS = 0.2
 
@@ -257,7 +261,7 @@ class DrawnWorld:
         self.has_slow_hands = random.Random(f"hands {seed}").random() < SLOW_HANDS
         self.has_naps = random.Random(f"naps {seed}").random() < SLEEPY
         self.of_administration = random.Random(f"administration queues {seed}")
-        of_reads = random.Random(f"reads {seed}")
+        of_reads = random.Random(f"how long reads take {seed}")
         for name in names:
             host = self.world.add_host(
                 name,
@@ -338,6 +342,16 @@ class DrawnWorld:
             writer = Writer(host, name, story.oracle, destinations, count, habits)
             story.writers.append(writer)
             host.programs[name] = writer.run
+        of_strangers = random.Random(f"strangers {world.seed}")
+        if self.roads is None and of_strangers.random() < STRANGERS:
+            story.stranger = Stranger(
+                world,
+                story.oracle,
+                of_strangers.choice(hosts),
+                of_strangers.choice(("orders", "invoices")),
+                count=of_strangers.randint(*STRANGERS_MESSAGES),
+                odd=of_strangers.choice((0.0, 0.1, 0.5)),
+            )
 
     def _add_reader(self, story: Story, host: Host, queue: Queue, name: str = "") -> None:
         source, name = self.random, name or f"reader-{queue.name}"
@@ -447,12 +461,16 @@ class DrawnWorld:
 
     def begin_near_the_wrap(self, end: Transport) -> None:
         """Sessions count in 16 bits: as if this one had carried some 65,000 messages already."""
-        session = getattr(end.get_protocol(), "session", None)
-        if session is None:
+        protocol = end.get_protocol()
+        session = getattr(protocol, "session", None)
+        if session is None and not isinstance(protocol, Wire):
             return
         counts = self._counts.setdefault(end.connection, self._draw_counts())
         near = end is end.connection.ends[0]
         sent, received = counts if near else counts[::-1]
+        if session is None:
+            protocol.sent, protocol.came = sent, received
+            return
         session.outgoing = SendWindow(1, sent_count=sent[0], recoverable_sent_count=sent[1])
         self._near_the_wrap.append(session.outgoing)
         session.incoming = SessionAcks(

@@ -33,6 +33,7 @@ from tests.simulation.isolation import isolated, one_source, turned
 from tests.simulation.loop import Stuck
 from tests.simulation.mischief import Mischief
 from tests.simulation.oracle import Found, Oracle, Totals, compare, examine
+from tests.simulation.stranger import Stranger
 from tests.simulation.world import Host
 
 HEALING_S_MAX = 900.0
@@ -100,7 +101,8 @@ class Story:
         self.world = world = draw.world
         self.oracle = Oracle(
             world.fail,
-            life_of=lambda name: world.hosts[name].daemon_life,
+            # A stranger never dies.
+            life_of=lambda name: world.hosts[name].daemon_life if name in world.hosts else 0,
             was_full=lambda name: world.hosts[name].disk.was_full,
         )
         self._roads = roads = draw.roads
@@ -110,6 +112,7 @@ class Story:
         self.operators: dict[str, Operator] = {}
         self.writers: list[Writer] = []
         self.readers: list[Reader | Mover | Listener] = []
+        self.stranger: Stranger | None = None
         self._queue_names = [queue.name for queue in draw.queues]
         draw.populate(self)
         self.mischief = Mischief(
@@ -141,6 +144,8 @@ class Story:
         world = self.world
         for host in world.hosts.values():
             host.start()
+        if self.stranger is not None:
+            self.stranger.start()
         self.mischief.start()
         for when, name, queue in self._draw.deletions():
             world.scheduler.at(when, self._delete, name, queue)
@@ -250,6 +255,8 @@ class Story:
             return
         world.note("*** healing")
         self.mischief.stop()
+        if self.stranger is not None:
+            self.stranger.stop()
         for writer in self.writers:
             writer.stop()
         for reader in self.readers:
@@ -446,6 +453,8 @@ class Story:
             ]
             if unrest and first_only:
                 break
+        if self.stranger is not None and not self.stranger.is_done:
+            unrest.append(f"a stranger waits for {self.stranger.unfinished}")
         return unrest
 
     def _rest_of(

@@ -89,7 +89,9 @@ class Mischief:
 
     def _written(self, end: Transport) -> None:
         if not self.is_over and self.random.random() < self._after_write:
-            self._lose_power_soon(self.world.hosts[end.host.name])
+            host = self.world.hosts.get(end.host.name)
+            if host is not None:  # a stranger's is none of ours
+                self._lose_power_soon(host)
 
     def _lose_power_soon(self, host: Host) -> None:
         """Before anything else happens, or a moment later."""

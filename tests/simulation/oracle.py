@@ -477,7 +477,10 @@ class Oracle:
             for message in (*sent, *taken)
         ):
             return
-        done = [bool(message.received or places[message.number]) for message in sent]
+        done = [  # who may have removed one had it in its hands
+            bool(message.received or message.removals_in_doubt or places[message.number])
+            for message in sent
+        ]
         back = [
             # A copy of what was received is kept in the journal of its source.
             bool(
@@ -490,9 +493,9 @@ class Oracle:
                 f"a transaction was done in part: it sent {sent[0].number} to {sent[-1].number},"
                 f" and what it took, {transaction.taken}, is there again"
             )
-        # What another transaction may have taken since then is in its hands.
+        # What another transaction may have taken since then is in its hands, or was rejected in it.
         if not any(done) and not all(
-            is_back or message.removals_in_doubt > 1
+            is_back or message.removals_in_doubt > 1 or message.rejected_in is not None
             for is_back, message in zip(back, taken, strict=True)
         ):
             self._fail(f"a transaction took {transaction.taken}, and what it sent is nowhere")
