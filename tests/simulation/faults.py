@@ -536,6 +536,7 @@ MUTANTS = (
         "storage/writer.py",
         'db.execute("ROLLBACK")',
         "pass",
+        "tests/unit/storage/test_writer.py",
     ),
     Mutant(
         "released rows are counted and stay",
@@ -815,6 +816,7 @@ MUTANTS = (
         "qmd/routing.py",
         "lambda db: ways_back.remember(db, row)",
         "lambda db: None",
+        "tests/unit/qmd/test_relaying.py",
     ),
     Mutant(
         "where a route is given the straight way is tried as well",
@@ -1655,5 +1657,12 @@ MUTANTS = (
         "qmd/relaying.py",
         "if self.usage.bytes + len(packet) > manager.settings.routing.relay_bytes_max:",
         "if False:",
+    ),
+    Mutant(
+        "rejected messages move on the position",
+        "qmd/core/sequence.py",
+        "        if accepted:\n            self.accepted_id = sequence_id",
+        "        if accepted or number > self.accepted_number:\n"
+        "            self.accepted_id = sequence_id",
     ),
 )
