@@ -300,6 +300,9 @@ class QueueManager:
         with contextlib.suppress(StorageError):
             # What is being removed has been received, and is not lost: that is known behind it.
             await self.storage.batch.run(lambda db: None)
+            # Nor is what ends otherwise, which takes a look at it and a commit more.
+            while any(queue.is_ending_express for queue in self.queues.values()):
+                await self.storage.batch.run(lambda db: None)
         self.recorder.stop()
         self.timers.cancel_all()
         await self.storage.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections import Counter
 from contextlib import closing
 
 from protocol.identifiers import correlation_bytes, guid_text, message_id_text
@@ -326,6 +327,27 @@ async def test_what_was_received_while_the_daemon_stopped_is_not_told_to_be_lost
     blocks = await a.storage.read(lambda db: events.page(db, 0, 100))
     lost = [event for block in blocks for event in block.events if event.kind == "lost"]
     assert [len(event.numbers) for event in lost] == [1], "the other one"
+
+
+@hosted
+async def test_what_ends_while_the_daemon_stops_is_not_told_to_be_lost_as_well(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    await a.create("news")
+    await a.send("news", b"1", b"2", delivery=EXPRESS)
+    queue = a.queue("news")
+    a.endings.end_unreceived(queue, [min(queue.express)], MessageClass.NACK_RECEIVE_TIMEOUT)
+    await hosts.stop(a)
+
+    a = await hosts.start()
+    assert await a.storage.read(disagreements) == []
+    blocks = await a.storage.read(lambda db: events.page(db, 0, 100))
+    ends = Counter[str]()
+    for block in blocks:
+        for event in block.events:
+            ends[event.kind] += len(event.numbers) if event.kind in ("lost", "expired") else 0
+    assert ends["lost"] == ends["expired"] == 1
 
 
 @hosted
