@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from qmd.core.session_acks import SessionAcks
 from qmd.core.window import SendWindow
-from tests.simulation import acknowledgments, vfs
+from tests.simulation import acknowledgments, strange_queue, vfs
 from tests.simulation.applications import (
     Destination,
     Habits,
@@ -27,11 +27,13 @@ from tests.simulation.applications import (
     Sorter,
     Writer,
 )
+from tests.simulation.foreign import Wire
 from tests.simulation.loop import Clock
 from tests.simulation.network import Connection, Transport
 from tests.simulation.oracle import Fate
 from tests.simulation.roads import draw_roads
-from tests.simulation.stranger import Stranger, Wire
+from tests.simulation.strange_queue import StrangeQueue
+from tests.simulation.stranger import Stranger
 from tests.simulation.world import READ_S, Host, World
 
 if TYPE_CHECKING:
@@ -152,6 +154,13 @@ PICKY_MOVERS = 0.35
 
 # In some a queue manager of another make sends as well.
 STRANGERS, STRANGERS_MESSAGES = 0.25, (20, 150)
+# And in some there is one to which messages go.
+STRANGE_QUEUES = 0.25
+STRANGE_KINDS = (
+    Kind("abroad", "transactional"),
+    Kind("news_abroad", "recoverable"),
+    Kind("news_abroad", "express"),
+)
 
 # So often queues are deleted and made again, beside what operators are told to do.
 DELETIONS = 0.2
@@ -258,6 +267,11 @@ class DrawnWorld:
             names = self.roads.names
         self.of_wishes = random.Random(f"acknowledgments {seed}")
         self.has_acknowledgments = self.of_wishes.random() < ACKNOWLEDGED
+        of_strange_queues = random.Random(f"strange queues {seed}")
+        self.strange_queue_odd: float | None = None
+        is_possible = self.roads is None and not self.has_acknowledgments  # it knows none of these
+        if is_possible and of_strange_queues.random() < STRANGE_QUEUES:
+            self.strange_queue_odd = of_strange_queues.choice((0.0, 0.1, 0.5))
         self.has_slow_hands = random.Random(f"hands {seed}").random() < SLOW_HANDS
         self.has_naps = random.Random(f"naps {seed}").random() < SLEEPY
         self.of_administration = random.Random(f"administration queues {seed}")
@@ -333,6 +347,8 @@ class DrawnWorld:
                 self._destination(host, source.choice(hosts)) for _ in range(source.randint(1, 3))
             ]
             destinations += self._lists(host, hosts)
+            if self.strange_queue_odd is not None:
+                destinations += [self._strange(kind) for kind in STRANGE_KINDS]
             if self.has_slow_hands and number == 0:
                 destinations.append(self._scratch(hosts))
             name = f"writer-{number}"
@@ -342,7 +358,10 @@ class DrawnWorld:
             writer = Writer(host, name, story.oracle, destinations, count, habits)
             story.writers.append(writer)
             host.programs[name] = writer.run
-        of_strangers = random.Random(f"strangers {world.seed}")
+        self._let_in_strangers(story, hosts)
+
+    def _let_in_strangers(self, story: Story, hosts: list[Host]) -> None:
+        of_strangers, world = random.Random(f"strangers {self.world.seed}"), self.world
         if self.roads is None and of_strangers.random() < STRANGERS:
             story.stranger = Stranger(
                 world,
@@ -352,6 +371,8 @@ class DrawnWorld:
                 count=of_strangers.randint(*STRANGERS_MESSAGES),
                 odd=of_strangers.choice((0.0, 0.1, 0.5)),
             )
+        if self.strange_queue_odd is not None:
+            story.strange_queue = StrangeQueue(world, story.oracle, self.strange_queue_odd)
 
     def _add_reader(self, story: Story, host: Host, queue: Queue, name: str = "") -> None:
         source, name = self.random, name or f"reader-{queue.name}"
@@ -502,6 +523,12 @@ class DrawnWorld:
         while kind.fate is Fate.REFUSED and host is source_host:
             kind = source.choice(kinds)  # an application here would be refused at once
         return self._to(host, kind, source)
+
+    def _strange(self, kind: Kind) -> Destination:
+        """A queue of a queue manager of another make."""
+        return Destination(
+            strange_queue.NAME, f"DIRECT=TCP:{strange_queue.ADDRESS}\\private$\\{kind.queue}", kind
+        )
 
     def _scratch(self, hosts: list[Host]) -> Destination:
         """A queue that is purged and deleted."""

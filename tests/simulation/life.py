@@ -33,6 +33,7 @@ from tests.simulation.isolation import isolated, one_source, turned
 from tests.simulation.loop import Stuck
 from tests.simulation.mischief import Mischief
 from tests.simulation.oracle import Found, Oracle, Totals, compare, examine
+from tests.simulation.strange_queue import StrangeQueue
 from tests.simulation.stranger import Stranger
 from tests.simulation.world import Host
 
@@ -103,7 +104,7 @@ class Story:
             world.fail,
             # A stranger never dies.
             life_of=lambda name: world.hosts[name].daemon_life if name in world.hosts else 0,
-            was_full=lambda name: world.hosts[name].disk.was_full,
+            was_full=lambda name: name in world.hosts and world.hosts[name].disk.was_full,
         )
         self._roads = roads = draw.roads
         if roads is not None:
@@ -113,6 +114,7 @@ class Story:
         self.writers: list[Writer] = []
         self.readers: list[Reader | Mover | Listener] = []
         self.stranger: Stranger | None = None
+        self.strange_queue: StrangeQueue | None = None
         self._queue_names = [queue.name for queue in draw.queues]
         draw.populate(self)
         self.mischief = Mischief(
@@ -144,8 +146,9 @@ class Story:
         world = self.world
         for host in world.hosts.values():
             host.start()
-        if self.stranger is not None:
-            self.stranger.start()
+        for stranger in (self.stranger, self.strange_queue):
+            if stranger is not None:
+                stranger.start()
         self.mischief.start()
         for when, name, queue in self._draw.deletions():
             world.scheduler.at(when, self._delete, name, queue)
@@ -255,8 +258,9 @@ class Story:
             return
         world.note("*** healing")
         self.mischief.stop()
-        if self.stranger is not None:
-            self.stranger.stop()
+        for stranger in (self.stranger, self.strange_queue):
+            if stranger is not None:
+                stranger.stop()
         for writer in self.writers:
             writer.stop()
         for reader in self.readers:
@@ -455,6 +459,8 @@ class Story:
                 break
         if self.stranger is not None and not self.stranger.is_done:
             unrest.append(f"a stranger waits for {self.stranger.unfinished}")
+        if self.strange_queue is not None and self.strange_queue.unfinished:
+            unrest.append(f"a stranger has {self.strange_queue.unfinished} things to say")
         return unrest
 
     def _rest_of(

@@ -17,19 +17,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import struct
 from dataclasses import dataclass, field
 
 from tests.process import wire
-from tests.process.wire import Establish, Message, Parameters, Session
+from tests.process.wire import Message, Session
+from tests.simulation.foreign import Lost, Talk, Wire, greet
 from tests.simulation.loop import Clock, ProcessLoop, sleeping
 from tests.simulation.oracle import Fate, Oracle, Sent, mark
 from tests.simulation.world import EPOCH_S, PORT, Host, World
 
 NAME = "stranger"
 ADDRESS = "10.0.0.99"
-WINDOW = 64  # [MS-MQQB] 3.1.3.2
-ANSWER_S = 5.0  # to each step of the handshake
 PATIENCE_S = (2.0, 8.0)  # without an order ack; then it begins a new pass
 SEQUENCE_MESSAGES = (1, 2, 5, 20)
 _OUT_OF_PRACTICE = 20  # sequences of that many before are not repeated any more
@@ -41,66 +39,6 @@ class Sequence:
     messages: list[Sent] = field(default_factory=list)  # the first one has number 1
     acknowledged: int = 0  # up to this number
     sent: int = 0  # the highest number that ever left
-
-
-class _Lost(Exception):
-    """The session is over."""
-
-
-class Wire(asyncio.Protocol):
-    """Whole packets, one after the other; and how many were sent and came, in all and recoverable.
-
-    Who opens the connection may set these counts as if there had been others before.
-    """
-
-    def __init__(self) -> None:
-        self.sent = (0, 0)
-        self.came = (0, 0)
-        self.packets: list[wire.Packet] = []
-        self.is_lost = False
-        self.transport: asyncio.Transport
-        self._buffer = bytearray()
-        self._wanted: asyncio.Future[None] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        while len(self._buffer) >= 16:
-            size = wire.wire_length(wire.parse_base(bytes(self._buffer[:16])))
-            if len(self._buffer) < size:
-                break
-            self.packets.append(wire.parse(bytes(self._buffer[:size])))
-            del self._buffer[:size]
-        self._wake()
-
-    def eof_received(self) -> bool:
-        return False
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.is_lost = True
-        self._wake()
-
-    async def something(self, seconds: float) -> None:
-        """Until something comes, or not any more, or for so long."""
-        if self.packets or self.is_lost:
-            return
-        self._wanted = asyncio.get_running_loop().create_future()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wanted, seconds)
-
-    async def packet(self) -> wire.Packet:
-        if not self.packets:
-            await self.something(ANSWER_S)
-        if not self.packets:
-            raise _Lost
-        return self.packets.pop(0)
-
-    def _wake(self) -> None:
-        if self._wanted is not None and not self._wanted.done():
-            self._wanted.set_result(None)
 
 
 class Stranger:
@@ -129,11 +67,7 @@ class Stranger:
             network=world.network,
             host=world.network.add(NAME, ADDRESS),
         )
-        # Of the session.
-        self._wire: Wire
-        self._counted = [0, 0]  # what was sent: in all, and recoverable
-        self._came = [0, 0]
-        self._room = 0  # how many were acknowledged
+        self._talk: Talk  # the session
         self._at = 0  # what was sent last in this pass
 
     def start(self) -> None:
@@ -162,7 +96,7 @@ class Stranger:
 
     async def _run(self) -> None:
         while not self.is_done:
-            with contextlib.suppress(OSError, _Lost):
+            with contextlib.suppress(OSError, Lost):
                 await self._session()
             await sleeping(self._loop, self._random.uniform(0.05, 1.0))
 
@@ -170,27 +104,15 @@ class Stranger:
         loop: asyncio.AbstractEventLoop = self._loop
         _, protocol = await loop.create_connection(Wire, self._target.address, PORT)
         assert isinstance(protocol, Wire)
-        self._wire = protocol
         try:
-            await self._shake_hands()
-            await self._talk()
+            await greet(protocol, self._guid)
+            await self._speak(protocol)
         finally:
             protocol.transport.abort()
 
-    async def _shake_hands(self) -> None:
-        link = self._wire
-        link.transport.write(wire.establish(client=self._guid))
-        answer = await link.packet()
-        if not isinstance(answer, Establish) or answer.refused:
-            raise _Lost
-        link.transport.write(wire.parameters(window=WINDOW))
-        if not isinstance(await link.packet(), Parameters):
-            raise _Lost
-
-    async def _talk(self) -> None:
-        source, link = self._random, self._wire
-        self._counted, self._came = list(link.sent), list(link.came)
-        self._room = self._counted[0]
+    async def _speak(self, link: Wire) -> None:
+        source = self._random
+        self._talk = Talk(link, self._world.fail)
         self._begin_pass()
         heard_at = self._world.now
         ends_at = self._world.now + source.expovariate(1 / 5.0)
@@ -201,7 +123,7 @@ class Stranger:
             if self._hear():
                 heard_at = self._world.now
             if link.is_lost:
-                raise _Lost
+                raise Lost
             if self.is_done:
                 return
             if self._now is None:
@@ -259,13 +181,13 @@ class Stranger:
         if sequence is None:
             return
         for _ in range(self._random.randint(1, 5)):
-            if self._at < len(sequence.messages) and self._has_room():
+            if self._at < len(sequence.messages) and self._talk.has_room:
                 self._at += 1
                 self._send(sequence, self._at)
 
     def _do_something_odd(self) -> None:
         source, sequence = self._random, self._now
-        if sequence is None or not self._has_room():
+        if sequence is None or not self._talk.has_room:
             return
         odd = source.choice(("again", "a gap", "the middle", "the past"))
         if odd == "again" and self._at > 1:
@@ -290,16 +212,13 @@ class Stranger:
     def _is_over(self, sequence: Sequence) -> bool:
         return sequence.acknowledged == len(sequence.messages)
 
-    def _has_room(self) -> bool:
-        return self._counted[0] - self._room < WINDOW
-
     def _send(self, sequence: Sequence, number: int, previous: int | None = None) -> None:
         if previous is None:
             is_first = number == sequence.acknowledged + 1
             previous = 0 if is_first else number - 1
         sequence.sent = max(sequence.sent, number)
         message = sequence.messages[number - 1]
-        self._write(
+        self._talk.write(
             wire.message(
                 source=self._guid,
                 message_id=message.number,
@@ -313,49 +232,22 @@ class Stranger:
         )
         self._world.note("stranger", message.number, hex(sequence.id), number, previous)
 
-    def _write(self, packet: bytes) -> None:
-        self._counted[0] += 1
-        (flags,) = struct.unpack_from("<I", packet, 60)
-        self._counted[1] += bool(flags & wire.DM)
-        self._wire.transport.write(packet)
-
     # What it hears.
 
     def _hear(self) -> bool:
         """Whether that brings it further."""
-        is_further, has_come = False, False
-        while self._wire.packets:
-            packet = self._wire.packets.pop(0)
+        is_further = False
+        packets, self._talk.link.packets = self._talk.link.packets, []
+        for packet in packets:
             if isinstance(packet, Session):
-                self._take_header(packet)
+                self._talk.take_header(packet)
             elif isinstance(packet, Message):
-                has_come = True
-                self._came[0] += 1
-                self._came[1] += packet.recoverable
-                if packet.session is not None:
-                    self._take_header(packet.session)
+                self._talk.take(packet)
                 if packet.is_order_ack:
                     is_further |= self._take_order_ack(packet)
-        if has_come and not self._wire.is_lost:
-            self._wire.transport.write(
-                wire.session_ack(
-                    Session(
-                        acknowledged=self._came[0],
-                        recoverable_acknowledged=self._came[1],
-                        recoverable_flags=1 if self._came[1] else 0,
-                        sent=self._counted[0],
-                        recoverable_sent=self._counted[1],
-                        window=WINDOW,
-                    )
-                )
-            )
+        if self._talk.owes:
+            self._talk.acknowledge()
         return is_further
-
-    def _take_header(self, header: Session) -> None:
-        behind = (self._counted[0] - header.acknowledged) & 0xFFFF
-        if behind > self._counted[0] - self._wire.sent[0]:
-            self._world.fail(f"{NAME} is told that {header.acknowledged} of its packets came")
-        self._room = max(self._room, self._counted[0] - behind)
 
     def _take_order_ack(self, packet: Message) -> bool:
         sequence_id, number, _ = packet.order_body()
