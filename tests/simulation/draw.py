@@ -296,10 +296,17 @@ class DrawnWorld:
         """Two that are full of what the other one has to take would wait for each other."""
         return self.roads is not None and self.roads.relays == (name,)
 
+    @property
+    def _is_toilsome(self) -> bool:
+        """Much would go a long way over others, a message at a time perhaps."""
+        return self.roads is not None and self.is_busy and self.world.network.is_far
+
     def _configuration(self, name: str) -> str:
         source = self.random
         routing = self.roads.configurations[name] if self.roads is not None else ""
         resend = source.choice(('"1s", "2s", "5s"', '"3s"', '"30s"', '"1s", "10s", "60s", "30s"'))
+        if self._is_toilsome:
+            resend = '"60s"'  # or more is sent again, and answered again, than these ways carry
         return f"""
             [delivery]
             window_size = {source.choice((1, 2, 5, 64, 64))}
@@ -353,7 +360,7 @@ class DrawnWorld:
                 destinations.append(self._scratch(hosts))
             name = f"writer-{number}"
             drawn = source.randint(*BUSY_MESSAGES if self.is_busy else (1, MESSAGES_MAX))
-            count = min(drawn, MANY_MESSAGES)
+            count = min(drawn, MESSAGES_MAX if self._is_toilsome else MANY_MESSAGES)
             habits = self._habits(count)
             writer = Writer(host, name, story.oracle, destinations, count, habits)
             story.writers.append(writer)

@@ -25,6 +25,7 @@ from tests.simulation.loop import Handle, ProcessLoop, Scheduler, sleeping
 
 Factory = Callable[[], asyncio.BaseProtocol]
 
+FAR_S = 0.1
 SYN_TIMEOUT_S = 127.0  # net.ipv4.tcp_syn_retries = 6
 LOCAL_DELAY_S_MAX = 50e-6  # through a Unix socket
 _NEXT = 1e-9  # what comes after something else, at the earliest
@@ -116,6 +117,11 @@ class Network:
         """Mostly short, sometimes long."""
         shortest, longest = self._delay_s
         return shortest + (longest - shortest) * self.random.random() ** 3
+
+    @property
+    def is_far(self) -> bool:
+        """Whether much of what is sent takes long."""
+        return self._delay_s[1] > FAR_S
 
     def build_wall(self, source: str, target: str, seconds: float) -> None:
         self.walls[source, target] = self.scheduler.now + seconds
