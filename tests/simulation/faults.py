@@ -1340,6 +1340,7 @@ MUTANTS = (
         "            if is_whole:\n"
         "                self._tell(row.packet, row.message_class, for_others=row.for_others)",
         "            if is_whole:\n                pass",
+        "tests/unit/qmd/test_manager_receipts.py",
     ),
     Mutant(
         "nothing is waited for after order acks",
@@ -1484,6 +1485,7 @@ MUTANTS = (
         "qmd/undelivered.py",
         "            manager.storage.batch.run(partial(owed_rows.remove, ids=[row.id]))\n\n",
         "            pass\n\n",
+        "tests/unit/qmd/test_manager_receipts.py",
     ),
     Mutant(
         "what nobody confirmed is no dead letter",
@@ -1657,6 +1659,7 @@ MUTANTS = (
         "qmd/relaying.py",
         "if self.usage.bytes + len(packet) > manager.settings.routing.relay_bytes_max:",
         "if False:",
+        "tests/unit/qmd/test_relaying.py",
     ),
     Mutant(
         "rejected messages move on the position",

@@ -7,6 +7,7 @@ import asyncio
 import sqlite3
 from collections import Counter
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,6 +27,8 @@ from qmd.frames import (
 from qmd.local_queue import Reader
 from qmd.refusal import Refusal
 from qmd.resending import Changes
+from storage import owed
+from storage.owed import Owed
 from tests.unit.qmd.managers import (
     DEAD_LETTERS,
     JOURNAL,
@@ -337,6 +340,31 @@ async def test_where_the_source_is_here_it_keeps_its_own_copies(hosts: Hosts) ->
     # A copy is no message that somebody waits to hear of.
     assert await a.receive(JOURNAL) == [b"received"]
     assert a.queue(JOURNAL).messages == 0
+
+
+@hosted
+async def test_an_end_of_which_the_last_process_did_not_come_to_tell_is_told_once(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    await a.create("admin")
+    ended = packet(
+        b"1",
+        source=a.id,
+        number=7,
+        queue="far",
+        admin=r"DIRECT=OS:.\private$\admin",
+        acknowledge=NA,
+    )
+    timeout = MessageClass.NACK_REACH_QUEUE_TIMEOUT
+    row = Owed(1, timeout, for_others=False, packet=ended)
+    await a.storage.batch.run(partial(owed.add, rows=[row]))
+    for _ in range(2):
+        a = await hosts.restart(a)
+
+    told = [parse_user_message(each.packet).properties for each in await a.peek("admin")]
+    assert [(each.message_class, each.body) for each in told] == [(timeout, b"1")]
+    assert await a.storage.read(owed.list_all) == []
 
 
 @pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE, TRANSACTIONAL])
