@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.process import wire
 from tests.process.wire import Message, Session
@@ -92,9 +94,8 @@ class StrangeQueue:
     def _accepted(self, link: Wire) -> None:
         self._begin(self._answer(link))
 
-    def _begin(self, talk: object) -> None:
-        task = self._loop.create_task(talk)  # type: ignore[arg-type, var-annotated]
-        task.add_done_callback(self._ended)
+    def _begin(self, talk: Coroutine[Any, Any, None]) -> None:
+        self._loop.create_task(talk).add_done_callback(self._ended)
 
     async def _answer(self, link: Wire) -> None:
         with contextlib.suppress(OSError, Lost):
