@@ -50,6 +50,7 @@ class Endings:
 
     def __init__(self, manager: QueueManager) -> None:
         self._manager = manager
+        self.under_way = 0  # so often messages are held for their end, which is not durable yet
 
     def dead_letter_queue(self, packet: bytes) -> LocalQueue:
         """Where a message that dies is kept: in the queue that its application has named, or in one
@@ -298,6 +299,7 @@ class Endings:
         ender = Reader()
         held = [lookup_id for lookup_id in lookup_ids if queue.hold(ender, lookup_id)]
         if held:
+            self.under_way += 1
             # Whatever is held, nobody else ends: it is there still when we have seen it.
             keys = [queue.id << LOOKUP_BITS | each for each in held if each not in queue.express]
             self._manager.storage.batch.read_after(
@@ -334,6 +336,7 @@ class Endings:
             batch.run(put_aside)
 
         def ended() -> None:
+            self.under_way -= 1
             queue.forget(held)
             queue.count_out(len(rows), sum(len(row.packet) for row in rows))
             if aside:

@@ -246,16 +246,6 @@ class LocalQueue(Measured):
         """Whether somebody has the message, so that it cannot be ended."""
         return lookup_id in self.taken
 
-    @property
-    def is_ending_express(self) -> bool:
-        """Whether an express message is held for its end, which is not durable yet."""
-        return any(
-            lookup_id in self.express
-            and lookup_id not in self.reserved
-            and self.taker(lookup_id) is None
-            for lookup_id in self.taken
-        )
-
     def hold(self, reader: Reader, lookup_id: int) -> bool:
         """Take a message that is to be ended, wherever it is; False when somebody has it.
 

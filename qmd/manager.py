@@ -301,7 +301,7 @@ class QueueManager:
             # What is being removed has been received, and is not lost: that is known behind it.
             await self.storage.batch.run(lambda db: None)
             # Nor is what ends otherwise, which takes a look at it and a commit more.
-            while any(queue.is_ending_express for queue in self.queues.values()):
+            while self.endings.under_way:
                 await self.storage.batch.run(lambda db: None)
         self.recorder.stop()
         self.timers.cancel_all()
