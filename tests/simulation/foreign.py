@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import struct
 from collections.abc import Callable
 
 from tests.process import wire
 from tests.process.wire import Establish, Message, Parameters, Session
+from tests.simulation.loop import Clock, ProcessLoop
+from tests.simulation.world import World
 
 WINDOW = 64  # [MS-MQQB] 3.1.3.2
 ANSWER_S = 5.0  # to each step of the handshake
@@ -78,6 +81,43 @@ class Wire(asyncio.Protocol):
     def _wake(self) -> None:
         if self._wanted is not None and not self._wanted.done():
             self._wanted.set_result(None)
+
+
+class Foreigner:
+    """A queue manager of another make, which never dies.  `odd`: how often it does what is unusual;
+    `stop` ends that."""
+
+    def __init__(
+        self, world: World, name: str, address: str, source: random.Random, odd: float
+    ) -> None:
+        self._world = world
+        self._name = name
+        self._random = source
+        self._odd = odd
+        self._guid = source.randbytes(16)
+        self._loop = ProcessLoop(
+            world.scheduler,
+            name,
+            clock=Clock(),
+            network=world.network,
+            host=world.network.add(name, address),
+        )
+
+    def start(self) -> None:
+        self._loop.set_exception_handler(
+            lambda _, context: self._world.fail(f"{self._name}: {context.get('exception')!r}")
+        )
+        self._loop.spawn(self._run).add_done_callback(self._ended)
+
+    def stop(self) -> None:
+        self._odd = 0.0
+
+    async def _run(self) -> None:
+        raise NotImplementedError
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._world.fail(f"{self._name}: {error!r}")
 
 
 async def greet(link: Wire, guid: bytes) -> bytes:

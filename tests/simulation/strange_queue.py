@@ -17,8 +17,8 @@ from typing import Any
 
 from tests.process import wire
 from tests.process.wire import Message, Session
-from tests.simulation.foreign import Lost, Talk, Wire, greet, sent_at, welcome
-from tests.simulation.loop import Clock, ProcessLoop, sleeping
+from tests.simulation.foreign import Foreigner, Lost, Talk, Wire, greet, sent_at, welcome
+from tests.simulation.loop import sleeping
 from tests.simulation.oracle import Oracle, marked
 from tests.simulation.world import EPOCH_S, PORT, World
 
@@ -43,45 +43,22 @@ class _Sender:
     is_called: bool = False
 
 
-class StrangeQueue:
+class StrangeQueue(Foreigner):
     """All the queues of that name there.  `odd`: how often it holds back what it might say."""
 
     def __init__(self, world: World, oracle: Oracle, odd: float) -> None:
-        self._world = world
+        super().__init__(world, NAME, ADDRESS, random.Random(f"strange queue {world.seed}"), odd)
         self._oracle = oracle
-        self._odd = odd
-        self._random = source = random.Random(f"strange queue {world.seed}")
-        self._guid = source.randbytes(16)
         self._senders: dict[bytes, _Sender] = {}
         self._known: set[tuple[bytes, int]] = set()  # plain messages that came
         self._ids = 0
-        self._loop = ProcessLoop(
-            world.scheduler,
-            NAME,
-            clock=Clock(),
-            network=world.network,
-            host=world.network.add(NAME, ADDRESS),
-        )
-
-    def start(self) -> None:
-        self._loop.set_exception_handler(
-            lambda _, context: self._world.fail(f"{NAME}: {context.get('exception')!r}")
-        )
-        self._loop.spawn(self._listen).add_done_callback(self._ended)
-
-    def stop(self) -> None:
-        self._odd = 0.0
 
     @property
     def unfinished(self) -> int:
         """How much it has not said yet."""
         return sum(len(sender.to_say) for sender in self._senders.values())
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._world.fail(f"{NAME}: {error!r}")
-
-    async def _listen(self) -> None:
+    async def _run(self) -> None:
         loop: asyncio.AbstractEventLoop = self._loop
         await loop.create_server(lambda: Wire(self._accepted), ADDRESS, PORT)
         while True:

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 
 from tests.process import wire
 from tests.process.wire import Message, Session
-from tests.simulation.foreign import Lost, Talk, Wire, greet
-from tests.simulation.loop import Clock, ProcessLoop, sleeping
+from tests.simulation.foreign import Foreigner, Lost, Talk, Wire, greet
+from tests.simulation.loop import sleeping
 from tests.simulation.oracle import Fate, Oracle, Sent, mark
 from tests.simulation.world import EPOCH_S, PORT, Host, World
 
@@ -41,47 +41,23 @@ class Sequence:
     sent: int = 0  # the highest number that ever left
 
 
-class Stranger:
+class Stranger(Foreigner):
     """`count` messages for a queue of `target`, in sequences; `stop` ends its odd habits."""
 
     def __init__(
         self, world: World, oracle: Oracle, target: Host, queue: str, count: int, odd: float
     ) -> None:
-        self._world = world
+        super().__init__(world, NAME, ADDRESS, random.Random(f"stranger {world.seed}"), odd)
         self._oracle = oracle
         self._target = target
         self._queue = queue
         self._left = count
-        self._odd = odd  # so often it does what is unusual
-        self._random = source = random.Random(f"stranger {world.seed}")
-        self._guid = source.randbytes(16)
         self._past: list[Sequence] = []
         self._now: Sequence | None = None
         self._next: Sequence | None = None  # of which something has left too early
-        self._ids = 0
         self._timestamp = EPOCH_S - 1000
-        self._loop = ProcessLoop(
-            world.scheduler,
-            NAME,
-            clock=Clock(),
-            network=world.network,
-            host=world.network.add(NAME, ADDRESS),
-        )
         self._talk: Talk  # the session
         self._at = 0  # what was sent last in this pass
-
-    def start(self) -> None:
-        self._loop.set_exception_handler(
-            lambda _, context: self._world.fail(f"{NAME}: {context.get('exception')!r}")
-        )
-        self._loop.spawn(self._run).add_done_callback(self._ended)
-
-    def _ended(self, run: asyncio.Task[None]) -> None:
-        if not run.cancelled() and (error := run.exception()) is not None:
-            self._world.fail(f"{NAME}: {error!r}")
-
-    def stop(self) -> None:
-        self._odd = 0.0
 
     @property
     def unfinished(self) -> str:
