@@ -83,14 +83,6 @@ ENTRIES = (
         "Do what the error says. The folder is as it was.",
     ),
     Entry(
-        5011,
-        "output_not_read",
-        "Messages were received, and nobody read them from the output.",
-        "The program behind the pipe has ended.",
-        "They are removed from the queue. Use --timeout and --count with a reader that stays, or"
-        " `take` of the client library.",
-    ),
-    Entry(
         5012,
         "file_failed",
         "A file or the output cannot be read or written.",

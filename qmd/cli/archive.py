@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 BATCH_MESSAGES = 256  # imported in one commit
 BATCH_BYTES = 8 * 1024 * 1024
+LINE_BYTES_MAX = 16 * 1024 * 1024  # a packet of 4 MiB as base64, and much room beside it
 
 
 @click.command("export")
@@ -164,7 +165,7 @@ async def _import(
         if position is not None:
             done_line = max(done_line, await _line_of(qm, position, queue))
         try:
-            async for batch in _ahead(_batches(lines, done_line + 1)):
+            async for batch in _read(lines, done_line + 1):
                 token = os.urandom(16)
                 if position is not None and not dry_run:
                     _save(position, queue, done_line, batch.line, token)
@@ -186,25 +187,48 @@ async def _import(
     return count
 
 
-async def _ahead(batches: Iterator[_Batch]) -> AsyncIterator[_Batch]:
-    """Lines are read and checked while the daemon keeps what came before."""
+async def _read(stream: IO[bytes], start_line: int) -> AsyncIterator[_Batch]:
+    """Batches of a file or pipe.  Lines are checked on a thread, for the daemon must not wait; they
+    are read without one, for a thread that waits for a terminal would not hear Ctrl-C.
+
+    Raises Failure, with the number of the line, for one that is broken.
+    """
     import asyncio
+
+    from qmd.cli.lines import lines
 
     loop = asyncio.get_running_loop()
     end = object()
-    while (batch := await loop.run_in_executor(None, next, batches, end)) is not end:
-        assert isinstance(batch, _Batch)
+
+    async def checked(rows: list[bytes], first: int) -> AsyncIterator[_Batch]:
+        batches = _batches(rows, start_line, first)
+        while (batch := await loop.run_in_executor(None, next, batches, end)) is not end:
+            assert isinstance(batch, _Batch)
+            yield batch
+
+    rows: list[bytes] = []
+    size = first = 0
+    async for row in lines(stream, LINE_BYTES_MAX):
+        rows.append(row)
+        size += len(row)
+        if len(rows) == BATCH_MESSAGES or size >= BATCH_BYTES:
+            async for batch in checked(rows, first + 1):
+                yield batch
+            first += len(rows)
+            rows, size = [], 0
+    async for batch in checked(rows, first + 1):
         yield batch
 
 
-def _batches(lines: IO[bytes], start_line: int) -> Iterator[_Batch]:
-    """Raises Failure, with the number of the line, for one that is broken."""
+def _batches(lines: Iterable[bytes], start_line: int, first: int = 1) -> Iterator[_Batch]:
+    """Batches of lines, of which the first has the number `first`; those before `start_line` are
+    passed over.  Raises Failure, with the number of the line, for one that is broken."""
     from qmd.client.archive import BrokenLine, read_line
 
     messages: list[ImportedMessage] = []
     size = 0
     number = start_line - 1
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, first):
         if number < start_line or not line.strip():
             continue
         try:

@@ -14,7 +14,7 @@ from qmd.cli.output import counted
 from qmd.cli.parameters import SYSTEM_QUEUES, confirm, json_option, queue_argument, yes_option
 
 if TYPE_CHECKING:
-    from qmd.client import Moved, QueueManager
+    from qmd.client import Choice, Moved, QueueManager
 
 T = TypeVar("T")
 
@@ -210,8 +210,13 @@ def purge(
             confirm(f"purge {counted(count, 'dead letter')}")
         count = purge_all(dry=False)
     if as_json:
-        print_json({"queues": queues, "messages": count, "dry_run": dry_run})
+        facts: dict[str, Any] = {"queues": queues, "messages": count, "dry_run": dry_run}
+        if dry_run:
+            facts["lookup_ids"] = _meant(configuration, queues, choice, None, quiet=True)
+        print_json(facts)
     else:
+        if dry_run:
+            _meant(configuration, queues, choice, None)
         click.echo(f"{'would purge' if dry_run else 'purged'} {counted(count, 'dead letter')}")
 
 
@@ -252,11 +257,34 @@ def _each(
     messages, taken = configuration.ask(run)
     if as_json:
         facts = {"queues": queues, "messages": messages, "taken": taken, "dry_run": dry_run}
+        if dry_run:
+            found = _meant(configuration, queues, which.choice, which.limit, quiet=True)
+            facts["lookup_ids"] = found
         print_json(facts)
         return
+    if dry_run:
+        _meant(configuration, queues, which.choice, which.limit)
     click.echo(f"{done}: {counted(messages, 'dead letter')}")
     if taken:
         click.echo(f"passed over {taken} that applications have taken", err=True)
+
+
+def _meant(
+    configuration: Configuration,
+    queues: list[str],
+    choice: Choice,
+    limit: int | None,
+    *,
+    quiet: bool = False,
+) -> list[int]:
+    """The lookup ids of the dead letters that a dry run is about; printed, unless `quiet`."""
+    from qmd.cli.dry_run import meant, meant_ids
+
+    found: list[int] = []
+    for queue in queues:
+        left = None if limit is None else limit - len(found)
+        found += (meant_ids if quiet else meant)(configuration, queue, choice, left)
+    return found
 
 
 def _of_each(

@@ -11,10 +11,20 @@ from typing import IO
 CHUNK_BYTES = 64 * 1024
 
 
+async def read(stream: IO[bytes], bytes_max: int) -> bytes:
+    """All bytes of a stream; of a longer one `bytes_max` and at least one byte more."""
+    found = bytearray()
+    async for chunk in chunks(stream):
+        found += chunk
+        if len(found) > bytes_max:
+            break
+    return bytes(found)
+
+
 async def lines(stream: IO[bytes], line_bytes_max: int) -> AsyncIterator[bytes]:
     """Without their newlines; the last one need not have any.  Raises OSError if too long."""
     rest = b""
-    async for chunk in _chunks(stream):
+    async for chunk in chunks(stream):
         *whole, rest = (rest + chunk).split(b"\n")
         for line in whole:
             yield line
@@ -24,7 +34,8 @@ async def lines(stream: IO[bytes], line_bytes_max: int) -> AsyncIterator[bytes]:
         yield rest
 
 
-async def _chunks(stream: IO[bytes]) -> AsyncIterator[bytes]:
+async def chunks(stream: IO[bytes]) -> AsyncIterator[bytes]:
+    """Its bytes as they come.  The event loop goes on meanwhile, and so Ctrl-C is heard at once."""
     try:
         descriptor = stream.fileno()
     except io.UnsupportedOperation:  # a stream in memory

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import select
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qmd.cli.choice import filter_options
 from qmd.cli.output import printable
 from qmd.cli.parameters import duration, json_option, queue_argument
-from qmd.cli.program import ExitCode, Failure, Misuse
+from qmd.cli.program import ExitCode, Misuse, drop_output
 
 if TYPE_CHECKING:
-    from qmd.client import Message
+    from qmd.cli.interrupt import Interrupt
+    from qmd.client import Choice, Message
 
 BODY_CHARACTERS_MAX = 60  # of a body's beginning, in a table
 
@@ -33,6 +34,7 @@ class Wanted:
     timeout_s: float | None
     as_json: bool
     body_only: bool
+    choice: Choice | None = None  # None: any message
 
     def left(self, count: int, batch: int) -> int:
         """How many to ask for next when `count` were printed; 0 is the end."""
@@ -52,6 +54,7 @@ def reading_options(command: Callable[..., None]) -> Callable[..., None]:
         help="How long to wait for each message, as 5s.  [default: not at all; --follow: for ever]",
     )
     @click.option("--body-only", is_flag=True, help="Print bodies as they are, nothing else.")
+    @filter_options
     @json_option
     @functools.wraps(command)
     def with_wanted(
@@ -61,6 +64,7 @@ def reading_options(command: Callable[..., None]) -> Callable[..., None]:
         follow: bool,
         timeout: float | None,
         body_only: bool,
+        filters: dict[str, Any],
         as_json: bool,
         **named: Any,
     ) -> None:
@@ -70,7 +74,13 @@ def reading_options(command: Callable[..., None]) -> Callable[..., None]:
             raise Misuse("options_exclude", "--body-only and --json exclude each other")
         if timeout is None and not follow:
             timeout = 0.0
-        wanted = Wanted(None if all_ or follow else count or 1, follow, timeout, as_json, body_only)
+        choice = None
+        if any(filters.values()):
+            from qmd.client import chosen
+
+            choice = chosen(**filters)
+        left = None if all_ or follow else count or 1
+        wanted = Wanted(left, follow, timeout, as_json, body_only, choice)
         command(*arguments, wanted=wanted, **named)
 
     return with_wanted
@@ -99,29 +109,37 @@ class Printer:
             "reading", wanted.count, enabled=wanted.count != 1 and not sys.stdout.isatty()
         )
 
-    def check_reader(self) -> None:
-        """Raises BrokenPipeError when nobody reads our output any more."""
-        try:
-            descriptor = sys.stdout.fileno()
-        except OSError:  # a stream in memory
-            return
-        poll = select.poll()
-        poll.register(descriptor, 0)
-        if any(events & select.POLLERR for _, events in poll.poll(0)):
-            raise BrokenPipeError(32, "nobody reads the output any more")
-
     def print(self, messages: Sequence[Message]) -> None:
-        try:
-            for message in messages:
-                self._print(message)
-            sys.stdout.flush()
-        except BrokenPipeError as error:
-            raise Failure(
-                ExitCode.FAILED,
-                f"nobody read the last {len(messages)} messages; the reader of the output ended",
-                "output_not_read",
-            ) from error
+        """Raises BrokenPipeError when the reader of the output has ended."""
+        for message in messages:
+            self._print(message)
+        sys.stdout.flush()
         self._progress.advance(len(messages))
+
+    async def print_read(self, messages: Sequence[Message], interrupt: Interrupt) -> int:
+        """Print messages until the reader of the output ends.  Returns how many it has read.
+
+        Into a pipe one message is written at a time, and the next one only when the pipe is empty
+        again: so `receive ... | head -3` removes the three messages that `head` has read, and not
+        all that fit into the pipe's buffer.  Other outputs take all messages.
+        """
+        from qmd.cli.pipe import Pipe
+
+        pipe = Pipe.of_output()
+        if pipe is None:
+            self.print(messages)
+            return len(messages)
+        for number, message in enumerate(messages):
+            if pipe.has_ended():
+                return number
+            try:
+                self.print([message])
+            except BrokenPipeError:
+                drop_output()
+                return number
+            if not await pipe.emptied(interrupt):
+                return number
+        return len(messages)
 
     def end(self) -> None:
         self._progress.finish()

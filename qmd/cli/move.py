@@ -6,6 +6,7 @@ import click
 
 from qmd.cli.choice import Which, choice_options, dry_run_option
 from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.dry_run import meant, meant_ids
 from qmd.cli.output import counted
 from qmd.cli.parameters import json_option, queue_argument
 
@@ -37,8 +38,13 @@ def move(
         lambda qm: qm.move(source, target, which.choice, limit=which.limit, dry_run=dry_run)
     )
     if as_json:
-        print_json({"source": source, "target": target, "dry_run": dry_run, **moved._asdict()})
+        facts = {"source": source, "target": target, "dry_run": dry_run, **moved._asdict()}
+        if dry_run:
+            facts["lookup_ids"] = meant_ids(configuration, source, which.choice, which.limit)
+        print_json(facts)
         return
+    if dry_run:
+        meant(configuration, source, which.choice, which.limit)
     would = "would move" if dry_run else "moved"
     click.echo(
         f"{would} {counted(moved.messages, 'message')} ({moved.bytes} bytes)"

@@ -12,6 +12,7 @@ from qmd.cli.parameters import lookup_id
 
 if TYPE_CHECKING:
     from qmd.cli.messages import Printer
+    from qmd.client import Message
 
 BATCH_MESSAGES = 256
 
@@ -46,13 +47,22 @@ async def _peek(
 
     with Interrupt() as interrupt:
         async with configuration.connect() as qm:
-            while (limit := wanted.left(printer.count, BATCH_MESSAGES)) and not interrupt:
+            while (left := wanted.left(printer.count, BATCH_MESSAGES)) and not interrupt:
+                limit = left if wanted.choice is None else BATCH_MESSAGES
                 messages = await interrupt.unless(
                     qm.peek(queue, start, limit, timeout_s=wanted.timeout_s)
                 )
                 if not messages:
                     break
-                printer.print(messages)
                 start = messages[-1].lookup_id + 1
+                printer.print(_meant(messages, wanted, printer.count))
         printer.end()
         return bool(interrupt)
+
+
+def _meant(messages: list[Message], wanted: Wanted, printed: int) -> list[Message]:
+    """Those of `messages` that the options mean, and no more than are still wanted."""
+    if wanted.choice is None:
+        return messages
+    meant = [message for message in messages if message.is_among(wanted.choice)]
+    return meant[: wanted.left(printed, len(meant))]

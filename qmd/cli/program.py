@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from typing import Any
 
@@ -22,12 +22,13 @@ class ExitCode(IntEnum):
     NOTHING_THERE = 6
     CONFIGURATION = 78  # EX_CONFIG of sysexits.h
     INTERRUPTED = 130  # 128 and SIGINT, as shells have it
+    OUTPUT_CLOSED = 141  # 128 and SIGPIPE, as shells have it
 
 
 EXIT_CODES = """\b
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 refused,
 5 daemon unreachable, 6 nothing there in time, 78 wrong configuration,
-130 interrupted.
+130 interrupted, 141 the reader of the output has ended.
 """
 
 
@@ -130,6 +131,9 @@ def reported() -> Iterator[None]:
         raise Failure(ExitCode.USAGE, message, code) from error
     except KeyboardInterrupt:
         raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
+    except BrokenPipeError:  # as `head` does: the reader has seen enough
+        drop_output()
+        raise click.exceptions.Exit(ExitCode.OUTPUT_CLOSED) from None
     except (click.ClickException, click.exceptions.Exit, click.Abort):
         raise
     except Exception as error:
@@ -137,6 +141,15 @@ def reported() -> Iterator[None]:
         if failure is None:
             raise
         raise failure from error
+
+
+def drop_output() -> None:
+    """Let what is still buffered for a closed standard output go nowhere, without a complaint."""
+    with suppress(OSError):  # a stream in memory
+        descriptor = sys.stdout.fileno()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, descriptor)
+        os.close(nowhere)
 
 
 def _said_by_the_system(error: OSError) -> str:
@@ -175,6 +188,6 @@ def _explain(error: Exception) -> Failure | None:
             return Failure(
                 ExitCode.USAGE, f"{error.object!r} is not UTF-8 text", "argument_unsendable"
             )
-        case OSError() if error.errno != errno.EPIPE:
+        case OSError():
             return Failure(ExitCode.FAILED, _said_by_the_system(error), "file_failed")
     return None

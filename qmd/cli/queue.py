@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,6 +10,9 @@ from qmd.cli.choice import dry_run_option, filter_options
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import counted, printable
 from qmd.cli.parameters import confirm, json_option, queue_argument, quota, yes_option
+
+if TYPE_CHECKING:
+    from qmd.client import Choice
 
 
 @click.group()
@@ -105,14 +108,34 @@ def set_(
 
 
 @queue.command("list")
+@click.argument("patterns", nargs=-1, metavar="[NAME]...")
 @click.option("--system", is_flag=True, help="System queues too.")
+@click.option("--not-empty", is_flag=True, help="Only queues with messages.")
+@click.option("--transactional/--no-transactional", default=None, help="Only queues of this kind.")
 @json_option
 @pass_configuration
-def list_(configuration: Configuration, system: bool, as_json: bool) -> None:
-    """List the queues."""
+def list_(
+    configuration: Configuration,
+    patterns: tuple[str, ...],
+    system: bool,
+    not_empty: bool,
+    transactional: bool | None,
+    as_json: bool,
+) -> None:
+    """List the queues: all, or those with a NAME, in which * and ? stand for anything."""
     from qmd.cli.output import print_rows
 
-    queues = configuration.ask(lambda qm: qm.list_queues(system=system))
+    queues = [
+        queue
+        for queue in configuration.ask(lambda qm: qm.list_queues(system=system))
+        if _is_named(queue["name"], patterns)
+        and (queue["messages"] or not not_empty)
+        and transactional in (None, queue["transactional"])
+    ]
+    if patterns or not_empty or transactional is not None:
+        none = "no such queues"
+    else:
+        none = "no queues; make one: qmd queue create NAME"
     columns = [
         ("NAME", "name"),
         ("TRANSACTIONAL", "transactional"),
@@ -121,7 +144,19 @@ def list_(configuration: Configuration, system: bool, as_json: bool) -> None:
         ("JOURNAL", "journal"),
         ("LABEL", "label"),
     ]
-    print_rows(queues, columns, as_json=as_json, none="no queues; make one: qmd queue create NAME")
+    print_rows(queues, columns, as_json=as_json, none=none)
+
+
+def _is_named(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether `private$\\orders` has one of the names; `orders` stands for it as well."""
+    from fnmatch import fnmatchcase
+
+    name = name.casefold()
+    bare = name.removeprefix("private$\\")
+    return not patterns or any(
+        fnmatchcase(name, each.casefold()) or fnmatchcase(bare, each.casefold())
+        for each in patterns
+    )
 
 
 @queue.command()
@@ -160,8 +195,11 @@ def purge(
     choice = chosen(**filters)
     if not yes or dry_run:
         count = configuration.ask(lambda qm: qm.purge_queue(name, choice, dry_run=True))
-        if dry_run or not count:
-            _gone("purged", name, count, dry_run=dry_run, as_json=as_json)
+        if dry_run:
+            _would("purged", configuration, name, count, choice, as_json=as_json)
+            return
+        if not count:
+            _gone("purged", name, count, as_json=as_json)
             return
         confirm(f"purge {printable(name)} with {counted(count, 'message')}")
     messages = configuration.ask(lambda qm: qm.purge_queue(name, choice))
@@ -185,7 +223,7 @@ def delete(
     if not yes or dry_run:
         count = configuration.ask(lambda qm: qm.delete_queue(name, dry_run=True))
         if dry_run:
-            _gone("deleted", name, count, dry_run=True, as_json=as_json)
+            _would("deleted", configuration, name, count, None, as_json=as_json)
             return
         if count:
             confirm(f"delete {printable(name)} with {counted(count, 'message')}")
@@ -203,12 +241,31 @@ def _say_what_waits(configuration: Configuration) -> None:
         )
 
 
-def _gone(what: str, name: str, messages: int, *, as_json: bool, dry_run: bool = False) -> None:
+def _would(
+    act: str,
+    configuration: Configuration,
+    name: str,
+    messages: int,
+    choice: Choice | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the messages of a dry run, and how many they are."""
+    from qmd.cli.dry_run import meant, meant_ids
     from qmd.cli.output import print_json
 
     if as_json:
-        print_json({"name": name, what: not dry_run, "messages": messages, "dry_run": dry_run})
-    elif dry_run:
-        click.echo(f"{printable(name)} would be {what}: {counted(messages, 'message')}")
+        facts = {"name": name, act: False, "messages": messages, "dry_run": True}
+        print_json({**facts, "lookup_ids": meant_ids(configuration, name, choice)})
+        return
+    meant(configuration, name, choice)
+    click.echo(f"{printable(name)} would be {act}: {counted(messages, 'message')}")
+
+
+def _gone(act: str, name: str, messages: int, *, as_json: bool) -> None:
+    from qmd.cli.output import print_json
+
+    if as_json:
+        print_json({"name": name, act: True, "messages": messages, "dry_run": False})
     else:
-        click.echo(f"{what} {printable(name)}: {counted(messages, 'message')}")
+        click.echo(f"{act} {printable(name)}: {counted(messages, 'message')}")

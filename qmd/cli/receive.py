@@ -1,7 +1,9 @@
 """`qmd receive`: take messages out of a queue and print them.
 
-A batch is taken, then removed, then printed; what was taken and not removed goes
-back.  Ctrl-C waits for the batch in hand, so nothing is removed and not printed.
+A batch is taken, then printed, then the messages that the reader of the output has read are
+removed; the others go back.  So neither a reader that ends (`receive --all | head -3`) nor a full
+disk behind the output loses a message.  When the connection is lost between printing and removing,
+a message is taken once more by its lookup id and removed, and not printed twice.
 """
 
 from __future__ import annotations
@@ -12,9 +14,12 @@ import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.messages import Wanted, end, reading_options
+from qmd.cli.output import counted
 
 if TYPE_CHECKING:
     from qmd.cli.messages import Printer
+    from qmd.client import QueueManager
+    from qmd.client.receiver import Taken
 
 BATCH_MESSAGES = 128
 
@@ -70,20 +75,42 @@ async def _receive(
 ) -> bool:
     """Returns whether it was interrupted."""
     from qmd.cli.interrupt import Interrupt
-    from qmd.client import NotTaken
 
     with Interrupt() as interrupt:
         async with configuration.connect() as qm:
             while (limit := wanted.left(printer.count, BATCH_MESSAGES)) and not interrupt:
-                taken = await interrupt.unless(qm.take(queue, limit, timeout_s=wanted.timeout_s))
+                taken = await interrupt.unless(
+                    qm.take(queue, limit, timeout_s=wanted.timeout_s, choice=wanted.choice)
+                )
                 if not taken:
                     break
                 async with taken:
-                    printer.check_reader()
-                    try:
-                        await taken.remove()
-                    except NotTaken:
-                        continue  # the connection was lost: they are in the queue again
-                printer.print(taken.messages)
+                    read = await printer.print_read(taken.messages, interrupt)
+                    if read:
+                        await _remove(qm, taken, read)
+                if read < len(taken):
+                    raise BrokenPipeError(32, "the reader of the output has ended")
         printer.end()
         return bool(interrupt)
+
+
+async def _remove(qm: QueueManager, taken: Taken, count: int) -> None:
+    """Remove the first `count` messages, which are printed, wherever the connection is lost."""
+    from qmd.client import NotTaken, Stopping, chosen
+
+    printed = taken.messages[:count]
+    while printed:
+        try:
+            await taken.remove(len(printed))
+            return
+        except (NotTaken, Stopping):  # they are in the queue again
+            choice = chosen(lookup_ids=[message.lookup_id for message in printed])
+            taken = await qm.take(taken.queue, len(printed), choice=choice)
+            if missing := len(printed) - len(taken):
+                click.echo(
+                    f"qmd: {counted(missing, 'message')} were printed and are not in the queue any"
+                    " more: the connection was lost before they were removed, and another reader"
+                    " has taken them, or they were express messages and the daemon has ended",
+                    err=True,
+                )
+            printed = taken.messages

@@ -382,6 +382,7 @@ async def _from_file(
     import os
     import stat
 
+    from qmd.cli.lines import read
     from qmd.client import TooLarge
 
     size, body = 0, b""
@@ -389,7 +390,7 @@ async def _from_file(
         status = os.fstat(file.fileno())
         size = status.st_size if stat.S_ISREG(status.st_mode) else 0
     if size <= body_bytes_max:
-        body = file.read(body_bytes_max + 1)  # of what has no size, one byte more shows it
+        body = await read(file, body_bytes_max)
         size = len(body)
     if size > body_bytes_max:
         raise TooLarge(

@@ -45,9 +45,7 @@ async def work(
             while wanted.left(printer.count, 1) and not interrupt:
                 try:
                     async with qm.transaction() as transaction:
-                        message = await interrupt.unless(
-                            transaction.receive(queue, timeout_s=wanted.timeout_s)
-                        )
+                        message = await interrupt.unless(_next(transaction, queue, wanted))
                         if message is None:
                             await transaction.abort("nothing was there")
                             break
@@ -63,6 +61,13 @@ async def work(
                     delay_s = min(2 * delay_s, RETRY_MAX_S)
         printer.end()
         return bool(interrupt)
+
+
+async def _next(transaction: Transaction, queue: str, wanted: Wanted) -> Message | None:
+    if wanted.choice is None:
+        return await transaction.receive(queue, timeout_s=wanted.timeout_s)
+    found = await transaction.receive_chosen(queue, wanted.choice, timeout_s=wanted.timeout_s)
+    return found[0] if found else None
 
 
 async def _handle(

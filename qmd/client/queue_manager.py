@@ -310,13 +310,22 @@ class QueueManager:
         """Messages that were removed from their queue and not handed over yet."""
         return self._receiver.unread()
 
-    async def take(self, queue: str, limit: int = 1, *, timeout_s: float | None = 0.0) -> Taken:
+    async def take(
+        self,
+        queue: str,
+        limit: int = 1,
+        *,
+        timeout_s: float | None = 0.0,
+        choice: Choice | None = None,
+    ) -> Taken:
         """Take messages without removing them: `remove` them when the work is done.
+
+        `choice`: only messages for which it is true, wherever they stand (see `chosen`).
 
         Nobody else sees them until then.  They go back to their place with `give_back`,
         and when the connection ends: the same messages may then be taken again.
         """
-        return await self._receiver.take(queue, limit, timeout_s)
+        return await self._receiver.take(queue, limit, timeout_s, choice)
 
     # -- looking -----------------------------------------------------------------------------
 

@@ -50,14 +50,14 @@ class Taken:
     def __len__(self) -> int:
         return len(self.messages)
 
-    async def remove(self) -> None:
-        """Remove all of them for good.
+    async def remove(self, count: int | None = None) -> None:
+        """Remove the first `count` of them for good, or all; the rest goes back to the queue.
 
         Raises NotTaken when they went back to their queue because the connection was
         lost; another QueueManagerError when the queue manager refused, and they went
         back as well; and OutcomeUnknown when nobody answers any more.
         """
-        await self._settle(frames.Remove)
+        await self._settle(frames.Remove, self._lookup_ids[:count])
 
     async def reject(self, reason: str = "") -> None:
         """Remove all of them for good, because this application will not have them.
@@ -66,32 +66,38 @@ class Taken:
         what no sender keeps is put into a dead-letter queue here, with `reason`.  Raises what
         `remove` raises.
         """
-        await self._settle(frames.Reject, reason)
+        await self._settle(frames.Reject, self._lookup_ids, reason)
 
-    async def _settle(self, verb: type[frames.Request], *arguments: object) -> None:
+    async def _settle(
+        self, verb: type[frames.Request], lookup_ids: list[int], *arguments: object
+    ) -> None:
         assert not self._is_settled, "these messages were settled before"
         token = os.urandom(16)
         try:
-            await self._connection.ask(verb, self.queue, self._lookup_ids, *arguments, token)
+            await self._connection.ask(verb, self.queue, lookup_ids, *arguments, token)
         except NotConnected as lost:
             self._is_settled = True
             if not await self._was_removed(token):
                 raise NotTaken(
-                    f"{len(self)} messages went back to {self.queue}: {lost.text}",
+                    f"{len(lookup_ids)} messages went back to {self.queue}: {lost.text}",
                     "take them again",
                 ) from lost
         except QueueManagerError:
             await self.give_back()
             raise
+        if len(lookup_ids) < len(self):
+            await self._give_back(self._lookup_ids[len(lookup_ids) :])
         self._is_settled = True
 
     async def give_back(self) -> None:
         """Put those that were not removed back to their old place."""
-        if self._is_settled:
-            return
+        if not self._is_settled:
+            await self._give_back(self._lookup_ids)
+
+    async def _give_back(self, lookup_ids: list[int]) -> None:
         self._is_settled = True
         if not self._connection.is_lost:
-            answer = self._connection.ask(frames.GiveBack, self.queue, self._lookup_ids)
+            answer = self._connection.ask(frames.GiveBack, self.queue, lookup_ids)
             # A connection that ends gives them back as well.
             with contextlib.suppress(NotConnected, QueueManagerError):
                 await answer
