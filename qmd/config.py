@@ -11,7 +11,8 @@ names the file, the line, what was found and what is allowed.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,10 @@ class ConfigError(Exception):
 
     `code` stands for the cause (`qmd.catalogue`).  `file` and `line` say where, and are None for
     the environment and for arguments; `key` is "[section] key", or "" when no key is at fault.
+    `others` are the further errors of the same configuration.
     """
+
+    others: tuple[ConfigError, ...] = ()
 
     def __init__(
         self,
@@ -101,21 +105,42 @@ def parse_settings(
 ) -> Settings:
     """Like load_settings, of a text that stands or will stand in `file`."""
     source = _Source(text, file)
+    found = _Errors()
     for section, table in source.document.items():
-        _check_names(source, section, table)
-    overrides = _overrides(os.environ if environment is None else environment)
-    sections = {
-        section: SECTIONS[section](
-            **{
-                setting.attribute: _value(setting, source, overrides)
-                for setting in settings_of(section).values()
-            }
-        )
-        for section in SECTIONS
-    }
-    settings = Settings(**sections)
-    _check_together(settings, source)
+        _check_names(source, section, table, found)
+    overrides = _overrides(os.environ if environment is None else environment, found)
+    values: dict[str, dict[str, object]] = {section: {} for section in SECTIONS}
+    for section, attributes in values.items():
+        for setting in settings_of(section).values():
+            with found.collected():
+                attributes[setting.attribute] = _value(setting, source, overrides)
+    found.raise_if_any()
+    settings = Settings(**{section: SECTIONS[section](**values[section]) for section in SECTIONS})
+    for check in (_check_order, _check_directory, _check_socket):
+        with found.collected():
+            check(settings, source)
+    found.raise_if_any()
     return settings
+
+
+class _Errors:
+    """The errors of one configuration: all of them are reported, not the first one only."""
+
+    def __init__(self) -> None:
+        self._errors: list[ConfigError] = []
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        try:
+            yield
+        except ConfigError as error:
+            self._errors.append(error)
+
+    def raise_if_any(self) -> None:
+        if self._errors:
+            first, *others = sorted(self._errors, key=lambda error: error.line or 0)
+            first.others = tuple(others)
+            raise first
 
 
 class _Source:
@@ -183,7 +208,17 @@ def _split_line(message: str, lines: int) -> tuple[str, int | None]:
     return problem, int(line) if line.isdigit() else lines
 
 
-def _check_names(source: _Source, section: str, table: object) -> None:
+def _check_names(source: _Source, section: str, table: object, found: _Errors) -> None:
+    with found.collected():
+        _check_section(source, section, table)
+        assert isinstance(table, dict)
+        for key in table:
+            with found.collected():
+                if unknown := _unknown(section, key):
+                    raise source.error(unknown, section, key, code="config_unknown_key")
+
+
+def _check_section(source: _Source, section: str, table: object) -> None:
     owner = None if isinstance(table, dict) else _owner(section)
     if owner:
         raise source.error(
@@ -201,10 +236,6 @@ def _check_names(source: _Source, section: str, table: object) -> None:
         raise source.error(
             f"found {table!r}; a section [{section}] is required", section, code="config_bad_value"
         )
-    for key in table:
-        unknown = _unknown(section, key)
-        if unknown:
-            raise source.error(unknown, section, key, code="config_unknown_key")
 
 
 def _unknown(section: str, key: str) -> str | None:
@@ -227,7 +258,7 @@ def _nearest(word: str, known: Mapping[str, object]) -> str:
     return get_close_matches(word, known, n=1, cutoff=0.0)[0]
 
 
-def _overrides(environment: Mapping[str, str]) -> dict[tuple[str, str], str]:
+def _overrides(environment: Mapping[str, str], errors: _Errors) -> dict[tuple[str, str], str]:
     """The values of QMD_<SECTION>_<KEY>, by section and key."""
     found = {}
     for variable, text in environment.items():
@@ -235,14 +266,11 @@ def _overrides(environment: Mapping[str, str]) -> dict[tuple[str, str], str]:
             prefix = _variable(section, "")
             if variable.startswith(prefix):
                 key = variable.removeprefix(prefix).lower()
-                problem = _unknown(section, key)
-                if problem:
-                    raise ConfigError(
-                        problem,
-                        code="config_unknown_key",
-                        key=f"environment variable {variable}",
-                    )
-                found[section, key] = text
+                with errors.collected():
+                    if problem := _unknown(section, key):
+                        name = f"environment variable {variable}"
+                        raise ConfigError(problem, code="config_unknown_key", key=name)
+                    found[section, key] = text
     return found
 
 
@@ -255,7 +283,11 @@ def _value(setting: Setting, source: _Source, overrides: Mapping[tuple[str, str]
     if override is not None:
         found = setting.kind.from_environment(override)
     else:
-        found = source.document.get(setting.section, {}).get(setting.key, setting.default)
+        table = source.document.get(setting.section, {})
+        # A section that is none was reported before.
+        found = table.get(setting.key, setting.default) if isinstance(table, dict) else None
+        if found is None:
+            return setting.default
     try:
         value = setting.kind.parse(found)
     except ValueError as error:
@@ -272,7 +304,7 @@ def _value(setting: Setting, source: _Source, overrides: Mapping[tuple[str, str]
     return source.file.parent / value if isinstance(value, Path) else value
 
 
-def _check_together(settings: Settings, source: _Source) -> None:
+def _check_order(settings: Settings, source: _Source) -> None:
     for section, low, high in _ORDERED:
         known = settings_of(section)
         values = getattr(settings, section)
@@ -282,6 +314,9 @@ def _check_together(settings: Settings, source: _Source) -> None:
             raise source.error(
                 f"{low} is greater than {high}", section, at_fault, code="config_conflict"
             )
+
+
+def _check_directory(settings: Settings, source: _Source) -> None:
     directory = settings.directory
     if directory.kind == "active-directory":
         missing = {
@@ -293,6 +328,9 @@ def _check_together(settings: Settings, source: _Source) -> None:
             if is_missing:
                 problem = f"kind active-directory with bind {directory.bind} needs {key}"
                 raise source.error(problem, "directory", "kind", code="config_conflict")
+
+
+def _check_socket(settings: Settings, source: _Source) -> None:
     size = len(os.fsencode(settings.control.socket))
     if size > SOCKET_PATH_BYTES_MAX:
         problem = (

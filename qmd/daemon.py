@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import socket
+import ssl
 import sys
 from functools import partial
 from typing import Any, cast
@@ -61,6 +62,8 @@ _LISTENING = {
     errno.EADDRNOTAVAIL: "address_not_here",
     errno.EACCES: "port_forbidden",
 }
+# What another configuration mends: nobody will make the place, or give the right, by itself.
+_OF_THE_CONFIGURATION = (FileNotFoundError, NotADirectoryError, PermissionError)
 _reloading: set[asyncio.Task[None]] = set()  # or they would be forgotten half-way
 # What starting again does not mend.
 _LASTING = (NewerSchema, ForeignDatabase)
@@ -251,7 +254,8 @@ async def _listen(
         for place in places or [(host, port)]:
             listeners += await manager.environment.listen(manager, factory, place, BACKLOG)
     except OSError as error:
-        raise CannotServe(
+        kind = Misconfigured if isinstance(error, PermissionError) else CannotServe
+        raise kind(
             f"cannot listen at {host} port {port}: {error.strerror or error}; is another daemon"
             " running there? See address and port in the section [listen]",
             code=_LISTENING.get(error.errno or 0, "cannot_listen"),
@@ -265,14 +269,16 @@ async def _open_remote(manager: QueueManager, settings: Settings) -> RemoteServe
     try:
         await server.listen()
     except (OSError, TokenFileError) as error:  # ssl.SSLError is one of them
-        raise CannotServe(
+        lasting = (*_OF_THE_CONFIGURATION, ssl.SSLError, TokenFileError)
+        kind = Misconfigured if isinstance(error, lasting) else CannotServe
+        raise kind(
             f"the remote control protocol cannot listen at {settings.remote.address}:"
             f"{settings.remote.port}: {error}; see certificate, key and tokens in the section"
             " [remote]",
             code="remote_control_failed",
         ) from error
     except Refusal as refusal:
-        raise CannotServe(f"{refusal.text}; {refusal.remedy}", code=refusal.code) from refusal
+        raise Misconfigured(f"{refusal.text}; {refusal.remedy}", code=refusal.code) from refusal
     host, port = server.address
     log.info("remote_control", address=host, port=port)
     return server
@@ -283,13 +289,14 @@ async def _open_control(control: ControlServer, settings: Settings) -> None:
     try:
         await control.start(chosen.socket, chosen.mode, chosen.group)
     except LookupError as error:
-        raise CannotServe(
+        raise Misconfigured(
             f"the control socket {chosen.socket} cannot be opened: {error}; see group in the"
             " section [control]",
             code="control_group_unknown",
         ) from error
     except OSError as error:
-        raise CannotServe(
+        kind = Misconfigured if isinstance(error, _OF_THE_CONFIGURATION) else CannotServe
+        raise kind(
             f"the control socket {chosen.socket} cannot be opened: {error}; see the section"
             " [control]",
             code="control_socket_failed",

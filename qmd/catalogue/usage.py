@@ -177,4 +177,19 @@ ENTRIES = (
         "It is another file, or the position of an import into another queue.",
         "Name the one that was used before, or another that is not there yet.",
     ),
+    Entry(
+        5025,
+        "no_such_token",
+        "There is no token of that name.",
+        "It was never made, or it is revoked already.",
+        "`qmd remote token list` shows the tokens that there are.",
+    ),
+    Entry(
+        5026,
+        "token_not_changed",
+        "The file of tokens cannot be read or written, or it cannot hold such a token.",
+        "The name is taken, or has characters that the file has no room for; or the file, which"
+        " `tokens` in the section [remote] names, is damaged, or belongs to somebody else.",
+        "Choose another name; or put the file in order, as the error says.",
+    ),
 )

@@ -46,7 +46,14 @@ def reading_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @queue_argument()
     @click.option("--all", "all_", is_flag=True, help="All that are there now.")
-    @click.option("--count", type=click.IntRange(min=1), metavar="N", help="So many.")
+    @click.option(
+        "--count",
+        "--limit",
+        "count",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="At most N messages; 6 is the exit code when there are fewer.",
+    )
     @click.option("--follow", is_flag=True, help="All, and those that come later, until Ctrl-C.")
     @click.option(
         "--timeout",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import IntEnum
 from typing import Any
@@ -42,7 +42,18 @@ class Failure(click.ClickException):
     `error` is its code in `qmd.catalogue`; `id` its id, where the daemon has said it.
     """
 
-    def __init__(self, code: ExitCode, message: str, error: str = "", *, id: str = "") -> None:
+    #: Further errors, each a line of its own: of a configuration with several.
+    others: Sequence[Failure] = ()
+
+    def __init__(
+        self,
+        code: ExitCode,
+        message: str,
+        error: str = "",
+        *,
+        id: str = "",
+        has_remedy: bool = False,
+    ) -> None:
         super().__init__(message)
         self.exit_code = code  # type: ignore[misc]  # by class in click, by case here
         if error and not id:
@@ -50,14 +61,27 @@ class Failure(click.ClickException):
 
             id = id_of(error)
         self.id = id
+        self._has_remedy = has_remedy
 
     def show(self, file: Any = None) -> None:
         color = False if os.environ.get("NO_COLOR") else None
         from qmd.cli.output import printable
 
-        one_line = printable(" ".join(self.message.split()))  # names can be somebody else's
+        text = self.message if self._has_remedy else self._with_remedy()
+        one_line = printable(" ".join(text.split()))  # names can be somebody else's
         click.secho("qmd: ", err=True, file=file, nl=False, fg="red", color=color)
         click.echo(f"error {self.id}: {one_line}" if self.id else one_line, err=True, file=file)
+        for other in self.others:
+            other.show(file)
+
+    def _with_remedy(self) -> str:
+        """The message and, unless it says what to do itself, the catalogue's remedy."""
+        from qmd.catalogue import find
+
+        entries = find(self.id).entries if self.id else []
+        if not entries or "; " in self.message:
+            return self.message
+        return f"{self.message.rstrip('.')}; {_continued(entries[0].remedy)}"
 
 
 class Misuse(click.UsageError):
@@ -143,6 +167,11 @@ def reported() -> Iterator[None]:
         raise failure from error
 
 
+def _continued(sentence: str) -> str:
+    """A sentence as it goes on behind a semicolon; a name that it begins with stays as it is."""
+    return sentence[0].lower() + sentence[1:] if sentence[1:2].islower() else sentence
+
+
 def drop_output() -> None:
     """Let what is still buffered for a closed standard output go nowhere, without a complaint."""
     with suppress(OSError):  # a stream in memory
@@ -167,23 +196,31 @@ def _explain(error: Exception) -> Failure | None:
 
     match error:
         case ConfigError():
-            return Failure(ExitCode.CONFIGURATION, str(error), error.code)
+            failure = Failure(ExitCode.CONFIGURATION, str(error), error.code)
+            failure.others = [
+                Failure(ExitCode.CONFIGURATION, str(other), other.code) for other in error.others
+            ]
+            return failure
         case InvalidName():
             return Failure(
                 ExitCode.USAGE, f"the name cannot be read: {error}", "name_not_understood"
             )
         case errors.NoSuchQueue() | errors.NoSuchMessage():
-            return Failure(ExitCode.NOT_FOUND, str(error), id=error.id)
+            return Failure(
+                ExitCode.NOT_FOUND, str(error), id=error.id, has_remedy=bool(error.remedy)
+            )
         case errors.BadName():
-            return Failure(ExitCode.USAGE, str(error), id=error.id)
+            return Failure(ExitCode.USAGE, str(error), id=error.id, has_remedy=bool(error.remedy))
         case errors.BadRequest() if error.code in _WRONG_USAGE:
-            return Failure(ExitCode.USAGE, str(error), id=error.id)
+            return Failure(ExitCode.USAGE, str(error), id=error.id, has_remedy=bool(error.remedy))
         case errors.QueueManagerError():
-            return Failure(ExitCode.REFUSED, str(error), id=error.id)
+            return Failure(ExitCode.REFUSED, str(error), id=error.id, has_remedy=bool(error.remedy))
         case errors.NotConnected() | errors.OutcomeUnknown():
-            return Failure(ExitCode.UNREACHABLE, str(error), id=error.id)
+            return Failure(
+                ExitCode.UNREACHABLE, str(error), id=error.id, has_remedy=bool(error.remedy)
+            )
         case errors.ClientError():
-            return Failure(ExitCode.FAILED, str(error), id=error.id)
+            return Failure(ExitCode.FAILED, str(error), id=error.id, has_remedy=bool(error.remedy))
         case UnicodeEncodeError() if error.reason == "surrogates not allowed":
             return Failure(
                 ExitCode.USAGE, f"{error.object!r} is not UTF-8 text", "argument_unsendable"

@@ -7,7 +7,9 @@ from pathlib import Path
 import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.output import printable
 from qmd.cli.parameters import json_option
+from qmd.cli.program import ExitCode, Failure
 
 
 @click.group()
@@ -56,7 +58,7 @@ def create(
 
     path = configuration.settings().remote.tokens
     if output is not None and output.exists():
-        raise click.ClickException(f"there is a {output} already")
+        raise Failure(ExitCode.FAILED, f"there is a {output} already", "file_exists")
     with _explained():
         made = create_token(path, name, frozenset(scopes), queues)
     if output is None:
@@ -100,7 +102,9 @@ def revoke(configuration: Configuration, name: str) -> None:
 
     with _explained():
         if not revoke_token(configuration.settings().remote.tokens, name):
-            raise click.ClickException(f"there is no token {name}")
+            raise Failure(
+                ExitCode.NOT_FOUND, f"there is no token {printable(name)}", "no_such_token"
+            )
     click.echo(f"token {name} is good for nothing any more")
 
 
@@ -113,4 +117,4 @@ class _explained:
         from qmd.remote_tokens import TokenFileError
 
         if isinstance(error, TokenFileError | OSError):
-            raise click.ClickException(str(error)) from error
+            raise Failure(ExitCode.FAILED, str(error), "token_not_changed") from error

@@ -2,21 +2,117 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Any
+
 import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import json_option
+from qmd.cli.program import ExitCode
+
+UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+SIZES = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
 @click.command()
+@click.option(
+    "--check",
+    is_flag=True,
+    help="For monitoring: print problems only, and exit with 1 if there is one.",
+)
+@click.option(
+    "--dead-letters-max",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="With --check: more dead letters than N are a problem.",
+)
 @json_option
 @pass_configuration
-def status(configuration: Configuration, as_json: bool) -> None:
+@click.pass_context
+def status(
+    context: click.Context,
+    configuration: Configuration,
+    check: bool,
+    dead_letters_max: int | None,
+    as_json: bool,
+) -> None:
     """Show the queue manager in one look.
 
-    Its name, version, uptime and addresses, and how much it holds.
+    Its name, version, uptime and addresses, how much it holds, and what is wrong.
     """
-    from qmd.cli.output import print_facts
+    from qmd.cli.output import print_facts, print_json
 
+    if dead_letters_max is not None and not check:
+        raise click.UsageError("--dead-letters-max needs --check")
     facts = configuration.ask(lambda qm: qm.status())
-    print_facts(facts, as_json=as_json)
+    found = problems(facts, dead_letters_max)
+    if not check:
+        print_facts(facts if as_json else readable(facts), as_json=as_json)
+    elif as_json:
+        print_json({"ok": not found, "problems": found})
+    else:
+        for problem in found or ["ok"]:
+            click.echo(problem)
+    if check and found:
+        context.exit(ExitCode.FAILED)
+
+
+def problems(facts: dict[str, Any], dead_letters_max: int | None = None) -> list[str]:
+    """What an operator has to look at, a sentence each, from the facts of a status."""
+    found = []
+    if facts["disk_full"]:
+        free = size(facts["disk_free_bytes"])
+        found.append(
+            f"the disk is full ({free} free): new messages are refused until there is room"
+        )
+    for warning in facts["quota_warnings"]:
+        found.append(
+            f"{warning['what']} has reached {warning['used_percent']} % of its quota of"
+            f" {size(warning['quota_bytes'])}"
+        )
+    for conflict in facts["two_of_one_identity"]:
+        found.append(f"{conflict['reason']}: {conflict['remedy']}")
+    if problem := facts["directory"].get("problem"):
+        found.append(f"the directory: {problem}")
+    if dead_letters_max is not None and facts["dead_letters"] > dead_letters_max:
+        found.append(
+            f"there are {facts['dead_letters']} dead letters: `qmd dead-letter list` says why"
+        )
+    return found
+
+
+def readable(facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts of a status with times, durations and sizes as a person reads them."""
+    shown: dict[str, Any] = {}
+    for key, value in facts.items():
+        if key == "clock_s":
+            shown["clock"] = f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%SZ}"
+        elif key.endswith("uptime_s"):
+            shown["uptime"] = duration(value)
+        elif key.endswith("bytes") and isinstance(value, int):
+            shown[key.removesuffix("_bytes").replace("bytes", "size")] = size(value)
+        else:
+            shown[key] = value
+    return shown
+
+
+def duration(seconds: float) -> str:
+    """`2 d 3 h`: the two greatest units."""
+    left = int(seconds)
+    parts: list[str] = []
+    for unit, length in UNITS:
+        count, left = divmod(left, length)
+        if count or (parts and left):
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "0 s"
+
+
+def size(number: int) -> str:
+    """`12.3 MB`, in powers of 1000."""
+    value = float(number)
+    for unit in SIZES:
+        if value < 1000 or unit == SIZES[-1]:
+            return f"{number} bytes" if unit == "bytes" else f"{value:.1f} {unit}"
+        value /= 1000
+    raise AssertionError

@@ -158,35 +158,54 @@ def test_a_database_of_a_newer_version_or_another_program_is_left_alone(
     assert starts_with_all(daemon)
 
 
-def start_failed(daemon: Daemon) -> dict[str, Any]:
+def start_failed(daemon: Daemon, exit_code: int) -> dict[str, Any]:
     """The line of the log that says why it does not start."""
     done = subprocess.run(
         [*COMMAND, "--config", str(daemon.config), "serve"],
         cwd=ROOT, env=_environment(), capture_output=True, timeout=40, check=False,
     )  # fmt: skip
-    assert done.returncode == 1
+    assert done.returncode == exit_code
     (line,) = [line for line in done.stderr.decode().splitlines() if "start_failed" in line]
     event: dict[str, Any] = json.loads(line)
     return event
 
 
 @pytest.mark.parametrize(
-    ("settings", "code", "id"),
+    ("settings", "code", "id", "exit_code"),
     [
-        ({"listen": {"address": "192.0.2.1"}}, "address_not_here", "QM-3103"),
-        ({"control": {"group": "no such group"}}, "control_group_unknown", "QM-3107"),
-        ({"control": {"socket": "/nowhere/qmd.sock"}}, "control_socket_failed", "QM-3106"),
+        ({"listen": {"address": "192.0.2.1"}}, "address_not_here", "QM-3103", 1),
+        ({"control": {"group": "no such group"}}, "control_group_unknown", "QM-3107", 78),
+        ({"control": {"socket": "/nowhere/qmd.sock"}}, "control_socket_failed", "QM-3106", 78),
         (
             {"listen": {"ping": True, "ping_port": "TAKEN"}},
             "ping_port_failed",
             "QM-3108",
+            1,
         ),
-        ({"listen": {"port": "TAKEN"}}, "port_in_use", "QM-3102"),
+        ({"listen": {"port": "TAKEN"}}, "port_in_use", "QM-3102", 1),
+        (
+            {"remote": {"enabled": True, "plain_on_loopback": True, "port": "TAKEN"}},
+            "remote_control_failed",
+            "QM-3303",
+            1,
+        ),
+        (
+            {"remote": {"enabled": True, "certificate": "/nowhere.pem", "key": "/nowhere.key"}},
+            "remote_control_failed",
+            "QM-3303",
+            78,
+        ),
+        (
+            {"remote": {"enabled": True, "plain_on_loopback": True, "address": "0.0.0.0"}},
+            "remote_not_secret",
+            "QM-3304",
+            78,
+        ),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
 def test_each_reason_not_to_start_has_an_id_of_its_own(
-    hosts: Hosts, settings: dict[str, dict[str, Any]], code: str, id: str
+    hosts: Hosts, settings: dict[str, dict[str, Any]], code: str, id: str, exit_code: int
 ):
     with (
         socket.create_server(("127.0.0.1", 0)) as tcp,
@@ -202,7 +221,7 @@ def test_each_reason_not_to_start_has_an_id_of_its_own(
         }
         daemon = hosts.daemon(start=False, **chosen)
 
-        event = start_failed(daemon)
+        event = start_failed(daemon, exit_code)
 
     assert (event["code"], event["id"]) == (code, id)
     assert event["reason"]

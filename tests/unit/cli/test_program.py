@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from qmd import frames, operator_frames
 from qmd.cli import main
 from qmd.cli.program import Failure
+from qmd.cli.status import problems, readable
 
 
 def commands(group=main, path=()):
@@ -35,6 +36,7 @@ def test_help_loads_nothing_heavy():
     script = f"""
 import sys
 from qmd.cli import main
+from qmd.cli.status import problems, readable
 for words in {list(commands())!r}:
     main([*words, "--help"], standalone_mode=False)
 print(sorted(sys.modules), file=sys.stderr)
@@ -229,3 +231,55 @@ def test_colors_are_for_terminals_that_want_them(monkeypatch, capsys):
     monkeypatch.setenv("NO_COLOR", "1")
     result = CliRunner().invoke(main, ["--no-such-option"], color=True)
     assert "\x1b" not in result.stderr
+
+
+STATUS = {
+    "clock_s": 1_795_387_485,
+    "uptime_s": 93_784.2,
+    "bytes": 12_345_678,
+    "quota_bytes": 999,
+    "disk_free_bytes": 5_000_000,
+    "disk_full": False,
+    "quota_warnings": [],
+    "two_of_one_identity": [],
+    "directory": {"kind": "none", "state": "up"},
+    "dead_letters": 3,
+}
+
+
+def test_a_status_is_readable():
+    shown = readable(STATUS)
+
+    assert shown["clock"] == "2026-11-22 22:44:45Z"
+    assert shown["uptime"] == "1 d 2 h"
+    assert (shown["size"], shown["quota"], shown["disk_free"]) == ("12.3 MB", "999 bytes", "5.0 MB")
+
+
+def test_a_check_finds_the_problems_of_a_status():
+    warning = {"what": "computer", "used_percent": 91, "quota_bytes": 1000}
+    full = {**STATUS, "disk_full": True, "quota_warnings": [warning]}
+
+    assert problems(STATUS) == problems(STATUS, 3) == []
+    assert "3 dead letters" in problems(STATUS, 2)[0]
+    assert problems(full) == [
+        "the disk is full (5.0 MB free): new messages are refused until there is room",
+        "computer has reached 91 % of its quota of 1.0 kB",
+    ]
+
+
+def test_each_error_of_a_configuration_is_a_line(tmp_path):
+    file = tmp_path / "qmd.toml"
+    file.write_text("[listen]\nport = 99999\n[peers]\nnothing = 1\n")
+
+    result = CliRunner().invoke(main, ["--config", str(file), "status"])
+
+    assert result.exit_code == 78
+    assert [line.split(":")[3] for line in result.stderr.splitlines()] == ["2", "4"]
+
+
+def test_a_token_that_is_not_there_has_an_id_and_a_remedy(qmd):
+    result = qmd("remote", "token", "revoke", "nope")
+
+    assert result.exit_code == 3
+    assert "QM-5025" in result.stderr
+    assert "qmd remote token list" in result.stderr

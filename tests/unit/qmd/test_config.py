@@ -276,6 +276,37 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(
     assert "\n" not in message
 
 
+def test_all_errors_of_a_file_are_reported_in_the_order_of_their_lines() -> None:
+    text = "[listen]\nport = 99999\n[lisen]\nx = 1\n[quotas]\nnothing = 1\n[peers]\nallow = 7\n"
+
+    with pytest.raises(ConfigError) as raised:
+        parse(text, QMD_LISTEN_PORT="none", QMD_PEERS_NOTHING="1")
+
+    found = [raised.value, *raised.value.others]
+    assert [(error.line, error.code) for error in found] == [
+        (None, "config_unknown_key"),
+        (None, "config_bad_value"),
+        (3, "config_unknown_section"),
+        (6, "config_unknown_key"),
+        (8, "config_bad_value"),
+    ]
+
+
+def test_contradictions_are_reported_together() -> None:
+    long = "x" * 200
+    text = f"""[control]
+socket = "/{long}"
+[delivery]
+retry_first = "30m"
+retry_max = "10m"
+"""
+
+    with pytest.raises(ConfigError) as raised:
+        parse(text)
+
+    assert [error.line for error in (raised.value, *raised.value.others)] == [2, 4]
+
+
 def test_the_line_of_a_value_over_several_lines_is_its_first() -> None:
     text = '[queue_manager]\naliases = [\n  "allow",\n]\n[peers]\n# allow =\nallow = [\n  "x",\n]\n'
 
