@@ -112,7 +112,9 @@ clean: ## remove what tools leave behind (not .venv, and not the data in ./run)
 	@rm -rf build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
-install: setup ## install the service below PREFIX (and DESTDIR, for packagers)
+install: ## install the service below PREFIX (and DESTDIR, for packagers); `make setup` goes before
+	@$(MAKE) --no-print-directory --question $(READY) 2>/dev/null || { \
+	  echo "there is no .venv for this state of the source: run 'make setup' first, and not as root" >&2; exit 1; }
 	@$(PY) deploy/install.py --prefix '$(PREFIX)' --destdir '$(DESTDIR)'
 
 uninstall: ## take the service away again; its configuration and its messages stay

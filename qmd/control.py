@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import structlog
 
+from protocol.errors import InvalidName
 from qmd import (
     frames,
     message_verbs,
@@ -228,6 +229,8 @@ class ControlConnection(asyncio.Protocol):
             self._keep(self._changing, self._ask_and_go_on(request, ask))
         except Refusal as refusal:
             self._refuse(request.number, refusal)
+        except InvalidName as error:
+            self._refuse(request.number, _not_understood(error))
 
     async def _ask_and_go_on(self, request: Request, ask: MustAsk) -> None:
         """Begin again when the directory has answered; what came behind it stays behind it."""
@@ -254,6 +257,9 @@ class ControlConnection(asyncio.Protocol):
                 ask = further
             except Refusal as refusal:
                 self._refuse(request.number, refusal)
+                return
+            except InvalidName as error:
+                self._refuse(request.number, _not_understood(error))
                 return
             finally:
                 manager.routes.answers = {}
@@ -336,6 +342,8 @@ class ControlConnection(asyncio.Protocol):
             self.done(number, await work)
         except Refusal as refusal:
             self._refuse(number, refusal)
+        except InvalidName as error:
+            self._refuse(number, _not_understood(error))
         except StorageError as error:
             self._refuse(number, Refusal("storage_failed", f"the storage failed: {error}"))
         except Exception as bug:
@@ -397,6 +405,11 @@ _HANDLERS |= {verb: _asked(work, changes=False) for verb, work in serving.LOOKS.
 _HANDLERS |= {verb: _asked(work, changes=True) for verb, work in serving.CHANGES.items()}
 _HANDLERS |= {verb: _asked(work, changes=True) for verb, work in redirecting.CHANGES.items()}
 _HANDLERS[ExplainName] = _asked(explain, changes=False)
+
+
+def _not_understood(error: InvalidName) -> Refusal:
+    """A name, GUID or id in a request that is none: a mistake of the asker, and no bug of ours."""
+    return Refusal("name_not_understood", f"the request names something that is none: {error}")
 
 
 def _refused(number: int, refusal: Refusal) -> Refused:

@@ -272,7 +272,7 @@ async def _redirect(manager: QueueManager, request: RedirectOutgoing) -> list[Va
 async def _forget(manager: QueueManager, request: ForgetIdentity) -> Value:
     try:
         guid = guid_bytes(request.queue_manager)
-    except ValueError as error:
+    except InvalidName as error:
         raise Refusal(
             "no_such_identity", f"{request.queue_manager!r} is no GUID of a queue manager"
         ) from error

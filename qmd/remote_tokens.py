@@ -15,6 +15,7 @@ import hashlib
 import hmac
 import os
 import secrets
+import stat
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
@@ -156,19 +157,24 @@ def _write(path: Path, grants: list[Grant]) -> None:
         )
         for each in grants
     ]
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    # The folder belongs to the daemon's user, and root may write here: whatever that user has put
+    # into the way, a link above all, must not lead root to another file.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        owner = path.stat()
+        owner = path.lstat()
     except FileNotFoundError:
         owner = path.parent.stat()
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    if not (stat.S_ISREG(owner.st_mode) or stat.S_ISDIR(owner.st_mode)):
+        raise TokenFileError(f"{path} is no regular file: remove it, or name another in [remote]")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(_HEAD + "".join(f"{line}\n" for line in lines))
             file.flush()
             os.fsync(file.fileno())
             if os.geteuid() == 0:  # the daemon has to read it
-                os.chown(temporary, owner.st_uid, owner.st_gid)
+                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -61,6 +61,7 @@ class Transaction:
     moves: dict[tuple[LocalQueue, int], LocalQueue] = field(default_factory=dict)
     rejections: dict[tuple[LocalQueue, int], str] = field(default_factory=dict)
     is_committing: bool = False
+    doom: str = ""  # why a message could not be sent in it: it can only be aborted
     choosing: int = 0  # requests for messages that are meant, and not answered yet
 
     def __post_init__(self) -> None:
@@ -119,8 +120,19 @@ class Transactions:
     def send(
         self, transaction_id: bytes, owner: Hashable, messages: list[NewMessage]
     ) -> list[object]:
-        """Check messages now, to be sent at the commit; their ids.  Raises Refusal."""
+        """Check messages now, to be sent at the commit; their ids.
+
+        Raises Refusal, and then the transaction can only be aborted: what was sent in it is done
+        as a whole or not at all, whether or not its application handles the error.
+        """
         transaction = self._find(transaction_id, owner)
+        try:
+            return self._send(transaction, messages)
+        except Refusal as refusal:
+            transaction.doom = transaction.doom or refusal.text
+            raise
+
+    def _send(self, transaction: Transaction, messages: list[NewMessage]) -> list[object]:
         limit = self._manager.settings.transactions.messages_bytes_max
         size = sum(len(new.body) + len(new.extension) for new in messages)
         if transaction.bytes + size > limit:
@@ -255,6 +267,12 @@ class Transactions:
         """
         transaction = self._find(transaction_id, owner)
         reading, reader = self._manager.reading, transaction.reader
+        if transaction.doom:
+            self._abort(transaction, f"a message could not be sent in it: {transaction.doom}")
+            raise Refusal(
+                "transaction_doomed",
+                f"a message could not be sent in this transaction: {transaction.doom}",
+            )
         reading.stop_waiting(reader)
         sending = self._manager.sending
         try:

@@ -34,9 +34,9 @@ class DatabaseFile:
         log = path.with_name(f"{path.name}-wal")
         if log.exists():
             self._log_file = log.open("rb")
-            self._log = dict(_committed_frames(log))
-        in_file = path.stat().st_size // PAGE_BYTES
-        self.page_count = max(in_file, *self._log, 0)
+            self._log, self.page_count = _committed_pages(log)
+        if not self._log:
+            self.page_count = path.stat().st_size // PAGE_BYTES
 
     def __enter__(self) -> "DatabaseFile":
         return self
@@ -97,8 +97,23 @@ class DatabaseFile:
         return found
 
 
-def _committed_frames(log: Path) -> Iterator[tuple[int, int]]:
-    """(page, where its content stands) of the frames up to the last commit, in their order.
+def _committed_pages(log: Path) -> tuple[dict[int, int], int]:
+    """Where the content of each page stands that the log has, and how many pages the database has.
+
+    Each commit says that number, and the last one is right: a file that has more has pages that
+    were given back, with rows that were removed.  (nothing, 0) for a log without a commit.
+    """
+    found: dict[int, int] = {}
+    page_count = 0
+    for page, content, size_after_commit in _committed_frames(log):
+        found[page] = content
+        page_count = size_after_commit or page_count
+    return {page: content for page, content in found.items() if page <= page_count}, page_count
+
+
+def _committed_frames(log: Path) -> Iterator[tuple[int, int, int]]:
+    """(page, where its content stands, size in pages after a commit or 0) of the frames up to the
+    last commit, in their order.
 
     4.1, WAL File Format: a frame counts when its salts are the header's and its checksum, which
     covers all before it, is right.
@@ -113,7 +128,7 @@ def _committed_frames(log: Path) -> Iterator[tuple[int, int]]:
     sums = _checksum(data[:24], order, (0, 0))
     if sums != (first, second):
         return
-    waiting: list[tuple[int, int]] = []
+    waiting: list[tuple[int, int, int]] = []
     frame_bytes = _FRAME_HEADER.size + PAGE_BYTES
     for offset in range(_WAL_HEADER.size, len(data) - frame_bytes + 1, frame_bytes):
         page, size_after_commit, *rest = _FRAME_HEADER.unpack_from(data, offset)
@@ -122,7 +137,7 @@ def _committed_frames(log: Path) -> Iterator[tuple[int, int]]:
         sums = _checksum(data[content : content + PAGE_BYTES], order, sums)
         if rest != [*salts, *sums]:
             return
-        waiting.append((page, content))
+        waiting.append((page, content, size_after_commit))
         if size_after_commit:
             yield from waiting
             waiting.clear()

@@ -76,11 +76,15 @@ class Writer:
         return self.batch.bytes + (0 if committing is None else committing.bytes)
 
     async def vacuum(self, pages_max: int) -> int:
+        """Give free pages back; how many are left.  On a full disk none is given back, and 0 ends
+        the round: this act needs room itself, and is no reason to stop."""
         if self._failure is not None:
             raise self._failure
         try:
             return await submit(self._connection, partial(vacuum, pages_max=pages_max))
         except sqlite3.Error as error:
+            if _is_full(error):
+                return 0  # later: nothing is lost, and receiving goes on from the reserve
             raise self._fail(
                 StorageError(f"giving pages back failed: {explain(error)}", code=cause(error)),
                 error,

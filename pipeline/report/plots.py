@@ -66,6 +66,8 @@ def flow_map(streams: Frame) -> str:
     pairs = streams.groupby(["from_host", "to_host"], as_index=False)[
         ["sent", "open", "findings"]
     ].sum()
+    # Sums of no rows have no type of numbers, and cannot be put in order.
+    pairs = pairs.astype({"sent": "int64", "open": "int64", "findings": "int64"})
     weight: dict[str, float] = {}
     for row in pairs.itertuples():
         for host in (row.from_host, row.to_host):

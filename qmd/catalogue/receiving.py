@@ -223,4 +223,14 @@ ENTRIES = (
         "bad_request",
         "MQ_ERROR_INVALID_PARAMETER",
     ),
+    Entry(
+        1525,
+        "transaction_doomed",
+        "The transaction was aborted, because a message could not be sent in it.",
+        "All that is sent in a transaction arrives, or nothing of it; one send failed, and the"
+        " application went on to the commit. The error says why the send failed.",
+        "Do its work again, in another transaction, without that message or with a right one.",
+        "transaction_aborted",
+        "MQ_ERROR_TRANSACTION_SEQUENCE",
+    ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import click
@@ -86,18 +87,30 @@ def _find(target: str) -> type[Service]:
     module_name, _, name = target.partition(":")
     if not module_name or not name:
         raise click.UsageError(f"{target!r} is no MODULE:SERVICE, as orders:Orders")
+    for ours in ("protocol", "storage", "qmd", "pipeline"):
+        importlib.import_module(ours)  # before any file of the same name beside the service
     if "" not in sys.path:
-        sys.path.insert(0, "")
+        sys.path.append("")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise ServiceError(
             f"module {error.name} is not found: run this where it is, or install it"
         ) from error
+    if _is_ours(module):
+        raise ServiceError(
+            f"{module_name} is a package of qmd, which stands for {module_name}.py here: give that"
+            " file another name"
+        )
     kind = getattr(module, name, None)
     if not (isinstance(kind, type) and issubclass(kind, Service)):
         raise ServiceError(f"{target} is no class that derives from qmd.service.Service")
     return kind
+
+
+def _is_ours(module: ModuleType) -> bool:
+    """Whether a name that the user gave means a package of qmd itself."""
+    return module.__name__.partition(".")[0] in ("protocol", "storage", "qmd", "pipeline")
 
 
 async def _run(

@@ -258,3 +258,9 @@ def test_a_browser_shows_a_page_and_loads_nothing(tmp_path: Path) -> None:
         assert ":CONSOLE" not in shown.stderr
         assert "<svg" in shown.stdout
         assert headline(page).partition(": ")[2] in shown.stdout
+
+
+def test_a_map_of_no_streams_is_drawn() -> None:
+    columns = ["from_host", "to_host", "sent", "open", "findings"]
+
+    assert plots.flow_map(pd.DataFrame(columns=columns)).startswith("<svg")

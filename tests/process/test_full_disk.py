@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import subprocess
@@ -12,9 +13,11 @@ from typing import BinaryIO
 
 import pytest
 
+from storage.keys import message_key
 from tests.process.harness import Daemon, Hosts, body
 from tests.process.peer import Closed, Peer
 from tests.process.test_two_daemons import wait_sent
+from tests.unit.storage.support import durable, opened
 
 MB = 1_000_000
 DISK_MB = 12
@@ -214,3 +217,22 @@ def _write_page(file: BinaryIO) -> bool:
             raise
         return False
     return True
+
+
+def test_giving_pages_back_on_a_full_disk_stops_nothing(disk: SmallDisk):
+    async def scenario() -> None:
+        async with opened(disk.folder / "data") as storage:
+            for arrival in range(200):
+                key = message_key(16, 3, arrival)
+                storage.batch.insert_message(key, b"x" * 20_000, 1)
+            await durable(storage)
+            await storage.batch.run(lambda db: db.execute("DELETE FROM message").rowcount)
+            disk.fill()
+
+            assert await storage.vacuum(1000) == 0
+
+            disk.clear()
+            storage.batch.insert_message(message_key(16, 3, 500), b"after", 1)
+            await durable(storage)
+
+    asyncio.run(scenario())

@@ -283,3 +283,18 @@ def test_a_token_that_is_not_there_has_an_id_and_a_remedy(qmd):
     assert result.exit_code == 3
     assert "QM-5025" in result.stderr
     assert "qmd remote token list" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["protocol", "storage", "pipeline"])
+def test_a_file_of_the_user_does_not_stand_for_a_package_of_ours(tmp_path, name):
+    (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')")
+    (tmp_path / "orders.py").write_text("x = 1")
+
+    def run(target):
+        return subprocess.run(
+            [sys.executable, "-m", "qmd", "service", "run", target],
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    assert "orders:Orders is no class that derives" in run("orders:Orders").stderr
+    assert "give that file another name" in run(f"{name}:Orders").stderr

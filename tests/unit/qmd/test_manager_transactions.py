@@ -284,7 +284,9 @@ async def test_what_does_not_belong_into_a_transaction_is_refused_at_once(hosts:
         a.transactions.begin(b"short", application, 0.0)
     with pytest.raises(Refusal, match="begun before"):
         a.transactions.begin(transaction, application, 0.0)
-    assert await application.committing(transaction) == []
+    with pytest.raises(Refusal, match="is not transactional") as refused:
+        application.committing(transaction)
+    assert refused.value.code == "transaction_doomed"
 
 
 @hosted
@@ -369,3 +371,36 @@ async def test_what_it_received_from_a_queue_that_was_deleted_cannot_be_committe
     with pytest.raises(Refusal, match="was deleted"):
         application.committing(transaction)
     assert await a.peek("invoices") == []
+
+
+@hosted
+async def test_a_send_that_fails_dooms_the_transaction(hosts: Hosts) -> None:
+    a = await hosts.start()
+    application = await orders(a, b"one")
+    transaction = application.begin()
+    await application.take(transaction, "orders")
+    application.send(transaction, "invoices", b"1")
+    with pytest.raises(Refusal) as failed:
+        application.send(transaction, "nowhere", b"2")
+
+    with pytest.raises(Refusal) as refused:
+        await application.committing(transaction)
+
+    assert refused.value.code == "transaction_doomed"
+    assert failed.value.text in refused.value.text
+    assert not a.transactions.is_under_way(transaction)
+    assert await a.peek("invoices") == []
+    assert bodies(await a.peek("orders")) == [b"one"]
+
+
+@hosted
+async def test_a_receive_that_finds_nothing_dooms_no_transaction(hosts: Hosts) -> None:
+    a = await hosts.start()
+    application = await orders(a)
+    transaction = application.begin()
+    assert await application.take(transaction, "orders") == []
+    application.send(transaction, "invoices", b"1")
+
+    await application.committing(transaction)
+
+    assert bodies(await a.peek("invoices")) == [b"1"]

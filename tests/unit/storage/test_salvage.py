@@ -222,3 +222,25 @@ def test_a_row_that_is_not_certain_is_told_apart(database: tuple[Path, Rows]) ->
 
     assert found
     assert not any(each.certain for each in found)
+
+
+def test_pages_that_were_given_back_hold_nothing_any_more(tmp_path: Path) -> None:
+    """As `kill -9` leaves a folder: the file is long still, and the log says that it is short."""
+    path, copy = tmp_path / "queues.db", tmp_path / "copy" / "queues.db"
+    copy.parent.mkdir()
+    with closing(fill(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        db.execute("PRAGMA wal_autocheckpoint = 0")
+        db.execute("DELETE FROM message WHERE key % 2 = 0")
+        db.executescript("PRAGMA incremental_vacuum(1000000)")
+        (pages,) = db.execute("PRAGMA page_count").fetchone()
+        expected = {row for row in by_sql(db) if row[0] == "message"}
+        for suffix in ("", "-wal"):
+            shutil.copy(f"{path}{suffix}", f"{copy}{suffix}")
+
+    assert copy.stat().st_size // PAGE_BYTES > pages, "the file was not made shorter yet"
+    with DatabaseFile(copy) as file:
+        assert file.page_count == pages
+    rows, faults = by_salvage(copy)
+    assert {row for row in rows if row[0] == "message"} == expected
+    assert faults == []

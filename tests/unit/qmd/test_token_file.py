@@ -1,0 +1,33 @@
+"""The file of tokens is written in a folder that may belong to somebody else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from qmd.remote_tokens import TokenFileError, create, read
+
+
+def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
+    victim, tokens = tmp_path / "victim", tmp_path / "tokens"
+    victim.write_text("# precious\n")
+    tokens.symlink_to(victim)
+
+    with pytest.raises(TokenFileError, match="no regular file"):
+        create(tokens, "archive", frozenset({"read"}), ())
+
+    assert victim.read_text() == "# precious\n"
+
+
+def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path: Path) -> None:
+    folder, victim = tmp_path / "data", tmp_path / "victim"
+    folder.mkdir()
+    victim.write_text("precious\n")
+    (folder / f".tokens.{os.getpid()}").symlink_to(victim)
+
+    create(folder / "tokens", "archive", frozenset({"read"}), ())
+
+    assert victim.read_text() == "precious\n"
+    assert [grant.name for grant in read(folder / "tokens")] == ["archive"]
