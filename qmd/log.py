@@ -2,7 +2,8 @@
 
 Events are facts in the past tense with keys: `log.info("session_opened", peer=...)`.  What a
 message says is nobody's business here: a body, label or extension given as a key is replaced
-by its length.  A line that cannot be written is dropped, for a full log must not stop messages.
+by its length.  A line that cannot be written is dropped, for a full log must not stop messages; and
+no line makes the event loop wait for its reader (`log_output.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 from qmd.catalogue import id_of
+from qmd.log_output import output_to
 
 LIMITED_WINDOW_S = 60.0
 LIMITED_LINES_MAX = 10  # per key and window
@@ -37,6 +39,7 @@ def set_up_logging(level: str, format: str, stream: BinaryIO | None = None) -> N
     target = sys.stderr.buffer if stream is None else stream
     if format == "auto":
         format = "console" if target.isatty() else "json"
+    output = output_to(target, _log_dropped)
     render: list[Processor] = (
         _render_console(colors=target.isatty()) if format == "console" else [_render_json]
     )
@@ -52,7 +55,7 @@ def set_up_logging(level: str, format: str, stream: BinaryIO | None = None) -> N
             *render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=lambda *_: _LineWriter(target),
+        logger_factory=lambda *_: output,
         cache_logger_on_first_use=True,
     )
 
@@ -71,20 +74,8 @@ class _Forward(logging.Handler):
         )
 
 
-class _LineWriter:
-    """Writes rendered lines; every level's method is the same one."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-
-    def write(self, line: bytes) -> None:
-        try:
-            self._stream.write(line + b"\n")
-            self._stream.flush()
-        except (OSError, ValueError):  # ValueError: closed
-            pass
-
-    debug = info = warning = error = critical = write
+def _log_dropped(count: int) -> None:
+    structlog.get_logger().warning("log_lines_dropped", count=count)
 
 
 def _hide_contents(_: WrappedLogger, __: str, event: EventDict) -> EventDict:

@@ -1,0 +1,56 @@
+"""The log has no reader: the daemon serves, hears that it is to stop, and counts what it drops."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.process.harness import ROOT, Daemon, Hosts, _environment
+
+
+@pytest.fixture
+def daemon(hosts: Hosts) -> Daemon:
+    return hosts.daemon(start=False, log={"level": "info", "format": "json"})
+
+
+def started(daemon: Daemon, log: int) -> subprocess.Popen[bytes]:
+    """Serve with a pipe as the log, and wait for the control socket."""
+    command = [sys.executable, "-m", "qmd", "--config", str(daemon.config), "serve"]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=log, env=_environment())
+    socket = Path(daemon.config).parent / "qmd.sock"
+    while not socket.exists():
+        assert process.poll() is None
+    return process
+
+
+def make_lines(daemon: Daemon, count: int) -> None:
+    """Two lines of the log for each: a queue is made, and deleted."""
+    script = f"""
+from qmd.client import blocking
+with blocking.connect({str(daemon.config.parent / "qmd.sock")!r}) as qm:
+    for number in range({count}):
+        qm.create_queue("private$\\\\" + "q" * 100 + str(number))
+        qm.delete_queue("private$\\\\" + "q" * 100 + str(number))
+"""
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=100)
+
+
+def test_a_log_that_nobody_reads_stops_neither_work_nor_a_stop(daemon: Daemon):
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    process = started(daemon, writer)
+    os.close(writer)
+    try:
+        make_lines(daemon, 200)
+        assert daemon.cli("status").returncode == 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        os.close(reader)

@@ -1,0 +1,54 @@
+"""Lines of the log into a pipe that nobody reads for a while."""
+
+from __future__ import annotations
+
+import os
+import queue
+
+from qmd.log_output import PENDING_BYTES_MAX, DirectOutput, ThreadedOutput, output_to
+
+
+def test_lines_wait_for_their_reader_in_order_and_the_others_are_counted() -> None:
+    reader, writer = os.pipe()
+    counts: queue.Queue[int] = queue.Queue()
+    output = ThreadedOutput(writer, counts.put)
+    lines = [b"%09d" % number + b"x" * 991 for number in range(3 * PENDING_BYTES_MAX // 1000)]
+
+    for line in lines:
+        output.write(line)
+    found = b""
+    while counts.empty():
+        found += os.read(reader, 65536)
+    dropped = counts.get()
+    while found.count(b"\n") < len(lines) - dropped:
+        found += os.read(reader, 65536)
+    output.finish()
+
+    kept = found.splitlines()
+    assert dropped > 0
+    assert kept == lines[: len(kept)]
+    assert len(kept) + dropped == len(lines)
+    os.close(writer)
+    os.close(reader)
+
+
+def test_a_reader_that_has_ended_stops_nothing() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    output = ThreadedOutput(writer, lambda count: None)
+
+    output.write(b"one")
+    output.write(b"two")
+    output.finish()
+
+    assert not output._bytes
+    os.close(writer)
+
+
+def test_a_file_is_written_at_once(tmp_path) -> None:
+    with (tmp_path / "log").open("wb") as file:
+        output = output_to(file, lambda count: None)
+        output.write(b"line")
+
+        assert isinstance(output, DirectOutput)
+        assert (tmp_path / "log").read_bytes() == b"line\n"
