@@ -158,7 +158,8 @@ def _copy_own_packages(target: Path) -> None:
             SOURCE / package, target / package, ignore=shutil.ignore_patterns("__pycache__")
         )
     project = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]
-    metadata = target / f"{project['name']}-{project['version']}.dist-info" / "METADATA"
+    folder = f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    metadata = target / folder / "METADATA"
     _write(
         metadata,
         f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n",

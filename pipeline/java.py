@@ -20,7 +20,7 @@ from pathlib import Path
 JAVA_MIN = 17  # the documentation of Spark 4.3, "Downloading"
 
 _ADVICE = (
-    "install one (apt-get install openjdk-17-jre-headless, or: pip install 'qmd[spark-jre]'),"
+    "install one (apt-get install openjdk-17-jre-headless, or: pip install '.[spark-jre]'),"
     " or name its folder with JAVA_HOME"
 )
 

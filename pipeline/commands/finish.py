@@ -34,7 +34,7 @@ def finish(
     except ImportError as error:
         raise Failure(
             ExitCode.FAILED,
-            f"this needs the extra spark ({error}): pip install 'qmd[spark]'",
+            f"this needs the extra spark ({error}): pip install '.[spark]'",
             "pipeline_extra_missing",
         ) from error
     secrets = Endpoint(endpoint, token_file=token_file, ca_file=ca_file)

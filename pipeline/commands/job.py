@@ -220,7 +220,7 @@ def require(*, java: bool = True) -> None:
     if missing:
         raise Failure(
             ExitCode.FAILED,
-            f"the pipeline needs {', '.join(missing)}; install the extra: pip install 'qmd[spark]'",
+            f"the pipeline needs {', '.join(missing)}; install the extra: pip install '.[spark]'",
             "pipeline_extra_missing",
         )
     if java:

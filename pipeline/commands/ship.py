@@ -60,7 +60,7 @@ def ship(
     except ImportError as error:
         raise Failure(
             ExitCode.FAILED,
-            f"this needs the extra spark ({error}): pip install 'qmd[spark]'",
+            f"this needs the extra spark ({error}): pip install '.[spark]'",
             "pipeline_extra_missing",
         ) from error
     folder = notes or Path(os.path.expanduser("~/.local/state/qmd"))

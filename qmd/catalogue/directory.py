@@ -146,7 +146,7 @@ ENTRIES = (
         "ldap_missing",
         "Active Directory needs Python packages that are not installed.",
         "The configuration says kind active-directory, and the extra `directory` is missing.",
-        "Install it: pip install 'qmd[directory]'; for an installed service see"
+        "Install it: pip install '.[directory]'; for an installed service see"
         " docs/active-directory.md.",
         "configuration",
     ),

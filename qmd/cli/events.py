@@ -142,7 +142,7 @@ class _Printer:
     type=click.Choice(["ndjson", "parquet"]),
     default="ndjson",
     show_default=True,
-    help="parquet needs the extra `spark`: pip install 'qmd[spark]'.",
+    help="parquet needs the extra `spark`: pip install '.[spark]'.",
 )
 @json_option
 @pass_configuration

@@ -87,7 +87,7 @@ def recover(
     except ModuleNotFoundError as error:
         raise Failure(
             ExitCode.FAILED,
-            "psycopg, the driver of PostgreSQL, is not installed: pip install 'qmd[postgresql]'",
+            "psycopg, the driver of PostgreSQL, is not installed: pip install '.[postgresql]'",
             "driver_missing",
         ) from error
     where = Path(dsn_file).read_text(encoding="utf-8").strip() if dsn_file else dsn or ""

@@ -16,7 +16,7 @@ from storage.storage import DATABASE
 if TYPE_CHECKING:
     from qmd.settings import Settings
 
-_INSTALL = "pip install 'qmd[directory]'"
+_INSTALL = "pip install '.[directory]'"
 
 
 def missing_package(settings: Settings) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyspark", reason="the extra qmd[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
 
 from pipeline.java import NoJava, require_java
 from qmd.client import blocking, new_message

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-pytest.importorskip("pyspark", reason="the extra qmd[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
 
 from pipeline.source.options import Options
 from pipeline.source.stream import StreamReader

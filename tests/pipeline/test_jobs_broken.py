@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="the extra qmd[spark] is not installed")
-pytest.importorskip("pandas", reason="the extra qmd[spark] is not installed")
+pytest.importorskip("pyarrow", reason="the extra qmd-msmq[spark] is not installed")
+pytest.importorskip("pandas", reason="the extra qmd-msmq[spark] is not installed")
 
 import pyarrow as pa
 from click.testing import CliRunner, Result

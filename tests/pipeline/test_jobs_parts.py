@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="the extra qmd[spark] is not installed")
-pytest.importorskip("pandas", reason="the extra qmd[spark] is not installed")
+pytest.importorskip("pyarrow", reason="the extra qmd-msmq[spark] is not installed")
+pytest.importorskip("pandas", reason="the extra qmd-msmq[spark] is not installed")
 
 import numpy as np
 import pyarrow as pa

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="the extra qmd[spark] is not installed")
-pytest.importorskip("pandas", reason="the extra qmd[spark] is not installed")
+pytest.importorskip("pyarrow", reason="the extra qmd-msmq[spark] is not installed")
+pytest.importorskip("pandas", reason="the extra qmd-msmq[spark] is not installed")
 
 from benchmarks.pair import Daemon, ended_at_last, nothing_is_left, run
 from pipeline.events import find_files

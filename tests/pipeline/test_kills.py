@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest.importorskip("pyspark", reason="the extra qmd[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
 
 from pipeline.java import NoJava, require_java
 from tests.pipeline.kills import Kills, differences

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-pytest.importorskip("pyspark", reason="the extra qmd[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
 
 from qmd.client import blocking, new_message
 from tests.process.harness import ROOT, Hosts

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="the extra qmd[spark] is not installed")
+pytest.importorskip("pyarrow", reason="the extra qmd-msmq[spark] is not installed")
 
 from pipeline.source.connecting import Connected
 from pipeline.source.errors import SourceError

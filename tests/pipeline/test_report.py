@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pandas", reason="the extra qmd[spark] is not installed")
-pytest.importorskip("matplotlib", reason="the extra qmd[spark] is not installed")
+pytest.importorskip("pandas", reason="the extra qmd-msmq[spark] is not installed")
+pytest.importorskip("matplotlib", reason="the extra qmd-msmq[spark] is not installed")
 
 import pandas as pd
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="the extra qmd[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
 
 from qmd.client import blocking
 from tests.process import harness

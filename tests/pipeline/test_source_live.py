@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="the extra qmd[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F

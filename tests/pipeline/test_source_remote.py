@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.importorskip("pyspark", reason="the extra qmd[spark] is not installed")
+pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 

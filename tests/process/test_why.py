@@ -291,7 +291,7 @@ def test_parquet_without_pyarrow_is_one_line_with_the_remedy(
     done = sender.cli("events", "export", str(file), "--format", "parquet", check=False)
 
     assert done.returncode == 1
-    assert b"pip install 'qmd[spark]'" in done.stderr
+    assert b"pip install '.[spark]'" in done.stderr
     assert done.stderr.count(b"\n") == 1
     assert list(tmp_path.iterdir()) == []
 

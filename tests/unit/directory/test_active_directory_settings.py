@@ -80,5 +80,5 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch):
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
-    assert "qmd[directory]" in joining.missing_package(whole)
+    assert ".[directory]" in joining.missing_package(whole)
     assert joining.missing_package(settings('kind = "none"')) == ""
