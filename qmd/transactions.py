@@ -128,6 +128,8 @@ class Transactions:
         transaction = self._find(transaction_id, owner)
         try:
             return self._send(transaction, messages)
+        except MustAsk:
+            raise  # the send begins again when the directory has answered
         except Refusal as refusal:
             transaction.doom = transaction.doom or refusal.text
             raise

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.harness import Cleaner, Daemon, Hosts
+from tests.process.harness import Cleaner, Daemon, Hosts, _environment
 
 OUTPUT_CLOSED = 141
 INTERRUPTED = 130
@@ -40,7 +40,10 @@ def command(daemon: Daemon) -> list[str]:
 def into_head(daemon: Daemon, lines: int, *arguments: str) -> tuple[list[str], int, str]:
     """`qmd ... | head -LINES`: the lines that `head` shows, the exit code and errors of qmd."""
     with subprocess.Popen(
-        [*command(daemon), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*command(daemon), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=_environment(),
     ) as qmd:
         assert qmd.stdout is not None
         assert qmd.stderr is not None
