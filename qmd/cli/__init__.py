@@ -11,7 +11,6 @@ from pathlib import Path
 
 import click
 
-from qmd import __version__
 from qmd.cli.configuration import Configuration
 from qmd.cli.program import EXIT_CODES, Program
 
@@ -77,7 +76,7 @@ COMMANDS = {
     envvar="QMD_CA_FILE",
     help="The authority (PEM) of its certificate.  [environment: QMD_CA_FILE]",
 )
-@click.version_option(__version__, prog_name="qmd", message="%(prog)s %(version)s")
+@click.version_option(package_name="qmd-msmq", prog_name="qmd", message="%(prog)s %(version)s")
 @click.pass_context
 def main(
     context: click.Context,
