@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +71,12 @@ class Target:
         _sync_folder(path.parent)
         return size
 
-    def read(self, name: str) -> Any:
-        """A file as a table."""
+    def read(self, name: str, columns: Sequence[str] | None = None) -> Any:
+        """A file as a table: all columns, or these."""
         from pyarrow import parquet
 
         with self._system.open(f"{self._root}/{name}", "rb") as file:
-            return parquet.ParquetFile(file).read()
+            return parquet.ParquetFile(file).read(columns=columns and list(columns))
 
     def remove(self, name: str) -> None:
         """One file; none is no error."""

@@ -5,7 +5,9 @@
 
 What a file holds is in its name, and what was shipped is what there are names of: a run that was
 killed anywhere is followed by one that looks, and goes on behind the last name.  So the files are
-written in order, and one after the other.  docs/ship.md
+written in order, and one after the other.  Files of a second history of the same queue manager bear
+the number of their epoch (`ship_reached.py`): <queue manager>-e2-<first block>-<last block>.
+docs/ship.md
 """
 
 from __future__ import annotations
@@ -22,17 +24,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.ship_files import Target
+from pipeline.ship_reached import (
+    DIGESTED,
+    PAGE_EVENTS,
+    Reached,
+    blocks_between,
+    digest,
+    digests,
+    newest_block,
+)
 
 if TYPE_CHECKING:
     from qmd.client.blocking import Blocking
 
 ROWS_MAX = 500_000  # of one file: memory holds them
-PAGE_EVENTS = 4096
 JOURNAL_MESSAGES = 20_000  # reserved at once, and one file at most
 JOURNAL_BYTES = 64 * 1024 * 1024
 DIGITS = 16  # of numbers in names, so that they sort
 
-_NAME = re.compile(r"(?P<what>[0-9a-f-]{36})-(?P<first>\d{16})-(?P<last>\d{16})\.parquet$")
+_NAME = re.compile(
+    r"(?P<what>[0-9a-f-]{36})(?:-e(?P<epoch>\d+))?-(?P<first>\d{16})-(?P<last>\d{16})\.parquet$"
+)
 _DAY = re.compile(r"day=(\d{4}-\d\d-\d\d)/")
 
 
@@ -88,23 +100,24 @@ class Notes:
                 ) from error
             yield
 
-    def read(self) -> dict[str, int]:
-        """The last block or position that was shipped, by queue manager or queue."""
+    def read(self) -> dict[str, Reached]:
+        """How far the shipping of each queue manager's log or queue is."""
         try:
-            return {str(key): int(last) for key, last in json.loads(self._path.read_text()).items()}
+            noted = json.loads(self._path.read_text())
+            return {str(key): Reached.of_note(value) for key, value in noted.items()}
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise ShipFailed(
                 f"{self._path} cannot be read ({error}); remove it, and what is there already is"
                 " found by its names",
                 "ship_notes_unreadable",
             ) from error
 
-    def write(self, last: dict[str, int]) -> None:
+    def write(self, reached: dict[str, Reached]) -> None:
         part = self._path.with_suffix(".part")
         with part.open("w") as file:
-            file.write(json.dumps(last))
+            file.write(json.dumps({key: each.note() for key, each in reached.items()}))
             file.flush()
             os.fsync(file.fileno())
         part.replace(self._path)
@@ -114,23 +127,35 @@ class Ship:
     """One run: `events`, then each journal, then `retire`."""
 
     def __init__(
-        self, qm: Blocking, target: Target, notes: Notes, *, dry_run: bool = False
+        self,
+        qm: Blocking,
+        target: Target,
+        notes: Notes,
+        *,
+        dry_run: bool = False,
+        new_epoch: bool = False,
     ) -> None:
+        """`new_epoch`: what is of another history than the files at `target` goes beside them."""
         self._qm = qm
         self._target = target
         self._notes = notes
         self._dry_run = dry_run
-        self._last = notes.read()
+        self._new_epoch = new_epoch
+        self._reached = notes.read()
         self.host: str = qm.name
         self.done = Shipped()
 
     # Events.
 
     def events(self) -> None:
-        """All that is there now: whole blocks, those of one day in a file."""
+        """All that is there now: whole blocks, those of one day in a file.
+
+        Raises ShipFailed where the log is not the one of which files are at the target.
+        """
         own = str(self._qm.id)
         self._clean("events")
-        shipped = self._shipped("events", own)
+        reached = self._same_history(own, self._shipped("events", own))
+        shipped = reached.last
         block = shipped + 1
         cursor = f"{block}.0"
         waiting: list[dict[str, Any]] = []
@@ -146,7 +171,7 @@ class Ship:
                 whole = waiting if page["end"] else _without_last_block(waiting)
                 rest = waiting[len(whole) :]
                 for stretch in _by_day(whole):
-                    self._ship_events(own, block, stretch)
+                    self._ship_events(own, reached.epoch, block, stretch)
                     block = int(stretch[-1]["block"]) + 1
                 waiting = rest
                 if page["end"]:
@@ -154,15 +179,14 @@ class Ship:
         if not self._dry_run and block > shipped + 1:
             self._qm.pipeline.mark_shipped(block - 1)
 
-    def _ship_events(self, own: str, first: int, events: list[dict[str, Any]]) -> None:
+    def _ship_events(self, own: str, epoch: int, first: int, events: list[dict[str, Any]]) -> None:
         from pyarrow import Table
 
         from pipeline.source import schema
         from pipeline.source.events import event_batch
 
         last = int(events[-1]["block"])
-        day = _day_of(events[0]["at_ms"])
-        name = f"events/day={day}/host={self._folder}/{own}-{first:016}-{last:016}.parquet"
+        name = self._name("events", _day_of(events[0]["at_ms"]), own, epoch, first, last)
         if not self._dry_run:
             table = Table.from_batches([event_batch(events, schema.column_names("events"))])
             table = _with_newer_fields(table, events, set(schema.column_names("events")))
@@ -170,9 +194,54 @@ class Ship:
                 {"qmd.events.schema": str(events[0]["schema"]), "qmd.host": self.host}
             )
             size = self._target.write(name, table)
-            self._note(own, last)
+            known = digest(each for each in events if int(each["block"]) == last)
+            self._note(own, Reached(epoch, last, known))
             self.done.add(name, len(events), size)
         self.done.events += len(events)
+
+    def _same_history(self, own: str, reached: Reached) -> Reached:
+        """Where to go on, if the log is the one that was shipped; else in a new epoch, if wanted.
+
+        A block that the log keeps no more cannot be compared.  Raises ShipFailed.
+        """
+        newest = newest_block(self._qm)
+        if newest < reached.last:
+            why = f"ends with block {newest}, and block {reached.last} was shipped"
+        else:
+            there = digests(blocks_between(self._qm, reached.last, reached.last))
+            known = reached.digest or self._digest_there(own, reached)
+            if not there or not known or there[reached.last] == known:
+                return reached
+            why = f"has another block {reached.last} than the one that was shipped"
+        if self._new_epoch:
+            return reached.next_epoch(self._last_in_common(own))
+        raise ShipFailed(
+            f"the log of {self.host} {why}: the queue manager's data are not those that were"
+            " shipped from (a backup was put back, or there is a copy of it); nothing was shipped;"
+            f" see that no copy of it runs, then give --new-epoch once: {self._target} keeps what"
+            " it has, and what is new goes beside it",
+            "ship_log_changed",
+        )
+
+    def _digest_there(self, own: str, reached: Reached) -> str:
+        """Of the last block that was shipped, from the file that holds it; empty: it is gone."""
+        for name, found in self._files("events", own):
+            if found == (reached.epoch, reached.last):
+                rows = self._target.read(name, DIGESTED).to_pylist()
+                return digest(each for each in rows if each["block"] == reached.last)
+        return ""
+
+    def _last_in_common(self, own: str) -> int:
+        """The newest block of the log that is at the target as well; 0: none is."""
+        common = 0
+        for name, (_, last) in sorted(self._files("events", own), key=lambda each: -each[1][1]):
+            if last <= common:
+                break
+            theirs = digests(self._target.read(name, DIGESTED).to_pylist())
+            ours = digests(blocks_between(self._qm, min(theirs, default=1), last))
+            same = [block for block, known in theirs.items() if ours.get(block) == known]
+            common = max(common, *same) if same else common
+        return common
 
     # Journals.
 
@@ -184,15 +253,19 @@ class Ship:
         self._clean("journal")
         run = self._qm.pipeline.open_reader(reader, [queue], shared=not remove)
         [source] = run.queues
-        shipped = self._shipped("journal", source.queue)
+        reached = self._shipped("journal", source.queue)
         position = source.position
+        if reached.last > source.reserved and self._new_epoch:
+            reached = reached.next_epoch(0)
+        shipped, epoch = reached.last, reached.epoch
         if shipped > position:
             if shipped > source.reserved:
                 raise ShipFailed(
                     f"files of {queue} up to position {shipped} are at the target, and reader"
                     f" {reader} knows {source.reserved}: the queue manager's data are older than"
-                    " the files, or the reader was forgotten; ship to another target, or with"
-                    " another --reader",
+                    " the files (a backup was put back), or the reader was forgotten; nothing of"
+                    f" it was shipped; give --new-epoch once: {self._target} keeps what it has, and"
+                    " what the reader has not shipped goes beside it",
                     "ship_position_unknown",
                 )
             # It died between the file and the end of its range.
@@ -215,14 +288,11 @@ class Ship:
             for first, last, table in self._tables(source, reader, position, reserved.end):
                 day = _day_of(table.column("arrived_at")[0].value // 1000) if len(table) else ""
                 if len(table):
-                    name = (
-                        f"journal/day={day}/host={self._folder}/"
-                        f"{source.queue}-{first:016}-{last:016}.parquet"
-                    )
+                    name = self._name("journal", day, source.queue, epoch, first, last)
                     size = self._target.write(name, table)
                     self.done.add(name, len(table), size)
                     self.done.messages += len(table)
-                self._note(source.queue, last)
+                self._note(source.queue, Reached(epoch, last))
                 self._qm.pipeline.consume(run, {source.queue: last})
             position = reserved.end
 
@@ -277,18 +347,30 @@ class Ship:
     def _folder(self) -> str:
         return re.sub(r"[^A-Za-z0-9._-]", "_", self.host)
 
-    def _shipped(self, kind: str, what: str) -> int:
-        """The last block or position that is there, or was."""
-        last = self._last.get(what, 0)
-        for name in self._target.names(f"{kind}/day=*/host={self._folder}/{what}-*.parquet"):
-            found = _NAME.search(name)
-            if found is not None and found["what"] == what:
-                last = max(last, int(found["last"]))
-        return last
+    def _name(self, kind: str, day: str, what: str, epoch: int, first: int, last: int) -> str:
+        of_epoch = f"-e{epoch}" if epoch > 1 else ""
+        file = f"{what}{of_epoch}-{first:016}-{last:016}.parquet"
+        return f"{kind}/day={day}/host={self._folder}/{file}"
 
-    def _note(self, what: str, last: int) -> None:
-        self._last[what] = last
-        self._notes.write(self._last)
+    def _files(self, kind: str, what: str) -> list[tuple[str, tuple[int, int]]]:
+        """Each file at the target, with its epoch and its last block or position."""
+        found = []
+        for name in self._target.names(f"{kind}/day=*/host={self._folder}/{what}-*.parquet"):
+            named = _NAME.search(name)
+            if named is not None and named["what"] == what:
+                found.append((name, (int(named["epoch"] or 1), int(named["last"]))))
+        return found
+
+    def _shipped(self, kind: str, what: str) -> Reached:
+        """The last block or position that is there, or was, in the newest epoch."""
+        noted = self._reached.get(what, Reached())
+        there = max((found for _, found in self._files(kind, what)), default=(1, 0))
+        # The note comes after the file, and stays when files are removed by age.
+        return noted if (noted.epoch, noted.last) >= there else Reached(*there)
+
+    def _note(self, what: str, reached: Reached) -> None:
+        self._reached[what] = reached
+        self._notes.write(self._reached)
 
     def _clean(self, kind: str) -> None:
         if not self._dry_run:

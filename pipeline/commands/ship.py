@@ -29,6 +29,11 @@ from qmd.cli.program import ExitCode, Failure
     envvar="STATE_DIRECTORY",
     help="Where to note how far it is.  [default: ~/.local/state/qmd; systemd's STATE_DIRECTORY]",
 )
+@click.option(
+    "--new-epoch",
+    is_flag=True,
+    help="After a backup was put back: ship what differs from what is there, beside it.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would be shipped.")
 @json_option
 @pass_configuration
@@ -41,12 +46,14 @@ def ship(
     reader: str,
     keep_days: int | None,
     notes: Path | None,
+    new_epoch: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
     """Ship what has not been shipped, each event and message once.
 
-    A run that was killed is followed by one that goes on where it ended.
+    A run that was killed is followed by one that goes on where it ended.  A
+    log that is not the one that was shipped (a backup was put back) is refused.
     """
     from dataclasses import asdict
 
@@ -67,7 +74,7 @@ def ship(
     try:
         noted = Notes(folder, target)
         with noted.locked(), configuration.connect_blocking() as qm:
-            run = Ship(qm, Target(target), noted, dry_run=dry_run)
+            run = Ship(qm, Target(target), noted, dry_run=dry_run, new_epoch=new_epoch)
             if events:
                 run.events()
             for journal in journals:

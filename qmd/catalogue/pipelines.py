@@ -228,8 +228,9 @@ ENTRIES = (
         1888,
         "ship_position_unknown",
         "The files of a journal go further than the queue manager knows.",
-        "Its data are older than the files (a backup was restored), or the reader was forgotten.",
-        "Ship to another target, or with another --reader.",
+        "Its data are older than the files (a backup was put back), or the reader was forgotten.",
+        "Give --new-epoch once: the files stay, and what the reader has not shipped goes beside"
+        " them. Or ship to another target.",
     ),
     Entry(
         1889,
@@ -305,5 +306,15 @@ ENTRIES = (
         "The query does not name it any more, or it was deleted; one that was made anew has another"
         " id.",
         "Name it until the batch is done. Where the queue is gone, begin with a new checkpoint.",
+    ),
+    Entry(
+        1899,
+        "ship_log_changed",
+        "The log of events is not the one that was shipped.",
+        "A backup of the queue manager's data was put back, so the numbers of its blocks are given"
+        " again; or two copies of one queue manager ship to the same target. Going on would leave"
+        " out what has the numbers of blocks that are there.",
+        "See that no copy runs. Then give --new-epoch once: what is at the target stays as it is,"
+        " and what differs from it goes into files of a new epoch.",
     ),
 )

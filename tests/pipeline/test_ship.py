@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import json
 import random
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("fsspec")
 
 from pipeline.ship_files import Target
-from pipeline.shipping import Notes, Ship
+from pipeline.shipping import Notes, Ship, ShipFailed, Shipped
 from qmd.client import blocking
 from tests.process.harness import Daemon
 
@@ -184,3 +186,94 @@ def test_events_wait_for_their_shipping_where_the_configuration_says_so(tmp_path
         assert qm.pipeline.mark_shipped(1) == 1
         assert qm.pipeline.mark_shipped(0) == 1
     daemon.terminate()
+
+
+def put_back(daemon: Daemon, backup: Path) -> None:
+    """The data of the backup take the place of the daemon's, which starts with them."""
+    daemon.terminate()
+    shutil.rmtree(daemon.folder / "data")
+    shutil.copytree(backup, daemon.folder / "data")
+    daemon.start()
+
+
+def shipped(daemon: Daemon, lake: Path, *more: str, notes: str = "notes") -> Shipped:
+    """One run over events and the journal of `orders`."""
+    folder = lake.with_name(notes)
+    with blocking.connect(daemon.folder / "qmd.sock") as qm:
+        noted = Notes(folder, str(lake))
+        run = Ship(qm, Target(str(lake)), noted, new_epoch="new epoch" in more)
+        run.events()
+        if "journal" in more:
+            run.journal(JOURNAL, reader="ship", remove=True)
+        return run.done
+
+
+@pytest.fixture
+def own_daemon(tmp_path: Path) -> Iterator[Daemon]:
+    daemon = Daemon(tmp_path / "qmd")
+    daemon.start()
+    yield daemon
+    daemon.terminate()
+
+
+@pytest.mark.parametrize("after", ["few", "as many", "many"])
+@pytest.mark.parametrize("lost", ["nothing", "the notes", "the files"])
+def test_a_restored_backup_is_noticed_and_goes_on_beside_what_is_there(
+    own_daemon: Daemon, tmp_path: Path, after: str, lost: str
+) -> None:
+    daemon, lake, backup = own_daemon, tmp_path / "lake", tmp_path / "backup"
+    with blocking.connect(daemon.folder / "qmd.sock") as qm:
+        qm.create_queue("orders", journal=True)
+        pass_through(qm, "orders", 0, 5)
+    assert shipped(daemon, lake, "journal").events
+    daemon.terminate()
+    shutil.copytree(daemon.folder / "data", backup)
+    daemon.start()
+    with blocking.connect(daemon.folder / "qmd.sock") as qm:
+        pass_through(qm, "orders", 5, 10)
+    assert shipped(daemon, lake, "journal").messages == 10
+    before = {path: path.read_bytes() for path in lake.rglob("*.parquet")}
+    if lost == "the notes":
+        shutil.rmtree(tmp_path / "notes")
+    if lost == "the files":
+        shutil.rmtree(lake)
+
+    put_back(daemon, backup)
+    count = {"few": 1, "as many": 10, "many": 60}[after]
+    with blocking.connect(daemon.folder / "qmd.sock") as qm:
+        pass_through(qm, "orders", 100, count)
+    with pytest.raises(ShipFailed) as refused:
+        shipped(daemon, lake)
+    assert refused.value.code == "ship_log_changed"
+    assert "--new-epoch" in str(refused.value)
+    told = daemon.cli("ship", "--to", str(lake), "--notes", str(tmp_path / "notes"), check=False)
+    assert told.returncode == 1
+    assert b"a backup was put back" in told.stderr
+
+    done = shipped(daemon, lake, "journal", "new epoch")
+    assert done.messages == count
+    again = shipped(daemon, lake, "journal")  # and goes on there, without a further word
+    with blocking.connect(daemon.folder / "qmd.sock") as qm:
+        pass_through(qm, "orders", 900, 3)
+        known = {(each["block"], each["index"], each["at_ms"]) for each in qm.events_each()}
+    assert shipped(daemon, lake, "journal").messages == 3
+
+    kept = {path: path.read_bytes() for path in before if path.exists()}
+    assert kept == ({} if lost == "the files" else before)  # nothing was overwritten
+    assert again.messages == 0
+    target = Target(str(lake))
+    events = [(each["block"], each["index"], each["at_ms"]) for each in table_of(target, "events")]
+    assert known <= set(events)
+    assert len(events) == len(set(events))
+    bodies = {int(each["body"]) for each in table_of(target, "journal")}
+    assert bodies >= {*range(100, 100 + count), *range(900, 903)}
+
+
+def test_notes_of_the_release_before_are_read(daemon: Daemon, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    assert shipped(daemon, lake).events
+    (note,) = (tmp_path / "notes").glob("*.json")
+    told = {key: each["last"] for key, each in json.loads(note.read_text()).items()}
+    note.write_text(json.dumps(told))
+
+    assert shipped(daemon, lake).events == 0
