@@ -2,6 +2,10 @@
 
 Nothing is changed.  SQLite says whether the file is in order, `survey` whether what stands in it
 is; each finds what the other does not.
+
+No finding is no proof.  Where the disk has put an older state of a page in the place of the newest
+and nothing else contradicts it, or where the log ends early and nobody has left a note of that,
+what was removed is there again, and nobody can tell.
 """
 
 import sqlite3
@@ -30,7 +34,8 @@ class Report(NamedTuple):
     schema: int
     pages: int
     messages: dict[str, int]  # whole ones, by queue or destination
-    damaged: int
+    damaged: int  # are not what was stored
+    doubted: int  # are what was stored, and may have been removed since
     findings: list[str]
 
 
@@ -60,6 +65,7 @@ def check(folder: Path) -> Report:
         findings += survey.findings
         whole: Counter[str] = Counter()
         broken: list[str] = []
+        doubted = 0
         arrivals = 0
         for message in survey.messages():
             if message.problem is None:
@@ -68,6 +74,7 @@ def check(folder: Path) -> Report:
                     arrivals = max(arrivals, arrival_of(message.key))
             else:
                 broken.append(describe(message))
+                doubted += message.is_doubted
         if arrivals >= survey.counters.get("arrival", 1):
             findings.append(
                 "the counter of arrivals is behind: places in queues would be given twice"
@@ -79,7 +86,8 @@ def check(folder: Path) -> Report:
             version,
             survey.pages,
             dict(sorted(whole.items())),
-            len(broken),
+            len(broken) - doubted,
+            doubted,
             [*findings[:SENTENCES_MAX], *broken[:SENTENCES_MAX], *_rest(findings), *_rest(broken)],
         )
     finally:
@@ -101,11 +109,7 @@ def _ask_sqlite(path: Path) -> tuple[int, list[str]]:
     """The number of the schema, and what SQLite's own check finds."""
     findings: list[str] = []
     version = 0
-    log = path.with_name(f"{path.name}-wal")
-    # Without a log SQLite need not make files of its own, which it does even when it only reads.
-    has_log = log.exists() and log.stat().st_size > 0
-    uri = f"file:{quote(str(path))}?mode=ro{'' if has_log else '&immutable=1'}"
-    with closing(sqlite3.connect(uri, uri=True)) as db:
+    with closing(_opened(path)) as db:
         try:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             (application,) = db.execute("PRAGMA application_id").fetchone()
@@ -121,3 +125,18 @@ def _ask_sqlite(path: Path) -> tuple[int, list[str]]:
         except sqlite3.DatabaseError as error:
             findings.append(f"SQLite cannot read it: {error}")
     return version, findings
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """To read with SQLite, and without a change to the folder as far as that is possible.
+
+    It makes an index of the log where there is none; one that is there is left as it is, because it
+    knows how long the log was (write_ahead_log.py).
+    """
+    log, index = (path.with_name(f"{path.name}-{each}") for each in ("wal", "shm"))
+    options = ""
+    if not log.exists() or log.stat().st_size == 0:
+        options = "&immutable=1"
+    elif index.exists():
+        options = "&readonly_shm=1"
+    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro{options}", uri=True)

@@ -6,15 +6,15 @@ sections named below are its own.  Nothing here writes.
 
 import os
 import struct
-from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from storage.options import PAGE_BYTES
+from storage.write_ahead_log import read_log
 
-_FREELIST_TRUNK_OFFSET = 32
-_WAL_HEADER = struct.Struct(">8I")
-_FRAME_HEADER = struct.Struct(">6I")
-_WAL_MAGIC = 0x377F0682  # with the last bit set, checksums are of big-endian words
+_HEADER_PAGES = struct.Struct(">28xI")  # 1.3.7, In-header database size
+_HEADER_FREELIST = struct.Struct(">32x2I")  # the first trunk page, and how many pages are free
+_CHANGE_COUNTERS = (24, 92)  # the size in the header is valid where these two are the same
 _POINTER_ENTRY = struct.Struct(">BI")
 _LOCK_PAGE = 0x4000_0000 // PAGE_BYTES + 1  # 1.2: never used
 
@@ -23,20 +23,38 @@ ROOT, FREE, FIRST_OVERFLOW, LATER_OVERFLOW, TREE = range(1, 6)
 _ENTRIES = PAGE_BYTES // 5  # of one pointer map page; it stands before the pages that it maps
 
 
+class Freelist(NamedTuple):
+    pages: frozenset[int]
+    is_sound: bool  # as many as the first page says, and each of them once
+
+
 class DatabaseFile:
     """Pages are numbered from 1.  All of them have PAGE_BYTES: we make no other databases."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
         self._file = path.open("rb")
-        self._log: dict[int, int] = {}  # where a page's newest version is
         self._log_file = None
         log = path.with_name(f"{path.name}-wal")
         if log.exists():
             self._log_file = log.open("rb")
-            self._log, self.page_count = _committed_pages(log)
-        if not self._log:
-            self.page_count = path.stat().st_size // PAGE_BYTES
+        found = read_log(path)
+        self._log = found.frames
+        #: Pages whose newest state is damaged: `page` gives an older one, with rows of its time.
+        self.former = found.former
+        #: What is wrong with the log and the length of the file, as sentences.
+        self.findings = list(found.findings)
+        #: The log has lost commits, or parts of them.
+        self.is_outdated = bool(found.findings)
+        file_pages = path.stat().st_size // PAGE_BYTES
+        self.page_count = found.page_count or self._page_count(file_pages)
+        missing = sum(
+            number not in self._log for number in range(file_pages + 1, self.page_count + 1)
+        )
+        if missing:
+            pages = "1 page" if missing == 1 else f"{missing} pages"
+            self.findings.append(f"{pages} of {self.page_count} at the end of the file are missing")
+        self._maps: dict[int, bytes] = {}
 
     def __enter__(self) -> "DatabaseFile":
         return self
@@ -60,6 +78,14 @@ class DatabaseFile:
         except OSError:
             return b""
 
+    def newest(self, number: int) -> bytes:
+        """As `page`; nothing where only a former state of the page is left, or where it cannot
+        be."""
+        if number in self.former or not 1 <= number <= self.page_count:
+            return b""
+        data = self.page(number)
+        return data if len(data) == PAGE_BYTES else b""
+
     def pointer(self, number: int) -> tuple[int, int]:
         """What the page is by its pointer map, and its parent; (0, 0) where that is no help."""
         if number < 3:
@@ -68,7 +94,9 @@ class DatabaseFile:
         if map_page == _LOCK_PAGE:
             map_page += 1
         entry = _POINTER_ENTRY.size * (number - map_page - 1)
-        data = self.page(map_page)
+        if map_page not in self._maps:
+            self._maps[map_page] = self.newest(map_page)
+        data = self._maps[map_page]
         if entry < 0 or entry + _POINTER_ENTRY.size > len(data):
             return 0, 0
         kind, parent = _POINTER_ENTRY.unpack_from(data, entry)
@@ -79,75 +107,43 @@ class DatabaseFile:
         is_map = number >= 2 and (number - 2) % (_ENTRIES + 1) == 0
         return not is_map and number != _LOCK_PAGE
 
-    def free_pages(self) -> set[int]:
-        """Those of the freelist, as far as it can be read.  1.5, The Freelist."""
-        found: set[int] = set()
+    def freelist(self) -> Freelist:
+        """As far as it can be read.  1.5, The Freelist."""
+        found: list[int] = []
+        header = self.newest(1)
+        if not header:
+            return Freelist(frozenset(), is_sound=False)
+        trunk, count = _HEADER_FREELIST.unpack_from(header)
+        trunks: set[int] = set()
+        while 1 < trunk <= self.page_count and trunk not in trunks:
+            trunks.add(trunk)
+            found.append(trunk)
+            data = self.newest(trunk)
+            if not data:
+                break
+            trunk, leaves = struct.unpack_from(">2I", data)
+            if leaves <= PAGE_BYTES // 4 - 2:
+                found += struct.unpack_from(f">{leaves}I", data, 8)
+        pages = frozenset(found)
+        is_within = not pages or (min(pages) > 1 and max(pages) <= self.page_count)
+        return Freelist(pages, is_within and trunk == 0 and len(found) == len(pages) == count)
+
+    def _page_count(self, file_pages: int) -> int:
+        """Of a database whose log has no commit.
+
+        A file may be longer than the database, and holds nothing there; where it is shorter it was
+        cut, and pages in front of the end still are what they were.
+        """
         header = self.page(1)
         if len(header) < PAGE_BYTES:
-            return found
-        (trunk,) = struct.unpack_from(">I", header, _FREELIST_TRUNK_OFFSET)
-        while 1 < trunk <= self.page_count and trunk not in found:
-            found.add(trunk)
-            data = self.page(trunk)
-            if len(data) < PAGE_BYTES:
-                break
-            trunk, count = struct.unpack_from(">2I", data)
-            if count <= PAGE_BYTES // 4 - 2:
-                found.update(struct.unpack_from(f">{count}I", data, 8))
-        return found
-
-
-def _committed_pages(log: Path) -> tuple[dict[int, int], int]:
-    """Where the content of each page stands that the log has, and how many pages the database has.
-
-    Each commit says that number, and the last one is right: a file that has more has pages that
-    were given back, with rows that were removed.  (nothing, 0) for a log without a commit.
-    """
-    found: dict[int, int] = {}
-    page_count = 0
-    for page, content, size_after_commit in _committed_frames(log):
-        found[page] = content
-        page_count = size_after_commit or page_count
-    return {page: content for page, content in found.items() if page <= page_count}, page_count
-
-
-def _committed_frames(log: Path) -> Iterator[tuple[int, int, int]]:
-    """(page, where its content stands, size in pages after a commit or 0) of the frames up to the
-    last commit, in their order.
-
-    4.1, WAL File Format: a frame counts when its salts are the header's and its checksum, which
-    covers all before it, is right.
-    """
-    data = log.read_bytes()
-    if len(data) < _WAL_HEADER.size:
-        return
-    magic, _, page_bytes, _, *salts, first, second = _WAL_HEADER.unpack_from(data)
-    order = ">" if magic & 1 else "<"
-    if magic & ~1 != _WAL_MAGIC or page_bytes != PAGE_BYTES:
-        return
-    sums = _checksum(data[:24], order, (0, 0))
-    if sums != (first, second):
-        return
-    waiting: list[tuple[int, int, int]] = []
-    frame_bytes = _FRAME_HEADER.size + PAGE_BYTES
-    for offset in range(_WAL_HEADER.size, len(data) - frame_bytes + 1, frame_bytes):
-        page, size_after_commit, *rest = _FRAME_HEADER.unpack_from(data, offset)
-        content = offset + _FRAME_HEADER.size
-        sums = _checksum(data[offset : offset + 8], order, sums)
-        sums = _checksum(data[content : content + PAGE_BYTES], order, sums)
-        if rest != [*salts, *sums]:
-            return
-        waiting.append((page, content, size_after_commit))
-        if size_after_commit:
-            yield from waiting
-            waiting.clear()
-
-
-def _checksum(data: bytes, order: str, sums: tuple[int, int]) -> tuple[int, int]:
-    """4.2, Checksum Algorithm."""
-    first, second = sums
-    words = iter(struct.unpack(f"{order}{len(data) // 4}I", data))
-    for even, odd in zip(words, words, strict=True):
-        first = (first + even + second) & 0xFFFFFFFF
-        second = (second + odd + first) & 0xFFFFFFFF
-    return first, second
+            return file_pages
+        pages = int(_HEADER_PAGES.unpack_from(header)[0])
+        changed, valid_for = (header[place : place + 4] for place in _CHANGE_COUNTERS)
+        if pages == 0 or changed != valid_for:
+            return file_pages
+        if pages > file_pages:
+            self.findings.append(
+                f"the file says that it has {pages} pages, and has {file_pages}: it was cut, or"
+                " that number is damaged"
+            )
+        return min(pages, file_pages)

@@ -31,6 +31,9 @@ NUMBERS_SKIPPED = 10_000_000
 
 Row = tuple[Value, ...]
 
+#: Counters of numbers that others know.
+_COUNTED = frozenset(("message", "arrival", "start", "fence"))
+
 _SMALL_TABLES = (
     *("queue", "outgoing_queue", "incoming_sequence", "message_id_history", "outcome"),
     "own_dead_letter",
@@ -52,6 +55,7 @@ class Rescue:
         self.losses: list[str] = []
         self.saved = 0
         self.set_aside = 0
+        self.doubted = 0  # of those set aside: they may have been removed
 
     def run(self, *, now_s: int, new_id: bytes) -> Iterator[KeptMessage]:
         """All messages, as they are gone through; `new_id` is for a queue manager that lost its.
@@ -104,10 +108,18 @@ class Rescue:
             _insert(db, table, keyed)
         for part in survey.parts.items():
             shared_parts.insert(db, [part])
+        skipped = NUMBERS_SKIPPED if survey.is_outdated else 0
         for name, value in survey.counters.items():
-            db.execute("INSERT OR REPLACE INTO counter VALUES (?, ?)", (name, value))
+            further = skipped if name in _COUNTED else 0
+            db.execute("INSERT OR REPLACE INTO counter VALUES (?, ?)", (name, value + further))
+        if survey.is_outdated:
+            self.losses.append(
+                "commits at the end of the log are damaged or gone: what was received in them may"
+                " be here again, and what came in them is lost; numbers go on where none were"
+                " given, and sequences to others may have to begin anew"
+            )
         if not survey.counters.get("message"):
-            db.execute("INSERT INTO counter VALUES ('message', ?)", (NUMBERS_SKIPPED,))
+            db.execute("INSERT OR REPLACE INTO counter VALUES ('message', ?)", (NUMBERS_SKIPPED,))
             self.losses.append(
                 "how many message numbers were given is lost: they go on at a number that is"
                 " probably new"
@@ -130,6 +142,7 @@ class Rescue:
                     _commit(db, waiting)
             else:
                 self.set_aside += 1
+                self.doubted += message.is_doubted
             yield message
         _commit(db, waiting)
         shared_parts.delete_unnamed(db)

@@ -1,9 +1,13 @@
 """What a data folder holds, damaged or not: all messages that can be read, and if they are whole.
 
 First the small tables, because they say where messages belong; then the messages, one by one.
+
+A message is certain, damaged (it is not what was stored), or in doubt: it is what was stored, and
+may have been removed since, because not all that should know of its row do (salvage.py).
 """
 
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +23,7 @@ from storage.keys import (
     lookup_id_of,
     queue_id_of,
 )
-from storage.salvage import Fault, FoundRow, Value, salvage
+from storage.salvage import Fault, FoundRow, Salvage, Value
 
 MESSAGE_TABLES = ("message", "outgoing", "awaiting")
 PACKET_BYTES_MIN = 100  # of a user message, and more than any other blob of three columns has
@@ -57,6 +61,11 @@ _KEYED: dict[str, tuple[type | tuple[type, ...], ...]] = {
 _LATER: dict[str, tuple[int, int]] = {"message": (3, 1), "outgoing": (5, 3), "awaiting": (4, 2)}
 
 
+#: Rows that are taken though they may have been deleted, where there are no others: a queue that is
+#: made again harms nobody, and the identity never changes.
+_HARMLESS = frozenset(("queue", "identity"))
+
+
 class KeptMessage(NamedTuple):
     """A message as it was found.  `problem`: why it cannot be relied upon, or None."""
 
@@ -66,6 +75,7 @@ class KeptMessage(NamedTuple):
     columns: tuple[Value, ...]  # without the key
     packet: bytes
     problem: str | None
+    is_doubted: bool  # it may have been removed; else a problem means that it is damaged
 
     @property
     def lookup_id(self) -> int:
@@ -90,8 +100,10 @@ class Survey:
     def __init__(self, path: Path) -> None:
         self._file = DatabaseFile(path)
         self.pages = self._file.page_count
+        #: Commits are lost, or parts of them: rows may be older than what was acknowledged.
+        self.is_outdated = self._file.is_outdated
         #: What is wrong, as sentences.
-        self.findings: list[str] = []
+        self.findings: list[str] = list(self._file.findings)
         #: The small tables: rows by rowid, without it.
         self.rows: dict[str, dict[int, tuple[Value, ...]]] = {
             table: {} for table in _COLUMNS if table not in MESSAGE_TABLES
@@ -100,7 +112,9 @@ class Survey:
         self.keyed: dict[str, list[tuple[Value, ...]]] = {table: [] for table in _KEYED}
         self.parts = _Parts()
         self.counters: dict[str, int] = {}
-        for found in salvage(self._file):
+        self._doubted: Counter[str] = Counter()
+        self._salvage = Salvage(self._file)
+        for found in self._salvage.run():
             if isinstance(found, Fault):
                 self.findings.append(_fault(found))
             elif found.table == "counter":
@@ -111,73 +125,99 @@ class Survey:
                 self._add_keyed(found)
             elif found.table in self.rows:
                 self._add(found)
+        for table, count in self._doubted.items():
+            rows = "1 row" if count == 1 else f"{count} rows"
+            self.findings.append(f"{rows} of table {table} may have been deleted, and do not count")
 
     def close(self) -> None:
         self._file.close()
         self.parts.close()
 
     def _add(self, row: FoundRow) -> None:
-        if _fits(row.table, row.values):
-            self.rows[row.table][row.rowid] = row.values[1:]
+        rows = self.rows[row.table]
+        if not _fits(row.table, row.values):
+            if row.certain:
+                self.findings.append(f"row {row.rowid} of table {row.table} is damaged")
+        elif row.certain or row.table in _HARMLESS:
+            # Rows that are certain come first.
+            if row.certain and rows.get(row.rowid, row.values[1:]) != row.values[1:]:
+                self.findings.append(f"there are two rows {row.rowid} of table {row.table}")
+            rows.setdefault(row.rowid, row.values[1:])
         else:
-            self.findings.append(f"row {row.rowid} of table {row.table} is damaged")
+            self._doubted[row.table] += 1
 
     def _add_keyed(self, row: FoundRow) -> None:
         kinds = _KEYED[row.table]
-        if len(row.values) == len(kinds) and all(map(isinstance, row.values, kinds)):
+        if not row.certain:
+            self._doubted[row.table] += 1
+        elif len(row.values) == len(kinds) and all(map(isinstance, row.values, kinds)):
             self.keyed[row.table].append(row.values)
         else:
             self.findings.append(f"a row of table {row.table} is damaged")
 
     def _add_part(self, row: FoundRow) -> None:
+        """One that is whole is what it was: no id is given twice."""
         match row.values:
             case (_, bytes(packet), int(checksum)) if checksum_of(packet) == checksum:
                 self.parts.add(row.rowid, packet)
-            case _:
+            case _ if row.certain:
                 self.findings.append(
                     f"row {row.rowid} of table shared_part is damaged, and with it the copies of a"
                     " message that share it"
                 )
 
     def _add_counter(self, row: FoundRow) -> None:
+        """Counters only grow: of two the higher one is the later."""
         match row.values:
             case (str(name), int(value)):
-                self.counters[name] = value
-            case _:
+                self.counters[name] = max(value, self.counters.get(name, value))
+            case _ if row.certain:
                 self.findings.append("a row of table counter is damaged")
 
     def messages(self) -> Iterator[KeptMessage]:
-        """All that can be read, whole or not."""
-        seen: dict[str, set[int]] = {table: set() for table in MESSAGE_TABLES}
-        for found in salvage(self._file):
+        """All that can be read: first those whose rows are of today, whole or not, then those in
+        doubt, as far as they are not among the first."""
+        whole: dict[str, set[int]] = {table: set() for table in MESSAGE_TABLES}
+        doubted: set[tuple[str, int, int]] = set()
+        for found in self._salvage.run():
             if isinstance(found, Fault):
                 continue
-            if found.table == "damaged":
-                yield self._set_aside(found)
-                continue
             table = found.table or _table_by_shape(found.values)
+            if table == "damaged":
+                yield self._set_aside(found)
             if table not in MESSAGE_TABLES:
                 continue
             message = self._message(table, found)
-            if message.key in seen[table] and found.certain:
+            if message.is_doubted:
+                identity = table, message.key, checksum_of(message.packet)
+                # A key is given once: the message is there, and this is where it was before.
+                if message.key not in whole[table] and identity not in doubted:
+                    doubted.add(identity)
+                    yield message
+                continue
+            if message.problem is None and message.key in whole[table]:
                 message = message._replace(problem="another message has its place")
-            seen[table].add(message.key)
+            if message.problem is None:
+                whole[table].add(message.key)
             yield message
 
     def _message(self, table: str, row: FoundRow) -> KeptMessage:
         packet = next((value for value in reversed(row.values) if isinstance(value, bytes)), b"")
         message = KeptMessage(
-            table, row.rowid, self._queue_of(table, row), row.values[1:], packet, None
+            *(table, row.rowid, self._queue_of(table, row), row.values[1:], packet, None),
+            is_doubted=not row.certain,
         )
         problem = self._problem(message, row)
         part_id = _part_id(table, row.values)
+        part = None if part_id is None else self.parts.get(part_id)
+        if part is not None and (problem is None or message.is_doubted):
+            message = message._replace(packet=packet + part)
         if problem is None and part_id is not None:
-            part = self.parts.get(part_id)
-            if part is None:
-                problem = f"the end of its packet, part {part_id}, which it shares, is damaged"
-            else:
-                message = message._replace(packet=packet + part)
-                problem = self._problem_of_packet(message)
+            problem = (
+                f"the end of its packet, part {part_id}, which it shares, is damaged"
+                if part is None
+                else self._problem_of_packet(message)
+            )
         return message._replace(problem=problem)
 
     def _set_aside(self, row: FoundRow) -> KeptMessage:
@@ -188,7 +228,7 @@ class Survey:
         why = "it was set aside, because it was not what was stored"
         # Which queue one was in that waited for its receipt, nobody has kept.
         queue = "" if table == "awaiting" else self._queue(table, queue_id_of(key))
-        return KeptMessage(table, key, queue, (), packet, why)
+        return KeptMessage(table, key, queue, (), packet, why, is_doubted=not row.certain)
 
     def _queue_of(self, table: str, row: FoundRow) -> str:
         if table != "awaiting":
@@ -202,8 +242,8 @@ class Survey:
         return str(row[0]) if row is not None else f"queue {queue_id}, which is lost"
 
     def _problem(self, message: KeptMessage, row: FoundRow) -> str | None:
-        if not row.certain:
-            return "it may have been removed before: its page belongs to no table any more"
+        if row.doubt is not None:
+            return f"it may have been removed before: {row.doubt}"
         if not _fits(message.table, row.values):
             return "its row is damaged"
         checksum = next(iter(row.values[len(_COLUMNS[message.table]) + 1 :]), None)

@@ -41,9 +41,13 @@ def check(
     FOLDER is the one with queues.db in it; without it, that of the configuration.
     Nothing in it is changed.  Exit code 1: it is damaged, and the lines say how.
 
-    --repair writes every message that can be read, whole or not, to FILE: one a line,
-    as `qmd peek --json` prints it, with its packet and what is wrong with it.  Those that
-    are whole also go to a fresh folder beside the damaged one, FOLDER.repaired.
+    Of a damaged folder the messages are told apart: those that are certain; those that are
+    damaged; and those in doubt, which may have been received or deleted before, because
+    their rows were found where the rest of the database does not expect any.
+
+    --repair writes every message that can be read to FILE: one a line, as `qmd peek --json`
+    prints it, with its packet and what is wrong with it.  Those that are certain also go to
+    a fresh folder beside the damaged one, FOLDER.repaired; those in doubt never do.
     """
     from storage import check as examination
     from storage.errors import CannotStart
@@ -78,8 +82,10 @@ def _print_report(report: Report, *, as_json: bool) -> None:
         return
     for finding in report.findings:
         click.secho(printable(finding), fg="red")
+    are = "is" if whole == 1 else "are"
     click.echo(
-        f"It is damaged: {_count(whole)} can be read, {report.damaged} only in part or not safely."
+        f"It is damaged: {_count(whole)} {are} certain, {report.damaged} damaged, {report.doubted}"
+        " in doubt, which may have been removed before."
     )
 
 
@@ -134,6 +140,7 @@ def _write(out: IO[str], message: KeptMessage) -> None:
         "place": "queue" if message.table == "message" else message.table,
         "queue": message.queue,
         "lookup_id": message.lookup_id,
+        "certain": message.problem is None,
         "problem": message.problem,
         "packet_base64": base64.b64encode(message.packet).decode(),
     }
@@ -153,6 +160,7 @@ def _print_rescue(rescue: Rescue, folder: Path, file: Path, *, as_json: bool) ->
                     "fresh_folder": str(rescue.fresh),
                     "saved": rescue.saved,
                     "set_aside": rescue.set_aside,
+                    "doubted": rescue.doubted,
                     "losses": rescue.losses,
                 }
             )
@@ -162,7 +170,11 @@ def _print_rescue(rescue: Rescue, folder: Path, file: Path, *, as_json: bool) ->
         click.secho(loss, fg="red")
     click.echo(f"{_count(rescue.saved)} are in {rescue.fresh}; {file} has them too.")
     if rescue.set_aside:
-        click.echo(f"{_count(rescue.set_aside)} are in {file} only, which says why.")
+        click.echo(
+            f"{_count(rescue.set_aside)} are in {file} only, which says why:"
+            f" {rescue.set_aside - rescue.doubted} damaged, {rescue.doubted} that may have been"
+            " removed before."
+        )
     click.echo(
         f"To go on with it: mv {folder} {folder}.damaged && mv {rescue.fresh} {folder}", err=True
     )

@@ -1,0 +1,231 @@
+"""One page of a tree: its cells, and whether they can be what the page holds today.
+
+The format: https://sqlite.org/fileformat2.html 1.6 and 2.1.  A page keeps what was deleted from it
+until the room is needed, so a damaged pointer may lead to a row that was removed.  But the rows of
+today and the free blocks share out the page between them: whatever overlaps something else, or
+stands where nothing is, is not certain.
+"""
+
+import struct
+from bisect import bisect_left
+from itertools import pairwise
+from typing import NamedTuple
+
+from storage.options import PAGE_BYTES
+
+Value = int | float | str | bytes | None
+
+INTERIOR_INDEX, INTERIOR_TABLE, LEAF_INDEX, LEAF_TABLE = 2, 5, 10, 13
+KINDS = frozenset((INTERIOR_INDEX, INTERIOR_TABLE, LEAF_INDEX, LEAF_TABLE))
+INTERIORS = frozenset((INTERIOR_INDEX, INTERIOR_TABLE))
+
+DATABASE_HEADER_BYTES = 100  # in front of the first page's own
+_PAGE_HEADER = struct.Struct(">B3HB")  # kind, first free block, cells, their start, loose bytes
+_FREE_BLOCK = struct.Struct(">2H")
+_CELL_BYTES_MIN = 4
+
+# How much of a long row stands in its page.
+_LOCAL_MAX = PAGE_BYTES - 35
+_LOCAL_MAX_INDEX = (PAGE_BYTES - 12) * 64 // 255 - 23
+_LOCAL_MIN = (PAGE_BYTES - 12) * 32 // 255 - 23
+
+
+class Unreadable(Exception):
+    """Bytes that are no row."""
+
+
+class Cell(NamedTuple):
+    at: int  # which of its page, from 0
+    child: int  # of an interior page; else 0
+    rowid: int  # of a table; else 0
+    size: int  # of the whole record
+    local: bytes  # as much of that as stands in the page
+    overflow: int  # the page where it goes on; 0: nowhere
+    doubt: str | None  # why it may be none of today's
+
+
+class Page(NamedTuple):
+    kind: int
+    cells: list[Cell]
+    last_child: int  # of an interior page; else 0
+    faults: list[str]
+
+
+def read_page(data: bytes, number: int) -> Page:
+    """The page of a tree.  Raises Unreadable where it is none."""
+    start = DATABASE_HEADER_BYTES if number == 1 else 0
+    if len(data) < PAGE_BYTES or data[start] not in KINDS:
+        raise Unreadable("it is not the page of a tree")
+    kind, free_block, count, cells_start, loose = _PAGE_HEADER.unpack_from(data, start)
+    cells_start = cells_start or 65536
+    is_interior = kind in INTERIORS
+    pointers = start + (12 if is_interior else 8)
+    pointers_end = pointers + 2 * count
+    if pointers_end > PAGE_BYTES:
+        raise Unreadable(f"it says that it has {count} rows")
+    last_child = struct.unpack_from(">I", data, start + 8)[0] if is_interior else 0
+    faults: list[str] = []
+    cells: list[Cell] = []
+    extents: list[tuple[int, int, int]] = []  # start, end, which of the cells
+    for index, offset in enumerate(struct.unpack_from(f">{count}H", data, pointers)):
+        try:
+            cell, end = _cell(data, offset, index, kind)
+        except (Unreadable, struct.error, IndexError) as error:
+            faults.append(f"row {index}: {error}")
+            continue
+        extents.append((offset, max(end, offset + _CELL_BYTES_MIN), len(cells)))
+        cells.append(cell)
+    blocks, are_sound = _free_blocks(data, free_block, max(pointers_end, cells_start))
+    used = sum(end - begin for begin, end, _ in (*extents, *blocks))
+    if not are_sound:
+        faults.append("what is free in it contradicts itself")
+        cells = [cell._replace(doubt="what is free in its page is not known") for cell in cells]
+    elif used + loose != PAGE_BYTES - cells_start and not faults:
+        faults.append("its rows and what is free in it do not add up to it")
+    for which in _misplaced(extents, blocks, max(pointers_end, cells_start)):
+        cell = cells[which]
+        faults.append(f"row {cell.at}: it stands where something else is, or nothing")
+        cells[which] = cell._replace(doubt="its place in its page is not its own")
+    if kind in (LEAF_TABLE, INTERIOR_TABLE):
+        for which in _out_of_order([cell.rowid for cell in cells]):
+            cell = cells[which]
+            faults.append(f"row {cell.at}: it is out of order")
+            cells[which] = cell._replace(doubt="it is out of order in its page")
+    return Page(kind, cells, last_child, faults)
+
+
+def _cell(data: bytes, offset: int, index: int, kind: int) -> tuple[Cell, int]:
+    """One cell and where it ends.  Raises Unreadable, struct.error, IndexError."""
+    child = rowid = size = 0
+    if kind in INTERIORS:
+        (child,) = struct.unpack_from(">I", data, offset)
+        offset += 4
+    if kind != INTERIOR_TABLE:
+        size, offset = varint(data, offset)
+    if kind in (LEAF_TABLE, INTERIOR_TABLE):
+        rowid, offset = varint(data, offset)
+        rowid -= (rowid >> 63) << 64
+    if kind == INTERIOR_TABLE:
+        return Cell(index, child, rowid, 0, b"", 0, None), offset
+    local = _local_bytes(size, _LOCAL_MAX if kind == LEAF_TABLE else _LOCAL_MAX_INDEX)
+    end = offset + local
+    overflow = 0
+    if local < size:
+        (overflow,) = struct.unpack_from(">I", data, end)
+    if end + 4 * (local < size) > PAGE_BYTES:
+        raise Unreadable("it is longer than its page")
+    cell = Cell(index, child, rowid, size, data[offset:end], overflow, None)
+    return cell, end + 4 * (local < size)
+
+
+def _local_bytes(size: int, local_max: int) -> int:
+    if size <= local_max:
+        return size
+    surplus = _LOCAL_MIN + (size - _LOCAL_MIN) % (PAGE_BYTES - 4)
+    return surplus if surplus <= local_max else _LOCAL_MIN
+
+
+def _free_blocks(data: bytes, first: int, start: int) -> tuple[list[tuple[int, int, int]], bool]:
+    """Extents of the page that are free, in ascending order, and whether they can be that."""
+    found: list[tuple[int, int, int]] = []
+    end = start
+    while first:
+        if first < end or first + _FREE_BLOCK.size > PAGE_BYTES:
+            return found, False
+        following, size = _FREE_BLOCK.unpack_from(data, first)
+        end = first + size
+        if size < _FREE_BLOCK.size or end > PAGE_BYTES:
+            return found, False
+        found.append((first, end, -1))
+        first = following
+    return found, True
+
+
+def _misplaced(
+    extents: list[tuple[int, int, int]], blocks: list[tuple[int, int, int]], start: int
+) -> list[int]:
+    """Which cells overlap something, or stand in front of all that the page has."""
+    found = {which for begin, _, which in extents if begin < start}
+    last_end, last = 0, -1
+    for begin, end, which in sorted((*extents, *blocks)):
+        if begin < last_end:
+            found |= {which, last}
+        if end > last_end:
+            last_end, last = end, which
+    return sorted(found - {-1})
+
+
+def _out_of_order(rowids: list[int]) -> list[int]:
+    """The fewest without which the rest ascends."""
+    if all(before < after for before, after in pairwise(rowids)):
+        return []
+    ends: list[int] = []  # of the best sequences by length: the lowest rowid that ends one
+    lengths: list[int] = []
+    for rowid in rowids:
+        length = bisect_left(ends, rowid)
+        if length == len(ends):
+            ends.append(rowid)
+        else:
+            ends[length] = rowid
+        lengths.append(length)
+    kept: set[int] = set()
+    wanted, above = len(ends) - 1, None
+    for place in range(len(rowids) - 1, -1, -1):
+        if lengths[place] == wanted and (above is None or rowids[place] < above):
+            kept.add(place)
+            wanted, above = wanted - 1, rowids[place]
+    return [place for place in range(len(rowids)) if place not in kept]
+
+
+def varint(data: bytes, offset: int) -> tuple[int, int]:
+    """2.1: seven bits a byte, the highest first; a ninth byte has eight.  And where it ends."""
+    value = 0
+    for position in range(offset, offset + 8):
+        byte = data[position]
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:
+            return value, position + 1
+    return value << 8 | data[offset + 8], offset + 9
+
+
+def record(payload: bytes) -> tuple[Value, ...]:
+    """2.1, Record Format: the types of all values, then the values.  Raises Unreadable,
+    IndexError."""
+    header_bytes, position = varint(payload, 0)
+    end = header_bytes
+    values: list[Value] = []
+    while position < header_bytes:
+        kind, position = varint(payload, position)
+        size = _value_bytes(kind)
+        if end + size > len(payload):
+            raise Unreadable("a value is longer than the row")
+        values.append(_value(kind, payload[end : end + size]))
+        end += size
+    if position != header_bytes or end != len(payload):
+        raise Unreadable("its values do not fill it")
+    return tuple(values)
+
+
+def _value_bytes(kind: int) -> int:
+    if kind >= 12:
+        return (kind - 12) // 2
+    if kind in (10, 11):
+        raise Unreadable(f"a value is of type {kind}")
+    return (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)[kind]
+
+
+def _value(kind: int, data: bytes) -> Value:
+    if kind >= 12:
+        if kind % 2 == 0:
+            return data
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise Unreadable("a text is not UTF-8") from error
+    if kind == 0:
+        return None
+    if kind == 7:
+        return float(struct.unpack(">d", data)[0])
+    if kind in (8, 9):
+        return kind - 8
+    return int.from_bytes(data, "big", signed=True)

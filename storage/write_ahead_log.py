@@ -1,0 +1,291 @@
+"""The log of a database file, read without SQLite: the newest state of each page that it has.
+
+The format: https://sqlite.org/fileformat2.html#walformat.  A frame counts when its salts are the
+header's and its checksum, which covers all before it, is right; what counts ends with the last
+commit.
+
+    header │ frame frame commit │ frame commit │ frame ...      │ frames of an older generation
+           └──────── counts ───────────────────┘ torn: nothing    other salts: nothing
+
+A bad frame mostly is where the power went: the commit it belongs to was acknowledged to nobody.
+But a commit is synced before the next one begins.  So where the frames of another commit follow,
+the bad frame was good once, and what it held is lost (`Log.findings`).  SQLite ends there and is
+silent.  Here the frames behind it count, because each is checked against the stored checksum of the
+one before it; only the pages whose newest state stood in a bad frame are not known: `Log.former`.
+"""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from storage.options import PAGE_BYTES
+
+_HEADER = struct.Struct(">8I")
+_FRAME_HEADER = struct.Struct(">6I")
+_FRAME_BYTES = _FRAME_HEADER.size + PAGE_BYTES
+_MAGIC = 0x377F0682  # with the last bit set, checksums are of big-endian words
+_CHECKSUMMED_BYTES = 24  # of the header
+
+# The log's index, which lives in memory: https://sqlite.org/walformat.html 2.1.  Version, change,
+# initialized and other flags, bytes of a page, frames, pages, checksum of the last frame; salts.
+_INDEX = struct.Struct("=3I2BH4I")
+_INDEX_SALTS = struct.Struct(">2I")
+_INDEX_CHECKSUM = struct.Struct("=2I")
+_INDEX_BYTES = _INDEX.size + _INDEX_SALTS.size + _INDEX_CHECKSUM.size
+_INDEX_VERSION = 3007000
+
+Sums = tuple[int, int]
+
+
+class Log(NamedTuple):
+    frames: dict[int, int]  # by page: where in the log its newest state stands
+    page_count: int  # of the database after the last commit; 0: the log has none
+    former: frozenset[int]  # pages whose newest state was in a bad frame; an older one is left
+    findings: tuple[str, ...]  # what was acknowledged and is damaged or gone, as sentences
+
+
+class _Frame(NamedTuple):
+    number: int  # from 1
+    page: int
+    size_after_commit: int  # in pages; 0: more of the commit follow
+    salts: tuple[int, int]
+    sums: Sums
+
+    @property
+    def content(self) -> int:
+        return _HEADER.size + (self.number - 1) * _FRAME_BYTES + _FRAME_HEADER.size
+
+
+def read_log(path: Path) -> Log:
+    """The log of the database `path`; empty where it has none.  Raises OSError."""
+    log = path.with_name(f"{path.name}-wal")
+    data = log.read_bytes() if log.exists() else b""
+    reader = _Reader(data)
+    found = reader.read()
+    lost = _lost_behind(path.with_name(f"{path.name}-shm"), reader)
+    return found._replace(findings=(*found.findings, *lost))
+
+
+class _Reader:
+    """One log, in memory: it has some tens of MiB."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.count = max(0, len(data) - _HEADER.size) // _FRAME_BYTES
+        self.salts = (0, 0)
+        self.last_commit = 0  # the number of its frame
+        self._order = "<"
+        self._findings: list[str] = []
+
+    def read(self) -> Log:
+        first = self._begin()
+        if first is None:
+            return Log({}, 0, frozenset(), tuple(self._findings))
+        good = self._good_from(first)
+        commits = [frame.number for frame in good if frame.size_after_commit]
+        end = len(good)
+        later = self._good_behind(end)
+        if later:
+            good += later
+            commits += [frame.number for frame in later if frame.size_after_commit]
+        self.last_commit = commits[-1] if commits else 0
+        good = [frame for frame in good if frame.number <= self.last_commit]
+        frames = {frame.page: frame for frame in good}
+        page_count = good[-1].size_after_commit if good else 0
+        former = self._former(good, frames, page_count) if later else frozenset()
+        kept = {page: frame.content for page, frame in frames.items() if page <= page_count}
+        return Log(kept, page_count, former, tuple(self._findings))
+
+    def _begin(self) -> Sums | None:
+        """The sums that the first frame goes on with; None for a log without any."""
+        if len(self._data) < _HEADER.size:
+            return None
+        magic, _, page_bytes, _, *rest = _HEADER.unpack_from(self._data)
+        salts, stored = (rest[0], rest[1]), (rest[2], rest[3])
+        self._order = ">" if magic & 1 else "<"
+        sums = self._checksum(0, _CHECKSUMMED_BYTES, (0, 0))
+        if magic & ~1 == _MAGIC and page_bytes == PAGE_BYTES and sums == stored:
+            self.salts = salts
+            return sums
+        return self._begin_without_header(stored)
+
+    def _begin_without_header(self, stored: Sums) -> Sums | None:
+        """SQLite ignores such a log, and all that was committed to it.
+
+        The header is synced before the first frame behind it is written, so this one was damaged
+        later; the frames themselves say which of them belong together.
+        """
+        if not self.count:
+            return None
+        first = self._frame(1)
+        self.salts = first.salts
+        begin: Sums | None = None
+        for self._order in ("<", ">"):
+            for sums in (stored, self._checksum(0, _CHECKSUMMED_BYTES, (0, 0))):
+                if self._sums_of(first, sums) == first.sums:
+                    begin = sums
+                    break
+            if begin is None and self.count > 1:
+                second = self._frame(2)
+                if second.salts == first.salts and self._sums_of(second, first.sums) == second.sums:
+                    begin = self._seed_of(first)
+            if begin is not None:
+                self._findings.append(
+                    "the header of the log is damaged: SQLite ignores all that is in it"
+                )
+                return begin
+        return None
+
+    def _seed_of(self, frame: _Frame) -> Sums:
+        """The sums before a frame that is taken for good: its checksum, calculated backwards."""
+        first, second = frame.sums
+        place = frame.content - _FRAME_HEADER.size
+        data = (
+            self._data[place : place + 8] + self._data[frame.content : frame.content + PAGE_BYTES]
+        )
+        words = struct.unpack(f"{self._order}{len(data) // 4}I", data)
+        for index in range(len(words) - 2, -1, -2):
+            second = (second - words[index + 1] - first) & 0xFFFFFFFF
+            first = (first - words[index] - second) & 0xFFFFFFFF
+        return first, second
+
+    def _good_from(self, sums: Sums) -> list[_Frame]:
+        """Frames from the first one on, up to the first bad one."""
+        good: list[_Frame] = []
+        for number in range(1, self.count + 1):
+            frame = self._frame(number)
+            if frame.salts != self.salts:
+                break
+            sums = self._sums_of(frame, sums)
+            if frame.sums != sums:
+                break
+            good.append(frame)
+        return good
+
+    def _good_behind(self, end: int) -> list[_Frame]:
+        """Good frames of this generation behind the bad one that follows `end`, if that was good
+        once: when a frame of a later commit goes on with one from there."""
+        good: list[_Frame] = []
+        before = self._frame(end + 1) if end < self.count else None
+        is_lost = False
+        for number in range(end + 2, self.count + 1):
+            assert before is not None
+            frame = self._frame(number)
+            if frame.salts == self.salts and self._follows(frame, before, is_first=not good):
+                good.append(frame)
+                is_lost |= before.salts == self.salts and before.size_after_commit > 0
+            before = frame
+        if not is_lost:
+            return []
+        bad = good[-1].number - end - len(good)
+        frames = "1 frame" if bad == 1 else f"{bad} frames"
+        self._findings.append(
+            f"the log is damaged: {frames} from number {end + 1} on, in front of"
+            f" {len(good)} that are good; SQLite and a daemon would forget them all"
+        )
+        return good
+
+    def _follows(self, frame: _Frame, before: _Frame, *, is_first: bool) -> bool:
+        if self._sums_of(frame, before.sums) == frame.sums:
+            return True
+        if not is_first or before.number == 1:
+            return False
+        # It may be the stored checksum of the bad one that is damaged, and nothing else.
+        sums = self._sums_of(before, self._frame(before.number - 1).sums)
+        return self._sums_of(frame, sums) == frame.sums
+
+    def _former(
+        self, good: list[_Frame], frames: dict[int, _Frame], page_count: int
+    ) -> frozenset[int]:
+        """The pages whose newest state was, or may have been, in a frame that is bad.
+
+        A commit writes its pages in ascending order.  So where a bad frame does not say which page
+        it had, that was one between those of its neighbours.
+        """
+        known = {frame.number: frame for frame in good}
+        former: set[int] = set()
+        number = 1
+        while number <= self.last_commit:
+            if number in known:
+                number += 1
+                continue
+            first = number
+            while number not in known:  # the last commit is
+                number += 1
+            before, after = known.get(first - 1), known[number]
+            low = before.page if before is not None and not before.size_after_commit else 0
+            bad = [self._frame(each) for each in range(first, number)]
+            is_within = not any(frame.size_after_commit for frame in bad)
+            high = after.page if is_within and low < after.page else page_count + 1
+            if not is_within or low >= after.page:
+                low = 0
+            # A page that is written again behind it is known.
+            former.update(
+                page
+                for page in range(low + 1, high)
+                if page not in frames or frames[page].number < first
+            )
+            former.update(
+                frame.page
+                for frame in bad
+                if 1 <= frame.page <= page_count
+                and (frame.page not in frames or frames[frame.page].number < first)
+            )
+        return frozenset(former)
+
+    def _frame(self, number: int) -> _Frame:
+        offset = _HEADER.size + (number - 1) * _FRAME_BYTES
+        page, size, *rest = _FRAME_HEADER.unpack_from(self._data, offset)
+        return _Frame(number, page, size, (rest[0], rest[1]), (rest[2], rest[3]))
+
+    def _sums_of(self, frame: _Frame, sums: Sums) -> Sums:
+        header = frame.content - _FRAME_HEADER.size
+        sums = self._checksum(header, header + 8, sums)
+        return self._checksum(frame.content, frame.content + PAGE_BYTES, sums)
+
+    def _checksum(self, start: int, end: int, sums: Sums) -> Sums:
+        """4.2, Checksum Algorithm."""
+        first, second = sums
+        words = iter(struct.unpack(f"{self._order}{(end - start) // 4}I", self._data[start:end]))
+        for even, odd in zip(words, words, strict=True):
+            first = (first + even + second) & 0xFFFFFFFF
+            second = (second + odd + first) & 0xFFFFFFFF
+        return first, second
+
+
+def _lost_behind(path: Path, log: _Reader) -> Iterator[str]:
+    """What a process that was killed has left says of the log's end: its index counts the frames
+    of commits that were synced.  An index of an older generation says nothing."""
+    index = path.read_bytes()[: 2 * _INDEX_BYTES + 4] if path.exists() else b""
+    if len(index) < 2 * _INDEX_BYTES + 4 or index[:_INDEX_BYTES] != index[_INDEX_BYTES:-4]:
+        return
+    version, _, _, is_ready, _, _, frames, *_ = _INDEX.unpack_from(index)
+    salts = _INDEX_SALTS.unpack_from(index, _INDEX.size)
+    words = struct.unpack_from(f"={(_INDEX_BYTES - _INDEX_CHECKSUM.size) // 4}I", index)
+    if (
+        version != _INDEX_VERSION
+        or not is_ready
+        or _sum_words(words) != _INDEX_CHECKSUM.unpack_from(index, _INDEX.size + _INDEX_SALTS.size)
+    ):
+        return
+    (brought_back,) = struct.unpack_from("=I", index, 2 * _INDEX_BYTES)
+    if log.count == 0 or log.salts == (0, 0):
+        if frames > brought_back:
+            yield (
+                f"the log is gone: it had {frames} frames, and the database has"
+                f" {brought_back} of them"
+            )
+    elif salts == log.salts and frames > log.last_commit:
+        yield (
+            f"the end of the log is gone: it had {frames} frames, and has {log.last_commit}:"
+            " what was committed last is lost"
+        )
+
+
+def _sum_words(words: tuple[int, ...]) -> Sums:
+    first = second = 0
+    for index in range(0, len(words), 2):
+        first = (first + words[index] + second) & 0xFFFFFFFF
+        second = (second + words[index + 1] + first) & 0xFFFFFFFF
+    return first, second
