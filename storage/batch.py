@@ -27,7 +27,7 @@ from storage import (
 )
 from storage.awaiting import Arrived, Kept
 from storage.connection import Work
-from storage.errors import StorageError
+from storage.errors import NoRoomForIt, StorageError
 from storage.events import Event
 from storage.sequences import encode_sequence_id
 from storage.shared_parts import PartOf
@@ -291,14 +291,19 @@ class Batch:
 
     # Rare acts, and who wants to hear of the commit.
 
-    def run(self, unit: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+    def run(
+        self, unit: Callable[[sqlite3.Connection], T], *, can_wait: bool = False
+    ) -> asyncio.Future[T]:
         """What `unit` returned, once that is durable; or its exception, and nothing of it is done.
 
         It runs on the writer's thread, after the rows of the batch.  It may run twice (a full disk
         makes the batch begin again), so it must not keep anything outside the connection.
+
+        `can_wait`: housekeeping.  Where the disk is so full that it would keep the rest from being
+        written, it is left out, and the exception is NoRoomForIt.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._units.append(_Unit(unit, future))
+        self._units.append(_Unit(unit, future, can_wait=can_wait))
         self._count(1)
         return future
 
@@ -363,6 +368,10 @@ class Batch:
         for unit in self._units:
             unit.write(db)
         db.execute("COMMIT")
+
+    def leave_out(self) -> bool:
+        """Do without what can wait, on the writer's thread; whether there was any."""
+        return any([unit.leave_out() for unit in self._units])
 
     def read(self, db: sqlite3.Connection) -> None:
         """What `read_after` asked for, on the writer's thread."""
@@ -429,18 +438,30 @@ class _Arrival:
 
 
 class _Unit(Generic[T]):
-    def __init__(self, work: Work[T], future: asyncio.Future[T]) -> None:
+    def __init__(self, work: Work[T], future: asyncio.Future[T], *, can_wait: bool) -> None:
         self._work = work
         self._future = future
+        self._can_wait = can_wait
         self._failure: Exception | None = None
         self._result: T
 
+    def leave_out(self) -> bool:
+        """Fail without being run, if it can wait; False when that was so before."""
+        if not self._can_wait or isinstance(self._failure, NoRoomForIt):
+            return False
+        self._failure = NoRoomForIt()
+        return True
+
     def write(self, db: sqlite3.Connection) -> None:
+        if isinstance(self._failure, NoRoomForIt):
+            return
         self._failure = None
         db.execute("SAVEPOINT unit")
         try:
             self._result = self._work(db)
         except Exception as failure:
+            if isinstance(failure, MemoryError):
+                raise  # there may be some when the batch is tried again
             if isinstance(failure, sqlite3.Error) and not _is_units_own(failure):
                 raise
             self._failure = failure

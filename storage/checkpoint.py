@@ -18,6 +18,7 @@ import sqlite3
 import struct
 
 from storage.disk import LogFile
+from storage.hindrance import can_wait
 
 _HEADER = struct.Struct(">8xI4x8s")  # page size, salts
 _HEADER_BYTES = 32
@@ -38,10 +39,11 @@ def is_longer(log: LogFile, pages: int) -> bool:
 def run(db: sqlite3.Connection) -> None:
     """As much of the log as no reader needs; it is begun anew by the commit after that.
 
-    Raises sqlite3.Error, and not for a full disk.
+    Raises sqlite3.Error, and not for a full disk, for want of memory or for another program that
+    has the database: the next commit tries again.
     """
     try:
         db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-    except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_FULL:
+    except (sqlite3.Error, MemoryError) as error:
+        if not can_wait(error):
             raise

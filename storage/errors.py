@@ -10,6 +10,7 @@ Exception
 │       └── RecoveryFailed    the write-ahead log could not be made durable again
 ├── RescueFailed              nothing was saved of a damaged folder; it is as it was
 └── StoredError               the daemon goes on: the request is refused, the caller is told
+    ├── NoRoomForIt           the disk is full, and this act was one that can be done later
     ├── NoSuchQueue
     ├── QueueExists
     ├── SystemQueue           a queue that belongs to the queue manager cannot be deleted
@@ -63,6 +64,11 @@ class RescueFailed(Exception):
 
 class StoredError(Exception):
     """A request does not fit what is stored; nothing of it was done."""
+
+
+class NoRoomForIt(StoredError):
+    def __init__(self) -> None:
+        super().__init__("the disk is full, and what can be done later was left out")
 
 
 class NoSuchQueue(StoredError):

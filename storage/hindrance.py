@@ -44,6 +44,8 @@ _BY_ERRNO = {
     errno.EACCES: _FORBIDDEN,
     errno.EPERM: _FORBIDDEN,
 }
+_FULL_CODES = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+_PASSING_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)  # another program has the database
 _BY_SQLITE_CODE = {
     sqlite3.SQLITE_BUSY: _LOCKED,
     sqlite3.SQLITE_FULL: _FULL,
@@ -54,6 +56,31 @@ _BY_SQLITE_CODE = {
     sqlite3.SQLITE_CANTOPEN: _FORBIDDEN,
     sqlite3.SQLITE_PERM: _FORBIDDEN,
 }
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether SQLite, or the system, found no room on the disk.
+
+    SQLite says so of its own files, but for the log's index (`-shm`): where that cannot grow there
+    is no room either, and as an index it holds nothing that could be lost.
+    """
+    if isinstance(error, OSError):
+        return _hindrance(error) is _FULL
+    return getattr(error, "sqlite_errorcode", None) in _FULL_CODES
+
+
+def is_short_of_memory(error: BaseException) -> bool:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return isinstance(error, MemoryError) or code == sqlite3.SQLITE_NOMEM
+
+
+def can_wait(error: BaseException) -> bool:
+    """Whether housekeeping that failed so may be tried again later: the disk is as it was.
+
+    Not so where the disk fails: then nobody knows what it holds, and the daemon has to stop.
+    """
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return is_full(error) or is_short_of_memory(error) or code in _PASSING_CODES
 
 
 def explain(error: OSError | sqlite3.Error) -> str:
@@ -70,4 +97,6 @@ def cause(error: OSError | sqlite3.Error) -> str:
 def _hindrance(error: OSError | sqlite3.Error) -> Hindrance:
     if isinstance(error, OSError):
         return _BY_ERRNO.get(error.errno or 0, _OTHER)
+    if is_full(error):
+        return _FULL
     return _BY_SQLITE_CODE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, _OTHER)

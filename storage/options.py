@@ -30,6 +30,8 @@ class StorageOptions:
     disk_reserve_bytes: int = 64 * MIB
     #: `Storage.room` says no when less than this is free: refuse messages before it is too late.
     disk_watermark_bytes: int = 64 * MIB
+    #: How long a batch with new packets waits for room; then the storage stops without it.
+    full_disk_patience_s: float = 30.0
     #: After an unclean stop, SQLite checks a database up to this size; beyond it takes seconds.
     quick_check_bytes_max: int = 64 * MIB
 

@@ -19,10 +19,10 @@ from storage.batch import Batch
 from storage.connection import open_connection, set_up_reader, set_up_writer, submit
 from storage.disk import Disk, Lock
 from storage.errors import CannotStart, RecoveryFailed, StorageError
-from storage.hindrance import cause, explain
+from storage.hindrance import cause, explain, is_full
 from storage.options import StorageOptions
 from storage.recovery import Recovery
-from storage.reserve import Reserve
+from storage.reserve import Reserve, give_up
 from storage.schema import Identity
 from storage.writer import VACUUM_PAGES, Writer
 
@@ -74,18 +74,21 @@ class Storage:
 
         `new_id` becomes the queue manager's GUID on the first start.  Raises CannotStart.
         """
-        async with contextlib.AsyncExitStack() as resources:
-            disk = disk or Disk()
+        disk = disk or Disk()
+        begin = partial(_begin, folder, options, now_ms, new_id, connect, disk)
+        try:
             try:
-                storage = await _open(resources, folder, options, now_ms, new_id, connect, disk)
-            except (OSError, sqlite3.Error) as first:
-                error = _reason(first, disk, folder)
-                raise CannotStart(
-                    f"the data folder {folder} cannot be opened: {explain(error)}",
-                    code=cause(error),
-                ) from error
-            storage._resources = resources.pop_all()
-            return storage
+                return await begin()
+            except (OSError, sqlite3.Error, RecoveryFailed) as full:
+                # The log, which a clean stop removes, needs room to begin with.
+                if not is_full(full.__cause__ or full) or not give_up(disk, folder):
+                    raise
+            return await begin()
+        except (OSError, sqlite3.Error) as first:
+            error = _reason(first, disk, folder)
+            raise CannotStart(
+                f"the data folder {folder} cannot be opened: {explain(error)}", code=cause(error)
+            ) from error
 
     @property
     def batch(self) -> Batch:
@@ -151,6 +154,11 @@ class Storage:
         """The reserve was given up, and could not be made again yet."""
         return not self._reserve.held
 
+    @property
+    def obstacle(self) -> str:
+        """Why a commit waits for room or for memory, as a sentence; "" while none does."""
+        return self._writer.obstacle
+
     async def vacuum(self, pages_max: int = VACUUM_PAGES) -> int:
         """Give unused pages of the file back to the disk; how many are left.
 
@@ -174,6 +182,21 @@ def _reason(error: OSError | sqlite3.Error, disk: Disk, folder: Path) -> OSError
         except OSError as reason:
             return reason
     return error
+
+
+async def _begin(
+    folder: Path,
+    options: StorageOptions,
+    now_ms: int,
+    new_id: bytes,
+    connect: Connect,
+    disk: Disk,
+) -> Storage:
+    """Open it; nothing stays open when that fails."""
+    async with contextlib.AsyncExitStack() as resources:
+        storage = await _open(resources, folder, options, now_ms, new_id, connect, disk)
+        storage._resources = resources.pop_all()
+        return storage
 
 
 async def _open(

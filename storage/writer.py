@@ -10,6 +10,11 @@ callers of the first are told (checkpoint.py).
 A commit that fails ends it all: after a failed sync nobody knows what the disk holds.  Everybody
 who waits gets a StorageError, nothing is reported any more, the daemon stops, and the next start
 takes it from what is on the disk.
+
+A disk without room is another matter, and so is a lack of memory: SQLite has undone the batch, and
+what the disk holds is known.  The batch is tried again until it succeeds, and its callers wait, as
+for a slow disk.  Only one with new packets is not tried for ever: it may be what keeps deletions,
+which make room, from being written, and after a new start its packets are refused or sent again.
 """
 
 import asyncio
@@ -23,7 +28,7 @@ from storage.batch import Batch
 from storage.connection import submit
 from storage.disk import LogFile
 from storage.errors import StorageError
-from storage.hindrance import cause, explain
+from storage.hindrance import can_wait, cause, explain, is_full, is_short_of_memory
 from storage.options import PAGE_BYTES, StorageOptions
 from storage.reserve import Reserve
 
@@ -31,8 +36,14 @@ from storage.reserve import Reserve
 VACUUM_PAGES = 256
 #: And where messages were refused for lack of room: 64 MiB, some 0.3 s.
 VACUUM_PAGES_MAX = 8192
+#: A batch for which there is no room is tried again after this time.
+RETRY_S = 1.0
 #: What is in no hurry is committed after this time, if nobody else wants a commit.
 PATIENCE_S = 0.02
+
+
+class _NotNow(Exception):
+    """A batch was undone for lack of room or memory; the cause says which."""
 
 
 class Writer:
@@ -61,6 +72,12 @@ class Writer:
         self.is_patient = False
         self._patience: asyncio.TimerHandle | None = None
         self._is_due = False
+        self._no_room_patience_s = options.full_disk_patience_s
+        self._retry: asyncio.TimerHandle | None = None
+        self._waits_since: float | None = None  # loop time
+        self._is_closing = False
+        #: Why the batch that is being committed has to wait for room or memory; "": it does not.
+        self.obstacle = ""
         self.batch = self._new_batch()
 
     @property
@@ -76,22 +93,27 @@ class Writer:
         return self.batch.bytes + (0 if committing is None else committing.bytes)
 
     async def vacuum(self, pages_max: int) -> int:
-        """Give free pages back; how many are left.  On a full disk none is given back, and 0 ends
-        the round: this act needs room itself, and is no reason to stop."""
+        """Give free pages back; how many are left.  Where there is no room or memory for it, or
+        another program has the database, none is given back, and 0 ends the round: this act needs
+        room itself, and is no reason to stop."""
         if self._failure is not None:
             raise self._failure
         try:
             return await submit(self._connection, partial(vacuum, pages_max=pages_max))
-        except sqlite3.Error as error:
-            if _is_full(error):
+        except (sqlite3.Error, MemoryError) as error:
+            if can_wait(error):
                 return 0  # later: nothing is lost, and receiving goes on from the reserve
-            raise self._fail(
-                StorageError(f"giving pages back failed: {explain(error)}", code=cause(error)),
-                error,
-            ) from error
+            raise self._fail(_failed("giving pages back", error), error) from error
 
     async def close(self) -> None:
-        """Wait until everything that was given is durable, or has failed; then take no more."""
+        """Wait until everything that was given is durable, or has failed; then take no more.
+
+        What waits for room is tried once more, and fails without.
+        """
+        self._is_closing = True
+        if self._retry is not None:
+            self._retry.cancel()
+            self._try_again()
         if self.batch.mentions or not self.batch.is_empty:
             self.batch.write_soon()
         while not self._idle.is_set():
@@ -127,9 +149,25 @@ class Writer:
             self._idle.set()
             return
         self._committing = batch
+        self._submit(batch)
+
+    def _submit(self, batch: Batch) -> None:
         submit(self._connection, partial(self._write, batch=batch)).add_done_callback(
             self._committed
         )
+
+    def _may_wait(self, batch: Batch) -> bool:
+        """Whether a batch that was undone is to be tried again."""
+        now = self._loop.time()
+        if self._waits_since is None:
+            self._waits_since = now
+        waited_s = now - self._waits_since
+        return not self._is_closing and (not batch.bytes or waited_s < self._no_room_patience_s)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        assert self._committing is not None
+        self._submit(self._committing)
 
     def _write(self, db: sqlite3.Connection, batch: Batch) -> bool:
         """On the connection's thread: commit; whether the log is too long now."""
@@ -152,9 +190,16 @@ class Writer:
             raise
 
     def _committed(self, commit: asyncio.Future[bool]) -> None:
-        batch, self._committing = self._committing, None
+        batch = self._committing
         assert batch is not None
         error = commit.exception()
+        if isinstance(error, _NotNow):
+            error = error.__cause__
+            if self._failure is None and self._may_wait(batch):
+                self.obstacle = _words(error)
+                self._retry = self._loop.call_later(RETRY_S, self._try_again)
+                return
+        self._committing, self._waits_since, self.obstacle = None, None, ""
         if error is not None:
             self._fail(_failed("a commit", error), error)
         elif self._failure is None and commit.result():
@@ -198,26 +243,57 @@ class Writer:
 
 
 def _failed(what: str, error: BaseException) -> StorageError:
-    if isinstance(error, (OSError, sqlite3.Error)):
-        return StorageError(f"{what} failed: {explain(error)}", code=cause(error))
-    return StorageError(f"{what} failed: {error}")
+    code = cause(error) if isinstance(error, (OSError, sqlite3.Error)) else ""
+    return StorageError(f"{what} failed: {_words(error)}", code=code)
+
+
+def _words(error: BaseException | None) -> str:
+    if isinstance(error, MemoryError):
+        return "no memory is left"
+    return explain(error) if isinstance(error, (OSError, sqlite3.Error)) else str(error)
 
 
 def _commit(db: sqlite3.Connection, batch: Batch, reserve: Reserve) -> None:
-    """On the connection's thread.  Raises whatever kept the batch from becoming durable."""
+    """On the connection's thread.  Raises _NotNow, or whatever else kept the batch from becoming
+    durable."""
     try:
         _write(db, batch)
-    except sqlite3.Error as error:
-        if not _is_full(error) or not reserve.give_up():
+    except (sqlite3.Error, MemoryError) as error:
+        if not is_full(error):
+            if is_short_of_memory(error):
+                raise _NotNow from error
             raise
-        _make_room(db, reserve)  # what is written already comes first
-        if not reserve.leaves_room_after(batch.bytes):
+        try:
+            _write_without_room(db, batch, reserve, error)
+        except sqlite3.Error as again:
+            if is_full(again):
+                raise _NotNow from again
             raise
-        _write(db, batch)  # once more, from the beginning
     if reserve.is_short():
         _make_room(db, reserve)
         reserve.take()
     batch.read(db)
+
+
+def _write_without_room(
+    db: sqlite3.Connection, batch: Batch, reserve: Reserve, error: Exception
+) -> None:
+    """Once more, with the room of the reserve; and once more, without what can be done later."""
+    if reserve.give_up():
+        _make_room(db, reserve)  # what is written already comes first
+        if reserve.leaves_room_after(batch.bytes):
+            try:
+                _write(db, batch)  # once more, from the beginning
+                return
+            except sqlite3.Error as again:
+                if not is_full(again):
+                    raise
+                error = again
+    elif reserve.leaves_room_after(batch.bytes):
+        _make_room(db, reserve)  # others may have made some
+    if not batch.leave_out():
+        raise error
+    _write(db, batch)
 
 
 def _write(db: sqlite3.Connection, batch: Batch) -> None:
@@ -241,8 +317,8 @@ def _make_room(db: sqlite3.Connection, reserve: Reserve) -> None:
         _empty_log(db)
         vacuum(db, pages)
         _empty_log(db)
-    except sqlite3.Error as error:
-        if not _is_full(error):
+    except (sqlite3.Error, MemoryError) as error:
+        if not can_wait(error):
             raise
     reserve.look_again()
 
@@ -261,7 +337,3 @@ def _empty_log(db: sqlite3.Connection) -> None:
 def _pragma(db: sqlite3.Connection, name: str) -> int:
     (value,) = db.execute(f"PRAGMA {name}").fetchone()
     return int(value)
-
-
-def _is_full(error: sqlite3.Error) -> bool:
-    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL

@@ -6,12 +6,13 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from storage import Disk, Storage, StorageError, counters, messages
+from storage.errors import NoRoomForIt
 from storage.keys import message_key
 from tests.unit.storage.support import durable, opened
 
@@ -39,6 +40,17 @@ async def stored(storage: Storage) -> list[int]:
     arrivals = [row.key - key(0) for row in rows]
     assert [row.packet for row in rows] == [content(arrival) for arrival in arrivals]
     return arrivals
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def messages_in(db: sqlite3.Connection) -> int:
+    (count,) = db.execute("SELECT count(*) FROM message").fetchone()
+    return int(count)
 
 
 class LimitedDisk(Disk):
@@ -107,10 +119,11 @@ def test_on_a_full_disk_the_reserve_is_given_up_and_the_batch_written_once_more(
     asyncio.run(scenario())
 
 
-def test_a_batch_that_fails_twice_on_a_full_disk_stops_the_storage(folder: Path) -> None:
+def test_a_batch_with_packets_that_finds_no_room_in_time_stops_the_storage(folder: Path) -> None:
     async def scenario() -> None:
         disk = LimitedDisk(pages_after_removal=41)
-        async with opened(folder, disk=disk, disk_reserve_bytes=MIB) as storage:
+        options = {"disk_reserve_bytes": MIB, "full_disk_patience_s": 0}
+        async with opened(folder, disk=disk, **options) as storage:
             await storage.batch.run(lambda db: disk.limit(db, 40))
             await insert(storage, 0)
             with pytest.raises(StorageError, match="full"):
@@ -120,6 +133,96 @@ def test_a_batch_that_fails_twice_on_a_full_disk_stops_the_storage(folder: Path)
             assert await stored(storage) == [0]
         async with opened(folder) as storage:
             assert await stored(storage) == [0]
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_waits_for_room_and_is_written_when_there_is_some(folder: Path) -> None:
+    async def scenario() -> None:
+        disk = LimitedDisk(pages_after_removal=41)
+        async with opened(folder, disk=disk, disk_reserve_bytes=MIB) as storage:
+            await storage.batch.run(lambda db: disk.limit(db, 40))
+            runs: list[int] = []
+            pages = 41
+
+            def unit(db: sqlite3.Connection) -> int:
+                runs.append(1)
+                disk.limit(db, pages)
+                messages.insert(db, [(key(n), 1, None, None, content(n)) for n in range(300)])
+                return 7
+
+            waiting = storage.batch.run(unit)
+            await until(lambda: bool(storage.obstacle))
+            assert "full" in storage.obstacle
+            assert await stored(storage) == []
+            later = storage.batch.run(lambda db: 8)
+            tried = len(runs)
+            await until(lambda: len(runs) > tried)  # in vain again
+            assert not waiting.done()
+            pages = 1000
+
+            assert (await waiting, await later) == (7, 8)
+            assert storage.obstacle == ""
+            assert await stored(storage) == list(range(300))
+
+    asyncio.run(scenario())
+
+
+def test_a_storage_that_closes_waits_for_no_room(folder: Path) -> None:
+    async def scenario() -> None:
+        disk = LimitedDisk(pages_after_removal=41)
+        async with opened(folder, disk=disk, disk_reserve_bytes=MIB) as storage:
+            await storage.batch.run(lambda db: disk.limit(db, 40))
+
+            def unit(db: sqlite3.Connection) -> None:
+                messages.insert(db, [(key(n), 1, None, None, content(n)) for n in range(300)])
+
+            waiting = storage.batch.run(unit)
+            await until(lambda: bool(storage.obstacle))
+        with pytest.raises(StorageError, match="full"):
+            await waiting
+        async with opened(folder) as storage:
+            assert await stored(storage) == []
+
+    asyncio.run(scenario())
+
+
+def test_what_can_be_done_later_keeps_nothing_else_from_being_written(folder: Path) -> None:
+    async def scenario() -> None:
+        disk = LimitedDisk(pages_after_removal=41)
+        async with opened(folder, disk=disk, disk_reserve_bytes=MIB) as storage:
+            await storage.batch.run(lambda db: disk.limit(db, 40))
+
+            def large(db: sqlite3.Connection) -> None:
+                messages.insert(db, [(key(n), 1, None, None, content(n)) for n in range(300)])
+
+            housekeeping = storage.batch.run(large, can_wait=True)
+            needed = storage.batch.run(lambda db: counters.reserve(db, "n", 10))
+
+            assert await needed == 1
+            with pytest.raises(NoRoomForIt):
+                await housekeeping
+            assert await stored(storage) == []
+            assert not storage.failed.done()
+
+    asyncio.run(scenario())
+
+
+def test_a_lack_of_memory_in_a_commit_passes(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            errors = [MemoryError(), MemoryError()]
+
+            def unit(db: sqlite3.Connection) -> int:
+                counters.reserve(db, "n", 10)
+                if errors:
+                    raise errors.pop()
+                return 7
+
+            assert await storage.batch.run(unit) == 7
+            assert await storage.read(lambda db: counters.following(db, "n")) == 11
+            await insert(storage, 1)
+            assert await stored(storage) == [1]
 
     asyncio.run(scenario())
 
@@ -140,15 +243,28 @@ def test_any_other_error_is_not_tried_again(folder: Path) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 4 MiB."""
+    with mounted(tmp_path, "4m") as mount:
+        yield mount
+
+
+@pytest.fixture
+def larger_disk(tmp_path: Path) -> Iterator[Path]:
+    """One with room for a log that has more pages than one piece of its index knows."""
+    with mounted(tmp_path, "64m") as mount:
+        yield mount
+
+
+@contextlib.contextmanager
+def mounted(tmp_path: Path, size: str) -> Iterator[Path]:
     if os.geteuid() != 0:
         pytest.skip("mounting a small disk needs root")
     mount = tmp_path / "disk"
     mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "qmd-test", str(mount)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "qmd-test", str(mount)]
     if subprocess.run(command, capture_output=True).returncode != 0:
         pytest.skip("this machine does not let us mount a small disk")
     yield mount
-    subprocess.run(["umount", str(mount)], check=True)
+    subprocess.run(["umount", "--lazy", str(mount)], check=True)
 
 
 def fill(path: Path) -> None:
@@ -217,6 +333,58 @@ def test_a_disk_that_somebody_else_fills_does_not_keep_queues_from_being_emptied
             await insert(storage, *range(10))
             assert not storage.full
             assert await stored(storage) == list(range(10))
+
+    asyncio.run(scenario())
+
+
+def test_an_index_of_the_log_that_cannot_grow_is_a_full_disk(larger_disk: Path) -> None:
+    """`queues.db-shm` grows with every 4062 pages of the log, of which all stay that a reader of
+    the database may still want."""
+    folder, frame_bytes = larger_disk / "data", 8192 + 24
+
+    async def scenario() -> None:
+        async with opened(folder, disk_reserve_bytes=MIB) as storage:
+            await insert(storage, 0)
+            stranger = sqlite3.connect(folder / "queues.db", isolation_level=None)
+            stranger.execute("BEGIN")
+            stranger.execute("SELECT count(*) FROM message").fetchall()
+            log, index = folder / "queues.db-wal", folder / "queues.db-shm"
+            count = 1
+            while log.stat().st_size < 4040 * frame_bytes:
+                left = 4040 - log.stat().st_size // frame_bytes
+                await insert(storage, *range(count, count + max(left, 10)))
+                count += max(left, 10)
+            assert index.stat().st_size == 32 * KIB
+            fill(larger_disk / "other")
+            room = (4062 - log.stat().st_size // frame_bytes + 2) * frame_bytes
+            os.truncate(larger_disk / "other", (larger_disk / "other").stat().st_size - room)
+
+            def write(db: sqlite3.Connection) -> None:
+                counters.reserve(db, "n", 1)
+
+            for _ in range(40):
+                await storage.batch.run(write)
+
+            assert index.stat().st_size == 64 * KIB
+            assert await storage.read(messages_in) == count
+            assert await storage.read(lambda db: counters.following(db, "n")) == 41
+            stranger.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_on_a_full_disk_is_followed_by_a_start(small_disk: Path) -> None:
+    async def scenario() -> None:
+        async with opened(small_disk / "data", **SMALL) as storage:
+            await insert(storage, *range(10))
+        fill(small_disk / "other")  # with the room of the log as well, which is gone
+        async with opened(small_disk / "data", **SMALL) as storage:
+            assert storage.full
+            assert not storage.room(0.0)
+            assert await stored(storage) == list(range(10))
+            storage.batch.delete_messages([key(row) for row in range(10)])
+            await durable(storage)
+            assert await stored(storage) == []
 
     asyncio.run(scenario())
 
