@@ -150,7 +150,7 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
         await _open_control(control, settings)
         if settings.remote.enabled:
             remote = await _open_remote(manager, settings)
-        tasks = [loop.create_task(Reaper(manager).run())]
+        tasks = [loop.create_task(each.run()) for each in (Reaper(manager), manager.disk_watch)]
         if service.watchdog_s is not None:
             tasks.append(loop.create_task(_feed_watchdog(service, service.watchdog_s)))
         manager.outgoing.start()

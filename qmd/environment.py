@@ -42,6 +42,9 @@ class Listening(Protocol):
 class Environment:
     """The real surroundings."""
 
+    #: A bug in housekeeping is logged and stops nothing; for a simulator it is what it looks for.
+    forgives_bugs = True
+
     def time(self) -> float:
         """Seconds since 1970 UTC; may jump.  Packets have 32 bits for them, which last until 2106:
         a clock that is further ahead is wrong, and says so no more clearly by ending the daemon."""

@@ -29,16 +29,18 @@ from qmd.branches import Branches
 from qmd.choosing import Choosing
 from qmd.clock import Clock
 from qmd.compose import queue_address
-from qmd.confirmations import UNCONFIRMED_AGE_S, Confirmations
+from qmd.confirmations import Confirmations
 from qmd.damage import Damage
 from qmd.dead_letters import DeadLetters
 from qmd.directory.interface import Reloadable
 from qmd.directory.kinds import open_directory
 from qmd.directory.publishing import Publishing
 from qmd.directory.resolving import Own, Resolver
+from qmd.disk_watch import DiskWatch
 from qmd.endings import Endings
 from qmd.environment import Environment
 from qmd.event_log import EventLog
+from qmd.housekeeping import Housekeeping
 from qmd.identities import Identities
 from qmd.importing import Importing
 from qmd.incoming import Incoming
@@ -67,6 +69,7 @@ from qmd.relaying import Relaying
 from qmd.releasing import Releasing
 from qmd.resending import Resending
 from qmd.reserving import Reserving
+from qmd.retention import Retention
 from qmd.routes import Routes
 from qmd.routing import Routing
 from qmd.sending import Sending
@@ -111,7 +114,6 @@ log = structlog.get_logger()
 ARRIVALS_BLOCK = 1_000_000  # numbers reserved at once: one row written for so many messages
 MESSAGE_NUMBERS_BLOCK = 1 << 18  # half of it is more than a client can ask for at once
 NUMBERS_SPARE = 20_000  # for what our own acknowledgments and dead letters may need meanwhile
-FORGOTTEN_ROWS = 4096  # outcomes, in one commit
 
 
 class Bug(Exception):
@@ -199,6 +201,9 @@ class QueueManager:
         self.tracing = Tracing(self)
         self.own_dead_letters = OwnDeadLetters(self)
         self.sent_count = 0
+        self.housekeeping = Housekeeping(self)
+        self.retention = Retention(self)
+        self.disk_watch = DiskWatch(self)
 
     # Start and stop.
 
@@ -452,29 +457,6 @@ class QueueManager:
         finally:
             self._at_work.pop(token, None)
             done.set()
-
-    # Time.
-
-    async def forget_old(self) -> None:
-        """Drop what is kept for a while only: message ids, outcomes."""
-        now_s = self.clock.now_s
-        age_s = int(self.settings.delivery.message_id_history_age_s)
-        self.known_messages.forget_old(self.loop.time())
-        await self.own_dead_letters.forget_gone()
-        await self.reserving.forget_gone()
-        self.reserving.warn()
-        await self.staging.forget_old()
-        await self.storage.batch.run(partial(history_rows.forget, before_s=now_s - age_s))
-        await self.storage.batch.run(
-            partial(awaiting_rows.forget_old, before_s=now_s - UNCONFIRMED_AGE_S)
-        )
-        outcomes = partial(
-            outcome_rows.forget,
-            before_s=now_s - int(self.settings.transactions.outcome_age_s),
-            rows_max=FORGOTTEN_ROWS,
-        )
-        while await self.storage.batch.run(outcomes) == FORGOTTEN_ROWS:
-            pass  # one commit for so many, because everybody waits for it
 
     def log_limited(self, event: str, about: str, **values: object) -> None:
         """For what a peer can provoke at will: some lines a minute, then a count."""

@@ -68,7 +68,12 @@ def status(manager: QueueManager) -> Value:
         "quota_used_percent": manager.usage.used_percent,
         "quota_warnings": quotas.warnings(manager),
         "disk_full": not storage.room(manager.loop.time()),
+        "disk_full_s": manager.disk_watch.full_s,
         "disk_free_bytes": storage.free_bytes,
+        "commits_wait": storage.obstacle or None,
+        "housekeeping_failing": [
+            {"act": act, "reason": reason} for act, reason in manager.housekeeping.failing.items()
+        ],
         "directory": directory(manager),
         "sessions": len(manager.peers.connections),
         "sent": manager.sent_count,

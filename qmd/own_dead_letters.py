@@ -108,13 +108,14 @@ class OwnDeadLetters:
             found.update(numbers)
         found |= self._express - self._express_there()
         over = [number for number in found if number in self._gone]
-        self._gone = found.difference(over)
-        for number in over:
-            self._queues.pop(number, None)
-            self._express.discard(number)
+        self._gone = found
         for start in range(0, len(over), ROWS_AT_ONCE):
             part = over[start : start + ROWS_AT_ONCE]
-            await manager.storage.batch.run(partial(rows.delete, numbers=part))
+            delete = partial(rows.delete, numbers=part)
+            await manager.storage.batch.run(delete, can_wait=True)
+            for number in part:
+                self._queues.pop(number, None)
+                self._express.discard(number)
 
     def _express_there(self) -> set[int]:
         there: set[int] = set()

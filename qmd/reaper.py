@@ -31,7 +31,7 @@ INTERVAL_S = 1.0  # time-outs are in whole seconds
 # all of it is over hardly sooner.
 EXPIRED_ROWS = 100
 EXPIRED_BYTES = 4 * 1024 * 1024
-HISTORY_INTERVAL_S = 60.0
+RETENTION_INTERVAL_S = 60.0
 VACUUM_STEPS_MAX = 64  # some 3 ms each
 ROOM_COMMITS_MAX = 8  # in a row
 
@@ -41,26 +41,33 @@ class Reaper:
 
     def __init__(self, manager: QueueManager) -> None:
         self._manager = manager
-        self._history_due = 0.0
+        self._retention_due = 0.0
 
     async def run(self) -> None:
+        """What fails is tried again: only a storage that is over stops the daemon."""
         manager = self._manager
+        attempt = manager.housekeeping.attempt
         while True:
-            may_be_more = await self.reap()
+            may_be_more = await attempt(
+                "end expired messages", self.reap, otherwise=False, is_strict=True
+            )
             now = manager.loop.time()
-            # What was deleted is room only when the database has given it back; each commit on a
-            # short disk does a piece of that, and nobody else may have one to make.
-            for _ in range(ROOM_COMMITS_MAX):
-                if manager.storage.room(now):
-                    break
-                await manager.recorder.make_room()
-            if now >= self._history_due:
-                self._history_due = now + HISTORY_INTERVAL_S
-                await manager.forget_old()
-                await manager.recorder.forget_old()
-                await self._give_back()
+            await attempt("make room", partial(self._make_room, now), otherwise=None)
+            if now >= self._retention_due:
+                self._retention_due = now + RETENTION_INTERVAL_S
+                for name, act in manager.retention.acts.items():
+                    await attempt(name, act, otherwise=None)
+                await attempt("give pages back", self._give_back, otherwise=None)
             interval_s = min(INTERVAL_S, manager.clock.next_second_in_s)
             await asyncio.sleep(0 if may_be_more else interval_s)
+
+    async def _make_room(self, now: float) -> None:
+        """What was deleted is room only when the database has given it back; each commit on a
+        short disk does a piece of that, and nobody else may have one to make."""
+        for _ in range(ROOM_COMMITS_MAX):
+            if self._manager.storage.room(now):
+                break
+            await self._manager.recorder.make_room()
 
     async def _give_back(self) -> None:
         """In a quiet moment, give the disk back what a flood has left empty."""

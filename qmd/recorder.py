@@ -59,6 +59,8 @@ class Kind(enum.StrEnum):
     """
 
     STARTED = "started"  # the daemon: express messages from before are gone
+    DISK_FULL = "disk_full"  # new messages are refused from now on
+    DISK_HAS_ROOM = "disk_has_room"  # and are taken again; the reason says for how long it was full
     SENT = "sent"  # taken over from an application, into a queue here or an outgoing queue
     IMPORTED = "imported"
     STORED = "stored"  # an express message is on the disk now, because it is reserved
@@ -428,7 +430,7 @@ class Recorder:
             blocks_max=TRIMMED_BLOCKS,
             shipped_only=kept.keep_unshipped,
         )
-        while await manager.storage.batch.run(trim) == TRIMMED_BLOCKS:
+        while await manager.storage.batch.run(trim, can_wait=True) == TRIMMED_BLOCKS:
             pass
 
     async def mark_shipped(self, block: int) -> int:
@@ -445,7 +447,7 @@ class Recorder:
             size_max = max(size_bytes(db) * 7 // 8, self.short_bytes)
             trim_events(db, size_max=size_max, before_ms=0, blocks_max=TRIMMED_BLOCKS)
 
-        await self._manager.storage.batch.run(drop)
+        await self._manager.storage.batch.run(drop, can_wait=True)
 
     def stop(self) -> None:
         """What lives in memory only is gone after this."""

@@ -51,7 +51,7 @@ class Reserving:
         self._manager = manager
         self._readers: dict[str, Reader] = {}
         self._opening = asyncio.Lock()
-        self._stale: list[int] = []  # of queues that were deleted before the start
+        self._stale: list[int] = []  # of queues that are deleted, and are to be forgotten
 
     def restore(self, state: State) -> None:
         """Before anybody can receive: what was reserved is."""
@@ -387,16 +387,15 @@ class Reserving:
 
     async def forget_gone(self) -> None:
         """Drop what readers had to do with queues that are deleted."""
-        while self._stale:
-            forget = partial(reservations.forget_queue, reader_queue_id=self._stale.pop())
-            await self._manager.storage.batch.run(forget)
-        for reader in list(self._readers.values()):
+        for reader in self._readers.values():
             for queue_id, held in list(reader.queues.items()):
                 if held.queue.deleted and not reader.lock.locked():
                     del reader.queues[queue_id]
-                    await self._manager.storage.batch.run(
-                        partial(reservations.forget_queue, reader_queue_id=held.id)
-                    )
+                    self._stale.append(held.id)
+        while self._stale:
+            forget = partial(reservations.forget_queue, reader_queue_id=self._stale[-1])
+            await self._manager.storage.batch.run(forget, can_wait=True)
+            self._stale.pop()
 
     def warn(self) -> None:
         """Of readers that hold messages and have not been heard of for long, once."""

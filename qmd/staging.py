@@ -392,7 +392,7 @@ class Staging:
                 for piece in pieces.values()
                 if (place.query, place.epoch) in over
             ]
-            await self._remove(chosen)
+            await self._remove(chosen, can_wait=True)
             log.warning(
                 "stages_removed",
                 queries=sorted({query for query, _ in over})[:10],
@@ -402,7 +402,8 @@ class Staging:
                 " [pipeline] of the configuration.",
             )
         before_ms = (now_s - int(settings.publication_age_s)) * 1000
-        await self._manager.storage.batch.run(partial(stages.forget_queries, before_ms=before_ms))
+        forget = partial(stages.forget_queries, before_ms=before_ms)
+        await self._manager.storage.batch.run(forget, can_wait=True)
 
     def overview(self) -> list[Value]:
         """What the request `ListStages` is answered with."""
@@ -419,14 +420,14 @@ class Staging:
             for place, pieces in self._pieces.items()
         ]
 
-    async def _remove(self, pieces: list[StageRow]) -> None:
+    async def _remove(self, pieces: list[StageRow], *, can_wait: bool = False) -> None:
         if pieces:
             ids = [piece.id for piece in pieces]
 
             def unit(db: sqlite3.Connection) -> None:
                 stages.delete(db, ids)
 
-            await asyncio.shield(self._manager.storage.batch.run(unit))
+            await asyncio.shield(self._manager.storage.batch.run(unit, can_wait=can_wait))
             self._forget(pieces)
 
     # Within.

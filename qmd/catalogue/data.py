@@ -54,4 +54,19 @@ ENTRIES = (
         "A person or a time service has corrected it by more than a little.",
         "Nothing: times of messages are counted by a clock that such corrections do not move.",
     ),
+    Entry(
+        1707,
+        "disk_has_room",
+        "The disk has room again, and new messages are taken (in the log).",
+        "Room was made, on the disk or by receiving. The line says for how long it was full.",
+        "Nothing; a larger disk, or fewer messages on it, keep it from coming again.",
+    ),
+    Entry(
+        1708,
+        "housekeeping_failed",
+        "Something that the queue manager does for itself could not be done (in the log).",
+        "The disk is full, memory is short, or another program has the database locked: the line"
+        " says which.",
+        "Nothing depends on it, and it is tried again. Remove the cause; see `qmd status`.",
+    ),
 )

@@ -66,6 +66,10 @@ def problems(facts: dict[str, Any], dead_letters_max: int | None = None) -> list
         found.append(
             f"the disk is full ({free} free): new messages are refused until there is room"
         )
+    if facts["commits_wait"]:
+        found.append(f"nothing can be written, and what must be waits: {facts['commits_wait']}")
+    for failing in facts["housekeeping_failing"]:
+        found.append(f"housekeeping fails ({failing['act']}): {failing['reason']}")
     for warning in facts["quota_warnings"]:
         found.append(
             f"{warning['what']} has reached {warning['used_percent']} % of its quota of"

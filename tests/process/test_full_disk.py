@@ -7,9 +7,9 @@ import errno
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -206,6 +206,59 @@ def test_a_daemon_on_a_full_disk_that_is_killed_starts_again_and_gives_what_it_h
 
     disk.clear()
     wait_for_room(daemon)
+
+
+def test_a_disk_that_is_full_to_the_last_byte_stops_no_daemon(daemon: Daemon, disk: SmallDisk):
+    """The reserve is given up, and something else takes its room as well: nothing can be written.
+
+    What the daemon does for itself goes on meanwhile: it ends what is over, trims its log of
+    events, forgets outcomes and gives pages back.
+    """
+    bodies = [b"%d" % number for number in range(1500)]
+    daemon.send_all("orders", bodies)
+    daemon.send_all("plain", bodies[:30], "--time-to-be-received", "1s")
+    disk.fill()
+    status = wait_status(daemon, lambda status: status["disk_full_s"] is not None)
+    assert status["disk_full"]
+    received: list[bytes] = []
+    while not status["commits_wait"]:
+        assert len(received) < len(bodies), "the disk is never full to the last byte"
+        try:
+            some = daemon.json("receive", "private$\\orders", "--count", "20", timeout_s=5)
+        except subprocess.TimeoutExpired:
+            pass  # its commit waits
+        else:
+            received += map(body, some)
+        disk.fill()  # the reserve's room, and what is given back
+        (status,) = daemon.json("status")
+    assert "the disk is full" in status["commits_wait"]
+    wait_status(daemon, lambda now: now["disk_full_s"] > status["disk_full_s"] + 3)
+    assert daemon.alive
+
+    disk.clear()
+    wait_status(daemon, lambda status: not status["disk_full"])
+    rest = daemon.bodies("orders")
+    assert received == bodies[: len(received)]
+    assert rest == bodies[-len(rest) :]
+    assert len(received) + len(rest) in (len(bodies), len(bodies) - 20)  # the command that ended
+    wait_status(daemon, lambda status: status["disk_full_s"] is None)
+    log = daemon.log.read_text()
+    assert log.count('"disk_full"') == log.count('"disk_has_room"') == 1
+    (begun,) = daemon.json("events", "tail", "--kind", "disk_full")
+    (over,) = daemon.json("events", "tail", "--kind", "disk_has_room")
+    assert begun["message_id"] == over["message_id"] == ""
+    assert "must stay free" in begun["reason"]
+    assert "the disk was full for" in over["reason"]
+
+
+def wait_status(daemon: Daemon, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        (status,) = daemon.json("status")
+        if holds(status):
+            return status
+        time.sleep(0.1)
+    raise AssertionError(f"the status stays: {status}\n{daemon.tail()}")
 
 
 def _write_page(file: BinaryIO) -> bool:

@@ -487,6 +487,8 @@ class _Listening:
 class HostEnvironment(Environment):
     """What a daemon gets from a simulated host."""
 
+    forgives_bugs = False
+
     def __init__(self, host: Host) -> None:
         self._host = host
 

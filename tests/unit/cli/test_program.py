@@ -239,6 +239,8 @@ STATUS = {
     "bytes": 12_345_678,
     "quota_bytes": 999,
     "disk_free_bytes": 5_000_000,
+    "commits_wait": None,
+    "housekeeping_failing": [],
     "disk_full": False,
     "quota_warnings": [],
     "two_of_one_identity": [],
@@ -257,12 +259,20 @@ def test_a_status_is_readable():
 
 def test_a_check_finds_the_problems_of_a_status():
     warning = {"what": "computer", "used_percent": 91, "quota_bytes": 1000}
-    full = {**STATUS, "disk_full": True, "quota_warnings": [warning]}
+    full = {
+        **STATUS,
+        "disk_full": True,
+        "commits_wait": "database or disk is full",
+        "housekeeping_failing": [{"act": "trim the events", "reason": "no room"}],
+        "quota_warnings": [warning],
+    }
 
     assert problems(STATUS) == problems(STATUS, 3) == []
     assert "3 dead letters" in problems(STATUS, 2)[0]
     assert problems(full) == [
         "the disk is full (5.0 MB free): new messages are refused until there is room",
+        "nothing can be written, and what must be waits: database or disk is full",
+        "housekeeping fails (trim the events): no room",
         "computer has reached 91 % of its quota of 1.0 kB",
     ]
 

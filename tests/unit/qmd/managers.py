@@ -101,6 +101,7 @@ async def until(condition: Callable[[], object], what: str = "it") -> None:
 class World(Environment):
     """The real surroundings, in which time passes as a test says."""
 
+    forgives_bugs = False
     ahead_s = 0.0  # so much time has passed, by every clock
     wall_step_s = 0.0  # somebody has set the wall clock
     boots = 0  # the computer was started anew so often

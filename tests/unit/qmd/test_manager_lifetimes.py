@@ -110,9 +110,9 @@ async def test_a_duplicate_is_known_whatever_the_wall_clock_says(hosts: Hosts) -
     remote.send(again, packet(b"2", source=guid(7), number=6))
     await until(lambda: a.queue("orders").messages == 2)
     a.world.wall_step_s += 10 * DAY_S
-    await a.forget_old()
+    await a.retention.forget_old()
     a = await hosts.restart(a)
-    await a.forget_old()
+    await a.retention.forget_old()
 
     remote = await dial(a, guid(7))
     endless = 0xFFFFFFFF  # or the wall clock would say that they come too late

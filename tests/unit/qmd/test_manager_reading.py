@@ -209,5 +209,5 @@ async def test_the_outcome_of_a_request_is_known_by_its_token(hosts: Hosts) -> N
     assert await a.outcome(b"removed") == 1
     assert await a.outcome(b"never made") is None
     a.world.ahead_s = 100_000
-    await a.forget_old()
+    await a.retention.forget_old()
     assert await a.outcome(b"sent") is None

@@ -101,8 +101,8 @@ async def test_what_nobody_confirms_goes_to_it_after_all(hosts: Hosts) -> None:
         await until(lambda: remote.messages)
         remote.order_ack(remote.messages[0])
         await until(lambda: a.sending_to(name).awaiting.messages == 1)
-        await a.forget_old()
-        await a.forget_old()
+        await a.retention.forget_old()
+        await a.retention.forget_old()
         assert len(await rows(a)) == 1  # it is not where it was, and not gone either
 
         a.world.ahead_s = 400_000
@@ -188,9 +188,9 @@ async def test_what_has_arrived_is_forgotten_by_and_by(hosts: Hosts) -> None:
         await a.settled()
 
     assert len(await rows(a)) == 2
-    await a.forget_old()
+    await a.retention.forget_old()
     assert len(await rows(a)) == 2  # somebody may still be about to put it there
-    await a.forget_old()
+    await a.retention.forget_old()
 
     assert len(await rows(a)) == 1
     a.world.ahead_s = 400_000

@@ -1,0 +1,77 @@
+"""Acts that can be done later: one that fails is logged and tried again, and stops nothing.
+
+Only what the promise needs may stop the daemon.  A storage that has failed does so by itself
+(`Storage.failed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from storage.errors import StorageError, StoredError
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+#: The surroundings fail so, and not we.
+PASSING = (StoredError, StorageError, OSError, MemoryError)
+LOGGED_S = 60.0  # of an act that fails again and again, one line in so many seconds
+
+
+class Housekeeping:
+    """Does them for one queue manager."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+        self._logged_at: dict[str, float] = {}
+        #: By the name of the act, what kept it from being done the last time.
+        self.failing: dict[str, str] = {}
+
+    async def attempt(
+        self, name: str, act: Callable[[], Awaitable[T]], *, otherwise: T, is_strict: bool = False
+    ) -> T:
+        """What `act` gives, or `otherwise` where it fails.
+
+        `is_strict`: it ends messages.  A bug in it is not forgiven, because memory and disk may
+        disagree from there on.
+
+        Raises StorageError when the storage is over.
+        """
+        try:
+            result = await act()
+        except PASSING as error:
+            if self._manager.storage.failed.done():
+                raise
+            self._failed(name, error, is_bug=False)
+            return otherwise
+        except Exception as bug:
+            if is_strict or not self._manager.environment.forgives_bugs:
+                raise
+            self._failed(name, bug, is_bug=True)
+            return otherwise
+        if self.failing.pop(name, None) is not None:
+            self._logged_at.pop(name, None)
+            log.info("housekeeping_done", act=name, reason="it had failed before")
+        return result
+
+    def _failed(self, name: str, error: Exception, *, is_bug: bool) -> None:
+        self.failing[name] = str(error) or type(error).__name__
+        now = self._manager.loop.time()
+        if now - self._logged_at.get(name, float("-inf")) < LOGGED_S:
+            return
+        self._logged_at[name] = now
+        log.error(
+            "housekeeping_failed",
+            act=name,
+            reason=self.failing[name],
+            remedy="It is tried again; no message depends on it."
+            + (" Report this: it is a defect of qmd." if is_bug else ""),
+            exc_info=error if is_bug else None,
+        )
