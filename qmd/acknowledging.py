@@ -26,8 +26,10 @@ from protocol.identifiers import guid_text
 from qmd.addressing import Addressing
 from qmd.compose import PRIORITY_MAX
 from qmd.core.acknowledgment import (
+    BODIES_BYTES_MAX,
     FinalAcks,
     administration_queues,
+    brings_body,
     build_acknowledgment,
     final_ack_packet,
     order_queue_of,
@@ -69,10 +71,16 @@ class Acknowledging:
     def to_application(self, original: UserMessage, message_class: int, batch: Batch) -> None:
         """An administration acknowledgment, to each of the queues where the original asks for it.
 
-        [MS-MQQB] 3.1.7.15; nothing is sent when it names none.
+        [MS-MQQB] 3.1.7.15; nothing is sent when it names none.  The body comes back in as many of
+        them, in this order, as have BODIES_BYTES_MAX of it together: a message of 4 MB must not
+        become a hundred of them.
         """
         manager = self._manager
+        body_bytes = len(original.properties.body) if brings_body(original, message_class) else 0
+        left_bytes = BODIES_BYTES_MAX
         for destination in administration_queues(original, manager.id):
+            with_body = body_bytes <= left_bytes
+            left_bytes -= body_bytes if with_body else 0
             packet = build_acknowledgment(
                 original,
                 message_class,
@@ -80,6 +88,7 @@ class Acknowledging:
                 own_id=manager.id,
                 message_number=manager.next_message_number(),
                 sent_time=int(manager.environment.time()),
+                with_body=with_body,
             )
             name: FormatName
             if isinstance(destination, DirectQueueName):

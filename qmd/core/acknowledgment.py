@@ -52,6 +52,7 @@ AckDestination = DirectQueueName | PrivateQueueName | bytes
 """A direct name, a private queue of a queue manager, or the GUID of a public queue."""
 
 ADMINISTRATION_QUEUES_MAX = 100  # of one message; ours
+BODIES_BYTES_MAX = PACKET_BYTES_MAX  # that all acknowledgments of one message bring back; ours
 POSITIVE_ARRIVAL = 0x01  # MessagePropertiesHeader.Flags.PA
 PRIORITY = 3  # the default, [MS-MQMQ] 2.2.19.1
 
@@ -84,6 +85,12 @@ def administration_queues(original: UserMessage, own_id: bytes) -> list[AckDesti
     return list(found)
 
 
+def brings_body(original: UserMessage, message_class: int) -> bool:
+    """Whether an acknowledgment of this class has the body of the original."""
+    encrypted = original.security is not None and original.security.flags.body_encrypted
+    return message_class not in _WITHOUT_BODY and not encrypted
+
+
 def build_acknowledgment(
     original: UserMessage,
     message_class: int,
@@ -92,14 +99,15 @@ def build_acknowledgment(
     own_id: bytes,
     message_number: int,
     sent_time: int,
+    with_body: bool = True,
 ) -> bytes:
     """The packet for `destination`, one of the original's administration queues.
 
     `message_number` is a fresh one of ours, `sent_time` in seconds since 1970 UTC.
-    A body is left out if with it the packet would be larger than any packet may be.
+    A body is left out if with it the packet would be larger than any packet may be, or unless it is
+    to be `with_body`.
     """
-    encrypted = original.security is not None and original.security.flags.body_encrypted
-    body = b"" if message_class in _WITHOUT_BODY or encrypted else original.properties.body
+    body = original.properties.body if with_body and brings_body(original, message_class) else b""
     user = _user_header(original.user, destination, own_id, message_number, sent_time)
     packet = _build(original, message_class, user, body)
     if len(packet) > PACKET_BYTES_MAX:
