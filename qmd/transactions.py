@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
+from protocol.errors import InvalidName
 from qmd.copies import Copies, Several
 from qmd.directory.resolving import MustAsk
 from qmd.frames import AUTOMATIC, TRANSACTIONAL, Choice, NewMessage, StoredMessage
@@ -125,13 +126,13 @@ class Transactions:
         Raises Refusal, and then the transaction can only be aborted: what was sent in it is done
         as a whole or not at all, whether or not its application handles the error.
         """
-        transaction = self._find(transaction_id, owner)
+        transaction = self._find_sound(transaction_id, owner)
         try:
             return self._send(transaction, messages)
         except MustAsk:
             raise  # the send begins again when the directory has answered
-        except Refusal as refusal:
-            transaction.doom = transaction.doom or refusal.text
+        except (Refusal, InvalidName) as refusal:
+            transaction.doom = refusal.text if isinstance(refusal, Refusal) else str(refusal)
             raise
 
     def _send(self, transaction: Transaction, messages: list[NewMessage]) -> list[object]:
@@ -169,7 +170,7 @@ class Transactions:
 
     def reader(self, transaction_id: bytes, owner: Hashable) -> Reader:
         """Who has what the transaction receives.  Raises Refusal."""
-        return self._find(transaction_id, owner).reader
+        return self._find_sound(transaction_id, owner).reader
 
     def take(
         self,
@@ -181,7 +182,7 @@ class Transactions:
         answer: Callable[[list[StoredMessage]], None],
     ) -> None:
         """Receive within the transaction.  Raises Refusal."""
-        transaction = self._find(transaction_id, owner)
+        transaction = self._find_sound(transaction_id, owner)
 
         def taken(messages: list[StoredMessage]) -> None:
             transaction.used_at = self._manager.loop.time()
@@ -199,7 +200,7 @@ class Transactions:
         wait_s: float,
     ) -> Coroutine[Any, Any, list[StoredMessage]]:
         """The same wherever they stand in the queue.  Raises Refusal."""
-        transaction = self._find(transaction_id, owner)
+        transaction = self._find_sound(transaction_id, owner)
 
         async def take() -> list[StoredMessage]:
             transaction.choosing += 1
@@ -224,7 +225,7 @@ class Transactions:
         reason: str,
     ) -> int:
         """At the commit, move received messages to `target`, or reject them.  Raises Refusal."""
-        transaction = self._find(transaction_id, owner)
+        transaction = self._find_sound(transaction_id, owner)
         lookup_ids = list(dict.fromkeys(lookup_ids))
         self._check_taken(transaction, queue, lookup_ids)
         moving = self._manager.moving
@@ -271,10 +272,7 @@ class Transactions:
         reading, reader = self._manager.reading, transaction.reader
         if transaction.doom:
             self._abort(transaction, f"a message could not be sent in it: {transaction.doom}")
-            raise Refusal(
-                "transaction_doomed",
-                f"a message could not be sent in this transaction: {transaction.doom}",
-            )
+            raise _doomed(transaction)
         reading.stop_waiting(reader)
         sending = self._manager.sending
         try:
@@ -384,6 +382,13 @@ class Transactions:
             "It has ended, or its connection has; ask for its outcome, and begin another.",
         )
 
+    def _find_sound(self, transaction_id: bytes, owner: Hashable) -> Transaction:
+        """Likewise, where more is to be done in it: none that can only be aborted."""
+        transaction = self._find(transaction_id, owner)
+        if transaction.doom:
+            raise _doomed(transaction)
+        return transaction
+
     def _check_received(self, transaction: Transaction) -> None:
         for queue, mine in transaction.reader.taken.items():
             if mine and queue.deleted:
@@ -459,6 +464,13 @@ class Transactions:
 
     def _is_waiting(self, transaction: Transaction) -> bool:
         return transaction.choosing > 0 or self._manager.reading.is_waiting(transaction.reader)
+
+
+def _doomed(transaction: Transaction) -> Refusal:
+    return Refusal(
+        "transaction_doomed",
+        f"a message could not be sent in this transaction: {transaction.doom}",
+    )
 
 
 def _by_queues(chosen: dict[tuple[LocalQueue, int], T]) -> dict[tuple[LocalQueue, T], list[int]]:

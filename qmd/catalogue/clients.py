@@ -230,9 +230,22 @@ ENTRIES = (
         4029,
         "transaction_over",
         "The transaction has ended, or was not begun.",
-        "It was committed or aborted before; or a `with qm.transaction()` is missing.",
-        "Begin another one.",
+        "It was committed or aborted before; or a `with qm.transaction()` is missing; or a task"
+        " that was started inside its block goes on behind it.",
+        "Begin another one; what is to be no part of it goes on in `with no_transaction()`.",
         "",
         "MQ_ERROR_TRANSACTION_SEQUENCE",
+    ),
+    Entry(
+        4030,
+        "not_part_of_a_transaction",
+        "What takes effect at once cannot be part of the transaction that it is called in.",
+        "Inside `with qm.transaction()` a program takes, moves, purges, resends or imports"
+        " messages, sends with a token, a deduplication id or a sender, waits for an answer, or"
+        " works for a pipeline: an abort could not undo that.",
+        "Send and receive inside the block, do the rest behind it, or say that it is no part of the"
+        " transaction: `with no_transaction():`.",
+        "bad_request",
+        "MQ_ERROR_TRANSACTION_USAGE",
     ),
 )

@@ -6,6 +6,7 @@
 same without `await`; `errors.py` draws what can go wrong.
 """
 
+from qmd.client.ambient import current_transaction, no_transaction
 from qmd.client.choice import chosen
 from qmd.client.errors import (
     AccessDenied,
@@ -29,6 +30,7 @@ from qmd.client.errors import (
     Stopping,
     TooLarge,
     TransactionAborted,
+    TransactionDoomed,
     WrongDelivery,
 )
 from qmd.client.message import Message, SequencePosition
@@ -38,7 +40,7 @@ from qmd.client.queue_manager import Moved, QueueManager, connect
 from qmd.client.receiver import Taken
 from qmd.client.sender import Sender
 from qmd.client.sent_id import SentId, copies_of
-from qmd.client.transaction import Transaction, current_transaction, no_transaction
+from qmd.client.transaction import Transaction
 from qmd.client.two_phase import Database
 from qmd.frames import UNLIMITED, Choice
 
@@ -79,6 +81,7 @@ __all__ = [
     "TooLarge",
     "Transaction",
     "TransactionAborted",
+    "TransactionDoomed",
     "WrongDelivery",
     "chosen",
     "connect",

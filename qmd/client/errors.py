@@ -5,7 +5,9 @@
     │   ├── BadRequest  BadName  NoSuchQueue  QueueExists  WrongDelivery
     │   ├── AccessDenied  OverQuota  TooLarge  DiskFull  ReadOnly
     │   ├── NoSuchMessage  MessageTaken
-    │   ├── NotTaken  Stopping  TransactionAborted
+    │   ├── NotTaken  Stopping
+    │   ├── TransactionAborted
+    │   │   └── TransactionDoomed
     │   └── DirectoryFailed
     ├── NotConnected         nobody answers; nothing of the request was done
     │   └── LoginRefused     another release, or a token that is not known there
@@ -138,6 +140,15 @@ class TransactionAborted(QueueManagerError):
     code = "transaction_aborted"
 
 
+class TransactionDoomed(TransactionAborted):
+    """A send in the transaction failed, so it cannot be committed.
+
+    `__cause__` is the error of the first send that failed, where this client made it.
+    """
+
+    code = "transaction_doomed"
+
+
 class DirectoryFailed(QueueManagerError):
     """The directory is away, or will not do it; `code` says which.  What it has not got is
     NoSuchQueue."""
@@ -194,4 +205,6 @@ def refusal(reply: frames.Refused) -> QueueManagerError:
     entry = find_by_code(reply.code)
     family = entry.family if entry is not None and entry.family else reply.code
     kind = _BY_FAMILY.get(family, QueueManagerError)
+    if reply.code == TransactionDoomed.code:
+        kind = TransactionDoomed
     return kind(reply.text, reply.remedy, code=reply.code, id=reply.id)

@@ -131,9 +131,14 @@ class Blocking:
         except BaseException:
             self._end()
             raise
+        if isinstance(self._target, Transaction):
+            # Each step runs as a task of its own with a copy of the calling thread's context.
+            self._target._enter_block()
         return self
 
     def _exit(self, *exc_info: Any) -> None:
+        if isinstance(self._target, Transaction):
+            self._target._leave_block()
         try:
             self._loop.run(self._target.__aexit__(*exc_info))
         finally:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from qmd import pipeline_frames
+from qmd.client.ambient import refuse_inside
 from qmd.client.caller import Caller
 from qmd.frames import NewMessage, StoredMessage
 from qmd.pipeline_frames import EVERYTHING, ROWS_MAX, Attempt, Filter, Rows
@@ -102,6 +103,7 @@ class Pipeline:
 
         `queues` by any spelling, or id.  `shared`: see `qmd.pipeline_frames.OpenReader`.
         """
+        refuse_inside(self._caller, "open_reader")
         told = await self._caller.ask(
             pipeline_frames.OpenReader, reader, list(queues), shared, start
         )
@@ -134,6 +136,7 @@ class Pipeline:
 
         `one_always`: one message, if there is any, though it alone has more than `bytes_max`.
         """
+        refuse_inside(self._caller, "reserve")
         told = await self._caller.ask(
             pipeline_frames.Reserve,
             run.reader,
@@ -228,6 +231,7 @@ class Pipeline:
 
     async def consume(self, run: Run, ends: Mapping[str, int]) -> Consumed:
         """The reader is done with everything up to these positions, by queue id."""
+        refuse_inside(self._caller, "consume")
         told = await self._caller.ask(pipeline_frames.Consume, run.reader, run.fence, dict(ends))
         return Consumed(told["messages"], told["bytes"])
 
@@ -243,6 +247,8 @@ class Pipeline:
 
         Its runs are refused from now on.  `forget`: nothing is known of the reader afterwards.
         """
+        if not dry_run:
+            refuse_inside(self._caller, "release_reader")
         told = await self._caller.ask(pipeline_frames.ReleaseReader, reader, queue, dry_run, forget)
         return Consumed(told["messages"], told["bytes"])
 
@@ -267,6 +273,7 @@ class Pipeline:
         `first_row` is the number of the first of them within the attempt: 0, and then as many as
         were staged before.
         """
+        refuse_inside(self._caller, "stage")
         staged = Staged(0, 0)
         for start, piece in _pieces(messages):
             told = await self._caller.ask(
@@ -280,6 +287,7 @@ class Pipeline:
 
         An epoch that was published before is not published again.
         """
+        refuse_inside(self._caller, "publish")
         told = await self._caller.ask(pipeline_frames.Publish, query, epoch, list(attempts))
         return Published(told["published"], told["messages"], told["at_ms"])
 
@@ -293,6 +301,7 @@ class Pipeline:
         older_than_s: int = 0,
     ) -> Facts:
         """Remove what was staged and not published; -> {stages, rows, bytes}."""
+        refuse_inside(self._caller, "discard_stages")
         facts: Facts = await self._caller.ask(
             pipeline_frames.DiscardStages, query, epoch, partition, attempt, older_than_s
         )

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Unpack
 
 from qmd import frames, operator_frames
 from qmd.client.address import Address, address_of
+from qmd.client.ambient import joined, refuse_inside
 from qmd.client.caller import Caller
 from qmd.client.choice import chosen
 from qmd.client.directory import Directory
@@ -79,6 +80,10 @@ def connect(
 class QueueManager:
     """Made by `connect`.  May be used by any number of tasks at once.
 
+    Inside `async with qm.transaction()` sends and receives are part of the transaction; what cannot
+    be part of one, and changes messages, raises BadRequest there (see `no_transaction`).  To look
+    at messages and to set up queues is no part of a transaction, and allowed.
+
     Every method can raise NotConnected and a QueueManagerError; those that change
     something, OutcomeUnknown too.
     """
@@ -136,7 +141,10 @@ class QueueManager:
         `retry`: when the connection is lost, find out whether it was done, and do it if
         not.  `token`, 16 random bytes of the caller's own, gives the same across a
         restart of the application: `outcome(token)` is the list of ids, or None.
+        Inside a transaction the message is sent with it, and neither of the two has a meaning.
         """
+        if (transaction := self._joined_by_send(token)) is not None:
+            return await transaction.send(destination, body, **properties)
         ids = await self.send_many(
             [new_message(destination, body, **properties)], retry=retry, token=token
         )
@@ -146,6 +154,8 @@ class QueueManager:
         self, messages: Sequence[frames.NewMessage], *, retry: bool = True, token: bytes = b""
     ) -> list[str]:
         """Send all of the messages (see `new_message`) or none, in this order."""
+        if (transaction := self._joined_by_send(token)) is not None:
+            return await transaction.send_many(messages)
         for message in messages:
             self._caller.check_body(message.body)
         if retry and not token:
@@ -161,12 +171,14 @@ class QueueManager:
 
         At most `window` messages are unconfirmed at a time.
         """
+        refuse_inside(self._caller, "sender", "send by `send_many`")
         return Sender(self._caller, destination, window)
 
     def transaction(self, *, idle_s: float = 0.0) -> Transaction:
         """Sends and receives that happen together, or not at all: `async with qm.transaction()`.
 
-        It is aborted when nothing is heard of it for `idle_s` (0: as the daemon is set up).
+        It is aborted when nothing is heard of it for `idle_s` (0: as the daemon is set up).  Inside
+        another one it is no part of that: it commits or aborts for itself.
         """
         return Transaction(self, self._caller, idle_s)
 
@@ -195,6 +207,7 @@ class QueueManager:
         The id, up to 64 bytes, is remembered on disk for `[transactions] outcome_age`; whoever
         repeats it meanwhile gets the id of the message that was sent then.
         """
+        refuse_inside(self._caller, "send_once", "send by `send`")
         token = deduplication_id.encode() if isinstance(deduplication_id, str) else deduplication_id
         if len(token) > frames.TOKEN_BYTES_MAX:
             raise BadRequest(
@@ -217,15 +230,18 @@ class QueueManager:
     async def receive(self, queue: str, *, timeout_s: float | None = 0.0) -> Message | None:
         """Receive the first message; None when none came within `timeout_s` (None: for ever).
 
-        It is removed from the queue, for good and on disk, when this returns.
+        It is removed from the queue, for good and on disk, when this returns; inside a transaction,
+        when that commits.
         """
-        messages = await self._receiver.receive(queue, 1, timeout_s)
+        messages = await self.receive_many(queue, 1, timeout_s=timeout_s)
         return messages[0] if messages else None
 
     async def receive_many(
         self, queue: str, limit: int, *, timeout_s: float | None = 0.0
     ) -> list[Message]:
         """Receive what is there, at most `limit` messages; waits only for the first."""
+        if (transaction := joined(self._caller)) is not None:
+            return await transaction.receive_many(queue, limit, timeout_s=timeout_s)
         return await self._receiver.receive(queue, limit, timeout_s)
 
     def receive_each(
@@ -241,8 +257,10 @@ class QueueManager:
         They are removed in batches, and the next batch is taken ahead (`prefetch`).
         When the iteration is left early, the rest of the batch is kept for the next
         receive from this queue by the same name; closing with such a rest raises
-        NotHandedOver, which has them.
+        NotHandedOver, which has them.  Inside a transaction it receives one by one with that.
         """
+        if (transaction := joined(self._caller)) is not None:
+            return transaction.receive_each(queue, timeout_s=timeout_s)
         return self._receiver.receive_each(queue, timeout_s, batch, prefetch)
 
     async def receive_chosen(
@@ -255,6 +273,8 @@ class QueueManager:
     ) -> list[Message]:
         """Receive messages wherever they stand in the queue: those that `choice` means (see
         `chosen`: by lookup id, id, correlation id, label ...); waits for one of them."""
+        if (transaction := joined(self._caller)) is not None:
+            return await transaction.receive_chosen(queue, choice, limit=limit, timeout_s=timeout_s)
         return await self._receiver.receive_chosen(queue, choice, limit, timeout_s)
 
     async def request(
@@ -272,6 +292,11 @@ class QueueManager:
         answer came within `timeout_s` (None: for ever); it can still come, and be received there.
         `properties` are those of `send`.
         """
+        refuse_inside(
+            self._caller,
+            "request",
+            "the question leaves when the transaction commits: receive its answer behind that",
+        )
         message_id = await self.send(destination, body, response_queue=response_queue, **properties)
         answer = await self.receive_chosen(
             response_queue, chosen(correlation_ids=[message_id]), timeout_s=timeout_s
@@ -325,6 +350,7 @@ class QueueManager:
         Nobody else sees them until then.  They go back to their place with `give_back`,
         and when the connection ends: the same messages may then be taken again.
         """
+        refuse_inside(self._caller, "take", "receive by `receive`")
         return await self._receiver.take(queue, limit, timeout_s, choice)
 
     # -- looking -----------------------------------------------------------------------------
@@ -362,6 +388,8 @@ class QueueManager:
         message is in one of the two queues at any time; up to 1024, and 16 MB, are moved at
         once.  `dry_run`: only say what would be moved.
         """
+        if not dry_run:
+            refuse_inside(self._caller, "move", "receive, and `move` of the transaction")
         return await self._in_pieces(
             limit,
             lambda piece, token: self._caller.change_once(
@@ -386,6 +414,8 @@ class QueueManager:
         They go to where they were sent, or `to` another queue, with another `label` or `body`
         where that is given.  `keep`: the old ones stay.  Messages are chosen as by `move`.
         """
+        if not dry_run:
+            refuse_inside(self._caller, "resend", "receive and send")
         return await self._in_pieces(
             limit,
             lambda piece, token: self._caller.change_once(
@@ -405,6 +435,8 @@ class QueueManager:
 
         They keep their ids and everything else; returns how many there are.
         """
+        if not dry_run:
+            refuse_inside(self._caller, "import_messages")
         done = await self._caller.change_once(
             frames.Import, queue, list(messages), dry_run, token=token or os.urandom(16)
         )
@@ -480,6 +512,8 @@ class QueueManager:
 
         Senders that asked to hear of it are told.  `dry_run`: only say how many would go.
         """
+        if not dry_run:
+            refuse_inside(self._caller, "delete_queue")
         return int((await self._change(operator_frames.DeleteQueue, name, dry_run))["messages"])
 
     async def purge_queue(
@@ -490,6 +524,8 @@ class QueueManager:
         Senders that asked to hear of it are told; what an application has taken stays.
         `dry_run`: only say how many would go.
         """
+        if not dry_run:
+            refuse_inside(self._caller, "purge_queue", "receive them")
         return int(
             (await self._change(operator_frames.PurgeQueue, name, choice, dry_run))["messages"]
         )
@@ -520,6 +556,7 @@ class QueueManager:
     async def give_up_awaiting(self, destination: str) -> int:
         """Wait no longer: what has arrived there and is not confirmed becomes dead letters here;
         returns how many those are."""
+        refuse_inside(self._caller, "give_up_awaiting")
         return int((await self._change(operator_frames.GiveUpAwaiting, destination))["messages"])
 
     async def pause_outgoing(self, destination: str) -> None:
@@ -555,6 +592,7 @@ class QueueManager:
 
         They become dead letters; what was transmitted already may have arrived all the same.
         """
+        refuse_inside(self._caller, "purge_outgoing")
         return int((await self._change(operator_frames.PurgeOutgoing, destination))["messages"])
 
     async def list_sequences(self) -> list[Facts]:
@@ -641,6 +679,15 @@ class QueueManager:
                 return
 
     # ----------------------------------------------------------------------------------------
+
+    def _joined_by_send(self, token: bytes) -> Transaction | None:
+        if token:
+            refuse_inside(
+                self._caller,
+                "a send with a token",
+                "leave the token out: the transaction's id takes its place",
+            )
+        return joined(self._caller)
 
     async def _list(self, verb: type[frames.Request], *arguments: object) -> list[Facts]:
         facts: list[Facts] = await self._caller.ask(verb, *arguments)

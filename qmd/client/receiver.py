@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from qmd import frames
+from qmd.client.ambient import refuse_inside
 from qmd.client.caller import Caller
 from qmd.client.connection import Connection
 from qmd.client.errors import (
@@ -30,6 +31,8 @@ from qmd.client.errors import (
     Stopping,
 )
 from qmd.client.message import Message
+
+_RECEIVE_INSTEAD = "receive them inside the transaction, by `receive`"
 
 
 class Taken:
@@ -57,6 +60,7 @@ class Taken:
         lost; another QueueManagerError when the queue manager refused, and they went
         back as well; and OutcomeUnknown when nobody answers any more.
         """
+        refuse_inside(self._caller, "the removal of taken messages", _RECEIVE_INSTEAD)
         await self._settle(frames.Remove, self._lookup_ids[:count])
 
     async def reject(self, reason: str = "") -> None:
@@ -66,6 +70,7 @@ class Taken:
         what no sender keeps is put into a dead-letter queue here, with `reason`.  Raises what
         `remove` raises.
         """
+        refuse_inside(self._caller, "the rejection of taken messages", _RECEIVE_INSTEAD)
         await self._settle(frames.Reject, self._lookup_ids, reason)
 
     async def _settle(
@@ -192,10 +197,12 @@ class Receiver:
         ready = self._ready[queue]
         patience = self._caller.patience()
         ahead: asyncio.Task[Taken] | None = None  # the next batch, taken in advance
+        self._refuse_step_inside()
         try:
             while True:
                 while ready:
                     yield ready.popleft()
+                    self._refuse_step_inside()
                 taken = await ahead if ahead is not None else None
                 ahead = None
                 if not taken:
@@ -211,6 +218,14 @@ class Receiver:
                     await patience.wait(failure)
         finally:
             await self._abandon(ahead)
+
+    def _refuse_step_inside(self) -> None:
+        """Each step of an iteration is made where the code stands that asks for it."""
+        refuse_inside(
+            self._caller,
+            "an iteration that was begun outside",
+            "begin another one inside the transaction",
+        )
 
     def unread(self) -> list[Message]:
         """What was removed from a queue and not handed over yet."""

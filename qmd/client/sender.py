@@ -17,6 +17,7 @@ from collections import deque
 from typing import NamedTuple, Unpack
 
 from qmd import frames
+from qmd.client.ambient import refuse_inside
 from qmd.client.caller import Caller
 from qmd.client.connection import Connection
 from qmd.client.errors import NotConnected, Stopping
@@ -66,6 +67,7 @@ class Sender:
         Waits while too many are unconfirmed.  The future need not be awaited: the end
         of the context raises what went wrong.
         """
+        refuse_inside(self._caller, "a sender", "send by `send_many`")
         message = new_message(self._destination, body, **properties)
         self._caller.check_body(message.body)
         size = len(message.body) + len(message.extension)

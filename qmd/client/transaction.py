@@ -4,10 +4,13 @@
         order = await transaction.receive("orders", timeout_s=30)
         await transaction.send("invoices@hostb", invoice(order))
 
+Verbs of `qm` itself take part too where they are called inside the block: see `ambient.py`.
+
 At the end of the context it commits; an error aborts it, and what it received is in its queue
-again, its abort count raised.  The work is bound to one connection: when that breaks before the
-commit, nothing was done, and TransactionAborted says so; when it breaks during the commit, the
-queue manager is asked what became of it.
+again, its abort count raised.  A send that fails dooms it, handled or not: it can only abort.  The
+work is bound to one connection: when that breaks before the commit, nothing was done, and
+TransactionAborted says so; when it breaks during the commit, the queue manager is asked what became
+of it.
 """
 
 from __future__ import annotations
@@ -15,11 +18,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
-from contextvars import ContextVar, Token
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from qmd import frames
+from qmd.client import ambient
 from qmd.client.caller import Caller
 from qmd.client.connection import Connection
 from qmd.client.errors import (
@@ -28,6 +31,7 @@ from qmd.client.errors import (
     OutcomeUnknown,
     QueueManagerError,
     TransactionAborted,
+    TransactionDoomed,
 )
 from qmd.client.message import Message
 from qmd.client.new_message import Properties, new_message
@@ -37,29 +41,13 @@ from qmd.client.two_phase import Branch, Database
 if TYPE_CHECKING:
     from qmd.client.queue_manager import QueueManager
 
-_current: ContextVar[Transaction | None] = ContextVar("qmd_transaction", default=None)
-
-
-def current_transaction() -> Transaction | None:
-    """The innermost `async with qm.transaction()` that this code is in."""
-    return _current.get()
-
-
-@contextlib.contextmanager
-def no_transaction() -> Iterator[None]:
-    """What is within does not belong to the transaction around it."""
-    token = _current.set(None)
-    try:
-        yield
-    finally:
-        _current.reset(token)
-
 
 class Transaction:
     """Made by `QueueManager.transaction`; a context manager.
 
     Every method raises TransactionAborted when it has ended without a commit, and then all of its
-    work can be done again in another one.
+    work can be done again in another one; after a send that failed every method but `abort` raises
+    TransactionDoomed, a kind of it.
     """
 
     def __init__(self, qm: QueueManager, caller: Caller, idle_s: float) -> None:
@@ -69,11 +57,17 @@ class Transaction:
         self._idle_s = idle_s
         self._connection: Connection | None = None
         self._is_over = False
+        self._doom: Exception | None = None  # why the first send failed
         self._was_cancelled = False  # a request, whose answer nobody has seen
-        self._outer: Token[Transaction | None] | None = None
+        self._block: ambient.Block | None = None
         self.id: bytes = os.urandom(16)
         #: Ids of what was sent, once it is committed.
         self.sent: list[str] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has committed or aborted, or is about to."""
+        return self._is_over
 
     async def begin(self) -> None:
         """Done by the context manager."""
@@ -93,11 +87,18 @@ class Transaction:
         self, destination: str, body: bytes | str = b"", **properties: Unpack[Properties]
     ) -> str:
         """Send one message with the transaction; returns the id that it will have."""
-        return (await self.send_many([new_message(destination, body, **properties)]))[0]
+        self._check()
+        with self._dooming():
+            message = new_message(destination, body, **properties)
+        return (await self.send_many([message]))[0]
 
     async def send_many(self, messages: Sequence[frames.NewMessage]) -> list[str]:
         """Send messages with the transaction, in this order; returns their ids."""
-        return sent_ids(await self._ask(frames.Send, list(messages), b"", self.id))
+        self._check()
+        with self._dooming():
+            for message in messages:
+                self._caller.check_body(message.body)
+            return sent_ids(await self._ask(frames.Send, list(messages), b"", self.id))
 
     async def receive(self, queue: str, *, timeout_s: float | None = 0.0) -> Message | None:
         """Receive the first message; None when none came within `timeout_s` (None: for ever)."""
@@ -111,6 +112,16 @@ class Transaction:
         wait_s = frames.FOREVER if timeout_s is None else timeout_s
         result = await self._ask(frames.Take, queue, limit, wait_s, self.id)
         return [Message(stored) for stored in frames.stored_messages(result)]
+
+    async def receive_each(
+        self, queue: str, *, timeout_s: float | None = None
+    ) -> AsyncIterator[Message]:
+        """Receive one message after the other, until none came for `timeout_s`.
+
+        One at a time: the commit removes none that the iteration has not handed over.
+        """
+        while message := await self.receive(queue, timeout_s=timeout_s):
+            yield message
 
     async def move(self, queue: str, lookup_ids: Sequence[int], target: str) -> None:
         """Move messages that it received to another queue of this computer, instead of removing
@@ -147,9 +158,12 @@ class Transaction:
     async def commit(self) -> list[str]:
         """All of it is done, and on disk, when this returns; the ids of what was sent.
 
-        Raises TransactionAborted when none of it was done, and OutcomeUnknown, with the
-        transaction's id as `token`, when nobody answers any more.
+        Raises TransactionAborted when none of it was done (TransactionDoomed, when a send in it
+        failed), and OutcomeUnknown, with the transaction's id as `token`, when nobody answers.
         """
+        if self._doom is not None:
+            await self.abort(f"a message could not be sent in it: {self._doom}"[:200])
+            raise self._doomed(self._doom) from self._doom
         self._check()
         if self._was_cancelled:
             # It may have received a message that its application does not know: not to be removed.
@@ -205,16 +219,13 @@ class Transaction:
 
     async def __aenter__(self) -> Transaction:
         await self.begin()
-        self._outer = _current.set(self)
+        self._enter_block()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
-        if self._outer is not None:
-            # Without `await`, each step is a task of its own and knows nothing of the others.
-            with contextlib.suppress(ValueError):
-                _current.reset(self._outer)
+        self._leave_block()
         if kind is not None:
             await self.abort((str(error) or kind.__name__)[:200])
         elif not self._is_over:
@@ -222,13 +233,40 @@ class Transaction:
 
     # ----------------------------------------------------------------------------------------
 
+    def _enter_block(self) -> None:
+        self._block = ambient.enter(self, self._caller)
+
+    def _leave_block(self) -> None:
+        if self._block is not None:
+            ambient.leave(self._block)
+
     def _check(self) -> None:
+        if self._doom is not None:
+            raise self._doomed(self._doom) from self._doom
         if self._is_over or self._connection is None:
             raise ClientError(
                 "the transaction has ended, or was not begun",
                 "begin another one",
                 code="transaction_over",
             )
+
+    @contextlib.contextmanager
+    def _dooming(self) -> Iterator[None]:
+        """A send that fails here takes the transaction with it, as the daemon has it."""
+        try:
+            yield
+        except Exception as failure:
+            if not self._is_over:
+                self._doom = self._doom or failure
+            raise
+
+    def _doomed(self, first: Exception) -> TransactionDoomed:
+        reason = first.text if isinstance(first, ClientError) else str(first)
+        return TransactionDoomed(
+            f"a message could not be sent in this transaction: {reason}",
+            "do its work again in another one, without that message or with a right one",
+            code=TransactionDoomed.code,
+        )
 
     async def _ask(self, verb: Any, *arguments: object) -> Any:
         self._check()

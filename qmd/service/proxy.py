@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from qmd.client import QueueManager, current_transaction
+from qmd.client import QueueManager, no_transaction
 from qmd.service.contract import FunctionService, Operation, Service, ServiceError
 
 EXTENSION = b"qmd-call 1 "  # and the encoding: tells a call from other messages
@@ -61,14 +61,12 @@ class _Proxy:
             "extension": EXTENSION + service.encoding.encode(),
         }
         if service.exactly_once:
-            transaction = current_transaction()
-            if transaction is not None:
-                return await transaction.send(self._queue, body, **properties)
             properties["delivery"] = "transactional"
-        else:
-            # Outside of any transaction: it stays posted, whatever becomes of the caller's.
-            properties["delivery"] = "recoverable" if service.durable else "express"
-        return await self._qm.send(self._queue, body, **properties)
+            return await self._qm.send(self._queue, body, **properties)
+        # Outside of any transaction: it stays posted, whatever becomes of the caller's.
+        properties["delivery"] = "recoverable" if service.durable else "express"
+        with no_transaction():
+            return await self._qm.send(self._queue, body, **properties)
 
 
 class _Call:

@@ -10,7 +10,7 @@ import logging
 
 import structlog
 
-from qmd.client import Message
+from qmd.client import Message, no_transaction
 from qmd.service import Service, current_call, operation, proxy, service
 
 
@@ -24,6 +24,17 @@ class Shop(Service, queue="shop", receive_retries=1, retry_cycles=1, retry_delay
         await asyncio.sleep(slow_s)
         if call.attempt <= fails:
             raise ValueError(f"order {number} cannot be fulfilled")
+
+    @operation
+    async def relay(self, number: int, fails: int = 0) -> None:
+        """Sends and receives with the client itself; what it does apart from the call stays."""
+        call = current_call()
+        assert await call.qm.receive("parts") is not None
+        await call.qm.send("seen", f"relayed {number} for the {call.attempt}. time")
+        with no_transaction():
+            await call.qm.send("noted", f"{number}")
+        if call.attempt <= fails:
+            raise ValueError(f"part {number} cannot be relayed")
 
     @operation(playback="ignore")
     async def note(self, number: int, fails: bool = False) -> None:

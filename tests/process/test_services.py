@@ -243,6 +243,19 @@ def test_an_operation_may_ignore_the_playback_or_have_its_own_transaction(
     assert daemon.count("shop") == 0
 
 
+def test_what_an_operation_does_with_the_client_is_part_of_the_playback(
+    daemon: Daemon, services: Services
+):
+    daemon.create("parts", "noted", transactional=True)
+    daemon.send("parts", b"a part", "--transactional")
+    with_client(daemon, lambda qm: proxy(Shop, qm).relay(1, fails=1))
+    services.start()
+    assert seen(daemon, 1) == ["relayed 1 for the 2. time"]
+    services.until(lambda: daemon.count("shop") == 0, "the end of the call")
+    assert daemon.count("parts") == 0
+    assert daemon.bodies("noted") == [b"1", b"1"]
+
+
 def test_a_service_that_is_killed_in_a_call_plays_it_again(daemon: Daemon, services: Services):
     with_client(daemon, lambda qm: proxy(Shop, qm).order(1, slow_s=30))
     first = services.start()

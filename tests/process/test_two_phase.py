@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 
 from qmd import frames
-from qmd.client import Database, QueueManager, QueueManagerError, connect
+from qmd.client import (
+    Database,
+    NoSuchQueue,
+    QueueManager,
+    QueueManagerError,
+    TransactionDoomed,
+    connect,
+)
 from tests.process import postgresql
 from tests.process.harness import ROOT, Daemon, Hosts, body
 from tests.process.test_two_daemons import QUICK, direct, texts, wait_count
@@ -103,6 +110,45 @@ def test_all_three_of_them_happen_or_none(daemon: Daemon, sales: postgresql.Serv
     assert prepared(sales) == 0
     assert daemon.bodies("replies") == [b"1"]
     assert daemon.peek("orders")[0]["abort_count"] == 1
+
+
+def test_what_the_client_does_inside_is_part_of_all_three(daemon: Daemon, sales: postgresql.Server):
+    daemon.send_all("orders", texts(1, 2))
+    database = Database("shop", lambda: psycopg.connect(sales.dsn))
+
+    async def sell(qm: QueueManager, number: int, then: Callable[[], object]) -> None:
+        async with qm.transaction() as transaction:
+            assert await qm.receive("orders") is not None
+            connection = await transaction.enlist(database)
+            connection.execute("INSERT INTO sale (number) VALUES (%s)", [number])
+            await qm.send("replies", b"%d" % number)
+            then()
+
+    def change() -> None:
+        raise _Changed
+
+    async def fail(qm: QueueManager) -> None:
+        async with qm.transaction() as transaction:
+            assert await qm.receive("orders") is not None
+            connection = await transaction.enlist(database)
+            connection.execute("INSERT INTO sale (number) VALUES (98)")
+            await qm.send("replies", b"98")
+            with contextlib.suppress(NoSuchQueue):
+                await qm.send("nowhere", b"")
+
+    async def work(qm: QueueManager) -> None:
+        await sell(qm, 1, lambda: None)
+        with contextlib.suppress(_Changed):
+            await sell(qm, 99, change)
+        with pytest.raises(TransactionDoomed):
+            await fail(qm)
+        assert await qm.list_branches() == []
+
+    with_client(daemon, work)
+    assert sold(sales) == [1]
+    assert prepared(sales) == 0
+    assert daemon.bodies("replies") == [b"1"]
+    assert daemon.peek("orders")[0]["abort_count"] == 2
 
 
 def test_a_database_that_cannot_prepare_aborts_it_all(daemon: Daemon, sales: postgresql.Server):

@@ -6,6 +6,7 @@ import os
 import pytest
 
 from protocol import parse_user_message
+from protocol.errors import InvalidName
 from qmd.frames import EXPRESS, NO_WAIT, RECOVERABLE, Choice, NewMessage, StoredMessage
 from qmd.refusal import Refusal
 from tests.unit.qmd.managers import Host, Hosts, bodies, hosted, listening, until
@@ -383,14 +384,35 @@ async def test_a_send_that_fails_dooms_the_transaction(hosts: Hosts) -> None:
     with pytest.raises(Refusal) as failed:
         application.send(transaction, "nowhere", b"2")
 
-    with pytest.raises(Refusal) as refused:
-        await application.committing(transaction)
-
-    assert refused.value.code == "transaction_doomed"
-    assert failed.value.text in refused.value.text
+    for verb in (
+        lambda: application.send(transaction, "invoices", b"3"),
+        lambda: application.take(transaction, "orders"),
+        lambda: application.move(transaction, "orders", [], "invoices"),
+        lambda: a.branches.enlist(transaction, application, "shop"),
+        lambda: application.committing(transaction),
+    ):
+        with pytest.raises(Refusal) as refused:
+            await verb()  # type: ignore[misc]
+        assert refused.value.code == "transaction_doomed"
+        assert failed.value.text in refused.value.text
     assert not a.transactions.is_under_way(transaction)
     assert await a.peek("invoices") == []
     assert bodies(await a.peek("orders")) == [b"one"]
+
+
+@hosted
+async def test_a_name_that_is_none_dooms_the_transaction(hosts: Hosts) -> None:
+    a = await hosts.start()
+    application = await orders(a)
+    for name in ("DIRECT=NOTHING", "DIRECT=TCP:1.2.3\\private$\\x", "PUBLIC=17", ""):
+        transaction = application.begin()
+        application.send(transaction, "invoices", b"1")
+        with pytest.raises((Refusal, InvalidName)):
+            application.send(transaction, name, b"2")
+        with pytest.raises(Refusal) as refused:
+            application.committing(transaction)
+        assert refused.value.code == "transaction_doomed"
+    assert await a.peek("invoices") == []
 
 
 @hosted
