@@ -181,7 +181,9 @@ class Resending:
             properties.body if changes.body is None else changes.body,
             label=label if changes.label is None else changes.label,
             delivery=TRANSACTIONAL
-            if is_transactional(message.packet) and is_elsewhere
+            if is_transactional(message.packet)
+            and is_elsewhere
+            and self._manager.routes.told_kind(to) is None
             else AUTOMATIC,
             priority=packet.base.flags.priority,
             time_to_reach_queue_s=packet.base.time_to_reach_queue,

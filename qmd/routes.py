@@ -196,6 +196,18 @@ class Routes:
             self._routes[text] = route
         return route
 
+    def told_kind(self, name: FormatName | str) -> bool | None:
+        """Whether the directory says that the one queue of this name is transactional.
+
+        None: it does not say, or was not asked, as of all names that it is not needed for.  It is
+        not asked now.
+        """
+        if name in self._routes:
+            return None
+        answer = self.answers.get(name) if isinstance(name, str) else None
+        found = answer or self._manager.resolver.kept(name)
+        return found.targets[0].transactional if isinstance(found, Resolution) else None
+
     def resolved(self, text: str) -> Resolution:
         """What a destination stands for, said at once.  Raises Refusal, MustAsk."""
         answer = self.answers.get(text) or self._manager.resolver.resolve_text_cached(text)

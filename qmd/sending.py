@@ -18,6 +18,8 @@ from qmd.compose import PRIORITY_MAX, check, packet_size
 from qmd.copies import Copies, Several
 from qmd.core.sequence import NUMBER_MAX
 from qmd.core.stored_packet import is_express, message_number
+from qmd.delivery import delivery_of_copy, delivery_to
+from qmd.directory.resolving import Target
 from qmd.frames import AUTOMATIC, EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
 from qmd.handover import Handover, enter, sent_to
 from qmd.local_queue import LocalQueue
@@ -42,6 +44,13 @@ def flat(ids: Iterable[object]) -> list[str]:
     for each in ids:
         found += [each] if isinstance(each, str) else flat(each)  # type: ignore[arg-type]
     return found
+
+
+def _elsewhere(new: NewMessage, target: Target, in_transaction: bool) -> int:
+    """How a copy goes to a queue of another computer, unless it is refused."""
+    if in_transaction or (new.delivery == AUTOMATIC and target.transactional):
+        return TRANSACTIONAL
+    return RECOVERABLE if new.delivery == AUTOMATIC else new.delivery
 
 
 class _Needed:
@@ -159,7 +168,7 @@ class Sending:
             if isinstance(aims, Several):
                 chosen.append(self._check_copies(new, aims, needed, in_transaction=in_transaction))
             else:
-                delivery = self._delivery(aims, new.delivery, in_transaction=in_transaction)
+                delivery = self._delivery(aims, new, in_transaction=in_transaction)
                 size = packet_size(
                     new,
                     aims.address,
@@ -189,14 +198,22 @@ class Sending:
         aims = self._manager.routes.aims(new.destination)
         if isinstance(aims, Several):
             return None
-        return aims, self._delivery(aims, new.delivery, in_transaction=False)
+        return aims, self._delivery(aims, new, in_transaction=False)
 
     def check_here(self, new: NewMessage) -> None:
         """Raises Refusal where it is known at once that no such message can be sent: the queue is
         to be one of ours, and is not there or takes no such messages."""
         queue = self._manager.routes.known_here(new.destination)
         if queue is not None:
-            self._delivery(queue, new.delivery, in_transaction=False)
+            self._delivery(queue, new, in_transaction=False)
+
+    def _delivery(self, route: Route, new: NewMessage, *, in_transaction: bool) -> int:
+        told = None
+        if isinstance(route, OutgoingQueue):
+            told = self._manager.routes.told_kind(new.destination)
+        return delivery_to(
+            route, new.delivery, in_transaction=in_transaction, told=told, name=new.destination
+        )
 
     def _check_copies(
         self, new: NewMessage, several: Several, needed: _Needed, *, in_transaction: bool
@@ -217,32 +234,33 @@ class Sending:
             - routes[0].address.size
             for delivery in (RECOVERABLE, TRANSACTIONAL)
         }
-        elsewhere = new.delivery
-        if in_transaction:
-            elsewhere = TRANSACTIONAL
-        elif elsewhere == AUTOMATIC:
-            elsewhere = RECOVERABLE
-        largest = PACKET_BYTES_MAX - sizes[max(elsewhere, RECOVERABLE)]
+        deliveries = [_elsewhere(new, each, in_transaction) for each in several.targets]
         # The usual case, a thousand times: nothing can be wrong with it.
-        usual = [
-            index
-            for index, route in enumerate(routes)
-            if isinstance(route, OutgoingQueue)
-            and not new.dead_letter_queue
-            and route.address.size <= largest
-            and route.sequence.next_number < NUMBER_MAX // 2
-        ]
-        needed.bytes += (PACKET_BYTES_MAX - largest) * len(usual)
-        needed.bytes += sum([routes[index].address.size for index in usual])
-        deliveries = [elsewhere] * len(routes)
-        others = sorted(set(range(len(routes))).difference(usual))
+        usual: dict[int, list[int]] = {}  # by delivery
+        others: list[int] = []
+        for index, (route, delivery) in enumerate(zip(routes, deliveries, strict=True)):
+            if (
+                isinstance(route, OutgoingQueue)
+                and not new.dead_letter_queue
+                and route.address.size <= PACKET_BYTES_MAX - sizes[max(delivery, RECOVERABLE)]
+                and route.sequence.next_number < NUMBER_MAX // 2
+                and (delivery == TRANSACTIONAL or not several.targets[index].transactional)
+            ):
+                usual.setdefault(delivery, []).append(index)
+                needed.bytes += sizes[max(delivery, RECOVERABLE)] + route.address.size
+            else:
+                others.append(index)
         here: dict[int, list[int]] = {}  # by delivery
         singly: list[int] = []
         for index in others:
             target, route = several.targets[index], routes[index]
             try:
-                delivery = self._delivery_of_copy(
-                    route, new.delivery, in_transaction=in_transaction
+                delivery = delivery_of_copy(
+                    route,
+                    new.delivery,
+                    in_transaction=in_transaction,
+                    told=target.transactional,
+                    name=str(target.name),
                 )
                 size = sizes[max(delivery, RECOVERABLE)] + route.address.size
                 self._check_way(new, route, delivery, size, needed)
@@ -266,10 +284,10 @@ class Sending:
                 here.setdefault(delivery, []).append(index)
             else:
                 singly.append(index)
-        if elsewhere == EXPRESS:
+        if EXPRESS in usual:
             needed.express = True
-            singly, usual = sorted([*singly, *usual]), []
-        alike = [each for each in (usual, *here.values()) if each]
+            singly = sorted([*singly, *usual.pop(EXPRESS)])
+        alike = [*usual.values(), *here.values()]
         shared = min(sizes.values()) - HEAD_BYTES_MAX
         needed.stored_bytes += max(shared, 0) + HEAD_BYTES_MAX * len(routes)
         return Copies(several, routes, deliveries, singly, alike, frozenset(misfits))
@@ -300,30 +318,6 @@ class Sending:
             needed.by_queue[route] = before
             if not route.has_room(before):
                 raise queue_refusal(route, before)
-
-    def _delivery(self, route: Route, delivery: int, *, in_transaction: bool) -> int:
-        """How a message goes to its only queue.  Raises Refusal."""
-        if isinstance(route, LocalQueue):
-            if in_transaction and not route.transactional:
-                raise Refusal(
-                    "not_transactional_queue",
-                    f"queue {route.name} is not transactional, and the message is to be sent in"
-                    " a transaction",
-                    "Send it outside the transaction, or create a transactional queue.",
-                )
-            return self._local_delivery(route, delivery)
-        if delivery == AUTOMATIC:
-            return TRANSACTIONAL if in_transaction else RECOVERABLE
-        return delivery
-
-    def _delivery_of_copy(self, route: Route, delivery: int, *, in_transaction: bool) -> int:
-        """Likewise to one of several, which may be transactional or not: what the message is not
-        fit for it finds out when it is there, as elsewhere.  Raises Refusal."""
-        if in_transaction:
-            delivery = TRANSACTIONAL
-        if delivery == TRANSACTIONAL and not (isinstance(route, LocalQueue) and route.is_read_only):
-            return delivery
-        return self._delivery(route, delivery, in_transaction=False)
 
     def _check_size(self, route: Route, size: int) -> None:
         """Whether a packet can get where it shall."""
@@ -364,32 +358,6 @@ class Sending:
             )
         self._manager.own_dead_letters.check(new.dead_letter_queue, delivery)
 
-    def _local_delivery(self, queue: LocalQueue, delivery: int) -> int:
-        if queue.is_read_only:
-            raise Refusal(
-                "queue_read_only",
-                f"{queue.name} is a queue of the queue manager itself"
-                if queue.is_system
-                else f"{queue.name} is a subqueue or journal",
-                "Journals and dead-letter queues can be read, and not be sent to; messages come to"
-                " a subqueue by `qmd move`.",
-            )
-        if delivery == AUTOMATIC:
-            return TRANSACTIONAL if queue.transactional else RECOVERABLE
-        if queue.transactional and delivery != TRANSACTIONAL:
-            raise Refusal(
-                "needs_transactional",
-                f"queue {queue.name} is transactional and takes transactional messages only",
-                "Send it with --transactional.",
-            )
-        if not queue.transactional and delivery == TRANSACTIONAL:
-            raise Refusal(
-                "not_transactional",
-                f"queue {queue.name} is not transactional and takes no transactional messages",
-                "Send it with --recoverable or --express, or create a transactional queue.",
-            )
-        return delivery
-
     def _next_index(self) -> int:
         """A number for a transaction, of 20 bits.  [MS-MQMQ] 2.2.20.5"""
         self._transaction_index = self._transaction_index + 1 & 0xFFFFF
@@ -416,6 +384,11 @@ class Sending:
         priority = packet[2] & 7
         key = self._manager.next_lookup_id(PRIORITY_MAX - priority)
         if isinstance(route, OutgoingQueue):
+            if isinstance(name, PublicName) and self._manager.routes.told_kind(name):
+                reason = f"{name} takes no acknowledgments: it is transactional, as the directory"
+                reason += " says"
+                self._manager.log_limited("acknowledgment_not_sent", str(name), reason=reason)
+                return reason
             if isinstance(name, PublicName) and route.address.queue_manager != NULL_GUID:
                 packet = with_queue_manager(packet, route.address.queue_manager)
             appended = [self._manager.outgoing.append(route, key, packet, batch)]

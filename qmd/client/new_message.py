@@ -52,12 +52,12 @@ class _PlainProperties(TypedDict, total=False):
 class Properties(_PlainProperties, total=False):
     """What can be said about a new message; every one may be left out.
 
-    `delivery`: "automatic" takes the kind of the destination where the queue is ours,
-    and recoverable where it is not.  Times are whole seconds from now: left out, the
-    first is 4 days and the second has no end.  `dead_letter`: keep a copy, with the
-    reason, when it cannot be delivered; True also asks that the receipt of a transactional
-    message be confirmed, as a time-to-be-received does where it is left out.  `journal`: keep a
-    copy when it was.
+    `delivery`: "automatic" takes the kind of the destination where the queue is ours or
+    the directory says it, and recoverable where nobody does.  Times are whole seconds from
+    now: left out, the first is 4 days and the second has no end.  `dead_letter`: keep a copy,
+    with the reason, when it cannot be delivered; True also asks that the receipt of a
+    transactional message be confirmed, as a time-to-be-received does where it is left out.
+    `journal`: keep a copy when it was.
     `correlation_id`: the id of another message, as text, or 20 bytes.
     `body_type`: a VT_ code of [MS-MQMQ] 2.2.12, or its name, as "VT_LPWSTR".
     `admin_queue`, `response_queue`: a queue, or several, separated by commas.

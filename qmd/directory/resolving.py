@@ -207,6 +207,11 @@ class Resolver:
         found = self.resolve_cached(name_of(spelled))  # type: ignore[arg-type]  # all are names
         return None if found is None else self._keep(text, found)
 
+    def kept(self, name: FormatName | str) -> Resolution | None:
+        """What a name or spelling was resolved to, until that is too old; nothing is asked."""
+        found = self._resolutions.get(name)
+        return found if found is not None and found.expires_at > self._now() else None
+
     async def resolve_text(self, text: str) -> Resolution:
         """Raises Refusal."""
         at_once = self.resolve_text_cached(text)
@@ -338,7 +343,7 @@ class Resolver:
         if known is None:
             return None
         entry, until = known
-        return self._public_target(name, entry, index), until
+        return self._target_of(element, entry, index), until
 
     async def _expand(self, name: DistributionListName) -> tuple[list[SingleName], float]:
         """The queues of a list and of the lists within it: each once, as they are met, depth
@@ -384,7 +389,13 @@ class Resolver:
                     " GUID is needed, and not that of a site or computer.",
                 ) from error
             raise
-        return self._public_target(name, entry, index), until
+        return self._target_of(element, entry, index), until
+
+    def _target_of(self, element: SingleName, entry: QueueEntry, index: int) -> Target:
+        target = self._public_target(_public_name(element), entry, index)
+        if isinstance(element, ConnectorName):  # it has two queues, one for each kind of message
+            return replace(target, transactional=None)
+        return target
 
     def _target_at_once(self, element: SingleName, index: int) -> Target:
         """Of a name that needs no directory.  Raises Refusal for one that cannot be sent to."""
