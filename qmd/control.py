@@ -28,6 +28,7 @@ from qmd import (
     overview,
     pipeline_control,
     redirecting,
+    verb_rights,
 )
 from qmd.directory import serving
 from qmd.directory.explaining import explain
@@ -36,6 +37,7 @@ from qmd.directory_frames import ExplainName
 from qmd.frames import Done, FrameBuffer, FrameError, Refused, Request
 from qmd.local_queue import Reader
 from qmd.refusal import Refusal
+from qmd.rights import ALL_RIGHTS, Rights
 from qmd.turns import Class
 from storage.errors import StorageError
 
@@ -97,6 +99,7 @@ class ControlConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._buffer = FrameBuffer()
         self.reader = Reader()
+        self.rights: Rights = ALL_RIGHTS
         server.connection_count += 1
         self.serial = server.connection_count  # a connection that is older has a lower one
         self._backlog: deque[memoryview] = deque()  # asked for, and not begun
@@ -223,6 +226,8 @@ class ControlConnection(asyncio.Protocol):
 
     def _handle(self, request: frames.Request) -> None:
         try:
+            if not self.rights.are_all:
+                request = verb_rights.admit(self.manager, self.rights, request)
             _HANDLERS[type(request)](self, request)
         except MustAsk as ask:
             self._asking = True
@@ -366,7 +371,7 @@ class ControlConnection(asyncio.Protocol):
 
     def _pipeline(self, request: frames.Request) -> None:
         verb = pipeline_control.VERBS[type(request)]
-        work = verb.work(self.manager, request)
+        work = verb.work(self.manager, self.rights, request)
         if verb.is_page:
             work = self._page_of(work)
         start = self.change if verb.changes else self.look

@@ -15,7 +15,7 @@ is answered with an error and the connection stays, one whose length is over
 from __future__ import annotations
 
 import struct
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import msgspec
 
@@ -464,6 +464,16 @@ def add_verbs(verbs: Any) -> None:
     global _all_requests, _requests
     _all_requests = _all_requests | verbs
     _requests = msgspec.msgpack.Decoder(_all_requests)
+
+
+def all_verbs() -> tuple[type[Request], ...]:
+    """The classes of all requests, those of other modules too."""
+    return get_args(_all_requests)
+
+
+def verb_of(request: Request | type[Request]) -> str:
+    """The verb of a request, or of a class of them."""
+    return str(request.__struct_config__.tag)
 
 
 def decode_reply(data: bytes | memoryview) -> Reply:

@@ -27,6 +27,7 @@ from qmd.local_queue import LocalQueue
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
 from qmd.packets import head_of, whole_message
 from qmd.refusal import Refusal
+from qmd.rights import ALL_RIGHTS, Rights, require_story
 from storage import event_search, whereabouts
 from storage import events as event_rows
 from storage.keys import LOOKUP_BITS, LOOKUP_MASK, queue_range
@@ -71,14 +72,22 @@ class Inquiry:
     def __init__(self, manager: QueueManager) -> None:
         self._manager = manager
 
-    async def why(self, text: str, queue_text: str, *, ask: bool) -> Value:
+    async def why(
+        self, text: str, queue_text: str, *, ask: bool, rights: Rights = ALL_RIGHTS
+    ) -> Value:
         """The account of a message, by its id or lookup id.  Raises Refusal.
 
-        With `ask` the queue manager that it came from, or went to, is asked as well.
+        With `ask` the queue manager that it came from, or went to, is asked as well, for a client
+        with all rights: what is there is not for the tokens that are made here to grant.
         """
         queue = self._manager.routes.find_queue(queue_text) if queue_text else None
         source, number = await self._identify(text, queue)
         finding = await self.find(source, number)
+        names = {place["queue"] for place in finding.places}
+        for told in finding.history:
+            names |= {told.event.queue, told.event.to_queue}
+        require_story(self._manager, rights, message_id_text(source, number), names - {""})
+        ask = ask and rights.are_all
         result = self.account(source, number, finding)
         link, guid = self._other_side(source, finding)
         peers = []

@@ -175,6 +175,7 @@ def _resend(connection: ControlConnection, request: frames.Resend) -> None:
         keep=request.keep,
         dry_run=request.dry_run,
         token=request.token,
+        rights=connection.rights,
     )
     connection.change(request.number, _once(connection, request.token, work))
 
@@ -202,6 +203,7 @@ async def _once(
 
 
 def _outcome(connection: ControlConnection, request: frames.Outcome) -> None:
+    connection.manager.transactions.check_owner(request.token, connection.rights)
     connection.look(request.number, connection.manager.outcome(request.token, connection.serial))
 
 

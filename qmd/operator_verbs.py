@@ -27,7 +27,7 @@ def _list_branches(connection: ControlConnection, request: frames.ListBranches) 
 
 
 def _list_transactions(connection: ControlConnection, request: frames.ListTransactions) -> None:
-    connection.done(request.number, overview.transactions(connection.manager))
+    connection.done(request.number, overview.transactions(connection.manager, connection.rights))
 
 
 def _create_queue(connection: ControlConnection, request: operator_frames.CreateQueue) -> None:
@@ -181,7 +181,9 @@ def _status(connection: ControlConnection, request: operator_frames.Status) -> N
 
 
 def _why(connection: ControlConnection, request: operator_frames.Why) -> None:
-    work = connection.manager.inquiry.why(request.message, request.queue, ask=request.ask)
+    work = connection.manager.inquiry.why(
+        request.message, request.queue, ask=request.ask, rights=connection.rights
+    )
     connection.look(request.number, work)
 
 

@@ -17,6 +17,7 @@ from qmd.identities import REMEDY
 from qmd.inquiry import catch_up
 from qmd.local_queue import LocalQueue
 from qmd.outgoing_queue import OutgoingQueue
+from qmd.rights import ALL_RIGHTS, Rights
 from storage import outgoing as outgoing_rows
 from storage import whereabouts
 from storage.keys import LOOKUP_MASK, OUTGOING_TRANSACTIONAL_LEVEL
@@ -103,12 +104,13 @@ def directory(manager: QueueManager) -> Value:
     return facts | ({"problem": status.problem} if status.problem else {})
 
 
-def transactions(manager: QueueManager) -> list[Value]:
-    """Those under way, the oldest first."""
+def transactions(manager: QueueManager, rights: Rights = ALL_RIGHTS) -> list[Value]:
+    """Those under way that the client itself began, or all for one with all rights; the oldest
+    first."""
     now = manager.loop.time()
     return [
         {
-            "transaction": each.id.hex(),
+            "transaction": shown_id.hex(),
             "state": "committing" if each.is_committing else "active",
             "age_s": round(now - each.began_at, 3),
             "idle_s": round(now - each.used_at, 3),
@@ -119,6 +121,7 @@ def transactions(manager: QueueManager) -> list[Value]:
             "queues": sorted(queue.name for queue, mine in each.reader.taken.items() if mine),
         }
         for each in manager.transactions.live
+        if (shown_id := rights.shown_id(each.id)) is not None
     ]
 
 

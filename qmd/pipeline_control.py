@@ -10,23 +10,28 @@ from qmd.readers import id_text
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager
+    from qmd.rights import Rights
 
 Work = Coroutine[Any, Any, object]
 
 
 class Verb(NamedTuple):
-    work: Callable[[QueueManager, Any], Work]
+    work: Callable[[QueueManager, Rights, Any], Work]
     changes: bool = True  # something: it goes on when its connection ends
     is_page: bool = False  # of messages: one at a time for a client that reads them
 
 
-async def _open(manager: QueueManager, request: frames.OpenReader) -> object:
+async def _open(manager: QueueManager, rights: Rights, request: frames.OpenReader) -> object:
     return await manager.reserving.open(
-        request.reader, request.queues, shared=request.shared, start=request.start
+        request.reader,
+        request.queues,
+        shared=request.shared,
+        start=request.start,
+        rights=rights,
     )
 
 
-async def _reserve(manager: QueueManager, request: frames.Reserve) -> object:
+async def _reserve(manager: QueueManager, rights: Rights, request: frames.Reserve) -> object:
     return await manager.reserving.reserve(
         request.reader,
         request.fence,
@@ -38,7 +43,7 @@ async def _reserve(manager: QueueManager, request: frames.Reserve) -> object:
     )
 
 
-async def _read(manager: QueueManager, request: frames.ReadRange) -> object:
+async def _read(manager: QueueManager, rights: Rights, request: frames.ReadRange) -> object:
     if request.reader:
         return await manager.reserving.read(
             request.reader,
@@ -61,27 +66,33 @@ async def _read(manager: QueueManager, request: frames.ReadRange) -> object:
     )
 
 
-async def _split(manager: QueueManager, request: frames.SplitRange) -> object:
+async def _split(manager: QueueManager, rights: Rights, request: frames.SplitRange) -> object:
     queue = manager.reserving.find(request.queue)
     split = await manager.ranges.split(queue, request.parts, request.after, request.until)
     return {"queue": id_text(queue), "name": queue.name, **split}
 
 
-async def _consume(manager: QueueManager, request: frames.Consume) -> object:
+async def _consume(manager: QueueManager, rights: Rights, request: frames.Consume) -> object:
     return await manager.reserving.consume(request.reader, request.fence, request.ends)
 
 
-async def _list_readers(manager: QueueManager, request: frames.ListReaders) -> object:
+async def _list_readers(
+    manager: QueueManager, rights: Rights, request: frames.ListReaders
+) -> object:
     return manager.reserving.overview()
 
 
-async def _release(manager: QueueManager, request: frames.ReleaseReader) -> object:
+async def _release(manager: QueueManager, rights: Rights, request: frames.ReleaseReader) -> object:
     return await manager.reserving.release(
-        request.reader, request.queue, dry_run=request.dry_run, forget=request.forget
+        request.reader,
+        request.queue,
+        dry_run=request.dry_run,
+        forget=request.forget,
+        rights=rights,
     )
 
 
-async def _stage(manager: QueueManager, request: frames.Stage) -> object:
+async def _stage(manager: QueueManager, rights: Rights, request: frames.Stage) -> object:
     return await manager.staging.stage(
         request.query,
         request.epoch,
@@ -89,28 +100,32 @@ async def _stage(manager: QueueManager, request: frames.Stage) -> object:
         request.attempt,
         request.first_row,
         request.rows,
+        rights,
     )
 
 
-async def _publish(manager: QueueManager, request: frames.Publish) -> object:
-    return await manager.staging.publish(request.query, request.epoch, request.attempts)
+async def _publish(manager: QueueManager, rights: Rights, request: frames.Publish) -> object:
+    return await manager.staging.publish(request.query, request.epoch, request.attempts, rights)
 
 
-async def _discard(manager: QueueManager, request: frames.DiscardStages) -> object:
+async def _discard(manager: QueueManager, rights: Rights, request: frames.DiscardStages) -> object:
     return await manager.staging.discard(
         request.query,
         request.epoch,
         request.partition,
         request.attempt,
         request.older_than_s,
+        rights,
     )
 
 
-async def _list_stages(manager: QueueManager, request: frames.ListStages) -> object:
+async def _list_stages(manager: QueueManager, rights: Rights, request: frames.ListStages) -> object:
     return manager.staging.overview()
 
 
-async def _mark_shipped(manager: QueueManager, request: frames.MarkShipped) -> object:
+async def _mark_shipped(
+    manager: QueueManager, rights: Rights, request: frames.MarkShipped
+) -> object:
     return await manager.recorder.mark_shipped(request.block)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from protocol.identifiers import guid_text
 from qmd.local_queue import LocalQueue
@@ -66,3 +66,24 @@ def read_state(db: sqlite3.Connection) -> State:
 def id_text(queue: LocalQueue) -> str:
     """By which a pipeline remembers a queue."""
     return guid_text(queue.guid)
+
+
+def describe(held: ReaderQueue, queue_id: str, *, now: float) -> dict[str, Any]:
+    """A queue of a reader as `ListReaders` shows it; `now` by the loop's clock."""
+    reader, queue = held.reader, held.queue
+    return {
+        "reader": reader.name,
+        "fence": reader.fence,
+        "queue": queue_id,
+        "name": queue.name,
+        "shared": held.shared,
+        "position": held.position,
+        "reserved": held.next - 1,
+        "messages": held.reserved,
+        "ready": max(queue.messages - len(queue.taken), 0),
+        "opened_at_s": reader.opened_at_s,
+        "quiet_s": round(now - reader.heard_at, 1),
+        "reserved_at_s": held.reserved_at_s or None,
+        "consumed_messages": held.consumed_messages,
+        "consumed_bytes": held.consumed_bytes,
+    }

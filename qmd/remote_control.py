@@ -1,28 +1,24 @@
 """The control protocol from elsewhere: TCP with TLS, and a token that says what may be asked.
 
 The frames are those of the control socket.  Before its login a connection may say nothing else,
-little, and not for long; after it, every request is looked at: its verb needs a scope, and all
-queues that it names must be the token's.  docs/decisions/0020, docs/remote.md.
+little, and not for long; after it, `qmd.verb_rights` says of every request whether its token has
+the rights that it needs.  docs/decisions/0020, docs/remote.md.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, cast
 
 import structlog
 
-from protocol.direct_name import DirectName, queue_key
-from protocol.errors import InvalidName
-from protocol.format_name import FormatName, MultipleName, parse_destination
-from protocol.identifiers import guid_bytes
-from qmd import directory_frames, frames, operator_frames, overview, pipeline_frames
+from qmd import frames, overview
 from qmd.control import ControlConnection, ControlServer
 from qmd.frames import FrameBuffer
 from qmd.refusal import Refusal
 from qmd.remote_tokens import Grant, TokenFile, TokenFileError
+from qmd.rights import rights_of
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager
@@ -35,59 +31,6 @@ LOOPBACK = ("127.0.0.1", "::1")
 FAILURE_DELAY_S = 0.5  # before a wrong token is answered
 BUCKET_S = 5.0  # so long a client may have been quiet, and ask all at once then
 REVOKED_LOOK_S = 1.0
-
-READ, WRITE, ADMIN = "read", "write", "admin"
-ANY = ""  # any token may
-
-_SCOPES: dict[type, str] = {
-    **dict.fromkeys((frames.Hello, frames.Outcome), ANY),
-    **dict.fromkeys(
-        (frames.Begin, frames.Commit, frames.Abort, frames.Settle, frames.ListTransactions), ANY
-    ),
-    **dict.fromkeys(
-        (
-            *(frames.Take, frames.TakeChosen, frames.Look, frames.Remove, frames.Reject),
-            *(frames.GiveBack, frames.Peek, frames.OpenExclusive, frames.CloseExclusive),
-            *(
-                frames.DeadLetters,
-                operator_frames.ListQueues,
-                operator_frames.ShowQueue,
-                operator_frames.Status,
-            ),
-            *(
-                operator_frames.Why,
-                operator_frames.Events,
-                operator_frames.ListOutgoing,
-                operator_frames.ShowOutgoing,
-            ),
-            *(
-                operator_frames.ListAwaiting,
-                operator_frames.ListSequences,
-                operator_frames.ListSessions,
-            ),
-            *(pipeline_frames.OpenReader, pipeline_frames.Reserve, pipeline_frames.ReadRange),
-            *(pipeline_frames.SplitRange, pipeline_frames.Consume, pipeline_frames.ListReaders),
-            *(directory_frames.DirectoryStatus, directory_frames.DirectoryLookup),
-            *(directory_frames.ShowList, directory_frames.ExpandList, directory_frames.ListLists),
-            *(directory_frames.ListAliases, directory_frames.ExplainName),
-        ),
-        READ,
-    ),
-    **dict.fromkeys(
-        (
-            *(frames.Send, pipeline_frames.Stage, pipeline_frames.Publish),
-            *(pipeline_frames.DiscardStages, pipeline_frames.ListStages),
-        ),
-        WRITE,
-    ),
-}
-#: What tells or does nothing beyond what its token was let do before.
-_NAMELESS = (
-    *(frames.Hello, frames.Outcome, frames.Begin, frames.Commit, frames.Abort),
-    *(operator_frames.Status, pipeline_frames.Publish, pipeline_frames.DiscardStages),
-)
-#: Names in these are of lists, or of whatever else the directory has: no token is for some of them.
-_OF_THE_DIRECTORY = get_args(directory_frames.DirectoryRequest)
 
 
 class RemoteServer(ControlServer):
@@ -216,6 +159,7 @@ class RemoteConnection(ControlConnection):
             self._loop.call_later(FAILURE_DELAY_S, self._turn_away, request.number)
             return
         self._grant = grant
+        self.rights = rights_of(grant)
         if self._limit is not None:
             self._limit.cancel()
         self._buffer.set_limit(frames.FRAME_BYTES_MAX)
@@ -238,7 +182,7 @@ class RemoteConnection(ControlConnection):
             )
             self._loop.call_soon(self.close)
 
-    # What may be asked.
+    # How much may be asked, and how long.
 
     def _check(self, request: frames.Request, grant: Grant) -> None:
         now = self._loop.time()
@@ -246,31 +190,6 @@ class RemoteConnection(ControlConnection):
             self._looked_at = now
             self._look_again(grant)
         self._count(now)
-        scope = _SCOPES.get(type(request), ADMIN)
-        if scope and not grant.may(scope):
-            raise Refusal(
-                "scope_missing",
-                f"token {grant.name} is for {', '.join(sorted(grant.scopes))}, and"
-                f" {_verb(request)} needs {scope}",
-                "Use another token, or have one made: qmd remote token create",
-            )
-        if grant.everywhere or isinstance(request, _NAMELESS):
-            return
-        names = [] if isinstance(request, _OF_THE_DIRECTORY) else list(_queues(request))
-        for name in names:
-            if not all(map(grant.reaches, self._keys(name))):
-                raise Refusal(
-                    "queue_not_granted",
-                    f"token {grant.name} is not for queue {name}",
-                    f"It is for {', '.join(grant.queues)}. Use another one, or have one made.",
-                )
-        if not names:
-            raise Refusal(
-                "queue_not_granted",
-                f"token {grant.name} is for {', '.join(grant.queues)}, and {_verb(request)} is"
-                " about all queues",
-                "Use a token for all queues.",
-            )
 
     def _look_again(self, grant: Grant) -> None:
         try:
@@ -293,55 +212,3 @@ class RemoteConnection(ControlConnection):
                 "Ask for more at once, or wait between requests.",
             )
         self._allowance -= 1
-
-    def _keys(self, text: str) -> Iterator[str]:
-        """The names by which the queues of a request are granted, whatever their spelling."""
-        try:
-            guid = guid_bytes(text)
-        except InvalidName:
-            pass
-        else:
-            queue = self.manager.routes.queue_by_guid(guid)
-            yield queue.key if queue is not None else text.casefold()
-            return
-        try:
-            name = parse_destination(text, local_host=".")
-        except InvalidName:
-            yield text.casefold()  # it will be refused
-            return
-        yield from self._keys_of(name)
-
-    def _keys_of(self, name: FormatName) -> Iterator[str]:
-        if isinstance(name, MultipleName):
-            for element in name.elements:
-                yield from self._keys_of(element)
-            return
-        queue = self.manager.routes.find_here(name)
-        if queue is not None:
-            yield queue.key
-        elif isinstance(name, DirectName) and self.manager.routes.is_local(name):
-            yield queue_key(name) or str(name).casefold()
-        else:
-            yield str(name).casefold()
-
-
-def _queues(request: frames.Request) -> Iterable[str]:
-    """All queues that a request names, except for those that only its packets name."""
-    for field in ("queue", "queues", "name", "source", "target", "destination", "to"):
-        value: Any = getattr(request, field, None)
-        if isinstance(value, str) and value:
-            yield value
-        elif isinstance(value, list):
-            yield from value
-    for messages in (getattr(request, "messages", None), getattr(request, "rows", None)):
-        for message in messages or ():
-            if isinstance(message, frames.NewMessage):
-                yield message.destination
-                if message.dead_letter_queue:
-                    yield message.dead_letter_queue
-    if isinstance(request, pipeline_frames.Consume):
-        yield from request.ends
-
-
-def _verb(request: frames.Request) -> str:
-    return str(type(request).__struct_config__.tag)

@@ -34,6 +34,7 @@ from qmd.frames import AUTOMATIC, TRANSACTIONAL, Choice, NewMessage, Piece, Stor
 from qmd.local_queue import LocalQueue, Reader
 from qmd.recorder import Kind
 from qmd.refusal import Refusal
+from qmd.rights import ADMIN, ALL_RIGHTS, Rights, things_of_message
 from qmd.sending import flat
 from storage import messages as message_rows
 from storage.keys import LOOKUP_BITS, LOOKUP_MASK
@@ -73,10 +74,13 @@ class Resending:
         keep: bool = False,
         dry_run: bool = False,
         token: bytes = b"",
+        rights: Rights = ALL_RIGHTS,
     ) -> Result:
         """Returns what the request `frames.Resend` is answered with.  Raises Refusal."""
         chosen = await self._manager.choosing.choose(queue, choice, piece)
         news = [self._new(queue, message, changes) for message in chosen.messages]
+        for new in news:
+            rights.require(ADMIN, things_of_message(self._manager, new), "resend")
         for destination in {new.destination for new in news}:
             await self._manager.resolver.resolve_text(destination)
         if dry_run:

@@ -22,9 +22,10 @@ from protocol.errors import InvalidName
 from protocol.identifiers import guid_bytes
 from qmd.consuming import PIECE_BYTES, PIECE_MESSAGES, consume_piece
 from qmd.local_queue import LocalQueue
-from qmd.readers import Reader, ReaderQueue, State, id_text
+from qmd.readers import Reader, ReaderQueue, State, describe, id_text
 from qmd.refusal import Refusal
 from qmd.reserving_pieces import gone, reserve_piece
+from qmd.rights import ADMIN, ALL_RIGHTS, READ, Rights, thing_of
 from storage import reservations
 from storage.keys import LOOKUP_MASK
 from storage.reservations import ReaderQueueRow
@@ -90,7 +91,15 @@ class Reserving:
 
     # Opening.
 
-    async def open(self, name: str, texts: Sequence[str], *, shared: bool, start: str) -> Value:
+    async def open(
+        self,
+        name: str,
+        texts: Sequence[str],
+        *,
+        shared: bool,
+        start: str,
+        rights: Rights = ALL_RIGHTS,
+    ) -> Value:
         """Begin a run of a reader; what the request `OpenReader` is answered with."""
         manager = self._manager
         if start not in STARTS:
@@ -114,6 +123,7 @@ class Reserving:
             else:
                 is_new = False
             async with reader.lock:
+                rights.require(READ, map(thing_of, self.queues_of(name)), "open_reader")
                 for queue in queues:
                     known = reader.queues.get(id_text(queue))
                     if known is not None and known.shared != shared:
@@ -287,10 +297,19 @@ class Reserving:
 
     # Releasing.
 
-    async def release(self, name: str, text: str, *, dry_run: bool, forget: bool) -> Value:
+    async def release(
+        self,
+        name: str,
+        text: str,
+        *,
+        dry_run: bool,
+        forget: bool,
+        rights: Rights = ALL_RIGHTS,
+    ) -> Value:
         """What the request `ReleaseReader` is answered with."""
         reader = self._reader(name)
         async with reader.lock:
+            rights.require(ADMIN, map(thing_of, self.queues_of(name)), "release_reader")
             chosen = [self._held(reader, text)] if text else list(reader.queues.values())
             answer = {"messages": sum(held.reserved for held in chosen), "bytes": 0}
             if dry_run:
@@ -339,26 +358,17 @@ class Reserving:
 
     # What others ask.
 
+    def queues_of(self, name: str) -> list[LocalQueue]:
+        """The queues of a reader; none of one that is not known."""
+        reader = self._readers.get(name)
+        held = () if reader is None else reader.queues.values()
+        return [each.queue for each in held if not each.queue.deleted]
+
     def overview(self) -> list[Value]:
         """What the request `ListReaders` is answered with."""
         now = self._manager.loop.time()
         return [
-            {
-                "reader": reader.name,
-                "fence": reader.fence,
-                "queue": queue_id,
-                "name": held.queue.name,
-                "shared": held.shared,
-                "position": held.position,
-                "reserved": held.next - 1,
-                "messages": held.reserved,
-                "ready": max(held.queue.messages - len(held.queue.taken), 0),
-                "opened_at_s": reader.opened_at_s,
-                "quiet_s": round(now - reader.heard_at, 1),
-                "reserved_at_s": held.reserved_at_s or None,
-                "consumed_messages": held.consumed_messages,
-                "consumed_bytes": held.consumed_bytes,
-            }
+            describe(held, queue_id, now=now)
             for reader in self._readers.values()
             for queue_id, held in reader.queues.items()
         ]

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import structlog
 
-from qmd.compose import check
 from qmd.directory.resolving import MustAsk, Resolution
-from qmd.frames import EXPRESS, NewMessage
+from qmd.frames import NewMessage
 from qmd.publishing import NotAlike, Prepared
 from qmd.refusal import Refusal
+from qmd.rights import ALL_RIGHTS, EVERYTHING, WRITE, Rights
+from qmd.stage_owners import StageOwners
+from qmd.stage_rows import check_row, of_row
 from qmd.units import format_size
 from storage import stages
 from storage.stages import StageRow
@@ -67,6 +69,7 @@ class Staging:
         self._manager = manager
         self._pieces: dict[_Place, dict[int, StageRow]] = {}  # by the number of their first row
         self._publishing: dict[str, asyncio.Lock] = {}
+        self._owners = StageOwners(manager, self._rows)
         self.bytes = 0
 
     def restore(self, rows: Iterable[StageRow]) -> None:
@@ -83,6 +86,7 @@ class Staging:
         attempt: str,
         first_row: int,
         rows: list[NewMessage],
+        rights: Rights = ALL_RIGHTS,
     ) -> Value:
         """What the request `Stage` is answered with."""
         manager = self._manager
@@ -92,10 +96,11 @@ class Staging:
         for at, row in enumerate(rows, first_row):
             ways.setdefault((row.destination, row.delivery), at)
             try:
-                self._check(row)
+                check_row(row)
             except Refusal as refusal:
-                raise _of_row(at, refusal) from refusal
+                raise of_row(at, refusal) from refusal
         await self._check_ways(query, epoch, [(at, rows[at - first_row]) for at in ways.values()])
+        await self._owners.check(rights, "stage", query, partial(self._of_query, query))
         place = _Place(query, epoch, part, attempt)
         self._check_count(place, first_row + len(rows))
         data = _encoder.encode(rows)
@@ -111,36 +116,37 @@ class Staging:
         if full is not None:
             raise full
         if rows:
-            at_s = int(manager.environment.time())
-            # As with messages, the books are right before the disk has it.
-            self.bytes += len(data)
-            manager.usage.grow(len(data))
-            try:
-                id_ = await asyncio.shield(
-                    manager.storage.batch.run(
-                        partial(
-                            stages.add,
-                            query=query,
-                            epoch=epoch,
-                            part=part,
-                            attempt=attempt,
-                            first_row=first_row,
-                            row_count=len(rows),
-                            at_s=at_s,
-                            data=data,
-                        )
-                    )
-                )
-            finally:
-                self.bytes -= len(data)
-                manager.usage.shrink(len(data))
+            with self._owners.arriving(query, rows) as things:
+                piece = await self._store(place, first_row, len(rows), data)
             self._forget_piece(place, first_row)
-            self._add(StageRow(id_, *place, first_row, len(rows), at_s, len(data)))
+            self._owners.keep(piece.id, things)
+            self._add(piece)
         pieces = self._pieces.get(place, {}).values()
         return {
             "rows": sum(piece.row_count for piece in pieces),
             "bytes": sum(piece.bytes for piece in pieces),
         }
+
+    async def _store(self, place: _Place, first_row: int, row_count: int, data: bytes) -> StageRow:
+        manager = self._manager
+        at_s = int(manager.environment.time())
+        # As with messages, the books are right before the disk has it.
+        self.bytes += len(data)
+        manager.usage.grow(len(data))
+        try:
+            add = partial(
+                stages.add,
+                **place._asdict(),
+                first_row=first_row,
+                row_count=row_count,
+                at_s=at_s,
+                data=data,
+            )
+            id_ = await asyncio.shield(manager.storage.batch.run(add))
+        finally:
+            self.bytes -= len(data)
+            manager.usage.shrink(len(data))
+        return StageRow(id_, *place, first_row, row_count, at_s, len(data))
 
     async def _check_ways(self, query: str, epoch: int, rows: list[tuple[int, NewMessage]]) -> None:
         """Raises Refusal for what could not be published now: told while there is little work to
@@ -151,7 +157,7 @@ class Staging:
             except Refusal as refusal:
                 if (await self._known(query, epoch)).is_published:
                     return
-                raise _of_row(at, refusal) from refusal
+                raise of_row(at, refusal) from refusal
 
     def _check_count(self, place: _Place, rows: int) -> None:
         """Raises Refusal as soon as a batch has more rows than can be published: now, and not
@@ -174,36 +180,29 @@ class Staging:
                 " configuration higher: all of them are in memory and in one commit.",
             )
 
-    def _check(self, row: NewMessage) -> None:
-        """Raises Refusal for what can never be published."""
-        if row.delivery == EXPRESS:
-            raise Refusal(
-                "express_not_staged",
-                "an express message cannot be published exactly once: it lives in memory, so a"
-                " crash would lose it, or send it again when somebody has received it already",
-                "Make it recoverable or transactional.",
-            )
-        check(row)
-        if not row.destination:
-            raise Refusal(
-                "name_not_understood", "a row names no destination", "Give each row a queue."
-            )
-
     # Publishing.
 
-    async def publish(self, query: str, epoch: int, attempts: list[Attempt]) -> Value:
+    async def publish(
+        self, query: str, epoch: int, attempts: list[Attempt], rights: Rights = ALL_RIGHTS
+    ) -> Value:
         """What the request `Publish` is answered with."""
         lock = self._publishing.setdefault(query, asyncio.Lock())
         try:
             async with lock:
-                return await self._publish(query, epoch, attempts)
+                return await self._publish(query, epoch, attempts, rights)
         finally:
             if not lock.locked() and self._publishing.get(query) is lock:
                 del self._publishing[query]
 
-    async def _publish(self, query: str, epoch: int, attempts: list[Attempt]) -> Value:
+    async def _publish(
+        self, query: str, epoch: int, attempts: list[Attempt], rights: Rights
+    ) -> Value:
         manager = self._manager
+        check_owner = partial(
+            self._owners.check, rights, "publish", query, partial(self._of_query, query)
+        )
         known = await self._known(query, epoch)
+        await check_owner()
         if known.is_published:
             await self._remove(self._of_epochs(query, epoch))
             return {
@@ -225,12 +224,14 @@ class Staging:
             for piece in pieces:
                 await prepared.prepare(_row_decoder.decode(await self._data(piece)))
             await manager.numbers_for(row_count)
+            await check_owner()  # something may have come meanwhile
             done = self._commit(query, epoch, row_count, prepared.take_over)
         except NotAlike:
             messages: list[NewMessage] = []
             for piece in pieces:  # one after the other, because others want to be served meanwhile
                 messages += _decoder.decode(await self._data(piece))
             await manager.numbers_for(row_count)
+            await check_owner()
             routes = await self._routes(messages)
             take_over = partial(manager.sending.take_over, messages, routes, b"", _ignore)
             done = self._commit(query, epoch, row_count, take_over)
@@ -249,8 +250,21 @@ class Staging:
         )
 
     async def _data(self, piece: StageRow) -> bytes:
-        [data] = await self._manager.storage.read(partial(stages.data, ids=[piece.id]))
-        return data
+        """Raises Refusal for a piece that was discarded meanwhile."""
+        found = await self._manager.storage.read(partial(stages.data, ids=[piece.id]))
+        if not found:
+            raise Refusal(
+                "stage_incomplete",
+                f"attempt {piece.attempt} of partition {piece.part} of {piece.query}, epoch"
+                f" {piece.epoch}, was discarded while it was to be published",
+                "Nothing was published: write the batch again.",
+            )
+        return found[0]
+
+    async def _rows(self, piece: StageRow) -> list[NewMessage]:
+        """The rows of a piece; none of one that is gone."""
+        found = await self._manager.storage.read(partial(stages.data, ids=[piece.id]))
+        return [row for data in found for row in _decoder.decode(data)]
 
     def _commit(
         self, query: str, epoch: int, row_count: int, take_over: Callable[[], None]
@@ -348,14 +362,19 @@ class Staging:
         part: int | None,
         attempt: str,
         older_than_s: int,
+        rights: Rights = ALL_RIGHTS,
     ) -> Value:
         """What the request `DiscardStages` is answered with."""
+        if not query:
+            rights.require(WRITE, (EVERYTHING,), "discard_stages")
         if not query and not older_than_s:
             raise Refusal(
                 "no_stage_named",
                 "neither a query nor an age of stages is given",
                 "Give one of them, or all stages would go.",
             )
+        of_query = partial(self._of_query, query)
+        await self._owners.check(rights, "discard_stages", query, of_query)
         now_s = int(self._manager.environment.time())
         chosen = [
             piece
@@ -441,6 +460,14 @@ class Staging:
             for piece in pieces.values()
         ]
 
+    def _of_query(self, query: str) -> list[StageRow]:
+        return [
+            piece
+            for place, pieces in self._pieces.items()
+            if place.query == query
+            for piece in pieces.values()
+        ]
+
     def _add(self, row: StageRow) -> None:
         place = _Place(row.query, row.epoch, row.part, row.attempt)
         self._pieces.setdefault(place, {})[row.first_row] = row
@@ -457,6 +484,7 @@ class Staging:
         pieces = self._pieces.get(place, {})
         piece = pieces.pop(first_row, None)
         if piece is not None:
+            self._owners.forget(piece.id)
             self.bytes -= piece.bytes
             self._manager.usage.shrink(piece.bytes)
         if not pieces:
@@ -465,7 +493,3 @@ class Staging:
 
 def _ignore(ids: list[object]) -> None:
     """Nobody asks for the ids of what is published."""
-
-
-def _of_row(at: int, refusal: Refusal) -> Refusal:
-    return Refusal(refusal.code, f"row {at}: {refusal.text}", refusal.remedy)

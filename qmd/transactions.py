@@ -31,9 +31,11 @@ from qmd.directory.resolving import MustAsk
 from qmd.frames import AUTOMATIC, TRANSACTIONAL, Choice, NewMessage, StoredMessage
 from qmd.local_queue import LocalQueue, Reader
 from qmd.refusal import Refusal
+from qmd.rights import MARK_BYTES, TRANSACTION_ID_BYTES, bad_transaction_id
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager
+    from qmd.rights import Rights
 
 log = structlog.get_logger()
 
@@ -93,12 +95,8 @@ class Transactions:
     def begin(self, transaction_id: bytes, owner: Hashable, idle_s: float) -> None:
         """Raises Refusal."""
         limits = self._manager.settings.transactions
-        if len(transaction_id) != 16:
-            raise Refusal(
-                "bad_transaction_id",
-                f"the id of a transaction has 16 bytes; {len(transaction_id)} were given",
-                "Take 16 random bytes for each transaction.",
-            )
+        if len(transaction_id) not in (TRANSACTION_ID_BYTES, TRANSACTION_ID_BYTES + MARK_BYTES):
+            raise bad_transaction_id(transaction_id)
         if transaction_id in self._live or transaction_id in self._sealed:
             raise Refusal(
                 "transaction_exists",
@@ -167,6 +165,22 @@ class Transactions:
     def is_under_way(self, transaction_id: bytes) -> bool:
         """Whether it may still commit."""
         return transaction_id in self._live
+
+    def check_owner(self, token: bytes, rights: Rights) -> None:
+        """Raises Refusal for the id of a transaction under way that another client began.
+
+        Its outcome is not asked for in its place: nothing would be known of it by that token's ids.
+        """
+        wanted = rights.shown_id(token)
+        if rights.are_all or wanted is None:
+            return
+        for each in self._live.values():
+            if each.id[:TRANSACTION_ID_BYTES] == wanted and rights.shown_id(each.id) is None:
+                raise Refusal(
+                    "transaction_of_another",
+                    f"transaction {wanted.hex()} was begun by another client",
+                    "Ask with the token that began it.",
+                )
 
     def reader(self, transaction_id: bytes, owner: Hashable) -> Reader:
         """Who has what the transaction receives.  Raises Refusal."""

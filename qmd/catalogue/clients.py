@@ -248,4 +248,13 @@ ENTRIES = (
         "bad_request",
         "MQ_ERROR_TRANSACTION_USAGE",
     ),
+    Entry(
+        4031,
+        "transaction_of_another",
+        "The transaction was begun by another client.",
+        "A transaction belongs to the client that began it: a token of the remote control protocol,"
+        " or the applications of the computer itself.",
+        "Ask with the token that began it, or on the computer itself: `qmd transaction show`.",
+        "access_denied",
+    ),
 )

@@ -53,6 +53,21 @@ async def refused(work: Any) -> str:
     return error.value.code
 
 
+@hosted
+async def test_a_stage_that_is_discarded_while_it_is_published_refuses_it(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    attempts = [await stage(a, 0, part, "a", b"one", b"two") for part in range(20)]
+    work = asyncio.ensure_future(a.staging.publish("etl", 0, attempts))
+    finish = await a.slow_read(of="FROM stage")
+    await until(lambda: a.staging._publishing, "the publication")
+    discarded = await a.staging.discard("etl", 0, 19, "", 0)
+    finish.set()
+    assert discarded["rows"] == 2
+    assert await refused(work) == "stage_incomplete"
+    assert await a.receive("orders") == []
+
+
 async def sent_events(host: Host) -> list[Event]:
     await host.settled()
     blocks = await host.storage.read(lambda db: events.page(db, 0, 10_000))
