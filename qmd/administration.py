@@ -144,9 +144,7 @@ class Administration:
         log.info("queue_created", queue=path, transactional=transactional)
         queue, *_ = [self._manager.adopt(row, 0, 0) for row in rows]
         for stream in streams:  # a queue of that name was deleted: what came to it does not again
-            self._manager.incoming_streams.restore(
-                stream.id, stream.source, queue, stream.name, stream.sequence_id, stream.number
-            )
+            self._manager.incoming_streams.restore(stream, queue)
         return queue
 
     async def change(

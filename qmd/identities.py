@@ -3,8 +3,8 @@
 Where both ends are qmd their handshake says which run speaks (core/instance.py): the run that was
 met last is known, on disk too, and whoever is no later run of the same machine gets no session.
 Others show themselves only where they contradict each other: by a session from elsewhere that bears
-our own GUID, or by two different messages at one position of a sequence.  The session on which that
-shows is ended, and nothing of it is acknowledged.
+our own GUID, which gets no session, or by two different messages at one position of a sequence, of
+which the second is refused.
 """
 
 from __future__ import annotations

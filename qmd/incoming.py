@@ -33,6 +33,7 @@ from qmd.core.stored_packet import reach_time_s, receive_time_s, time_left_s
 from qmd.frames import StoredMessage
 from qmd.incoming_streams import IncomingStream
 from qmd.recorder import Kind, bear_correlation
+from qmd.refusing import why_not
 from qmd.relaying import Taken
 from storage.keys import LOOKUP_BITS
 
@@ -71,6 +72,7 @@ class _Turn:
         "final_acks",
         "heard",
         "now",
+        "rejected",
         "remote_id",
         "told",
         "told_of",
@@ -89,6 +91,7 @@ class _Turn:
         self.final_acks: list[tuple[UserMessage, int]] = []  # with those that they have
         self.arrivals: dict[LocalQueue, list[StoredMessage]] = {}
         self.accepted: dict[IncomingStream, tuple[int, int]] = {}
+        self.rejected: dict[IncomingStream, None] = {}  # whose counts have to be stored
         self.told: Event | None = None  # with messages that are alike: an event for all of them
         self.told_of: tuple[Any, ...] = ()
 
@@ -186,7 +189,7 @@ class Incoming:
         if queue is None:
             self._decide_without_queue(turn, message, packet)
             return
-        refusal = _why_not(queue, message)
+        refusal = why_not(queue, message)
         if refusal is not None:
             self._refuse(turn, message, packet, refusal, queue)
             return
@@ -194,7 +197,8 @@ class Incoming:
         if is_transactional:
             # A duplicate is one, however late, and whether or not there is room.
             stream = self._stream_of(turn, queue, message)
-            if not self._is_next(turn, stream, message, can_be_taken=has_room and not too_late):
+            can_be_taken = has_room and not too_late
+            if not self._is_next(turn, stream, message, packet, can_be_taken=can_be_taken):
                 return
             if too_late:
                 self._refuse(turn, message, packet, MessageClass.NACK_REACH_QUEUE_TIMEOUT)
@@ -261,7 +265,13 @@ class Incoming:
         return stream
 
     def _is_next(
-        self, turn: _Turn, stream: IncomingStream, message: UserMessage, *, can_be_taken: bool
+        self,
+        turn: _Turn,
+        stream: IncomingStream,
+        message: UserMessage,
+        packet: bytes,
+        *,
+        can_be_taken: bool,
     ) -> bool:
         """Whether it is the next one of its stream; then, and if it can be taken, it counts."""
         transaction, number = message.transaction, message.user.message_number
@@ -276,20 +286,22 @@ class Incoming:
         self.rejected_count += 1
         connection.sends_in_vain()
         accepted = sequence.accepted_id, sequence.accepted_number
-        if stream.last_message not in (0, number) and position == accepted:
-            raise _EndsSession(
-                manager.identities.contradiction(
-                    connection, stream.source, stream.queue.name, stream.last_host
-                )
+        if stream.contradicts(*position, number):
+            stream.contradictions += 1
+            detail = manager.identities.contradiction(
+                connection, stream.source, stream.queue.name, stream.last_host
             )
-        # It was here, or it came too early.
-        manager.recorder.provoked(
-            Kind.DUPLICATE if position <= accepted else Kind.OUT_OF_ORDER,
-            stream.source,
-            number,
-            queue=stream.queue.name,
-            peer=connection.peer,
-        )
+            nack = MessageClass.NACK_DELETED
+            self._refuse(turn, message, packet, nack, stream.queue, detail=detail)
+        else:  # it was here, or it came too early
+            manager.recorder.provoked(
+                Kind.DUPLICATE if position <= accepted else Kind.OUT_OF_ORDER,
+                stream.source,
+                number,
+                queue=stream.queue.name,
+                peer=connection.peer,
+            )
+        turn.rejected[stream] = None
         manager.owed_acks.arm_order_ack(stream)
         return False
 
@@ -302,7 +314,8 @@ class Incoming:
             message.transaction.sequence_id,
             message.transaction.sequence_number,
         )
-        stream.last_message, stream.last_host = message.user.message_number, turn.connection.host
+        host = turn.connection.host
+        self._manager.incoming_streams.accepted(stream, message.user.message_number, host)
         if message.user.flags & _JOURNALED_BITS:
             self._manager.acknowledging.expect_final_ack(packet)
 
@@ -377,11 +390,11 @@ class Incoming:
 
     def _finish(self, turn: _Turn) -> None:
         """Hand over to the disk; acknowledge and deliver when it has spoken."""
-        if not (turn.decided or turn.arrivals or turn.accepted):
+        if not (turn.decided or turn.arrivals or turn.accepted or turn.rejected):
             return
         batch = self._manager.storage.batch
-        for stream, (sequence_id, number) in turn.accepted.items():
-            batch.set_incoming_sequence(stream.id, sequence_id, number, turn.wall_s)
+        for stream in turn.rejected | dict.fromkeys(turn.accepted):
+            batch.set_incoming_sequence(stream.id, *stream.state(turn.wall_s))
         batch.when_durable(
             partial(self._durable, turn.connection, turn.decided, turn.arrivals, turn.accepted)
         )
@@ -435,9 +448,11 @@ class Incoming:
         packet: bytes,
         message_class: MessageClass,
         queue: LocalQueue | None = None,
+        *,
+        detail: str = "",
     ) -> None:
         self._manager.refusing.refuse(
-            turn.connection, message, packet, message_class, turn.wall_ms, queue
+            turn.connection, message, packet, message_class, turn.wall_ms, queue, detail=detail
         )
 
     def _decide_without_queue(self, turn: _Turn, message: UserMessage, packet: bytes) -> None:
@@ -486,13 +501,3 @@ class Incoming:
         self._manager.log_limited(
             "acknowledgment_not_understood", connection.host, reason=str(error)
         )
-
-
-def _why_not(queue: LocalQueue, message: UserMessage) -> MessageClass | None:
-    """What keeps it from ever being in that queue."""
-    if message.security is not None and message.security.flags.body_encrypted:
-        # [MS-MQQB] 3.1.5.8.3: we have no key that anybody could have encrypted it with.
-        return MessageClass.NACK_BAD_ENCRYPTION
-    if message.transaction is None:
-        return MessageClass.NACK_NOT_TRANSACTIONAL_MESSAGE if queue.transactional else None
-    return None if queue.transactional else MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE

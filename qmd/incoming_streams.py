@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from qmd.core.sequence import IncomingSequence, OrderAckSettings
 from storage import sequences as sequence_rows
+from storage.sequences import IncomingSequenceRow
 
 if TYPE_CHECKING:
     from qmd.connection import PeerConnection
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from qmd.manager import QueueManager
 
 STREAMS_MAX = 100_000  # (source, queue) whose sequences are remembered
+RECENT_MAX = 64  # positions of a stream, and as many before them, whose messages are remembered
+RECENT_IN_ALL_MAX = 1_000_000
 NAMES_MAX = 100  # by which one source knows one queue
 
 _PRIVATE = 3
@@ -37,7 +40,11 @@ class IncomingStream:
     """
 
     __slots__ = (
+        "_earlier",
+        "_recent",
+        "_recent_id",
         "by_direct_name",
+        "contradictions",
         "id",
         "last_host",
         "last_message",
@@ -57,9 +64,60 @@ class IncomingStream:
         self.name = name
         self.sequence = sequence
         self.return_path: PeerConnection | None = None  # where its last message came from
+        self.contradictions = 0  # messages that bore the position of another one
         self.last_message = 0  # the number of the message that was accepted last; 0: not known
+        self._recent_id = 0  # the sequence of those below
+        self._recent: dict[int, int] = {}  # numbers of messages by their position
+        self._earlier: dict[int, int] = {}
         self.last_host = ""  # and where that came from
         self.by_direct_name = True  # so order acks have one as well, [MS-MQQB] 3.1.7.17
+
+    def accepted(self, message: int, host: str) -> int:
+        """Remember the message at the position that was just accepted, and where it came from.
+
+        Returns how many more are remembered than before, which may be a negative number.
+        """
+        self.last_message, self.last_host = message, host
+        forgotten = 0
+        if self._recent_id != self.sequence.accepted_id:
+            self._recent_id = self.sequence.accepted_id
+            forgotten = self.forget_recent()
+        elif len(self._recent) >= RECENT_MAX:
+            forgotten = len(self._earlier)
+            self._earlier, self._recent = self._recent, {}
+        self._recent[self.sequence.accepted_number] = message
+        return 1 - forgotten
+
+    def forget_recent(self) -> int:
+        """Forget all but the last message; how many those were."""
+        forgotten = len(self._recent) + len(self._earlier)
+        self._recent, self._earlier = {}, {}
+        return forgotten
+
+    def contradicts(self, sequence_id: int, number: int, message: int) -> bool:
+        """Whether another message than this one was accepted at the position.
+
+        False where that is not known (any more): then it is a duplicate, as its position says.
+        """
+        sequence = self.sequence
+        known = 0
+        if (sequence_id, number) == (sequence.accepted_id, sequence.accepted_number):
+            known = self.last_message
+        elif sequence_id == self._recent_id:
+            known = self._recent.get(number) or self._earlier.get(number, 0)
+        return known not in (0, message)
+
+    def state(self, at_s: int) -> tuple[int, int, int, int, int, int]:
+        """As its row has it behind its id; what it has accepted is in the same commit."""
+        sequence = self.sequence
+        return (
+            sequence.accepted_id,
+            sequence.accepted_number,
+            at_s,
+            sequence.rejects,
+            self.contradictions,
+            self.last_message,
+        )
 
 
 class Limit(NamedTuple):
@@ -79,6 +137,7 @@ class IncomingStreams:
         self._streams: dict[tuple[bytes, int, Name], IncomingStream] = {}
         self._names: dict[tuple[bytes, int], list[Name]] = {}  # that a source has for a queue
         self._next_id = 1
+        self._recent_count = 0
         self._sequence_settings = OrderAckSettings(
             timeout_s=delivery.order_ack_timeout_s,
             delay_max_s=delivery.order_ack_delay_max_s,
@@ -88,19 +147,23 @@ class IncomingStreams:
     def all(self) -> list[IncomingStream]:
         return list(dict.fromkeys(self._streams.values()))
 
-    def restore(
-        self,
-        id: int,
-        source: bytes,
-        queue: LocalQueue,
-        stored_name: bytes,
-        sequence_id: int,
-        number: int,
-    ) -> None:
-        sequence = IncomingSequence(sequence_id, number, settings=self._sequence_settings)
-        name = _read_name(stored_name)
-        self._know(source, queue, name, IncomingStream(id, source, queue, name, sequence))
-        self._next_id = max(self._next_id, id + 1)
+    def restore(self, row: IncomingSequenceRow, queue: LocalQueue) -> None:
+        """A stream as the disk has it."""
+        sequence = IncomingSequence(row.sequence_id, row.number, settings=self._sequence_settings)
+        sequence.rejects = row.rejected
+        name = _read_name(row.name)
+        stream = IncomingStream(row.id, row.source, queue, name, sequence)
+        stream.contradictions, stream.last_message = row.contradictions, row.last_message
+        self._know(row.source, queue, name, stream)
+        self._next_id = max(self._next_id, row.id + 1)
+
+    def accepted(self, stream: IncomingStream, message: int, host: str) -> None:
+        """The next message of a stream was accepted: its number is remembered for a while."""
+        self._recent_count += stream.accepted(message, host)
+        if self._recent_count > RECENT_IN_ALL_MAX:
+            for each in self.all():
+                each.forget_recent()
+            self._recent_count = 0
 
     def reserve_id(self, id: int) -> None:
         """A stream to a queue that is no more: its row stays, and so does its id."""

@@ -271,9 +271,7 @@ class QueueManager:
         for stream in state.streams:
             queue = self.queues_by_id.get(stream.queue_id)
             if queue is not None:
-                self.incoming_streams.restore(
-                    stream.id, stream.source, queue, stream.name, stream.sequence_id, stream.number
-                )
+                self.incoming_streams.restore(stream, queue)
             else:
                 self.incoming_streams.reserve_id(stream.id)
         self.own_dead_letters.restore(state.own_dead_letters)

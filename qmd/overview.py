@@ -25,6 +25,7 @@ from storage.keys import LOOKUP_MASK, OUTGOING_TRANSACTIONAL_LEVEL
 if TYPE_CHECKING:
     import sqlite3
 
+    from qmd.incoming_streams import IncomingStream
     from qmd.manager import QueueManager
     from storage.awaiting import AwaitingRow
 
@@ -267,8 +268,9 @@ def sequences(manager: QueueManager) -> list[Value]:
             "id": stream.sequence.durable_id,
             "number": stream.sequence.durable_number,
             "rejected": stream.sequence.rejects,
+            "contradictions": stream.contradictions,
             "last_seen_ago_s": _ago(now, stream.sequence.last_seen),
-            "explanation": _arrived_so_far(stream.sequence.durable_number, stream.sequence.rejects),
+            "explanation": _arrived_so_far(stream),
         }
         for stream in manager.incoming_streams.all()
     ]
@@ -289,12 +291,16 @@ def sequences(manager: QueueManager) -> list[Value]:
     return incoming + outgoing
 
 
-def _arrived_so_far(number: int, rejects: int) -> str:
-    if not number:
-        return "Nothing of it was kept yet."
-    text = f"All up to {number} was kept, in order."
+def _arrived_so_far(stream: IncomingStream) -> str:
+    number, rejects = stream.sequence.durable_number, stream.sequence.rejects
+    text = f"All up to {number} was kept, in order." if number else "Nothing of it was kept yet."
     if rejects:
         text += f" {rejects} came since that were known, or that follow one which is missing."
+    if stream.contradictions:
+        text += (
+            f" {stream.contradictions} were refused, because they bore the positions of other"
+            " messages: their sender was cloned, or restored from a backup."
+        )
     return text
 
 

@@ -113,3 +113,13 @@ class Refusing:
             reason=reason,
             code=MessageClass.name_of(message_class),
         )
+
+
+def why_not(queue: LocalQueue, message: UserMessage) -> MessageClass | None:
+    """The class of the refusal of a message that can never be in that queue, or None."""
+    if message.security is not None and message.security.flags.body_encrypted:
+        # [MS-MQQB] 3.1.5.8.3: we have no key that anybody could have encrypted it with.
+        return MessageClass.NACK_BAD_ENCRYPTION
+    if message.transaction is None:
+        return MessageClass.NACK_NOT_TRANSACTIONAL_MESSAGE if queue.transactional else None
+    return None if queue.transactional else MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE

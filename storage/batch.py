@@ -228,14 +228,19 @@ class Batch:
         self._count(1)
 
     def set_incoming_sequence(
-        self, incoming_id: int, sequence_id: int, number: int, at_s: int
+        self,
+        incoming_id: int,
+        sequence_id: int,
+        number: int,
+        at_s: int,
+        rejected: int = 0,
+        contradictions: int = 0,
+        last_message: int = 0,
     ) -> None:
-        self._incoming_states[incoming_id] = (
-            encode_sequence_id(sequence_id),
-            number,
-            at_s,
-            incoming_id,
-        )
+        """How far a stream has come, and what it has rejected: see `IncomingSequenceRow`."""
+        at = (encode_sequence_id(sequence_id), number, at_s)
+        state = (*at, rejected, contradictions, last_message, incoming_id)
+        self._incoming_states[incoming_id] = state
         self._count(1)
 
     def set_outgoing_sequence(

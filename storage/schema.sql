@@ -112,6 +112,9 @@ CREATE TABLE incoming_sequence (
     last_seen_s INTEGER NOT NULL,
     former      TEXT,                            -- the casefolded name of a queue that is no more
     name        BLOB NOT NULL DEFAULT x'',       -- by which the source knows the queue: sequences.py
+    rejected    INTEGER NOT NULL DEFAULT 0,      -- messages since one was last accepted
+    contradictions INTEGER NOT NULL DEFAULT 0,   -- messages at positions of others
+    last_message INTEGER NOT NULL DEFAULT 0,     -- the number of the one at `number`; 0: not known
     UNIQUE (queue_id, source, name)              -- in this order: also answers "is the id in use"
 );
 

@@ -20,12 +20,15 @@ class IncomingSequenceRow(NamedTuple):
     number: int
     last_seen_s: int
     name: bytes  # by which the source knows the queue; empty: not known yet
+    rejected: int = 0  # messages since one was last accepted
+    contradictions: int = 0  # messages that bore the position of another one
+    last_message: int = 0  # the number of the message that was accepted last; 0: not known
 
 
 #: Id, GUID of the source, queue id, name, seen at s.
 NewSequence = tuple[int, bytes, int, bytes, int]
-#: Sequence id (8 bytes), number, seen at s, row id.
-SequenceState = tuple[bytes, int, int, int]
+#: Sequence id (8 bytes), number, seen at s, rejected, contradictions, last message, row id.
+SequenceState = tuple[bytes, int, int, int, int, int, int]
 
 
 def encode_sequence_id(sequence_id: int) -> bytes:
@@ -54,7 +57,8 @@ def set_name(db: sqlite3.Connection, incoming_id: int, name: bytes) -> None:
 
 def set_states(db: sqlite3.Connection, states: Sequence[SequenceState]) -> None:
     changed = db.executemany(
-        "UPDATE incoming_sequence SET sequence_id = ?, number = ?, last_seen_s = ? WHERE id = ?",
+        "UPDATE incoming_sequence SET sequence_id = ?, number = ?, last_seen_s = ?, rejected = ?,"
+        " contradictions = ?, last_message = ? WHERE id = ?",
         states,
     )
     assert changed.rowcount == len(states), "the state of an unknown sequence would be lost"
@@ -82,14 +86,11 @@ def of_queue(db: sqlite3.Connection, queue_id: int) -> list[IncomingSequenceRow]
 
 def list_all(db: sqlite3.Connection) -> list[IncomingSequenceRow]:
     rows = db.execute(
-        "SELECT id, source, queue_id, sequence_id, number, last_seen_s, name"
-        " FROM incoming_sequence ORDER BY id"
+        "SELECT id, source, queue_id, sequence_id, number, last_seen_s, name, rejected,"
+        " contradictions, last_message FROM incoming_sequence ORDER BY id"
     )
     return [
-        IncomingSequenceRow(
-            id_, source, queue_id, decode_sequence_id(sequence_id), number, seen_s, name
-        )
-        for id_, source, queue_id, sequence_id, number, seen_s, name in rows
+        IncomingSequenceRow._make((*row[:3], decode_sequence_id(row[3]), *row[4:])) for row in rows
     ]
 
 

@@ -28,6 +28,8 @@ def list_(configuration: Configuration, as_json: bool) -> None:
         ("SEQUENCE", "id"),
         ("NUMBER", "number"),
         ("ACKNOWLEDGED", "acknowledged"),
+        ("REJECTED", "rejected"),
+        ("CONTRADICTIONS", "contradictions"),
         ("EXPLANATION", "explanation"),
     ]
     print_rows(sequences, columns, as_json=as_json, none="no sequences")

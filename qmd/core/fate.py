@@ -204,8 +204,10 @@ _REASONS: dict[int, tuple[str, str]] = {
         "Create the queue there or correct its name, then send the message again.",
     ),
     MessageClass.NACK_DELETED: (
-        "The message was deleted by an operator before it reached {queue}",
-        "Send it again if it is still wanted.",
+        "The message was deleted before it reached {queue}",
+        "An operator has purged it on its way; or its place in its sequence was that of another"
+        " message, because the sender was cloned or restored from a backup. Send it again if it is"
+        " still wanted.",
     ),
     MessageClass.NACK_REACH_QUEUE_TIMEOUT: (
         "The message did not reach {queue} in the time that it was given",

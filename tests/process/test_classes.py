@@ -214,7 +214,7 @@ OUR_OWN = [
         "nack_deleted",
         "elsewhere",
         act=lambda daemon, destination: daemon.cli("outgoing", "purge", destination, "--yes"),
-        reason=("deleted by an operator",),
+        reason=("was deleted before",),
     ),
     Own(
         0x8002,

@@ -38,9 +38,9 @@ MUTANTS = (
     Mutant(
         "session ack leaves before the commit",
         "qmd/incoming.py",
-        "for stream, (sequence_id, number) in turn.accepted.items():\n            batch.set",
+        "for stream in turn.rejected | dict.fromkeys(turn.accepted):\n            batch.set",
         "turn.connection.mark_stored(turn.decided)\n"
-        "        for stream, (sequence_id, number) in turn.accepted.items():\n"
+        "        for stream in turn.rejected | dict.fromkeys(turn.accepted):\n"
         "            batch.set",
     ),
     Mutant(
@@ -179,14 +179,14 @@ MUTANTS = (
     Mutant(
         "receiver's position is not stored",
         "qmd/incoming.py",
-        "batch.set_incoming_sequence(stream.id, sequence_id, number, turn.wall_s)",
+        "batch.set_incoming_sequence(stream.id, *stream.state(turn.wall_s))",
         "pass",
     ),
     Mutant(
         "receiver's position is not restored",
         "qmd/incoming_streams.py",
-        "sequence = IncomingSequence(sequence_id, number, settings=self._sequence_settings)",
-        "sequence = IncomingSequence(0, 0, settings=self._sequence_settings)",
+        "IncomingSequence(row.sequence_id, row.number, settings=self._sequence_settings)",
+        "IncomingSequence(0, 0, settings=self._sequence_settings)",
     ),
     Mutant(
         "sender's position is not stored",
@@ -893,9 +893,9 @@ MUTANTS = (
     Mutant(
         "a refusal is acknowledged by the session before the commit",
         "qmd/incoming.py",
-        "        if not (turn.decided or turn.arrivals or turn.accepted):\n            return\n"
-        "        batch =",
-        "        if not (turn.arrivals or turn.accepted):\n"
+        "        if not (turn.decided or turn.arrivals or turn.accepted or turn.rejected):\n"
+        "            return\n        batch =",
+        "        if not (turn.arrivals or turn.accepted or turn.rejected):\n"
         "            turn.connection.mark_stored(turn.decided)\n"
         "            return\n"
         "        batch =",
@@ -1044,12 +1044,8 @@ MUTANTS = (
     Mutant(
         "the first position of a batch counts",
         "storage/batch.py",
-        "        self._incoming_states[incoming_id] = (\n"
-        "            encode_sequence_id(sequence_id),\n            number,\n            at_s,\n"
-        "            incoming_id,\n        )",
-        "        self._incoming_states.setdefault(incoming_id, (\n"
-        "            encode_sequence_id(sequence_id),\n            number,\n            at_s,\n"
-        "            incoming_id,\n        ))",
+        "self._incoming_states[incoming_id] = state",
+        "self._incoming_states.setdefault(incoming_id, state)",
     ),
     Mutant(
         "what a transaction sends leaves before the commit",
@@ -1077,8 +1073,8 @@ MUTANTS = (
     Mutant(
         "ids of streams are given twice",
         "qmd/incoming_streams.py",
-        "name, sequence))\n        self._next_id = max(self._next_id, id + 1)",
-        "name, sequence))\n        self._next_id = max(self._next_id, id)",
+        "name, stream)\n        self._next_id = max(self._next_id, row.id + 1)",
+        "name, stream)\n        self._next_id = max(self._next_id, row.id)",
     ),
     Mutant(
         "what was passed on to its peer stays in memory",

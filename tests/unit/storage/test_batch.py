@@ -63,7 +63,7 @@ def test_every_kind_of_act_is_stored_by_one_commit(folder: Path) -> None:
             assert await storage.read(look) == (
                 [key(2)],
                 [message_key(7, 8, 3)],
-                [(1, SOURCE, 16, 2**64 - 1, 5, 8, b"\5q")],
+                [(1, SOURCE, 16, 2**64 - 1, 5, 8, b"\5q", 0, 0, 0)],
                 [(2**64 - 2, 3, 4)],
                 [(SOURCE, 11, 9)],
                 b"result",

@@ -12,11 +12,11 @@ from tests.unit.storage.support import SOURCE
 
 def test_a_sequence_begins_with_nothing_and_moves_on(db: sqlite3.Connection) -> None:
     sequences.add(db, [(1, SOURCE, 16, b"", 100), (2, SOURCE, 17, b"\5q", 100)])
-    sequences.set_states(db, [(encode_sequence_id(2**64 - 1), 9, 200, 2)])
+    sequences.set_states(db, [(encode_sequence_id(2**64 - 1), 9, 200, 3, 4, 5, 2)])
 
     assert sequences.list_all(db) == [
         IncomingSequenceRow(1, SOURCE, 16, 0, 0, 100, b""),
-        IncomingSequenceRow(2, SOURCE, 17, 2**64 - 1, 9, 200, b"\5q"),
+        IncomingSequenceRow(2, SOURCE, 17, 2**64 - 1, 9, 200, b"\5q", 3, 4, 5),
     ]
 
 
@@ -26,9 +26,7 @@ def test_a_state_without_its_sequence_is_a_bug_and_not_lost_silently(
     sequences.add(db, [(1, SOURCE, 16, b"", 100)])
 
     with pytest.raises(AssertionError):
-        sequences.set_states(
-            db, [(encode_sequence_id(1), 1, 1, 1), (encode_sequence_id(1), 1, 1, 2)]
-        )
+        sequences.set_states(db, [(encode_sequence_id(1), 1, 1, 0, 0, 0, each) for each in (1, 2)])
 
 
 def test_one_source_has_one_sequence_to_a_queue(db: sqlite3.Connection) -> None:
