@@ -126,6 +126,8 @@ class Identities:
         conflict = self.conflicts.pop(guid, None)
         if known is not None:
             self._manager.storage.batch.run(partial(peer_instances.forget, queue_manager=guid))
+        # An older state of that machine gives numbers again that are known here.
+        self._manager.known_messages.forget_source(guid)
         return known is not None or conflict is not None
 
     def _found(self, guid: bytes, hosts: tuple[str, ...], reason: str) -> str:

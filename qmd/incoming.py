@@ -155,7 +155,7 @@ class Incoming:
         user, is_transactional = message.user, message.transaction is not None
         source = user.source_queue_manager
         if not is_transactional and manager.known_messages.is_duplicate(
-            source, user.message_number, turn.now
+            connection, source, user.message_number
         ):
             self.duplicate_count += 1
             connection.sends_in_vain()
@@ -337,7 +337,9 @@ class Incoming:
         if not is_transactional:
             # Those of express ones are not waited for: a reader's removal is a later commit, and
             # holds this row too.
-            manager.known_messages.add(user.source_queue_manager, user.message_number, turn.now)
+            manager.known_messages.add(
+                turn.connection, user.source_queue_manager, user.message_number
+            )
         if user.flags & _EXPRESS_BITS:
             batch.insert_message(
                 queue.id << LOOKUP_BITS | lookup_id, packet, turn.wall_ms, expires_at_s

@@ -225,7 +225,6 @@ class QueueManager:
             StorageOptions(
                 commit_rows_max=settings.storage.commit_rows_max,
                 wal_autocheckpoint_pages=settings.storage.checkpoint_pages,
-                message_id_history_entries=settings.delivery.message_id_history_entries,
                 disk_reserve_bytes=settings.quotas.disk_reserve_bytes,
                 disk_watermark_bytes=settings.quotas.disk_reserve_bytes,
             ),
@@ -275,10 +274,7 @@ class QueueManager:
             else:
                 self.incoming_streams.reserve_id(stream.id)
         self.own_dead_letters.restore(state.own_dead_letters)
-        now = self.loop.time()
-        for entry in state.history:
-            age_s = max(0.0, self.clock.now - entry.at_s)
-            self.known_messages.restore(entry.source, entry.number, now - age_s)
+        self.known_messages.restore(state.history)
         self.routing.restore(state.ways_back)
         self.acknowledging.addressing.restore(state.unaddressed)
         self.publishing.restore(state.directory_changes)
@@ -476,7 +472,7 @@ class _State(NamedTuple):
     transactional: dict[int, int]
     awaiting: dict[int, Totals]
     streams: list[sequence_rows.IncomingSequenceRow]
-    history: list[history_rows.HistoryRow]
+    history: list[history_rows.StoredSegment]
     own_dead_letters: dict[int, int]
     branches: list[branch_rows.BranchRow]
     reservations: Reservations

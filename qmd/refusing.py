@@ -67,7 +67,7 @@ class Refusing:
         # Only its sending queue manager, which may not have heard of it, is told again.
         known = manager.known_messages.has(source, number)
         if not known:
-            manager.known_messages.add(source, number, manager.loop.time())
+            manager.known_messages.add(connection, source, number)
             manager.recorder.record(
                 Kind.REFUSED,
                 [packet],

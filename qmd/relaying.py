@@ -213,7 +213,7 @@ class Relaying:
         patch_hops(copy, hops + 1)
         self._append(queue, bytes(copy), message, connection.peer, left_s)
         if transaction is None:
-            manager.known_messages.add(source, user.message_number, now)
+            manager.known_messages.add(connection, source, user.message_number)
         if packet[3] & 1:
             manager.tracing.arrived(message, packet, manager.storage.batch)
         return Taken.DONE
@@ -375,9 +375,7 @@ class Relaying:
         )
         left_s = int(manager.settings.delivery.time_to_reach_queue_s)
         self._append(queue, packet, message, connection.peer, left_s)
-        manager.known_messages.add(
-            user.source_queue_manager, user.message_number, manager.loop.time()
-        )
+        manager.known_messages.add(connection, user.source_queue_manager, user.message_number)
         return True
 
     # Within.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from qmd.confirmations import UNCONFIRMED_AGE_S
 from storage import awaiting as awaiting_rows
-from storage import history as history_rows
 from storage import outcomes as outcome_rows
 
 if TYPE_CHECKING:
@@ -47,11 +46,7 @@ class Retention:
             await act()
 
     async def _forget_message_ids(self) -> None:
-        manager = self._manager
-        manager.known_messages.forget_old(manager.loop.time())
-        age_s = int(manager.settings.delivery.message_id_history_age_s)
-        forget = partial(history_rows.forget, before_s=manager.clock.now_s - age_s)
-        await manager.storage.batch.run(forget, can_wait=True)
+        self._manager.known_messages.forget_old()  # goes to disk with the open batch
 
     async def _forget_unconfirmed(self) -> None:
         manager = self._manager

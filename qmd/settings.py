@@ -272,10 +272,16 @@ class DeliverySettings:
         Duration("10ms", "1d"), "300s", "A session without messages for so long is closed."
     )
     message_id_history_entries: int = setting(
-        Whole(1, 1_000_000), 10_000, "Messages remembered to notice duplicates of plain messages."
+        Whole(1, 1_000_000),
+        10_000,
+        "Plain messages of each source that are remembered at least, to notice duplicates; those "
+        "with neighbouring numbers count as one.",
     )
     message_id_history_age_s: float = setting(
-        Duration("1s", "7d"), "30m", "How long each is remembered."
+        Duration("1s", "7d"),
+        "30m",
+        "How long each is remembered. The last 1000 of a source are remembered for a week beyond "
+        "its last one.",
     )
     xact_delay_receive_nack_s: float | None = setting(
         OptionalDuration("0s", "49710d"),

@@ -54,7 +54,7 @@ class Batch:
     A packet must not be changed any more once it was given.
     """
 
-    def __init__(self, on_act: Callable[[], bool], history_entries_max: int) -> None:
+    def __init__(self, on_act: Callable[[], bool]) -> None:
         """`on_act` is called by acts until it says that the batch will be committed soon."""
         #: How much there is to write: rows, deletions and units; bytes of packets.
         self.rows = 0
@@ -62,7 +62,6 @@ class Batch:
         self.is_empty = True
         self.waits = True  # for an act that cannot
         self._on_act = on_act
-        self._history_entries_max = history_entries_max
         self._messages: list[messages.NewMessage] = []
         self._outgoing: list[outgoing.NewOutgoing] = []
         self._shared_parts: list[shared_parts.NewPart] = []
@@ -79,7 +78,8 @@ class Batch:
         self._incoming_states: dict[int, sequences.SequenceState] = {}
         self._outgoing_states: dict[int, outgoing.SequenceState] = {}
         self._next_numbers: dict[int, int] = {}  # of those that have no state here
-        self._history: list[tuple[bytes, int, int]] = []
+        self._history: list[tuple[history.Segment, list[int]]] = []
+        self._forgotten_history: list[int] = []
         self._outcomes: list[tuple[bytes, bytes, int]] = []
         self._events: list[Event] = []
         self._units: list[_Unit[Any]] = []
@@ -264,9 +264,19 @@ class Batch:
         self._next_numbers.update(numbers)
         self._count(1)
 
-    def remember_message_id(self, source: bytes, number: int, at_s: int) -> None:
-        self._history.append((source, number, at_s))
+    def remember_message_ids(self, segment: history.Segment) -> list[int]:
+        """The list for the numbers that a segment gets with this batch: of each run the first and
+        the last.  It may be added to as long as the batch is the open one."""
+        numbers: list[int] = []
+        self._history.append((segment, numbers))
         self._count(1)
+        return numbers
+
+    def forget_message_ids(self, segment_ids: Sequence[int]) -> None:
+        """Whole segments, with what they get in this batch."""
+        if segment_ids:
+            self._forgotten_history += segment_ids
+            self._count(1)
 
     def record_outcome(self, token: bytes, result: bytes, at_s: int) -> None:
         self._outcomes.append((token, result, at_s))
@@ -363,7 +373,9 @@ class Batch:
         if self._next_numbers:
             outgoing.set_next_numbers(db, self._next_numbers)
         if self._history:
-            history.remember(db, self._history, self._history_entries_max)
+            history.remember(db, self._history)
+        if self._forgotten_history:
+            history.forget(db, self._forgotten_history)
         if self._outcomes:
             outcomes.record(db, self._outcomes)
         if self._events:

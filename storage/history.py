@@ -1,48 +1,86 @@
-"""Table `message_id_history`: plain messages that came already.  [MS-MQQB] 3.1.1.3
+"""Table `message_id_history`: numbers of plain messages that came already.  [MS-MQQB] 3.1.1.3
 
-A ring of the last entries: whoever comes again is written again, with the new time, and the later
-entry counts.
+A row is a segment of the history of one source, as `qmd/core/number_history.py` has it.  Its runs
+are text, 16 hexadecimal digits each (first and last number), in the order of their coming: what a
+commit adds stands behind the others, or makes the last of them longer.
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+_DIGITS = 8
 
-class HistoryRow(NamedTuple):
+
+class Segment(NamedTuple):
+    """Of the numbers that a source gave, those that came about the same time."""
+
+    id: int  # they only grow
     source: bytes
-    number: int
-    at_s: int
+    at_s: int  # when the last of them came
+    host: str  # address of the peer that has brought them; empty: not known
+    peer: bytes  # and its GUID
 
 
-def remember(
-    db: sqlite3.Connection,
-    rows: Sequence[HistoryRow | tuple[bytes, int, int]],
-    entries_max: int,
-) -> None:
-    (last,) = db.execute("SELECT coalesce(max(position), 0) FROM message_id_history").fetchone()
-    db.executemany(
-        "INSERT INTO message_id_history (position, source, number, at_s) VALUES (?, ?, ?, ?)",
-        ((position, *row) for position, row in enumerate(rows, last + 1)),
-    )
-    db.execute(
-        "DELETE FROM message_id_history WHERE position <= ?", (last + len(rows) - entries_max,)
-    )
+class StoredSegment(NamedTuple):
+    segment: Segment
+    runs: list[tuple[int, int]]  # first and last number, both included
 
 
-def entries(db: sqlite3.Connection) -> list[HistoryRow]:
-    """The oldest first; a message that came twice stands there twice."""
-    rows = db.execute("SELECT source, number, at_s FROM message_id_history ORDER BY position")
-    return list(map(HistoryRow._make, rows))
+def remember(db: sqlite3.Connection, additions: Iterable[tuple[Segment, Sequence[int]]]) -> None:
+    """What came, as first and last number of each run, one behind the other: [1, 5, 9, 9].
 
-
-def forget(db: sqlite3.Connection, before_s: int) -> int:
-    """Delete what is older than `before_s`; how many entries that were.
-
-    The newest entry stays, whatever its age: its position is where the ring goes on.
+    A segment that is there already gets longer, and younger.
     """
-    return db.execute(
-        "DELETE FROM message_id_history WHERE at_s < ?"
-        " AND position < (SELECT max(position) FROM message_id_history)",
-        (before_s,),
-    ).rowcount
+    for segment, numbers in additions:
+        if not numbers:
+            continue
+        found = db.execute(
+            "SELECT number, runs FROM message_id_history WHERE position = ?", (segment.id,)
+        ).fetchone()
+        if found is None:
+            db.execute(
+                "INSERT INTO message_id_history (position, source, at_s, host, peer, number, runs)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (*segment, numbers[0], _encode(numbers)),
+            )
+            continue
+        number, runs = found
+        runs = runs or _encode((number, number))
+        if int(runs[-_DIGITS:], 16) + 1 == numbers[0]:  # the last run goes on
+            runs, last = runs[:-_DIGITS], f"{numbers[1]:08x}"
+            numbers = numbers[2:]
+        else:
+            last = ""
+        db.execute(
+            "UPDATE message_id_history SET at_s = ?, runs = ? WHERE position = ?",
+            (segment.at_s, f"{runs}{last}{_encode(numbers)}", segment.id),
+        )
+
+
+def entries(db: sqlite3.Connection) -> list[StoredSegment]:
+    """By their ids: of each source the oldest come first."""
+    rows = db.execute(
+        "SELECT position, source, at_s, host, coalesce(peer, source), number, runs"
+        " FROM message_id_history ORDER BY position"
+    )
+    return [
+        StoredSegment(Segment(*row), _decode(runs) if runs else [(number, number)])
+        for *row, number, runs in rows
+    ]
+
+
+def forget(db: sqlite3.Connection, ids: Iterable[int]) -> None:
+    """An id that is not there is no error."""
+    db.executemany("DELETE FROM message_id_history WHERE position = ?", ((id_,) for id_ in ids))
+
+
+def _encode(numbers: Sequence[int]) -> str:
+    return "".join([f"{number:08x}" for number in numbers])
+
+
+def _decode(runs: str) -> list[tuple[int, int]]:
+    return [
+        (int(runs[at : at + _DIGITS], 16), int(runs[at + _DIGITS : at + 2 * _DIGITS], 16))
+        for at in range(0, len(runs), 2 * _DIGITS)
+    ]

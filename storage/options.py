@@ -15,8 +15,6 @@ class StorageOptions:
     #: 15 µs a row, a batch of this size takes 30 to 60 ms.
     commit_rows_max: int = 4096
     commit_bytes_max: int = 32 * MIB
-    #: [MS-MQQB] 3.1.1.3; Windows keeps this many.
-    message_id_history_entries: int = 10_000
     #: The write-ahead log goes back into the database beyond this many pages.  1000 cost 10 % of
     #: the throughput; 16,000 gain nothing, and make the next start slower.
     wal_autocheckpoint_pages: int = 4000

@@ -118,13 +118,16 @@ CREATE TABLE incoming_sequence (
     UNIQUE (queue_id, source, name)              -- in this order: also answers "is the id in use"
 );
 
--- The identifiers of the last plain messages, against duplicates.  [MS-MQQB] 3.1.1.3
--- A ring: positions only grow, and what falls behind the last n is deleted.
+-- The numbers of the last plain messages of each source, against duplicates.  [MS-MQQB] 3.1.1.3
+-- A row has those that came about the same time; what is forgotten is forgotten by rows: history.py.
 CREATE TABLE message_id_history (
-    position INTEGER PRIMARY KEY,
+    position INTEGER PRIMARY KEY,                -- they only grow
     source   BLOB NOT NULL,
-    number   INTEGER NOT NULL,
-    at_s     INTEGER NOT NULL
+    number   INTEGER NOT NULL,                   -- one of them
+    at_s     INTEGER NOT NULL,                   -- when the last of them came
+    host     TEXT NOT NULL DEFAULT '',           -- who has brought them: its address
+    peer     BLOB,                               -- and its GUID; NULL: that of the source
+    runs     TEXT NOT NULL DEFAULT ''            -- first and last number of each run; empty: one
 );
 
 -- What became of a client's request, by the token it chose: asked again, it gets the same answer.

@@ -61,7 +61,6 @@ class Writer:
         self._log_pages_max = options.log_pages_max
         self._is_checkpointing = False
         self._checkpoint_failure: BaseException | None = None  # the connection's thread knows first
-        self._history_entries_max = options.message_id_history_entries
         self._committing: Batch | None = None
         self._failure: StorageError | None = None
         self._idle = asyncio.Event()
@@ -122,7 +121,7 @@ class Writer:
         self._failure = self._failure or StorageError("the storage is closed")
 
     def _new_batch(self) -> Batch:
-        return Batch(self._gather, self._history_entries_max)
+        return Batch(self._gather)
 
     def _gather(self) -> bool:
         """The open batch has an act; what else happens in this turn of the loop joins."""

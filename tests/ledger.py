@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Set
 from typing import NamedTuple
 
-from storage import events
+from storage import events, history
 from storage.events import Event
 from storage.keys import LOOKUP_MASK, queue_id_of
 
@@ -302,8 +302,10 @@ def disagreements(
     problems += ledger.ahead_of(db)
     if not was_history_trimmed(db):
         known = {
-            Message(source, number)
-            for source, number in db.execute("SELECT source, number FROM message_id_history")
+            Message(segment.source, number)
+            for segment, runs in history.entries(db)
+            for first, last in runs
+            for number in range(first, last + 1)
         }
         forgotten = ledger.plain_arrivals - known
         problems += [f"{each} would be taken again" for each in sorted(forgotten)[:3]]
@@ -314,8 +316,10 @@ def disagreements(
 
 def was_history_trimmed(db: sqlite3.Connection) -> bool:
     """Whether some of the ids of plain messages were dropped, as too many or too old."""
-    (first,) = db.execute("SELECT min(position) FROM message_id_history").fetchone()
-    return first is not None and first > 1
+    count, last = db.execute(
+        "SELECT count(*), coalesce(max(position), 0) FROM message_id_history"
+    ).fetchone()
+    return bool(count < last)
 
 
 def _tables(

@@ -59,6 +59,8 @@ def test_an_old_folder_opens_and_goes_on_where_it_was(machine: Machine, version:
         sender = remote.connect(int(listening.rpartition(":")[2]))
         again = [old_folder.incoming(remote, number) for number in range(1, COUNT + 2)]
         sender.send_many(again)
+        sender.send_many([old_folder.letter(remote, number) for number in range(1, COUNT + 1)])
+        sender.wait_stored()
         sender.wait_order_ack(SEQUENCE, COUNT + 1)
         assert len(peek(control, r"private$\orders")) == 2 * COUNT + 1
 

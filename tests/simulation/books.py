@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from qmd.core.ready import ReadyWindow
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST
+from storage import history
 from tests.simulation.oracle import Found, Totals
 from tests.stored_packets import memory_bytes
 
@@ -218,10 +219,13 @@ def check_all_known(
 def check_known(name: str, manager: QueueManager, database: sqlite3.Connection) -> Iterator[str]:
     """Plain messages that the disk knows to have come; to be asked likewise."""
     known = manager.known_messages
-    rows = database.execute("SELECT source, number FROM message_id_history").fetchall()
-    if len(rows) < manager.settings.delivery.message_id_history_entries and (
-        forgotten := [number for source, number in rows if not known.has(source, number)]
-    ):
+    if forgotten := [
+        number
+        for segment, runs in history.entries(database)
+        for first, last in runs
+        for number in range(first, last + 1)
+        if not known.has(segment.source, number)
+    ]:
         yield f"{name} has forgotten that {len(forgotten)} messages came: {forgotten[:3]}"
 
 

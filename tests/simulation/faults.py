@@ -236,20 +236,20 @@ MUTANTS = (
     Mutant(
         "duplicates are not looked for",
         "qmd/known_messages.py",
-        "if key not in self._seen:\n            return False",
+        "if not self.has(source, number):\n            return False",
         "return False",
     ),
     Mutant(
         "message ids are not stored",
-        "qmd/known_messages.py",
-        "manager.storage.batch.remember_message_id(source, number, manager.clock.now_s)",
-        "pass",
+        "storage/batch.py",
+        "            history.remember(db, self._history)\n",
+        "            pass\n",
     ),
     Mutant(
         "message ids are not restored",
         "qmd/known_messages.py",
-        "self._seen[source, number] = at_s",
-        "pass",
+        "            segment.restore(runs)\n",
+        "",
     ),
     Mutant(
         "message numbers begin anew with each start",
@@ -1285,8 +1285,8 @@ MUTANTS = (
     Mutant(
         "history remembers one less",
         "storage/history.py",
-        "enumerate(rows, last + 1)",
-        "enumerate(rows[1:] or rows, last + 1)",
+        "{runs}{last}{_encode(numbers)}",
+        "{runs}{last}",
     ),
     Mutant(
         "the reaper does not look at express messages",
@@ -1365,8 +1365,8 @@ MUTANTS = (
     Mutant(
         "history of long batches is lost",
         "storage/batch.py",
-        "history.remember(db, self._history, self._history_entries_max)",
-        "history.remember(db, self._history[:9], self._history_entries_max)",
+        "history.remember(db, self._history)",
+        "history.remember(db, [(each, numbers[:18]) for each, numbers in self._history])",
     ),
     Mutant(
         "copies of long batches are lost",
@@ -1389,13 +1389,13 @@ MUTANTS = (
     Mutant(
         "plain messages are forgotten at once",
         "qmd/known_messages.py",
-        "< now - self._age_max_s:",
-        "< now:",
+        "before_s = now_s - self._bounds.age_s",
+        "before_s = (now_s := now_s + 10**9)",
     ),
     Mutant(
         "what is refused is not known",
         "qmd/refusing.py",
-        "            manager.known_messages.add(source, number, manager.loop.time())\n",
+        "            manager.known_messages.add(connection, source, number)\n",
         "",
     ),
     Mutant(
@@ -1408,7 +1408,7 @@ MUTANTS = (
     Mutant(
         "a relay takes a plain message twice",
         "qmd/relaying.py",
-        "            manager.known_messages.add(source, user.message_number, now)",
+        "            manager.known_messages.add(connection, source, user.message_number)",
         "            pass",
     ),
     Mutant(
@@ -1575,8 +1575,8 @@ MUTANTS = (
     Mutant(
         "messages are known in memory only",
         "qmd/known_messages.py",
-        "        manager.storage.batch.remember_message_id(source, number, manager.clock.now_s)",
-        "        pass",
+        "        history.unwritten = batch.remember_message_ids(",
+        "        history.unwritten = [] and batch.remember_message_ids(",
     ),
     Mutant(
         "an order ack that is due is not sent",

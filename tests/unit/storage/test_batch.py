@@ -44,7 +44,10 @@ def test_every_kind_of_act_is_stored_by_one_commit(folder: Path) -> None:
             batch.set_incoming_sequence(1, 2**64 - 1, 5, at_s=8)
             batch.add_outgoing_queue(outgoing.OutgoingQueueRow(7, "b", "b:1801", False, 1, 0, 1, 5))
             batch.set_outgoing_sequence(7, 2**64 - 2, base=3, next_number=4)
-            batch.remember_message_id(SOURCE, 11, at_s=9)
+            segment = history.Segment(3, SOURCE, 9, "10.0.0.1", SOURCE)
+            batch.remember_message_ids(segment).extend([11, 12])
+            batch.remember_message_ids(segment._replace(id=4)).extend([14, 14])
+            batch.forget_message_ids([4])
             batch.record_outcome(b"token", b"result", at_s=10)
             first = batch.run(lambda db: counters.reserve(db, "n", 10))
             assert storage.batch is batch
@@ -65,7 +68,7 @@ def test_every_kind_of_act_is_stored_by_one_commit(folder: Path) -> None:
                 [message_key(7, 8, 3)],
                 [(1, SOURCE, 16, 2**64 - 1, 5, 8, b"\5q", 0, 0, 0)],
                 [(2**64 - 2, 3, 4)],
-                [(SOURCE, 11, 9)],
+                [(segment, [(11, 12)])],
                 b"result",
             )
 

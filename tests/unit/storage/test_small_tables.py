@@ -49,28 +49,38 @@ def test_encoded_sequence_ids_sort_like_the_numbers() -> None:
     assert sorted(map(encode_sequence_id, numbers)) == list(map(encode_sequence_id, numbers))
 
 
-def test_the_history_keeps_the_last_entries_in_order(db: sqlite3.Connection) -> None:
-    for first in range(0, 30, 4):
-        history.remember(db, [(SOURCE, n, n) for n in range(first, first + 4)], entries_max=10)
+def test_a_segment_of_the_history_gets_longer_and_younger(db: sqlite3.Connection) -> None:
+    segment = history.Segment(1, SOURCE, 50, "10.0.0.1", SOURCE)
+    other = history.Segment(2, bytes(16), 60, "10.0.0.1", SOURCE)
+    history.remember(db, [(segment, [7, 9, 1, 1]), (other, [5, 5])])
+    history.remember(db, [(segment._replace(at_s=70), [2, 4, 0xFFFFFFFF, 0xFFFFFFFF])])
+    history.remember(db, [(segment._replace(at_s=80), []), (other._replace(at_s=90), [4, 4])])
 
-    assert [row.number for row in history.entries(db)] == list(range(22, 32))
+    assert history.entries(db) == [
+        (segment._replace(at_s=70), [(7, 9), (1, 4), (0xFFFFFFFF, 0xFFFFFFFF)]),
+        (other._replace(at_s=90), [(5, 5), (4, 4)]),
+    ]
 
 
-def test_a_smaller_ring_drops_what_is_too_much(db: sqlite3.Connection) -> None:
-    history.remember(db, [(SOURCE, n, n) for n in range(10)], entries_max=10)
-    history.remember(db, [(SOURCE, 10, 10)], entries_max=3)
+def test_segments_of_the_history_are_forgotten_whole(db: sqlite3.Connection) -> None:
+    for number in range(1, 4):
+        segment = history.Segment(number, SOURCE, 50, "", SOURCE)
+        history.remember(db, [(segment, [number, number])])
 
-    assert [row.number for row in history.entries(db)] == [8, 9, 10]
+    history.forget(db, [1, 3, 5])
+
+    assert [stored.segment.id for stored in history.entries(db)] == [2]
 
 
-def test_old_history_is_forgotten_and_the_ring_goes_on(db: sqlite3.Connection) -> None:
-    history.remember(db, [(SOURCE, 1, 50), (SOURCE, 2, 99), (SOURCE, 3, 100)], entries_max=3)
+def test_a_row_of_an_older_version_that_was_saved_knows_its_number(db: sqlite3.Connection) -> None:
+    db.execute(
+        "INSERT INTO message_id_history (position, source, number, at_s) VALUES (4, ?, 9, 50)",
+        (SOURCE,),
+    )
 
-    assert history.forget(db, before_s=100) == 2
-    assert history.forget(db, before_s=1000) == 0
-    history.remember(db, [(SOURCE, 4, 1000)], entries_max=3)
+    history.remember(db, [(history.Segment(4, SOURCE, 60, "", SOURCE), [10, 12])])
 
-    assert [row.number for row in history.entries(db)] == [3, 4]
+    assert history.entries(db) == [(history.Segment(4, SOURCE, 60, "", SOURCE), [(9, 12)])]
 
 
 def test_an_outcome_is_found_by_its_token(db: sqlite3.Connection) -> None:
