@@ -63,8 +63,11 @@ ENTRIES = (
         "NACK_DELETED",
         0x8001,
         "The message was deleted by an administrator on its way.",
-        "Somebody purged an outgoing queue or deleted the message in it.",
-        "Send it again if it is still wanted.",
+        "An operator purged the message on its way, or its place in its sequence was that of"
+        " another message.",
+        "An operator has purged it on its way; or its place in its sequence was that of another"
+        " message, because the sender was cloned or restored from a backup. Send it again if it is"
+        " still wanted.",
     ),
     _class(
         2103,

@@ -62,7 +62,7 @@ async def test_a_source_that_returns_after_days_is_still_known(hosts: Hosts) -> 
     await deliver(a, source, again)
     for _ in range(3):
         a.world.ahead_s += DAY_S
-        await a.forget_old()
+        await a.retention.forget_old()
         a = await hosts.restart(a)
 
     await deliver(a, source, again)
