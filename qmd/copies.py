@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from protocol import transaction_offset
@@ -27,6 +27,7 @@ from protocol.format_name import (
     parse_destination,
 )
 from protocol.identifiers import NULL_GUID
+from protocol.multi_queue import MQF_ELEMENTS_MAX
 from qmd.compose import (
     DISTRIBUTION_LIST,
     QueueAddress,
@@ -59,10 +60,14 @@ _TRANSACTION = struct.Struct("<IQII")  # as it is sent, [MS-MQMQ] 2.2.20.5
 
 @dataclass(slots=True, eq=False)
 class Several:
-    """What a destination of several queues stands for."""
+    """What a destination of several queues stands for.
+
+    `addresses` are what each packet lists: the elements, and the queues of each distribution list
+    behind it.
+    """
 
     resolution: Resolution
-    addresses: tuple[QueueAddress, ...]  # of the elements, as each packet lists them
+    addresses: tuple[QueueAddress, ...]
     #: Where the targets lead, as long as no queue came or went.
     routes: list[Route] = field(default_factory=list)
     generation: int = -1
@@ -107,10 +112,35 @@ class Copies:
 
 
 def several_of(resolution: Resolution, *, own_name: str) -> Several:
-    """`own_name` is what others call this computer, where the name says nothing of one."""
+    """`own_name` is what others call this computer, where the name says nothing of one.
+
+    A packet lists every queue that gets a copy ([MS-MQMQ] 2.2.20.1), and the distribution lists
+    themselves beside their queues.  Raises Refusal for more than a header can list.
+    """
+    members: dict[int, list[SingleName]] = {}
+    for target in resolution.targets:
+        members.setdefault(target.element, []).append(_seen_from_outside(target.name, own_name))
+    listed: list[SingleName] = []
     seen = parse_destination(str(resolution.name), local_host=own_name)
-    addresses = tuple(filter(None, map(list_address, elements_of(seen))))
+    for index, element in enumerate(elements_of(seen)):
+        listed.append(element)
+        if isinstance(element, DistributionListName):
+            listed += members.get(index, ())
+    addresses = tuple(filter(None, map(list_address, listed)))
+    if len(addresses) > MQF_ELEMENTS_MAX:
+        raise Refusal(
+            "too_many_targets",
+            f"{str(resolution.name)[:80]} stands for {len(addresses)} queues and lists of queues;"
+            f" {MQF_ELEMENTS_MAX} are the most that a packet can list",
+            "Send to parts of it.",
+        )
     return Several(resolution, addresses)
+
+
+def _seen_from_outside(name: SingleName, own_name: str) -> SingleName:
+    if isinstance(name, DirectName) and name.host == ".":
+        return replace(name, host=own_name)
+    return name
 
 
 def list_address(name: SingleName) -> QueueAddress | None:

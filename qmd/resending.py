@@ -30,6 +30,7 @@ from protocol.multi_queue import MQF_DIRECT, MQF_PUBLIC, MqfElement
 from qmd.choosing import Chosen, destination_of, id_of
 from qmd.compose import REPLY_QUEUES_MAX
 from qmd.core.stored_packet import is_transactional
+from qmd.directory.resolving import Resolution
 from qmd.frames import AUTOMATIC, TRANSACTIONAL, Choice, NewMessage, Piece, StoredMessage
 from qmd.local_queue import LocalQueue, Reader
 from qmd.recorder import Kind
@@ -81,8 +82,9 @@ class Resending:
         news = [self._new(queue, message, changes) for message in chosen.messages]
         for new in news:
             rights.require(ADMIN, things_of_message(self._manager, new), "resend")
+        answers: dict[str, Resolution | Refusal] = {}
         for destination in {new.destination for new in news}:
-            await self._manager.resolver.resolve_text(destination)
+            answers[destination] = await self._manager.resolver.resolve_text(destination)
         if dry_run:
             for new in news:
                 self._check_destination(new.destination)
@@ -107,7 +109,7 @@ class Resending:
         ]
         self._manager.storage.batch.read_after(
             partial(message_rows.find_all, keys=keys),
-            partial(self._send, queue, held, chosen, changes, keep, token, done),
+            partial(self._send, queue, held, chosen, changes, keep, token, done, answers),
         )
         return await asyncio.shield(done)
 
@@ -120,6 +122,7 @@ class Resending:
         keep: bool,
         token: bytes,
         done: asyncio.Future[Result],
+        answers: dict[str, Resolution | Refusal],
         rows: list[MessageRow],
     ) -> None:
         """Those that are there still: send, and remove, with the open batch."""
@@ -132,16 +135,19 @@ class Resending:
         if not old:
             done.set_result(_result(chosen, [], []))
             return
-        news = [self._new(queue, message, changes) for message in old]
         batch = manager.storage.batch
         ids: list[str] = []
         try:
+            manager.routes.answers = answers  # which may be too old to be kept by now
+            news = [self._new(queue, message, changes) for message in old]
             manager.sending.send(news, b"", lambda sent: ids.extend(flat(sent)))
         except Refusal as refusal:
             _let_go(queue, old)
             manager.reading.serve(queue)
             done.set_exception(refusal)
             return
+        finally:
+            manager.routes.answers = {}
         if not keep:
             manager.recorder.record(
                 Kind.REQUEUED,

@@ -14,7 +14,7 @@ from protocol.format_name import FormatName, PublicName
 from protocol.headers import PACKET_BYTES_MAX
 from protocol.identifiers import NULL_GUID, guid_text
 from protocol.patching import with_queue_manager
-from qmd.compose import PRIORITY_MAX, check, packet_size
+from qmd.compose import PRIORITY_MAX, QueueAddress, check, multi_queue_size, packet_size
 from qmd.copies import Copies, Several
 from qmd.core.sequence import NUMBER_MAX
 from qmd.core.stored_packet import is_express, message_number
@@ -51,6 +51,16 @@ def _elsewhere(new: NewMessage, target: Target, in_transaction: bool) -> int:
     if in_transaction or (new.delivery == AUTOMATIC and target.transactional):
         return TRANSACTIONAL
     return RECOVERABLE if new.delivery == AUTOMATIC else new.delivery
+
+
+def _with_list(
+    refusal: Refusal, several: Several, admin: QueueAddress, response: QueueAddress
+) -> Refusal:
+    """A packet is too large: how much of it is the list of queues."""
+    size = multi_queue_size(several.addresses, admin, response)
+    count = len(several.addresses)
+    text = f"{refusal.text}; {size} bytes of it list the {count} queues that it goes to"
+    return Refusal(refusal.code, text, refusal.remedy)
 
 
 class _Needed:
@@ -265,6 +275,8 @@ class Sending:
                 size = sizes[max(delivery, RECOVERABLE)] + route.address.size
                 self._check_way(new, route, delivery, size, needed)
             except Refusal as refusal:
+                if refusal.code in ("packet_too_large", "large_message_elsewhere"):
+                    refusal = _with_list(refusal, several, admin, response)
                 raise several.refused(target, refusal) from refusal
             if (
                 delivery == TRANSACTIONAL

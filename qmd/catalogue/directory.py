@@ -75,7 +75,8 @@ ENTRIES = (
         7008,
         "too_many_targets",
         "The name stands for more queues than one message can be sent to.",
-        "Distribution lists were expanded, and 10,000 queues are the most.",
+        "Distribution lists were expanded, and 10,000 queues and lists are the most: a packet"
+        " lists all of them.",
         "Send to parts of the list, or to lists that are shorter.",
         "bad_name",
         "MQ_ERROR_INSUFFICIENT_RESOURCES",

@@ -246,7 +246,8 @@ class Message:
 
     @property
     def destinations(self) -> list[str]:
-        """All the queues that it was sent to, where its sender said so."""
+        """All the queues that it was sent to, where its sender said so: as they were named, and
+        behind a distribution list (`DL=guid`) the queues that it stood for."""
         header = self.packet.multi_queue
         return [] if header is None else list(map(_element, header.destination.elements))
 

@@ -90,6 +90,45 @@ def test_a_public_queue_of_another_daemon_is_sent_to_by_its_path(start):
     assert b.bodies(".\\orders") == [b"10 screws", b"20 screws"]
 
 
+def test_a_message_goes_as_the_kind_of_its_public_queue_or_is_refused(start):
+    a, b = start("hosta"), start("hostb")
+    b.cli("queue", "create", "orders", "--public", "--transactional")
+    b.cli("queue", "create", "notes", "--public")
+    until(lambda: a.json("directory", "status")[0]["queues"] == 2)
+
+    a.send("hostb\\orders", b"10 screws")
+    a.send("hostb\\notes", b"a note")
+    refused = a.cli("send", "hostb\\orders", "x", "--recoverable", check=False)
+    other = a.cli("send", "hostb\\notes", "x", "--transactional", check=False)
+
+    b.wait_for(".\\orders", 1)
+    b.wait_for(".\\notes", 1)
+    assert b.peek(".\\orders")[0]["delivery"] == "transactional"
+    assert b.peek(".\\notes")[0]["delivery"] == "recoverable"
+    assert (refused.returncode, other.returncode) == (EXIT_REFUSED, EXIT_REFUSED)
+    assert b"directory" in refused.stderr
+    assert b"QM-1311" in refused.stderr
+    assert b"directory" in other.stderr
+    assert b"QM-1312" in other.stderr
+
+
+def test_the_members_of_a_list_stand_in_every_packet(start):
+    a, b = start("hosta"), start("hostb")
+    for name in ("orders", "notes"):
+        b.cli("queue", "create", name, "--public")
+    until(lambda: a.json("directory", "status")[0]["queues"] == 2)
+    a.cli("dl", "create", "all", "hostb\\orders", "hostb\\notes")
+    (made,) = a.json("dl", "show", "all")
+    members = [row["name"] for row in a.json("dl", "expand", "all")]
+
+    a.send("list:all", b"to all")
+
+    for queue in (".\\orders", ".\\notes"):
+        b.wait_for(queue, 1)
+        (message,) = b.peek(queue)
+        assert message["destinations"] == [made["format_name"], *members]
+
+
 def test_a_list_that_changes_between_two_sends_and_a_kill(start, file):
     a, b = start("hosta"), start("hostb")
     a.create("one", "two", transactional=True)
