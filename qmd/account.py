@@ -117,12 +117,16 @@ def tell(
     places = sorted(places, key=lambda place: _ORDER.index(place["kind"]))
     sentences: list[str] = []
     remedies: list[str] = []
+    told: list[str] = []  # reasons
     for place in places:
+        if place["kind"] == "queue":
+            place = {**place, "moved_because": _moved_because(place, events, now_ms)}
         said, remedy = _PLACES[place["kind"]](place, now_ms)
         sentences.append(said)
         if remedy:
             remedies.append(remedy)
-    history = _history(events, now_ms, [place["reason"] for place in places if place.get("reason")])
+        told += filter(None, (place.get("reason"), place.get("moved_because")))
+    history = _history(events, now_ms, told)
     if places:
         return Account(_state(places[0]), sentences + history, remedies)
     if not searched_all:
@@ -284,6 +288,14 @@ def _in_queue(place: Value, now_ms: int) -> tuple[str, str]:
             " before it is removed, given back, or that ends.",
             "If that program hangs, end it: the message then goes back to its place.",
         )
+    if place["moved_because"]:
+        parent = queue.partition(";")[0]
+        return (
+            f"It is in {queue} since {since}{_in_line(place)}, where it was moved because:"
+            f" {place['moved_because']}.",
+            "Mend the cause, and bring it back: qmd move"
+            f" '{queue}' '{parent}' --lookup-id {place['lookup_id']}",
+        )
     readers = place["readers_waiting"]
     waits = f"{readers} wait for that queue" if readers else "nobody waits for it"
     ends = _end(place, now_ms, "is not received")
@@ -291,6 +303,27 @@ def _in_queue(place: Value, now_ms: int) -> tuple[str, str]:
         f"It is in {queue} since {since}{_in_line(place)}; {waits}.{ends}",
         "" if readers else f"Receive it: qmd receive '{queue}'.",
     )
+
+
+def _moved_because(place: Value, events: Sequence[Value], now_ms: int) -> str:
+    """Why its application moved it to a subqueue, with its last failure before; "" where neither
+    is known."""
+    if ";" not in place["queue"]:
+        return ""
+    failure: Value | None = None
+    for event in reversed(events):
+        if event["kind"] == "aborted" and event["reason"]:
+            failure = event
+            break
+    moved = next((event for event in reversed(events) if event["kind"] == "moved"), None)
+    if moved is None or moved["to_queue"] != place["queue"] or not moved["reason"]:
+        return ""
+    reason = str(moved["reason"]).rstrip(".")
+    if failure is None:
+        return reason
+    when = f" (that was at {moment(failure['at_ms'], now_ms)})"
+    words = failure["reason"].rstrip(".")
+    return f"{reason}{when}" if words in reason else f"{reason}; the last time: {words}{when}"
 
 
 def _in_outgoing(place: Value, now_ms: int) -> tuple[str, str]:

@@ -325,7 +325,8 @@ class Begin(Request, tag="begin", frozen=True):
 
 class Settle(Request, tag="settle", frozen=True):
     """What the transaction's commit does with messages that it received: instead of removing them
-    it moves them to the queue `target`, or, without one, rejects them.  -> their number"""
+    it moves them to the queue `target`, or, without one, rejects them; the history of each says the
+    reason.  -> their number"""
 
     transaction: TransactionId
     queue: str

@@ -19,7 +19,7 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
-from qmd.catalogue import id_of
+from qmd.catalogue import find_by_code
 from qmd.log_output import output_to
 
 LIMITED_WINDOW_S = 60.0
@@ -28,6 +28,8 @@ LIMITED_KEYS_MAX = 32  # per event: a flood may come from many addresses
 
 _OTHER_KEYS = "others"
 _CONTENTS = ("body", "label", "extension")
+_OF_FAULTS = ("warning", "error", "critical")  # levels of lines that say what to do
+_CAUSES = ("reason", "error", "cause", "exc_info", "explanation", "problem")
 
 
 def set_up_logging(level: str, format: str, stream: BinaryIO | None = None) -> None:
@@ -49,7 +51,7 @@ def set_up_logging(level: str, format: str, stream: BinaryIO | None = None) -> N
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
             _hide_contents,
-            _add_id,
+            _add_from_catalogue,
             structlog.processors.StackInfoRenderer(),
             structlog.processors.format_exc_info,
             *render,
@@ -86,11 +88,18 @@ def _hide_contents(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     return event
 
 
-def _add_id(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """The error's id in the catalogue, by the `code` in the line or else by the event itself."""
-    id = id_of(event.get("code") or event["event"])
-    if id:
-        event["id"] = id
+def _add_from_catalogue(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """The error's id in the catalogue, by the `code` in the line or else by the event itself; and
+    its remedy and cause, where a line about a fault says neither itself."""
+    entry = find_by_code(event.get("code") or event["event"])
+    if entry is None:
+        return event
+    event["id"] = entry.id
+    if event["level"] in _OF_FAULTS:
+        if not any(event.get(key) for key in _CAUSES):
+            event["cause"] = entry.cause
+        if not event.get("remedy"):
+            event["remedy"] = entry.remedy
     return event
 
 

@@ -244,8 +244,10 @@ class Moving:
         target: LocalQueue,
         lookup_ids: Sequence[int],
         transaction: str,
+        reason: str = "",
     ) -> None:
-        """Move messages that `reader` took, and `check` has let through, with the open batch."""
+        """Move messages that `reader` took, and `check` has let through, with the open batch; their
+        history says the reason."""
         wall_ms = int(self._manager.environment.time() * 1000)
         moving: list[_Moving] = []
         for lookup_id in lookup_ids:
@@ -257,7 +259,14 @@ class Moving:
                 source.taken[lookup_id] = StoredMessage(lookup_id, 0, b"")  # as if it were held
         reader.taken[source].difference_update(lookup_ids)
         self._hand_over(
-            source, target, moving, lambda *_: {}, b"", is_named=False, transaction=transaction
+            source,
+            target,
+            moving,
+            lambda *_: {},
+            b"",
+            is_named=False,
+            transaction=transaction,
+            reason=reason,
         )
 
     def _hand_over(
@@ -270,6 +279,7 @@ class Moving:
         *,
         is_named: bool,
         transaction: str = "",
+        reason: str = "",
     ) -> asyncio.Future[tuple[set[int], Result]]:
         """With the open batch; nobody else has what is moving."""
         manager = self._manager
@@ -319,6 +329,7 @@ class Moving:
                     places=[each.moved.lookup_id for each in done],
                     to_queue=target.name,
                     transaction=transaction,
+                    reason=reason,
                 )
                 events.insert(db, told)
             size = sum(len(each.message.packet) for each in done)

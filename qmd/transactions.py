@@ -61,7 +61,7 @@ class Transaction:
     several: list[Several | None] = field(default_factory=list)
     bytes: int = 0  # of their bodies
     #: What is to be done with received messages other than to remove them: by queue and place.
-    moves: dict[tuple[LocalQueue, int], LocalQueue] = field(default_factory=dict)
+    moves: dict[tuple[LocalQueue, int], tuple[LocalQueue, str]] = field(default_factory=dict)
     rejections: dict[tuple[LocalQueue, int], str] = field(default_factory=dict)
     is_committing: bool = False
     doom: str = ""  # why a message could not be sent in it: it can only be aborted
@@ -258,7 +258,7 @@ class Transactions:
             transaction.moves.pop((queue, lookup_id), None)
             transaction.rejections.pop((queue, lookup_id), None)
             if place is not None:
-                transaction.moves[queue, lookup_id] = place
+                transaction.moves[queue, lookup_id] = place, reason
             else:
                 transaction.rejections[queue, lookup_id] = reason
         return len(lookup_ids)
@@ -412,14 +412,14 @@ class Transactions:
                     "Begin another transaction.",
                 )
             self._manager.reading.check_can_be_told(transaction.reader, queue, list(mine))
-        for (source, target), lookup_ids in _by_queues(transaction.moves).items():
+        for (source, (target, _)), lookup_ids in _by_queues(transaction.moves).items():
             messages = [source.taken[lookup_id] for lookup_id in lookup_ids]
             self._manager.moving.check(source, target, messages)
 
     def _settle_received(self, transaction: Transaction) -> None:
-        for (source, target), lookup_ids in _by_queues(transaction.moves).items():
+        for (source, (target, why)), lookup_ids in _by_queues(transaction.moves).items():
             self._manager.moving.move_taken(
-                transaction.reader, source, target, lookup_ids, transaction.id.hex()
+                transaction.reader, source, target, lookup_ids, transaction.id.hex(), why
             )
         for (queue, reason), lookup_ids in _by_queues(transaction.rejections).items():
             self._manager.reading.reject(

@@ -123,10 +123,15 @@ class Transaction:
         while message := await self.receive(queue, timeout_s=timeout_s):
             yield message
 
-    async def move(self, queue: str, lookup_ids: Sequence[int], target: str) -> None:
+    async def move(
+        self, queue: str, lookup_ids: Sequence[int], target: str, reason: str = ""
+    ) -> None:
         """Move messages that it received to another queue of this computer, instead of removing
-        them; a subqueue as `orders;retry` is created by the first move to it."""
-        await self._ask(frames.Settle, self.id, queue, list(lookup_ids), target)
+        them; a subqueue as `orders;retry` is created by the first move to it.
+
+        The reason is for their history: `qmd why` says it.
+        """
+        await self._ask(frames.Settle, self.id, queue, list(lookup_ids), target, reason)
 
     async def reject(self, queue: str, lookup_ids: Sequence[int], reason: str = "") -> None:
         """Reject messages that it received: their senders get them back, with the reason."""

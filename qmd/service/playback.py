@@ -12,6 +12,7 @@ waited for is its move count, two for each.  So nothing of it is lost with this 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ DRAIN_S = 30.0
 RETRY_LOOK_S_MIN, RETRY_LOOK_S_MAX = 0.05, 60.0
 UNREACHABLE_PAUSE_S = 1.0
 BRING_BACK_MESSAGES = 256  # in one commit
+REASON_CHARACTERS_MAX = 1000  # that the queue manager takes
+FAILURES_KEPT_MAX = 10_000  # words of the last failure, of calls that may be played again
 
 T = TypeVar("T")
 
@@ -96,6 +99,7 @@ class Player:
         self._queue = queue or service.queue
         self._stopping = asyncio.Event()
         self._is_system = False
+        self._failures: OrderedDict[str, str] = OrderedDict()  # the last one, by message id
         self.counts = Counts()
 
     @property
@@ -208,10 +212,15 @@ class Player:
                     await self._run(operation, arguments, call)
                     await transaction.commit()
                 except Exception as error:
-                    await transaction.abort(f"{operation.name} failed: {_words(error)}")
+                    failure = f"{operation.name} failed: {_words(error)}"
+                    self._failures[message.id] = failure
+                    if len(self._failures) > FAILURES_KEPT_MAX:
+                        self._failures.popitem(last=False)
+                    await transaction.abort(_cut(failure))
                     self._tell_failure(operation, call, error, "it will be played again")
                 else:
                     self.counts.played += 1
+                    self._failures.pop(message.id, None)
                 return
             await transaction.commit()  # it has left the queue, whatever becomes of it
         await self._play_apart(operation, arguments, message)
@@ -315,11 +324,17 @@ class Player:
             or self._waited(message) >= cycles
         ):
             return False
+        failures = f"it failed {message.abort_count} times"
+        if message.id in self._failures:  # else it was another process; the history has it
+            failures += f"; the last time: {self._failures[message.id]}"
         if cycles > service.retry_cycles or self._is_system:
-            failures = f"it failed {message.abort_count} times"
-            await self._end_poison(transaction, message, failures)
+            self._failures.pop(message.id, None)
+            await self._end_poison(transaction, message, _cut(failures))
             return True
-        await transaction.move(self._queue, [message.lookup_id], self.retry_queue)
+        again = f"it waits for {service.retry_delay_s:g} s, and is played again: {failures}"
+        await transaction.move(
+            self._queue, [message.lookup_id], self.retry_queue, reason=_cut(again)
+        )
         await transaction.commit()
         self.counts.delayed += 1
         log.warning(
@@ -340,7 +355,14 @@ class Player:
         how = self._service.poison
         if self._is_system and how != "drop":
             how = "fault"
-        log.error("call_poisoned", message_id=message.id, label=message.label, then=how, reason=why)
+        log.error(
+            "call_poisoned",
+            message_id=message.id,
+            label=message.label,
+            then=how,
+            reason=why,
+            remedy=self._remedy(message, how),
+        )
         if how == "fault":
             await transaction.abort(why)
             raise _Fault(
@@ -348,10 +370,25 @@ class Player:
                 " there: receive it, or move it away, and start the service again"
             )
         if how == "move":
-            await transaction.move(self._queue, [message.lookup_id], self.poison_queue)
+            await transaction.move(
+                self._queue, [message.lookup_id], self.poison_queue, reason=_cut(why)
+            )
         elif how == "reject":
-            await transaction.reject(self._queue, [message.lookup_id], why)
+            await transaction.reject(self._queue, [message.lookup_id], _cut(why))
         await transaction.commit()
+
+    def _remedy(self, message: Message, how: str) -> str:
+        """What to do about a call that was given up."""
+        if how == "move":
+            return (
+                "Mend the cause, and bring it back: qmd move"
+                f" '{self.poison_queue}' '{self._queue}' --lookup-id {message.lookup_id}"
+            )
+        if how == "reject":
+            return "Mend the cause; its sender has it in a dead-letter queue: qmd dead-letter list"
+        if how == "fault":
+            return "Receive it, or move it away, and start the service again."
+        return "Mend the cause; whoever called has to call again."
 
     async def _bring_back(self) -> None:
         """What has waited long enough in `;retry` goes back to its place in the queue."""
@@ -420,4 +457,13 @@ async def _called(
 
 
 def _words(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    """ "ValueError: order 17 has no lines" """
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _cut(reason: str) -> str:
+    """As much of a reason as the queue manager takes."""
+    if len(reason) <= REASON_CHARACTERS_MAX:
+        return reason
+    return f"{reason[: REASON_CHARACTERS_MAX - 4]} ..."

@@ -172,6 +172,32 @@ def test_a_call_that_goes_on_failing_waits_aside_and_is_poison_in_the_end(
     assert poison["abort_count"] == 4
     assert [line["cycle"] for line in services.lines("call_delayed")] == [1, 1]
     assert daemon.count("shop") == daemon.count("shop;retry") == 0
+    (line,) = services.lines("call_poisoned")
+    words = (
+        "it failed 4 times; the last time: order failed: ValueError: order 2 cannot be fulfilled"
+    )
+    assert line["reason"] == words
+    why = json.loads(daemon.cli("why", poison["id"], "--json").stdout)
+    assert f"where it was moved because: {words} (that was at 2" in why["sentences"][0]
+    (remedy,) = why["remedies"]
+    assert f"shop;poison' 'private$\\shop' --lookup-id {poison['lookup_id']}" in remedy
+    assert all(each["remedy"] for each in services.lines("call_failed"))
+
+
+def test_why_a_call_is_poison_is_known_after_its_service_was_started_anew(
+    daemon: Daemon, services: Services
+):
+    with_client(daemon, lambda qm: proxy(Shop, qm).order(2, fails=99))
+    process = services.start()
+    services.until(lambda: services.lines("call_delayed"), "the wait")
+    process.kill()
+    process.wait()
+    daemon.cli("move", "shop;retry", "shop", "--all")
+    services.start("Rejecting")
+    services.until(lambda: services.lines("call_poisoned"), "the poison")
+    (dead,) = [each for each in daemon.peek(DEADXACT) if "failed 2 times" in each["reason"]]
+    why = daemon.cli("why", dead["id"]).stdout.decode()
+    assert "order failed: ValueError: order 2 cannot be fulfilled" in why
 
 
 def test_any_number_of_calls_may_wait_aside_and_two_processes_bring_them_back(
@@ -224,6 +250,8 @@ def test_what_is_no_call_is_poison_at_once(daemon: Daemon, services: Services):
     reasons = [line["reason"] for line in services.lines("call_poisoned")]
     assert "its arguments cannot be read" in reasons[0]
     assert reasons[1] == "there is no operation 'unknown'"
+    for poison, reason in zip(daemon.peek("shop;poison"), reasons, strict=True):
+        assert f"because: {reason}" in daemon.cli("why", poison["id"]).stdout.decode()
 
 
 def test_an_operation_may_ignore_the_playback_or_have_its_own_transaction(

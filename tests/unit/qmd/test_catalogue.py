@@ -200,6 +200,7 @@ def test_ids_and_codes_are_unique_and_in_their_area():
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.code)
 def test_an_entry_is_whole(entry):
     for text in (entry.what, entry.cause, entry.remedy):
+        assert len(text) > len("See it.")
         assert text.endswith((".", "?"))
         assert "  " not in text
     assert not entry.family or entry.family in FAMILIES | CODES
@@ -308,5 +309,55 @@ def test_a_line_of_the_log_has_the_id(tmp_path):
         finally:
             structlog.reset_defaults()
 
-    ids = [json.loads(line).get("id") for line in path.read_text().splitlines()]
-    assert ids == ["QM-3102", "QM-1702", None]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line.get("id") for line in lines] == ["QM-3102", "QM-1702", None]
+    for line in lines[:2]:
+        entry = find(line["id"]).entries[0]
+        assert line["cause"] == entry.cause
+        assert line["remedy"] == entry.remedy
+    assert lines[2].keys() == {"time", "level", "event"}
+
+
+def faults() -> list[tuple[str, str]]:
+    """Level and event, or code, of every line of the log that is about a fault."""
+    return [
+        (called(node), code)
+        for file, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and tells_of_an_error(node) and called(node) != "log_limited"
+        for code in codes_of_line(node)
+    ]
+
+
+def codes_of_line(call: ast.Call) -> list[str]:
+    code = next((each.value for each in call.keywords if each.arg == "code"), None)
+    named = constants(code) if code is not None else constants(call.args[0])
+    return [each for each in named if each]
+
+
+@pytest.mark.parametrize(("level", "code"), sorted(set(faults())))
+def test_a_line_about_a_fault_says_its_cause_and_what_to_do(level, code, tmp_path):
+    import structlog
+
+    path = tmp_path / "log"
+    with path.open("wb") as stream:
+        set_up_logging("info", "json", stream)
+        try:
+            getattr(structlog.get_logger(), level)("something", code=code)
+            getattr(structlog.get_logger(), level)(code, reason="a reason", remedy="a remedy")
+        finally:
+            structlog.reset_defaults()
+
+    bare, full = [json.loads(line) for line in path.read_text().splitlines()]
+    entry = find_by_code(code)
+    assert entry is not None
+    assert (bare["cause"], bare["remedy"]) == (entry.cause, entry.remedy)
+    assert (full["reason"], full["remedy"]) == ("a reason", "a remedy")
+    assert "cause" not in full
+
+
+def test_there_are_lines_about_faults():
+    levels = {level for level, _ in faults()}
+
+    assert levels == {"warning", "error", "critical"}
+    assert len(faults()) > 20

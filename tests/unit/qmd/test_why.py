@@ -53,6 +53,49 @@ async def test_a_message_in_a_queue_is_found_with_its_place_in_line(hosts: Hosts
 
 
 @hosted
+async def test_what_an_application_moved_aside_says_why_and_how_it_failed_last(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    await a.create("orders", transactional=True)
+    [id_] = await a.send("orders", b"bad")
+    queue, owner = a.queue("orders"), object()
+
+    async def taken(transaction: bytes) -> int:
+        a.transactions.begin(transaction, owner, 0.0)
+        messages = a.loop.create_future()
+        a.transactions.take(transaction, owner, queue, 1, 0.0, messages.set_result)
+        return int((await messages)[0].lookup_id)
+
+    for at in range(2):
+        transaction = bytes([at] * 16)
+        await taken(transaction)
+        a.transactions.abort(transaction, owner, "pay failed: KeyError: 'price'")
+    lookup_id = await taken(b"t" * 16)
+    done = a.loop.create_future()
+    await a.transactions.settle(
+        b"t" * 16, owner, queue, [lookup_id], target="orders;poison", reason="it failed 2 times"
+    )
+    a.transactions.commit(b"t" * 16, owner, done.set_result)
+    await done
+    await a.settled()
+
+    told = await why(a, id_)
+
+    [first, *history] = told["sentences"]
+    assert "where it was moved because: it failed 2 times; the last time: pay failed:" in first
+    assert "KeyError: 'price' (that was at 2" in first
+    assert not any("because" in sentence for sentence in history), "once is enough"
+    [place] = told["places"]
+    assert told["remedies"] == [
+        "Mend the cause, and bring it back: qmd move 'private$\\orders;poison' 'private$\\orders'"
+        f" --lookup-id {place['lookup_id']}"
+    ]
+    moved = [event for event in told["events"] if event["kind"] == "moved"]
+    assert [event["reason"] for event in moved] == ["it failed 2 times"]
+
+
+@hosted
 async def test_without_a_history_the_tables_are_searched(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
