@@ -3,6 +3,7 @@
 So `spark.read.format("qmd")` works wherever qmd is installed, without a word of registration.
 """
 
+import qmd  # first: from then on `pipeline` is ours, whatever the program's folder has
 from pipeline.source import DefaultSource
 
-__all__ = ["DefaultSource"]
+__all__ = ["DefaultSource", "qmd"]

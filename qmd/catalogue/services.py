@@ -60,4 +60,12 @@ ENTRIES = (
         "The daemon is stopped, or the queue was deleted.",
         "It goes on trying; start the daemon, or create the queue.",
     ),
+    Entry(
+        6009,
+        "file_passed_over",
+        "A file beside a service has the name of a package of qmd, and is passed over.",
+        "`protocol`, `storage`, `pipeline` and `qmd` are packages of qmd, and one program can have"
+        " one of each name.",
+        "Give the file another name.",
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -14,6 +15,9 @@ from qmd.cli.program import ExitCode, Failure
 
 if TYPE_CHECKING:
     from qmd.service import Player, Service
+
+
+OURS = ("protocol", "storage", "pipeline", "qmd")  # packages whose names a file beside may have
 
 
 @click.group()
@@ -82,21 +86,33 @@ def _find(target: str) -> type[Service]:
     import importlib
     import sys
 
+    import structlog
+
     from qmd.service.contract import Service, ServiceError
 
     module_name, _, name = target.partition(":")
     if not module_name or not name:
         raise click.UsageError(f"{target!r} is no MODULE:SERVICE, as orders:Orders")
-    for ours in ("protocol", "storage", "qmd", "pipeline"):
+    for ours in OURS:
         importlib.import_module(ours)  # before any file of the same name beside the service
     if "" not in sys.path:
         sys.path.append("")
+    passed_over = [file for name in OURS for file in _beside(name)]
+    for file in passed_over:
+        structlog.get_logger().warning("file_passed_over", file=str(file))
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise ServiceError(
             f"module {error.name} is not found: run this where it is, or install it"
         ) from error
+    except ImportError as error:
+        if passed_over and (error.name or "").partition(".")[0] in OURS:
+            raise ServiceError(
+                f"{module_name} imports {error.name}, and gets the package of qmd with that name"
+                f" ({error}): give {passed_over[0]} another name"
+            ) from error
+        raise
     if _is_ours(module):
         raise ServiceError(
             f"{module_name} is a package of qmd, which stands for {module_name}.py here: give that"
@@ -110,7 +126,16 @@ def _find(target: str) -> type[Service]:
 
 def _is_ours(module: ModuleType) -> bool:
     """Whether a name that the user gave means a package of qmd itself."""
-    return module.__name__.partition(".")[0] in ("protocol", "storage", "qmd", "pipeline")
+    return module.__name__.partition(".")[0] in OURS
+
+
+def _beside(name: str) -> Iterator[Path]:
+    """Files of the working directory that stand for a name of ours."""
+    from qmd.own_packages import is_ours
+
+    for file in (Path(f"{name}.py"), Path(name, "__init__.py")):
+        if file.is_file() and not is_ours(name, str(file)):
+            yield file.resolve()
 
 
 async def _run(
