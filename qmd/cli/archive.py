@@ -14,6 +14,7 @@ import click
 from qmd.cli.choice import dry_run_option, filter_options
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import counted
+from qmd.cli.packed_lines import SUFFIX, BrokenPacking, rows, unpacked, written
 from qmd.cli.parameters import json_option, queue_argument
 from qmd.cli.program import ExitCode, Failure
 
@@ -46,6 +47,7 @@ def export(
     """Write messages of QUEUE to FILE (or standard output), one a line; they stay in the queue.
 
     `qmd import` puts them into a queue again, with everything that they had.
+    A FILE whose name ends in .gz is packed with gzip, to a fraction of its size.
     """
     import asyncio
 
@@ -63,11 +65,13 @@ async def _export(
     dry_run: bool,
 ) -> int:
     if file is None:
-        return await _write(configuration, queue, sys.stdout, filters, dry_run)
+        return await _write(configuration, queue, sys.stdout.buffer, filters, dry_run)
     part = file.with_name(f"{file.name}.part")
     try:
         with _open_private(part) as output:
-            count = await _write(configuration, queue, output, filters, dry_run)
+            with written(output, packed=file.suffix == SUFFIX) as lines:
+                count = await _write(configuration, queue, lines, filters, dry_run)
+            output.flush()
             os.fsync(output.fileno())
         part.replace(file)  # whole, or not at all
     finally:
@@ -78,10 +82,12 @@ async def _export(
 async def _write(
     configuration: Configuration,
     queue: str,
-    output: IO[str],
+    output: IO[bytes],
     filters: dict[str, Any],
     dry_run: bool,
 ) -> int:
+    """One message after the other: no more than an answer of the daemon is held at a time."""
+    from qmd.cli.progress import Progress
     from qmd.client import chosen
     from qmd.client.archive import line_of
 
@@ -89,21 +95,32 @@ async def _write(
     count = 0
     async with configuration.connect() as qm:
         clock_s = int((await qm.status())["clock_s"])
-        name = (await qm.show_queue(queue))["name"]
-        async for message in qm.peek_each(queue):
-            if message.is_among(choice):
-                count += 1
-                if not dry_run:
-                    output.write(line_of(message, name, clock_s) + "\n")
+        shown = await qm.show_queue(queue)
+        name = shown["name"]
+        # Lines on the same terminal say how far it is.
+        progress = Progress("exporting", int(shown["messages"]), enabled=not _is_terminal(output))
+        try:
+            async for message in qm.peek_each(queue):
+                progress.advance()
+                if message.is_among(choice):
+                    count += 1
+                    if not dry_run:
+                        output.write(line_of(message, name, clock_s).encode() + b"\n")
+        finally:
+            progress.finish()
     output.flush()
     return count
 
 
-def _open_private(path: Path) -> IO[str]:
+def _is_terminal(output: IO[bytes]) -> bool:
+    return output is sys.stdout.buffer and sys.stdout.isatty()
+
+
+def _open_private(path: Path) -> IO[bytes]:
     """What is in a queue is not for everybody."""
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    return os.fdopen(descriptor, "w", encoding="utf-8")
+    return os.fdopen(descriptor, "wb")
 
 
 class _Batch(NamedTuple):
@@ -138,17 +155,37 @@ def import_(
     """Put exported messages from FILE (or standard input) into QUEUE, as they were.
 
     A file is read through first, and a broken line of it keeps all of it out.  Then batches of
-    lines are imported, each whole or not at all.
+    lines are imported, each whole or not at all.  Packed with gzip it is unpacked on the way.
     """
     import asyncio
 
-    if file is not None:
-        with file.open("rb") as lines:
-            for _ in _batches(lines, start_line):
-                pass
-    with sys.stdin.buffer if file is None else file.open("rb") as lines:
-        count = asyncio.run(_import(configuration, queue, lines, start_line, position, dry_run))
+    try:
+        expected = None if file is None else _checked(file, start_line)
+        with sys.stdin.buffer if file is None else file.open("rb") as lines:
+            count = asyncio.run(
+                _import(configuration, queue, lines, start_line, position, dry_run, expected)
+            )
+    except BrokenPacking as broken:
+        name = "standard input" if file is None else file
+        raise Failure(
+            ExitCode.USAGE, f"{name} cannot be imported: {broken}", "line_broken"
+        ) from broken
     _report("imported", count, queue, dry_run=dry_run, as_json=as_json, err=False)
+
+
+def _checked(file: Path, start_line: int) -> int:
+    """How many messages are in it.  Raises Failure for a line that is broken, BrokenPacking."""
+    from qmd.cli.progress import Progress
+
+    progress = Progress("checking", None, enabled=True)
+    count = 0
+    try:
+        for batch in _batches(rows(file), start_line):
+            count += len(batch.messages)
+            progress.advance(len(batch.messages))
+    finally:
+        progress.finish()
+    return count
 
 
 async def _import(
@@ -158,8 +195,13 @@ async def _import(
     start_line: int,
     position: Path | None,
     dry_run: bool,
+    expected: int | None,
 ) -> int:
+    """`expected`: how many messages there are, where that is known."""
+    from qmd.cli.progress import Progress
+
     count = 0
+    progress = Progress("importing", expected, enabled=not lines.isatty())
     async with configuration.connect() as qm:
         done_line = start_line - 1
         if position is not None:
@@ -173,10 +215,12 @@ async def _import(
                     queue, batch.messages, dry_run=dry_run, token=token
                 )
                 count += imported
+                progress.advance(imported)
                 done_line = batch.line
                 if position is not None and not dry_run:
                     _save(position, queue, done_line, done_line, b"")
         except BaseException:
+            progress.finish()
             if done_line >= start_line and not dry_run:
                 click.echo(
                     f"lines {start_line} to {done_line} are imported;"
@@ -184,6 +228,7 @@ async def _import(
                     err=True,
                 )
             raise
+    progress.finish()
     return count
 
 
@@ -195,28 +240,28 @@ async def _read(stream: IO[bytes], start_line: int) -> AsyncIterator[_Batch]:
     """
     import asyncio
 
-    from qmd.cli.lines import lines
+    from qmd.cli.lines import chunks, split
 
     loop = asyncio.get_running_loop()
     end = object()
 
-    async def checked(rows: list[bytes], first: int) -> AsyncIterator[_Batch]:
-        batches = _batches(rows, start_line, first)
+    async def checked(some: list[bytes], first: int) -> AsyncIterator[_Batch]:
+        batches = _batches(some, start_line, first)
         while (batch := await loop.run_in_executor(None, next, batches, end)) is not end:
             assert isinstance(batch, _Batch)
             yield batch
 
-    rows: list[bytes] = []
+    held: list[bytes] = []
     size = first = 0
-    async for row in lines(stream, LINE_BYTES_MAX):
-        rows.append(row)
+    async for row in split(unpacked(chunks(stream)), LINE_BYTES_MAX):
+        held.append(row)
         size += len(row)
-        if len(rows) == BATCH_MESSAGES or size >= BATCH_BYTES:
-            async for batch in checked(rows, first + 1):
+        if len(held) == BATCH_MESSAGES or size >= BATCH_BYTES:
+            async for batch in checked(held, first + 1):
                 yield batch
-            first += len(rows)
-            rows, size = [], 0
-    async for batch in checked(rows, first + 1):
+            first += len(held)
+            held, size = [], 0
+    async for batch in checked(held, first + 1):
         yield batch
 
 

@@ -23,8 +23,14 @@ async def read(stream: IO[bytes], bytes_max: int) -> bytes:
 
 async def lines(stream: IO[bytes], line_bytes_max: int) -> AsyncIterator[bytes]:
     """Without their newlines; the last one need not have any.  Raises OSError if too long."""
+    async for line in split(chunks(stream), line_bytes_max):
+        yield line
+
+
+async def split(pieces: AsyncIterator[bytes], line_bytes_max: int) -> AsyncIterator[bytes]:
+    """The same of bytes that come in pieces."""
     rest = b""
-    async for chunk in chunks(stream):
+    async for chunk in pieces:
         *whole, rest = (rest + chunk).split(b"\n")
         for line in whole:
             yield line

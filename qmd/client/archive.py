@@ -5,6 +5,7 @@
 `qmd_message` is the version of the format.  What an import reads: `packet_base64`, `arrived_at_ms`,
 `reason`, `abort_count`, `move_count`, `last_move_at_ms` and `expires_in_s` (whole seconds that were
 left of its life, null: it does not expire).  The other fields say the same for people and programs.
+A field that is null or an empty list is left out: of most messages that is a quarter of the line.
 """
 
 from __future__ import annotations
@@ -31,17 +32,19 @@ def line_of(message: Message, queue: str, clock_s: int) -> str:
     shown = message.to_json()
     del shown["body_base64"], shown["extension_base64"]
     expires_at_s = stored.expires_at_s
+    fields = {
+        "qmd_message": VERSION,
+        "queue": queue,
+        "packet_base64": base64.b64encode(stored.packet).decode("ascii"),
+        "arrived_at_ms": stored.arrived_at_ms,
+        "last_move_at_ms": stored.last_move_at_ms,
+        "expires_in_s": None if expires_at_s is None else max(0, expires_at_s - clock_s),
+        "body_text": _text(message.body),
+        **shown,
+    }
     return json.dumps(
-        {
-            "qmd_message": VERSION,
-            "queue": queue,
-            "packet_base64": base64.b64encode(stored.packet).decode("ascii"),
-            "arrived_at_ms": stored.arrived_at_ms,
-            "last_move_at_ms": stored.last_move_at_ms,
-            "expires_in_s": None if expires_at_s is None else max(0, expires_at_s - clock_s),
-            "body_text": _text(message.body),
-            **shown,
-        }
+        {name: value for name, value in fields.items() if value is not None and value != []},
+        separators=(",", ":"),
     )
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.process.harness import DEADLETTER, Cleaner, Daemon, Hosts, body
+from tests.process.harness import DEADLETTER, ROOT, Cleaner, Daemon, Hosts, body
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +186,84 @@ def test_what_is_exported_is_imported_as_it_was(daemon: Daemon, tmp_path: Path):
     assert after == before
 
 
+def test_an_export_may_be_packed(daemon: Daemon, tmp_path: Path):
+    packed, plain = tmp_path / "orders.ndjson.gz", tmp_path / "orders.ndjson"
+    texts = [b"%d" % number for number in range(700)]
+    daemon.send_all("plain", texts)
+    daemon.json("export", "plain", str(packed))
+    daemon.json("export", "plain", str(plain))
+    daemon.cli("queue", "purge", "plain", "--yes")
+
+    assert packed.stat().st_mode & 0o077 == 0
+    assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
+    assert b"null" not in plain.read_bytes()
+    assert packed.stat().st_size * 5 < plain.stat().st_size
+    daemon.json("import", "plain", str(packed))
+    assert daemon.bodies("plain") == texts
+    # Through a pipe as well, also two of them one behind the other, and beside lines as they are.
+    daemon.cli("import", "plain", input=packed.read_bytes() * 2)
+    daemon.cli("import", "plain", input=plain.read_bytes())
+    assert daemon.bodies("plain") == texts * 3
+
+    whole = packed.read_bytes()
+    for broken in (whole[:-9], whole[: len(whole) // 2], whole[:300] + b"x" * 300):
+        packed.write_bytes(broken)
+        refused = daemon.cli("import", "plain", str(packed), check=False)
+        assert refused.returncode == 2
+        assert daemon.peek("plain") == []
+        piped = daemon.cli("import", "plain", input=broken, check=False)
+        assert piped.returncode == 2
+        assert b"cannot be imported" in piped.stderr
+        daemon.cli("queue", "purge", "plain", "--yes")
+
+
+def test_an_export_says_how_far_it_is_and_holds_little(daemon: Daemon, tmp_path: Path):
+    """60 MB of messages; a terminal shows a bar when it has waited a second, a file gets none."""
+    for _ in range(15):
+        daemon.send_all("plain", [b"x" * 20_000] * 200)
+    file = tmp_path / "orders.ndjson"
+    told = """
+import sys
+from qmd.cli import main
+import qmd.cli.progress
+qmd.cli.progress.PATIENCE_S = 0.0
+try:
+    main()
+finally:
+    status = open("/proc/self/status").read()
+    print(status.partition("VmHWM:")[2].split()[0], flush=True)
+"""
+
+    def peak_kb(*words: str) -> tuple[int, bytes]:
+        terminal, end = pty.openpty()
+        try:
+            command = [sys.executable, "-c", told, "--config", str(daemon.config), *words]
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=end, check=True, cwd=ROOT)
+            os.set_blocking(terminal, False)
+            with contextlib.suppress(BlockingIOError):
+                return int(done.stdout.split()[-1]), os.read(terminal, 1 << 16)
+            return int(done.stdout.split()[-1]), b""
+        finally:
+            os.close(terminal)
+            os.close(end)
+
+    least, _ = peak_kb("queue", "list")
+    exported, shown = peak_kb("export", "plain", str(file))
+    assert file.stat().st_size > 60 << 20
+    assert b"exporting" in shown
+    assert b"3000/3000" in shown
+    daemon.cli("queue", "purge", "plain", "--yes")
+    imported, shown = peak_kb("import", "plain", str(file))
+    assert b"importing" in shown
+    assert b"3000/3000" in shown
+    daemon.cli("queue", "purge", "plain", "--yes")
+
+    assert exported - least < 40 << 10
+    assert imported - least < 80 << 10  # two batches of 8 MB as lines, packets and a frame
+    silent = daemon.cli("export", "plain", str(tmp_path / "none.ndjson"))
+    assert b"exporting" not in silent.stderr
+
+
 def test_a_broken_line_is_named_and_keeps_the_whole_file_out(daemon: Daemon, tmp_path: Path):
     file = tmp_path / "orders.ndjson"
     daemon.send_all("plain", [b"1", b"2", b"3"])
@@ -189,8 +273,8 @@ def test_a_broken_line_is_named_and_keeps_the_whole_file_out(daemon: Daemon, tmp
     broken = [
         b"{}\n",
         b"not json\n",
-        lines[1].replace(b'"qmd_message": 1', b'"qmd_message": 2'),
-        lines[1].replace(b'"packet_base64": "', b'"packet_base64": "AAAA'),
+        lines[1].replace(b'"qmd_message":1', b'"qmd_message":2'),
+        lines[1].replace(b'"packet_base64":"', b'"packet_base64":"AAAA'),
         lines[1][: len(lines[1]) // 2],
     ]
 
