@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import functools
 import importlib.util
 import os
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import click
 
@@ -23,6 +24,7 @@ from qmd.cli.program import ExitCode, Failure
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+LOCK = ".lock"  # in the folder of results
 _LIBRARIES = ("numpy", "pandas", "pyarrow", "pyspark", "matplotlib", "fsspec")
 
 
@@ -99,13 +101,43 @@ class Job:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Raises Failure at once where results could not be written; and when the disk is full."""
+        """The folder of results is this run's alone; what is known of earlier runs is read inside.
+
+        Raises Failure at once where results could not be written or another run writes them, and
+        when the disk is full.  A dry run changes nothing, and waits for nobody.
+        """
+        if self.dry_run:
+            yield
+            return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.folder):
                 pass
+            lock = (self.folder / LOCK).open("w")
         except OSError as error:
             raise self._unwritable(error) from error
+        with lock:
+            self._lock(lock)
+            for left in self.folder.glob(".*.part"):  # a run was killed while it wrote them
+                left.unlink(missing_ok=True)
+            with self._told_when_full():
+                yield
+
+    def _lock(self, file: IO[str]) -> None:
+        """Held until `file` is closed, or this process ends in any way."""
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Failure(
+                ExitCode.REFUSED,
+                f"another run writes to {self.output}; wait for its end, or name another folder",
+                "output_in_use",
+            ) from error
+        except OSError:
+            pass  # a file system without locks: nothing else than care keeps two runs apart there
+
+    @contextmanager
+    def _told_when_full(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

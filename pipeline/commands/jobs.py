@@ -5,17 +5,44 @@ Nothing heavy is imported before a job runs.  docs/jobs.md
 
 from __future__ import annotations
 
+import functools
+import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from pipeline.commands.archiving import archive, replay
 from pipeline.commands.job import Job, Progress, job_options, require
-from qmd.cli.program import ExitCode, Failure
+from qmd.cli.program import ExitCode, Failure, reported
 
 FOUND = 1  # exit code of an audit that has findings
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _apart_from_findings(command: F) -> F:
+    """Of a command whose exit code 1 means findings: a failure ends with another code."""
+
+    @functools.wraps(command)
+    def told_apart(*args: Any, **named: Any) -> Any:
+        try:
+            with reported():
+                return command(*args, **named)
+        except Failure as failure:
+            if failure.exit_code == ExitCode.FAILED:
+                failure.exit_code = ExitCode.NOT_DONE  # type: ignore[misc]  # as in Failure
+            raise
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception:  # a fault of ours, or of Spark: where it is, is in the traceback
+            traceback.print_exc()
+            raise click.exceptions.Exit(ExitCode.NOT_DONE) from None
+
+    made: Any = told_apart
+    return made  # type: ignore[no-any-return]  # the same words, and the same options
 
 
 @click.group()
@@ -35,6 +62,7 @@ _over_logs = job_options(
 
 
 @run.command()
+@_apart_from_findings
 @_over_logs
 @click.option(
     "--full",
@@ -69,7 +97,8 @@ def audit(
 
     Goes on where the last audit into the same folder ended: files that were
     read are not read again, and what was undecided is decided when the missing
-    log comes.  Exit code 1: there are findings.
+    log comes.  Exit code 1: there are findings, and nothing else; an audit
+    that failed ends with 70, and leaves the last results as they were.
     """
     from pipeline.jobs.audit import audit as run_audit
     from pipeline.jobs.findings import ABOUT_HOSTS, KINDS, AuditSettings
@@ -78,19 +107,20 @@ def audit(
 
     wanted = _kinds(fail_on, [kind for kind in KINDS if kind not in ABOUT_HOSTS])
     files = job.files()
-    try:
-        state = State() if again else State.load(job.folder / "state")
-    except StateOfAnother as other:
-        raise Failure(ExitCode.USAGE, str(other), "wrong_usage") from other
-    fresh = state.unseen(files)
-    if job.dry_run:
-        job.say_plan(fresh, len(files) - len(fresh), ["findings", "open", "streams"])
-        return
     chosen = AuditSettings(full=full, clock_tolerance_ms=int(clock_tolerance * 1000), pictures=5)
-    with job.writing(), job.spark("audit") as spark:
-        result = run_audit(spark, fresh, state, chosen, job.progress)
-        job.progress("the report")
-        total = write_audit(job.folder, result, state)
+    with job.writing():
+        try:
+            state = State.load(job.folder / "state", again=again)
+        except StateOfAnother as other:
+            raise Failure(ExitCode.USAGE, str(other), "wrong_usage") from other
+        fresh = state.unseen(files)
+        if job.dry_run:
+            job.say_plan(fresh, len(files) - len(fresh), ["findings", "open", "streams"])
+            return
+        with job.spark("audit") as spark:
+            result = run_audit(spark, fresh, state, chosen, job.progress)
+            job.progress("the report")
+            total = write_audit(job.folder, result, state)
     bad = {kind: int(n) for kind, n in total.items() if kind not in ABOUT_HOSTS}
     job.say(
         {
@@ -268,22 +298,23 @@ def _run_on(
     from pipeline.jobs.whole import BROKEN_FILES
 
     files = job.files()
-    try:
-        memory = Memory.load(job.folder, name, again=again)
-    except StateOfAnother as other:
-        raise Failure(ExitCode.USAGE, str(other), "wrong_usage") from other
-    fresh = memory.unseen(files)
-    if job.dry_run:
-        job.say_plan(fresh, len(files) - len(fresh), [*tables, BROKEN_FILES])
-        return
-    read: list[Any] = []
+    with job.writing():
+        try:
+            memory = Memory.load(job.folder, name, again=again)
+        except StateOfAnother as other:
+            raise Failure(ExitCode.USAGE, str(other), "wrong_usage") from other
+        fresh = memory.unseen(files)
+        if job.dry_run:
+            job.say_plan(fresh, len(files) - len(fresh), [*tables, BROKEN_FILES])
+            return
+        read: list[Any] = []
 
-    def work_on(spark: Any, whole: list[Any], **more: Any) -> dict[str, Any]:
-        read[:] = whole
-        return work(spark, whole, memory, **more)
+        def work_on(spark: Any, whole: list[Any], **more: Any) -> dict[str, Any]:
+            read[:] = whole
+            return work(spark, whole, memory, **more)
 
-    result = _result(job, name, work_on, page, fresh, knows_more=not memory.is_empty,
-                     before_end=lambda: memory.commit(read))  # fmt: skip
+        result = _result(job, name, work_on, page, fresh, knows_more=not memory.is_empty,
+                         before_end=lambda: memory.commit(read))  # fmt: skip
     _say_result(job, result, tables, {"files": len(read), "known": len(files) - len(fresh)})
 
 
@@ -301,7 +332,8 @@ def _run(
     if job.dry_run:
         job.say_plan(files, 0, [*tables, BROKEN_FILES])
         return None
-    result = _result(job, name, work, page, files)
+    with job.writing():
+        result = _result(job, name, work, page, files)
     _say_result(job, result, tables, {"files": len(files)})
     return result
 
@@ -322,7 +354,7 @@ def _result(
     from pipeline.jobs.outcome import write_tables
     from pipeline.jobs.whole import NothingWhole, over_whole_files
 
-    with job.writing(), job.spark(name) as spark:
+    with job.spark(name) as spark:
         try:
             result = over_whole_files(
                 spark, files, partial(work, spark, progress=job.progress), job.progress,

@@ -1,18 +1,12 @@
 """What a job that counts remembers between runs, in the folder `state-JOB` beside its tables.
 
-    state.json       what is valid: which files were read, and which parts there are
-    NAME-RUN.parquet a part: a file, or a folder of Spark's, that is written once
-
-A run writes its parts under new names, then its tables, then state.json in one act: a run that is
-cut off before that leaves what was known as it was, and is done again.  What state.json does not
-name is removed by the next run.
+A run writes its parts under new names, then its tables, then publishes its state in one act
+(`published.py`): a run that is cut off before that leaves what was known as it was, and is done
+again.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,12 +14,12 @@ from typing import Any
 import pandas as pd
 
 from pipeline.events import LogFile
+from pipeline.jobs.published import new_part, publish, read_about
 from pipeline.jobs.seen import merged, no_stretches
 from pipeline.jobs.state import StateOfAnother
 
 Frame = Any
 VERSION = 1
-_ABOUT = "state.json"
 
 
 class Memory:
@@ -36,7 +30,6 @@ class Memory:
         self.folder = folder
         self.files: set[str] = set()
         self.run = 0
-        self._parts: dict[str, list[str]] = {}
         self._staged: dict[str, list[str]] = {}
 
     @classmethod
@@ -44,9 +37,8 @@ class Memory:
         """Raises StateOfAnother, but for `again`: then an empty one."""
         memory = cls(output / f"state-{job}")
         folder = memory.folder
-        try:
-            known = json.loads((folder / _ABOUT).read_text())
-        except (FileNotFoundError, NotADirectoryError):
+        known = read_about(folder)
+        if known is None:
             return memory
         memory.run = int(known.get("run", 0))
         if again:
@@ -54,8 +46,7 @@ class Memory:
         if known.get("version") != VERSION:
             raise StateOfAnother(f"{folder} was written by another release; give --again")
         memory.files = set(known["files"])
-        memory._parts = {name: list(parts) for name, parts in known["parts"].items()}
-        memory._staged = dict(memory._parts)
+        memory._staged = {name: list(parts) for name, parts in known["parts"].items()}
         return memory
 
     @property
@@ -99,40 +90,15 @@ class Memory:
     def commit(self, files: Sequence[LogFile]) -> None:
         """All that was staged is valid, and `files` were read."""
         self.files |= {file.key for file in files}
-        self.folder.mkdir(parents=True, exist_ok=True)
         about = {
             "version": VERSION, "run": self.run + 1,
             "files": sorted(self.files), "parts": self._staged,
         }  # fmt: skip
-        part = self.folder / f".{_ABOUT}.{os.getpid()}.part"
-        try:
-            with part.open("w") as file:
-                json.dump(about, file)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(self.folder / _ABOUT)
-        finally:
-            part.unlink(missing_ok=True)
+        publish(self.folder, about, (part for parts in self._staged.values() for part in parts))
         self.run += 1
-        self._parts = {name: list(parts) for name, parts in self._staged.items()}
-        self._tidy()
 
     def _new(self, name: str) -> Path:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{name}-{self.run + 1}.parquet"
-        if path.is_dir():
-            shutil.rmtree(path)
-        return path
-
-    def _tidy(self) -> None:
-        valid = {_ABOUT, *(part for parts in self._parts.values() for part in parts)}
-        for path in self.folder.iterdir():
-            if path.name in valid:
-                continue
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+        return new_part(self.folder, f"{name}-{self.run + 1}")
 
 
 def joined(*parts: Frame) -> Frame:

@@ -93,6 +93,8 @@ WITH near AS (
   SELECT m.key, m.number, m.sent_at, m.accepted_at, m.accepted_at_last, m.accepted, m.ended_at, c.n,
     row_number() OVER (PARTITION BY c.n, m.key > c.wanted ORDER BY abs(m.key - c.wanted)) AS nth
   FROM messages m JOIN chosen c ON m.source = c.source AND m.stream = c.stream
+  -- Of a message that was neither sent nor stored in these files others may tell: it has no place.
+  WHERE m.key IS NOT NULL
 )
 SELECT * FROM near WHERE nth <= 5
 """

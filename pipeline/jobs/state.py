@@ -12,14 +12,11 @@
 What is found is found anew in each run from these and from the new files, so the order in which
 files come makes no difference.
 
-It is written as a whole, under a new name, and then takes the place of the old one.
+Each table is a part of the folder, and all of them are published in one act (`published.py`).
 """
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,12 +28,13 @@ from pipeline.events import LogFile
 from pipeline.jobs import clocks
 from pipeline.jobs.clocks import BOUNDS
 from pipeline.jobs.facts import Facts
+from pipeline.jobs.published import new_part, publish, read_about
 from pipeline.jobs.runs import What
 from pipeline.jobs.settled import COVERED, NUMBERS, SEGMENT
 from pipeline.jobs.survey import RUN_COLUMNS, SAMPLES, Survey
 
 Frame = Any
-VERSION = 3
+VERSION = 4
 
 _FRAMES: dict[str, list[str]] = {
     "runs": RUN_COLUMNS,
@@ -58,6 +56,7 @@ class State:
     """In memory; `load` and `save` are to and from a folder."""
 
     def __init__(self) -> None:
+        self.run = 0  # how many runs have published their state
         self.files: set[str] = set()
         self.names: dict[int, str] = {}
         self.hosts: dict[int, str] = {}
@@ -73,54 +72,45 @@ class State:
         self.streams: Frame | None = None
 
     @classmethod
-    def load(cls, folder: Path) -> State:
-        """An empty one where there is none."""
+    def load(cls, folder: Path, *, again: bool = False) -> State:
+        """An empty one where there is none, or for `again`.  Raises StateOfAnother."""
         state = cls()
-        about = folder / "state.json"
-        if not folder.exists():
-            for old in sorted(folder.parent.glob(f".{folder.name}.*.old"))[-1:]:
-                old.rename(folder)  # a run ended between its two renames
-        if not about.exists():
+        known = read_about(folder)
+        if known is None:
             return state
-        known = json.loads(about.read_text())
+        state.run = int(known.get("run", 0))
+        if again:
+            return state
         if known["version"] != VERSION:
             raise StateOfAnother(f"{folder} was written by another release; give --again")
         state.files = set(known["files"])
         state.names = {int(key): text for key, text in known["names"].items()}
         state.hosts = {int(key): text for key, text in known["hosts"].items()}
-        names = {name.casefold(): host for host, name in state.hosts.items()}
-        state.aliases = known.get("aliases", names)
-        for name in _FRAMES:
-            setattr(state, name, pd.read_parquet(folder / f"{name}.parquet"))
-        if (folder / "streams.parquet").exists():
-            state.streams = pd.read_parquet(folder / "streams.parquet")
+        state.aliases = known["aliases"]
+        for name, part in known["parts"].items():
+            setattr(state, name, pd.read_parquet(folder / part))
         return state
 
     def save(self, folder: Path) -> None:
-        part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-        shutil.rmtree(part, ignore_errors=True)
-        try:
-            part.mkdir(parents=True)
-            for name in _FRAMES:
-                getattr(self, name).to_parquet(part / f"{name}.parquet", index=False)
-            if self.streams is not None:
-                self.streams.to_parquet(part / "streams.parquet", index=False)
-            about = {
-                "version": VERSION,
-                "files": sorted(self.files),
-                "names": self.names,
-                "hosts": self.hosts,
-                "aliases": self.aliases,
-            }
-            (part / "state.json").write_text(json.dumps(about))
-        except BaseException:
-            shutil.rmtree(part, ignore_errors=True)
-            raise
-        old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-        if folder.exists():
-            folder.rename(old)
-        part.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
+        """Publish all of it.  Raises OSError; then what was published before is valid."""
+        frames = {name: getattr(self, name) for name in (*_FRAMES, "streams")}
+        parts = {}
+        for name, frame in frames.items():
+            if frame is not None:
+                path = new_part(folder, f"{name}-{self.run + 1}")
+                frame.to_parquet(path, index=False)
+                parts[name] = path.name
+        about = {
+            "version": VERSION,
+            "run": self.run + 1,
+            "files": sorted(self.files),
+            "names": self.names,
+            "hosts": self.hosts,
+            "aliases": self.aliases,
+            "parts": parts,
+        }
+        publish(folder, about, parts.values())
+        self.run += 1
 
     def unseen(self, files: Sequence[LogFile]) -> list[LogFile]:
         return [file for file in files if file.key not in self.files]

@@ -166,6 +166,13 @@ ENTRIES = (
         "bad_request",
     ),
     Entry(
+        1820,
+        "output_in_use",
+        "Another run of a job writes to the same folder.",
+        "It was started twice, or the run of the night before has not ended.",
+        "Wait for its end, or give each job an --output of its own.",
+    ),
+    Entry(
         1880,
         "pipeline_extra_missing",
         "What the pipeline needs is not installed.",

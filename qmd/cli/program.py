@@ -20,6 +20,7 @@ class ExitCode(IntEnum):
     REFUSED = 4
     UNREACHABLE = 5
     NOTHING_THERE = 6
+    NOT_DONE = 70  # EX_SOFTWARE of sysexits.h: a failure where 1 means that something was found
     CONFIGURATION = 78  # EX_CONFIG of sysexits.h
     INTERRUPTED = 130  # 128 and SIGINT, as shells have it
     OUTPUT_CLOSED = 141  # 128 and SIGPIPE, as shells have it
@@ -27,8 +28,8 @@ class ExitCode(IntEnum):
 
 EXIT_CODES = """\b
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 refused,
-5 daemon unreachable, 6 nothing there in time, 78 wrong configuration,
-130 interrupted, 141 the reader of the output has ended.
+5 daemon unreachable, 6 nothing there in time, 70 an audit failed,
+78 wrong configuration, 130 interrupted, 141 the reader of the output has ended.
 """
 
 

@@ -1,0 +1,190 @@
+"""A run of a job that dies at any moment leaves nothing behind: the next one finds the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra qmd-msmq[spark] is not installed")
+pytest.importorskip("pandas", reason="the extra qmd-msmq[spark] is not installed")
+
+from click.testing import CliRunner, Result
+from pyarrow import parquet
+
+from pipeline.events import find_files
+from pipeline.generator import Fleet, generate, parse_faults
+from pipeline.jobs.audit import audit
+from pipeline.jobs.findings import AuditResult, AuditSettings
+from pipeline.jobs.outcome import write_audit
+from pipeline.jobs.state import State
+from qmd.cli import main
+from tests.pipeline.foreign_fleet import DAY, HOUR, MIDNIGHT, Message, Stream
+from tests.pipeline.foreign_fleet import Fleet as ForeignFleet
+from tests.pipeline.foreign_parts import accused_falsely
+from tests.pipeline.test_jobs import SEEDS, SOAK, any_fleet, found
+
+pytestmark = pytest.mark.timeout(1800)
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("kind", ["audit", "traffic"])
+def test_a_run_that_dies_at_any_write_of_its_state_leaves_the_old_one_or_the_new_one(
+    kind: str, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.pipeline.dying_states", kind, str(tmp_path)],
+        cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, check=True,
+    )  # fmt: skip
+
+    *died, (ended, whole, _, names) = json.loads(done.stdout)
+    assert ended == 0  # there was no further change at which it could have died
+    assert all(each[0] == -signal.SIGKILL for each in died)
+    old, new = ([1], [1, 2]) if kind == "audit" else ([], [])
+    states = [
+        [[f"file {n}" for n in files], [{"source": value, "number": 7}]]
+        for files, value in ((old, 1), (new, 2))
+    ]
+    assert whole == states[1]
+    seen = [states.index(then) for _, then, _, _ in died]
+    assert seen == sorted(seen)  # all of the old one, and from one moment on all of the new one
+    assert len(died) > 5
+    assert seen[0] == 0
+    for _, then, after, left in died:
+        assert after[1] == [{"source": 3, "number": 7}]
+        assert after[0] == then[0] + ["file 3"] * (kind == "audit")
+        assert left == names  # what was left behind is gone
+
+
+def audited(spark: Any, folder: Path, files: list[Any], *, dies: bool = False) -> AuditResult:
+    """One night: what is new among `files`, with pages; it may die before its state is there."""
+    state = State.load(folder / "state")
+    fresh = state.unseen(sorted(files))
+    result = audit(spark, fresh, state, AuditSettings(tasks=2, pictures=5))
+    if not dies:
+        write_audit(folder, result, state)
+    return result
+
+
+def nights(spark: Any, logs: Path, out: Path, seed: int, wanted: Any, deaths: float) -> AuditResult:
+    """Files come in any order, in some nights; each has a page, and accuses nobody falsely."""
+    chance = random.Random(seed)
+    files = find_files([str(logs)])
+    chance.shuffle(files)
+    runs = chance.choice([3, 4, 5])
+    for n in range(runs):
+        here = [file for at, file in enumerate(files) if at % runs <= n]
+        if chance.random() < deaths:
+            audited(spark, out, here, dies=True)
+        result = audited(spark, out, here)
+        assert not accused_falsely(found(result), wanted)
+        assert (out / "report.html").exists()
+    return result
+
+
+def test_a_neighbour_of_which_only_others_tell_so_far_is_left_out_of_a_picture(
+    spark: Any, tmp_path: Path
+) -> None:
+    """It is sent and stored in files that come the night after, and has no number until then."""
+    f = ForeignFleet(random.Random(1))
+    alpha, bravo = f.host("alpha of two days"), f.host("bravo of two days")
+    stream = Stream(alpha)
+    f.life(Message(alpha, bravo, "usual", stream), MIDNIGHT + HOUR)
+    f.sent(m := Message(alpha, bravo, "usual", stream), MIDNIGHT + DAY - HOUR)
+    f.accepted(m, MIDNIGHT + DAY - HOUR + 9)
+    f.acked(m, MIDNIGHT + DAY + HOUR)
+    for n in range(3):
+        f.life(m := Message(alpha, bravo, "usual", stream), MIDNIGHT + DAY + (2 + n) * HOUR)
+    f.accepted(m, MIDNIGHT + DAY + 6 * HOUR)
+    f.wrong("duplicated", m)
+    f.write(tmp_path / "logs", without=set(), hole=(alpha, 0, 0))
+    files = find_files([str(tmp_path / "logs")])
+
+    late = [file for file in files if "day=1" in file.path]
+    assert 0 < len(late) < len(files)
+    out = tmp_path / "out"
+    audited(spark, out, late, dies=True)
+    assert found(audited(spark, out, late)) == f.findings
+    assert (out / "report.html").exists()
+    assert found(audited(spark, out, files)) == f.findings
+
+
+@pytest.mark.skipif(not SOAK, reason="takes minutes: make soak-pipeline")
+@pytest.mark.parametrize("seed", range(SEEDS if SOAK else 1))
+def test_any_fleet_night_after_night(spark: Any, tmp_path: Path, seed: int) -> None:
+    wanted = any_fleet(tmp_path / "logs", seed)
+
+    for n in range(4):
+        nights(spark, tmp_path / "logs", tmp_path / f"out{n}", seed * 100 + n, wanted, deaths=0.3)
+
+
+def run_audit(logs: Path, out: Path, *words: str) -> Result:
+    asked = ["pipeline", "run", "audit", "--input", str(logs), "--output", str(out), *words]
+    return CliRunner().invoke(main, asked, standalone_mode=True)
+
+
+def test_an_audit_with_nothing_new_says_the_same_and_failures_are_no_findings(
+    spark: Any, tmp_path: Path
+) -> None:
+    logs, out = tmp_path / "logs", tmp_path / "out"
+    generate(
+        Fleet(hosts=3, streams=4, messages=200, days=1, seed=5, faults=parse_faults("lost=2")), logs
+    )
+    first = run_audit(logs, out, "--json")
+    assert first.exit_code == 1  # findings
+    told = json.loads(first.stdout)
+
+    some = Path(find_files([str(logs)])[0].path).read_bytes()
+    (logs / "copied.parquet").write_bytes(some)
+    (logs / "empty.parquet").write_bytes(b"")
+    (logs / "empty.ndjson").write_bytes(b"")
+    (logs / "cut.parquet").write_bytes(some[: len(some) // 2])
+    for broken in (2, 2):  # the second time they are all that is read
+        again = run_audit(logs, out, "--json")
+        assert again.exit_code == 1, again.output
+        now = json.loads(again.stdout)
+        assert now["findings"].pop("broken_file") == broken
+        assert (now["findings"], now["messages"]) == (told["findings"], told["messages"])
+
+    # Whatever else happens ends with another code, and leaves the tables as they were.
+    before = parquet.read_table(out / "findings.parquet")
+    state = out / "state" / "state.json"
+    whole = state.read_text()
+    for spoilt in (
+        whole.replace('"version": 4', '"version": 77'),
+        whole.replace("carried-", "nowhere-"),
+        whole[:99],
+    ):
+        state.write_text(spoilt)
+        assert run_audit(logs, out).exit_code in (2, 70)
+    state.write_text(whole)
+    assert run_audit(tmp_path / "none", out).exit_code == 3
+    assert run_audit(logs, out, "--conf", "nothing").exit_code == 2
+    blocked = tmp_path / "a file"
+    blocked.write_text("")
+    assert run_audit(logs, blocked / "out").exit_code == 70
+    assert parquet.read_table(out / "findings.parquet").equals(before)
+
+
+def test_two_runs_into_one_folder_are_kept_apart(tmp_path: Path) -> None:
+    import fcntl
+
+    logs, out = tmp_path / "logs", tmp_path / "out"
+    generate(Fleet(hosts=2, streams=1, messages=20, days=1, seed=5, faults={}), logs)
+    out.mkdir()
+    with (out / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        second = run_audit(logs, out)
+        planned = run_audit(logs, out, "--dry-run")
+
+    assert second.exit_code == 4
+    assert "QM-1820" in second.stderr
+    assert planned.exit_code == 0
