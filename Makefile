@@ -8,6 +8,8 @@ DESTDIR ?=
 ARGS ?=
 # How many tests run at once: they wait for disks and clocks half of their time.  0: in one process.
 WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 1) + 2)))
+# How many busy processes for each processor run beside the tests: make test LOAD=1
+LOAD ?= 0
 # How many messages `make routed` sends.
 MESSAGES ?= 100000
 # How long `make fuzz` works on each of its targets, and on which (all of them).
@@ -67,8 +69,8 @@ demo: setup ## two queue managers, 22,000 messages, four kills: nothing lost, no
 demo-pipeline: tools ## two queue managers and Spark between them, killed on the way; then the audit
 	@$(PY) -m benchmarks.demo_pipeline
 
-test: tools ## every test
-	@PYTHONASYNCIODEBUG=1 $(PY) -m pytest -q -n $(WORKERS) $(ARGS)
+test: tools ## every test; LOAD=1 keeps all processors busy meanwhile
+	@PYTHONASYNCIODEBUG=1 $(PY) -m pytest -q -n $(WORKERS) -p tests.load --load $(LOAD) $(ARGS)
 
 simulate: tools ## queue managers in worlds of bad luck, SEEDS=1000 from FIRST=1 on; SEED=n replays one
 	@$(PY) -m tests.simulation \

@@ -11,7 +11,9 @@ from typing import Any
 
 import msgspec
 
-TIMEOUT_S = 20.0
+from tests.patience import END_S
+
+TIMEOUT_S = END_S
 _LENGTH = struct.Struct("<I")
 _numbers = itertools.count(1)  # of requests, each used once in this process
 

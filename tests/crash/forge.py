@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tests.crash import shim
+from tests.patience import END_S
 
 REQUEST_BYTES_MAX = 1 << 16
 _NUMBER = struct.Struct("<i")
@@ -42,7 +43,7 @@ class Process:
             return True
         return bool(select.select([self.status], [], [], timeout_s)[0])
 
-    def wait(self, timeout_s: float = 20.0) -> int:
+    def wait(self, timeout_s: float = END_S) -> int:
         """The exit code; a signal is a negative one.  Raises TimeoutError."""
         if self._code is None:
             if not self.ended(timeout_s):
@@ -102,7 +103,7 @@ class Forge:
     def close(self) -> None:
         """All daemons end with it."""
         self._requests.close()
-        self._process.wait(10)
+        self._process.wait(END_S)
 
 
 def _serve(descriptor: int) -> None:

@@ -16,8 +16,9 @@ from tests.crash import changes
 from tests.crash.control import Control, Ended
 from tests.crash.forge import Forge, Process
 from tests.crash.shim import ALL_KINDS, Counter, Fault, WriteLog
+from tests.patience import END_S
 
-READY_S = 20.0
+READY_S = END_S
 
 CONFIGURATION = """\
 [queue_manager]

@@ -15,8 +15,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 from protocol import parse_user_message
 from storage.recovery import rewrite_log
 from tests.crash.control import Control
@@ -161,7 +159,6 @@ def look(folder: Path) -> Places:
 PLACES = {"system$;deadletter": "dead", "system$;deadxact": "deadxact"}
 
 
-@pytest.mark.timeout(180)
 def test_copies_are_all_there_and_whole_or_not_at_all_whenever_the_power_goes(
     machine: Machine, folder: Path
 ) -> None:

@@ -11,8 +11,6 @@ import time
 from collections import Counter
 from typing import Any, NamedTuple
 
-import pytest
-
 from protocol import parse_user_message
 from protocol.identifiers import message_id_text
 from protocol.message_class import MessageClass
@@ -21,12 +19,13 @@ from tests.crash.machine import Machine
 from tests.crash.matrix import TURNS
 from tests.crash.promises import content, number_in
 from tests.crash.shim import Fault
+from tests.patience import END_S
 from tests.process.harness import free_port
 
 RECOVERABLE, TRANSACTIONAL = 1, 2
 LIFETIME_S = 1000
 EACH = 5  # of each kind
-PATIENCE_S = 20.0
+PATIENCE_S = END_S
 ADMIN = r"private$\admin"
 NEGATIVE = 0x4 | 0x8  # whoever sent it wants to hear that it did not arrive, or was not received
 DEAD_LETTERS = {False: "DIRECT=OS:.\\SYSTEM$;DEADLETTER", True: "DIRECT=OS:.\\SYSTEM$;DEADXACT"}
@@ -159,7 +158,6 @@ class Ending:
         return left
 
 
-@pytest.mark.timeout(240)
 def test_a_message_ends_once_wherever_its_daemon_is_killed(machine: Machine) -> None:
     machine.changes = ("hurry", "a_few_at_a_time")
     kills = 0

@@ -28,7 +28,6 @@ def test_a_single_failed_sync_does_no_more_harm(machine: Machine, folder: Path, 
     assert broken_after_a_failed_sync(machine, folder, Fault("eio", at, "s")) == []
 
 
-@pytest.mark.timeout(180)
 def test_without_writing_the_log_again_it_would_be_lost(machine: Machine, folder: Path):
     """Not always: a checkpoint at the start may save it by chance."""
     assert any(

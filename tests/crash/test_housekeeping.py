@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from tests.crash.control import Control, Ended
 from tests.crash.machine import Machine
 from tests.crash.matrix import TURNS
@@ -138,7 +136,6 @@ STEPS: list[tuple[Step, Callable[[State], State]]] = [
 ]
 
 
-@pytest.mark.timeout(240)
 def test_housekeeping_is_done_once_or_not_wherever_the_daemon_is_killed(machine: Machine) -> None:
     kills = 0
     for at in KILLS:
@@ -160,7 +157,6 @@ def test_housekeeping_is_done_once_or_not_wherever_the_daemon_is_killed(machine:
     assert kills >= 5
 
 
-@pytest.mark.timeout(240)
 def test_a_queue_that_is_deleted_while_the_daemon_is_killed_tells_of_each_message_once(
     machine: Machine,
 ) -> None:

@@ -12,7 +12,6 @@ from tests.crash.shim import Fault
 CYCLES = 40
 
 
-@pytest.mark.timeout(180)
 def test_whatever_a_daemon_promised_is_kept_wherever_it_is_killed(bench: Bench):
     acts = bench.acts(0, TURNS)
     died = [bench.run(cycle) for cycle in itertools.islice(kills(0, acts, TURNS), 0, None, 4)]

@@ -12,8 +12,6 @@ import random
 import struct
 from typing import Any
 
-import pytest
-
 from tests.crash.control import Control, Ended
 from tests.crash.machine import Machine
 from tests.crash.matrix import TURNS
@@ -175,7 +173,6 @@ def verify(machine: Machine) -> None:
     assert machine.terminate() == 0
 
 
-@pytest.mark.timeout(300)
 def test_every_message_is_moved_once_and_in_order_whatever_dies_where(machine: Machine) -> None:
     assert live(machine, 0, [Fault("kill", 0, TURNS)]) >= 0
     acts = machine.count.value

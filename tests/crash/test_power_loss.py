@@ -22,7 +22,6 @@ def life(machine: Machine, folder: Path, *changes: str, seed: int = 0) -> Replay
     )
 
 
-@pytest.mark.timeout(180)
 def test_what_was_promised_survives_a_loss_of_power_at_any_act(machine: Machine, folder: Path):
     replay = life(machine, folder)
 

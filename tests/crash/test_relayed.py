@@ -20,12 +20,13 @@ from tests.crash.forge import Forge
 from tests.crash.machine import CONFIGURATION, Machine
 from tests.crash.shim import Fault
 from tests.ledger import disagreements
+from tests.patience import END_S
 from tests.process import wire
 from tests.process.harness import free_port
 from tests.process.peer import Closed, Listener, RemoteQueueManager
 
 EACH = 3  # transactional messages, and recoverable ones
-PATIENCE_S = 20.0
+PATIENCE_S = END_S
 QUEUE = wire.direct("OS:b.example\\private$\\orders")
 # A kill before a write loses what was only promised.
 ACTS = "kw"
@@ -145,7 +146,7 @@ class Road:
         assert self._source.order_acked[self._sequence] == EACH
 
 
-@pytest.mark.timeout(3600 if FULL else 240)
+@pytest.mark.timeout(3600 if FULL else 900)
 def test_a_relay_that_is_killed_passes_on_what_it_has_acknowledged(
     relay: tuple[Machine, int], listener: Listener
 ) -> None:

@@ -29,6 +29,7 @@ from tests.crash.promises import (
     number_in,
 )
 from tests.crash.shim import Fault
+from tests.patience import END_S
 from tests.process import wire
 from tests.process.harness import free_port
 from tests.process.peer import Closed, Peer, RemoteQueueManager
@@ -44,7 +45,7 @@ PATHS = {
     "system$;deadxact": DEAD_LETTER,
     "system$;journal": JOURNAL,
 }
-SETTLE_S = 20.0
+SETTLE_S = END_S
 LOOK_AGAIN_S = 1.0
 
 

@@ -17,7 +17,7 @@ from qmd.directory.ldap_connection import Access, LdapConnection, Security, Serv
 from qmd.directory.ldap_messages import Change, Scope
 from tests.directory.domain_controller import DomainController
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 def access(controller: DomainController, **changes: Any) -> Access:

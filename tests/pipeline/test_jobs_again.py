@@ -39,7 +39,7 @@ A, B = "0f1e2d3c-4b5a-4978-a796-a5b4c3d2e1f0", "1f1e2d3c-4b5a-4978-a796-a5b4c3d2
 MIDNIGHT = 1_790_035_200_000
 HOUR, DAY = 3_600_000, 86_400_000
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(1800)
 
 
 def work(

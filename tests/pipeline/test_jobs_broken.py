@@ -27,7 +27,7 @@ from pipeline.jobs.findings import AuditSettings
 from pipeline.jobs.state import State
 from qmd.cli import main
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(1800)
 
 DAY = "day=2026-09-21"
 

@@ -36,7 +36,7 @@ from tests.pipeline.foreign_fleet import (
 from tests.pipeline.foreign_parts import accused_falsely, logs_of, write_a_part
 from tests.pipeline.test_jobs import SEEDS, SOAK, about_hosts, any_fleet, found, key, rows
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(1800)
 
 
 def audited(spark: Any, folder: Path, state: State | None = None) -> AuditResult:

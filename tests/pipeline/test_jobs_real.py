@@ -60,7 +60,6 @@ async def exchange(folder: Path, logs: Path) -> int:
     return received
 
 
-@pytest.mark.timeout(300)
 def test_killed_daemons_leave_logs_without_findings(spark: Any, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()

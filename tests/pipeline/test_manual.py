@@ -13,7 +13,7 @@ from tests.process.harness import ROOT, Hosts
 
 MANUAL = ROOT / "docs" / "pipeline.md"
 
-pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from pipeline.report.audit_page import audit_page
 from pipeline.report.dead_letters_page import dead_letters_page
 from pipeline.report.page import STYLE
 from pipeline.report.trace_page import trace_page
+from tests.patience import END_S
 
 SOURCE = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
 
@@ -252,7 +253,7 @@ def test_a_browser_shows_a_page_and_loads_nothing(tmp_path: Path) -> None:
             ],
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=END_S,
             check=True,
         )
         assert ":CONSOLE" not in shown.stderr

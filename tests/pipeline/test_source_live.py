@@ -31,7 +31,7 @@ from tests.process.harness import Daemon, Hosts
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 # A busy machine: a session and its first query alone may take half a minute.
-TIMEOUT = pytest.mark.timeout(300)
+TIMEOUT = pytest.mark.timeout(1800)
 
 
 class Place:

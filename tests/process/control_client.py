@@ -12,7 +12,9 @@ from typing import Any
 
 import msgspec
 
-TIMEOUT_S = 20.0
+from tests.patience import END_S
+
+TIMEOUT_S = END_S
 
 
 class ControlClient:

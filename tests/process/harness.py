@@ -24,13 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.ledger import disagreements
+from tests.patience import END_S
 from tests.process.peer import RemoteQueueManager
 from tests.process.warm import Warm
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "qmd"]
-START_S = 30.0
-STOP_S = 5.0  # what the daemon promises
+START_S = END_S
+STOP_S = END_S
 
 DEADXACT = "DIRECT=OS:.\\SYSTEM$;DEADXACT"
 DEADLETTER = "DIRECT=OS:.\\SYSTEM$;DEADLETTER"
@@ -215,7 +216,7 @@ class Daemon:
         *arguments: str,
         input: bytes | None = None,
         check: bool = True,
-        timeout_s: float = 60.0,
+        timeout_s: float = END_S,
     ) -> subprocess.CompletedProcess[bytes]:
         """`qmd --config ... ARGUMENTS`; with `check` anything but exit code 0 is a failure."""
         return run(
@@ -281,7 +282,7 @@ class Daemon:
         rows = self.json("send", destination, "--each-line", *options, input=lines)
         return [str(row["id"]) for row in rows]
 
-    def wait_for(self, queue: str, count: int, timeout_s: float = 30.0) -> list[dict[str, Any]]:
+    def wait_for(self, queue: str, count: int, timeout_s: float = END_S) -> list[dict[str, Any]]:
         """Look into a queue until so many messages are in it; they stay there."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -306,7 +307,7 @@ def run(
     *,
     input: bytes | None = None,
     check: bool = True,
-    timeout_s: float = 60.0,
+    timeout_s: float = END_S,
     environment: Mapping[str, str] | None = None,
     warm: bool = False,
 ) -> subprocess.CompletedProcess[bytes]:

@@ -13,6 +13,7 @@ import sys
 import time
 
 from qmd.client import NotConnected, OutcomeUnknown, QueueManager, TransactionAborted, connect
+from tests.patience import END_S
 
 
 async def example(qm: QueueManager, queues: list[str], round_: int) -> None:
@@ -39,7 +40,7 @@ async def example(qm: QueueManager, queues: list[str], round_: int) -> None:
 
 async def main() -> None:
     socket, *queues, count = sys.argv[1:]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + END_S
     done = 0
     while done < int(count):
         try:

@@ -21,10 +21,11 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+from tests.patience import END_S
 from tests.process import wire
 from tests.process.wire import Establish, Message, Parameters, Session, Violation, require
 
-TIMEOUT_S = 15.0
+TIMEOUT_S = END_S
 DAEMON_WINDOW = 64  # QB 3.1.3.2
 _DEFAULT: object = object()
 

@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.patience import END_S
+
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 
 
@@ -57,7 +59,7 @@ class Server:
             )
         import psycopg
 
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + END_S
         while True:
             try:
                 psycopg.connect(self.dsn).close()
@@ -70,7 +72,7 @@ class Server:
         """As a crash would end it: at once, with all of its children."""
         assert self._process is not None
         self._process.send_signal(signal.SIGQUIT)  # "immediate": it recovers at its start
-        self._process.wait(60)
+        self._process.wait(END_S)
         self._process = None
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ import time
 import psycopg
 
 from qmd.client import ClientError, Database, NotConnected, TransactionAborted, connect
+from tests.patience import END_S
 
 
 async def work(socket: str, dsn: str, destination: str) -> None:
@@ -41,7 +42,7 @@ async def work(socket: str, dsn: str, destination: str) -> None:
 
 async def main() -> None:
     """It may begin in a moment when the daemon is down."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + END_S
     while True:
         try:
             return await work(*sys.argv[1:])

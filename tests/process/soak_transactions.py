@@ -19,12 +19,13 @@ import time
 from collections import Counter
 from typing import Any
 
+from tests.patience import END_S
 from tests.process import postgresql
 from tests.process.harness import ROOT, ControlProxy, Hosts, body
 
 QUICK: dict[str, Any] = {"resend": ["500ms", "1s"], "retry_first": "20ms", "retry_max": "100ms"}
 STEP = 1000  # messages that are sent at once
-PATIENCE_S = 120.0
+PATIENCE_S = END_S
 
 
 def main(arguments: list[str]) -> int:

@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.patience import END_S
 from tests.process import wire
 from tests.process.control_client import ControlClient
 from tests.process.harness import Daemon, Hosts
@@ -127,7 +128,7 @@ def send_byte_by_byte(port: int, senders: int) -> None:
         for sock, stream in zip(sockets, streams, strict=True):
             sock.send(stream[at : at + 1])
     for sock in sockets:
-        sock.settimeout(30)
+        sock.settimeout(END_S)
         answered = 0
         while answered < 572 + 32 + 36:
             data = sock.recv(4096)
@@ -153,7 +154,7 @@ def announce_much(port: int, count: int, sent_bytes: int) -> None:
         early = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
         late = [remote.connect(port).connection.sock for _ in range(count)]
         for sock in early + late:
-            sock.settimeout(30)
+            sock.settimeout(END_S)
             with contextlib.suppress(OSError):
                 sock.sendall(giant)
         for size in (0, 19, 0x400001, 0x7FFFFFFF, 0xFFFFFFFF):
@@ -312,7 +313,7 @@ def test_order_acks_beyond_what_was_sent(daemon: Daemon):
         assert queue["messages"] == 2
         peer.order_ack(sequence.sequence_id, 2)
         with ControlClient(daemon.folder / "qmd.sock") as client:
-            deadline = time.monotonic() + 15
+            deadline = time.monotonic() + END_S
             while client.done("show_outgoing", destination)["messages"]:
                 assert time.monotonic() < deadline
 

@@ -22,6 +22,7 @@ from qmd.client import (
     chosen,
     connect,
 )
+from tests.patience import END_S
 from tests.process.harness import Cleaner, Daemon, Hosts
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -51,7 +52,7 @@ def with_client(work: Callable[..., Coroutine[Any, Any, None]]) -> Callable[[Dae
     def run(daemon: Daemon) -> None:
         async def main() -> None:
             path = daemon.folder / "qmd.sock"
-            async with asyncio.timeout(60), connect(path) as qm, connect(path) as other:
+            async with asyncio.timeout(END_S), connect(path) as qm, connect(path) as other:
                 for queue in ("plain", "replies", "orders", "invoices"):
                     await qm.purge_queue(queue)
                 await (work(qm, other) if work.__code__.co_argcount == 2 else work(qm))

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.patience import END_S
 from tests.process import wire
 from tests.process.harness import (
     DEADLETTER,
@@ -311,14 +312,14 @@ def test_receive_waits_for_a_message_that_comes_over_the_wire(
     daemon: Daemon, remote: RemoteQueueManager
 ):
     waiting = daemon.spawn_cli("receive", "plain", "--timeout", "20s", "--json")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + END_S
     while daemon.json("queue", "show", "plain")[0]["readers_waiting"] == 0:
         assert time.monotonic() < deadline
     peer = remote.connect(daemon.port)
 
     peer.send(remote.message("plain", b"at last", recoverable=True))
 
-    output, _ = waiting.communicate(timeout=10)
+    output, _ = waiting.communicate(timeout=END_S)
     assert waiting.returncode == 0
     assert body(json.loads(output)) == b"at last"
     assert daemon.receive("plain") == []
@@ -328,7 +329,7 @@ def test_a_receiver_that_is_killed_while_waiting_takes_nothing_with_it(
     daemon: Daemon, remote: RemoteQueueManager
 ):
     waiting = daemon.spawn_cli("receive", "plain", "--follow", "--json")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + END_S
     while daemon.json("queue", "show", "plain")[0]["readers_waiting"] == 0:
         assert time.monotonic() < deadline
     waiting.kill()
@@ -349,7 +350,7 @@ def test_follow_prints_what_comes_until_it_is_interrupted(daemon: Daemon):
             daemon.send("plain", text, "--recoverable")
             assert body(json.loads(following.stdout.readline())) == text
         following.send_signal(signal.SIGINT)
-        assert following.wait(10) == 130
+        assert following.wait(END_S) == 130
     finally:
         following.kill()
         following.wait()
@@ -424,7 +425,7 @@ def test_nothing_is_lost_when_the_reader_of_the_output_goes_away(daemon: Daemon)
     assert process.stdout is not None
     read = [process.stdout.readline() for _ in range(10)]
     process.stdout.close()
-    assert process.wait(10) != 0
+    assert process.wait(END_S) != 0
 
     assert all(read)
     left = len(daemon.receive("plain"))

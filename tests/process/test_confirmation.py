@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from qmd.client import NotTaken, connect
+from tests.patience import END_S
 from tests.process import wire
 from tests.process.harness import DEADXACT, Daemon, Hosts, body
 from tests.process.peer import Listener, Peer, RemoteQueueManager
@@ -41,7 +42,7 @@ def listener(remote: RemoteQueueManager) -> Listener:
     return remote.listen()
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 30) -> None:
+def wait_until(condition: Callable[[], object], timeout_s: float = END_S) -> None:
     """Ask again and again; asking is what takes the time."""
     deadline = time.monotonic() + timeout_s
     while not condition():

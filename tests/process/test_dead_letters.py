@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.patience import END_S
 from tests.process import wire
 from tests.process.harness import DEADLETTER, DEADXACT, Cleaner, Daemon, Hosts, body, free_port
 from tests.process.peer import RemoteQueueManager
@@ -49,7 +50,7 @@ def nowhere() -> str:
     return f"DIRECT=TCP:127.0.0.1:{free_port()}\\private$\\q"
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 15) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = END_S) -> None:
     """Ask again and again; asking is what takes the time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -73,8 +74,8 @@ def test_a_message_that_does_not_get_there_in_time_goes_to_the_dead_letter_queue
         for kind in ("transactional", "recoverable", "express")
     }
 
-    sender.wait_for(DEADXACT, 1, 15)
-    sender.wait_for(DEADLETTER, 2, 15)
+    sender.wait_for(DEADXACT, 1)
+    sender.wait_for(DEADLETTER, 2)
 
     transactional, plain = sender.receive(DEADXACT), sender.receive(DEADLETTER)
     assert [message["id"] for message in transactional] == [sent["transactional"]]
@@ -94,7 +95,7 @@ def test_without_dead_lettering_it_is_just_gone(sender: Daemon):
         sender.send(destination, b"late", f"--{kind}", "--no-dead-letter", *options)
     sender.send(destination, b"marker", "--recoverable", *options)
 
-    sender.wait_for(DEADLETTER, 1, 15)
+    sender.wait_for(DEADLETTER, 1)
     wait_until(lambda: sender.json("outgoing", "show", destination)[0]["messages"] == 0)
 
     assert [body(message) for message in sender.receive(DEADLETTER)] == [b"marker"]
@@ -106,7 +107,7 @@ def test_it_runs_out_while_the_peer_accepts_connections_but_never_answers(sender
         destination = f"DIRECT=TCP:127.0.0.1:{silent.getsockname()[1]}\\private$\\q"
         sender.send(destination, b"late", "--transactional", "--time-to-reach-queue", "1s")
 
-        (dead,) = sender.wait_for(DEADXACT, 1, 15)
+        (dead,) = sender.wait_for(DEADXACT, 1)
 
         assert body(dead) == b"late"
         sender.receive(DEADXACT)
@@ -120,7 +121,7 @@ def test_it_runs_out_while_the_window_is_full(sender: Daemon, remote: RemoteQueu
     first = peer.receive()
     sender.send(destination, b"late", "--transactional", "--time-to-reach-queue", "1s")
 
-    (dead,) = sender.wait_for(DEADXACT, 1, 15)
+    (dead,) = sender.wait_for(DEADXACT, 1)
 
     assert body(dead) == b"late"
     sender.receive(DEADXACT)
@@ -140,7 +141,7 @@ def test_it_runs_out_after_it_was_sent_but_never_order_acknowledged(
     peer = listener.accept()
     peer.receive()
 
-    (dead,) = sender.wait_for(DEADXACT, 1, 15)
+    (dead,) = sender.wait_for(DEADXACT, 1)
 
     assert body(dead) == b"late"
     sender.receive(DEADXACT)
@@ -152,7 +153,7 @@ def test_what_has_arrived_in_time_is_no_dead_letter(sender: Daemon, receiver: Da
     receiver.wait_for("orders", 1)
     # A second one that cannot arrive proves that the two seconds are over.
     sender.send(nowhere(), b"marker", "--recoverable", "--time-to-reach-queue", "2s")
-    sender.wait_for(DEADLETTER, 1, 15)
+    sender.wait_for(DEADLETTER, 1)
     sender.receive(DEADLETTER)
 
     assert sender.receive(DEADXACT) == []
@@ -165,7 +166,7 @@ def test_it_runs_out_while_the_daemon_is_down_and_dead_letters_survive_a_kill(ho
     for kind in ("transactional", "recoverable"):
         daemon.send(nowhere(), kind.encode(), f"--{kind}", *options)
     daemon.restart()
-    before = daemon.wait_for(DEADXACT, 1, 15), daemon.wait_for(DEADLETTER, 1, 15)
+    before = daemon.wait_for(DEADXACT, 1), daemon.wait_for(DEADLETTER, 1)
 
     daemon.restart()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import END_S
 from tests.process.harness import Daemon, Hosts
 
 EXIT_FAILED, EXIT_USAGE, EXIT_NOT_FOUND, EXIT_REFUSED, EXIT_CONFIGURATION = 1, 2, 3, 4, 78
@@ -42,7 +43,7 @@ def start(hosts: Hosts, file: Path) -> Callable[[str], Daemon]:
 
 
 def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + END_S
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import END_S
 from tests.process.harness import Daemon, Hosts, body
 from tests.process.peer import Closed, Peer, RemoteQueueManager
 
@@ -46,7 +47,7 @@ def test_a_write_that_fails_stops_the_daemon_and_loses_nothing_acknowledged(host
     offer(second, remote, 1000, 4000)
     acknowledged = remote.order_acked[FIRST]
     with contextlib.suppress(subprocess.TimeoutExpired):
-        daemon.process.wait(10)
+        daemon.process.wait(END_S)
     code = daemon.process.poll()
 
     assert code == 1, f"exit code {code}; {acknowledged} were acknowledged"

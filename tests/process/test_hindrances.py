@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import END_S
 from tests.process.harness import COMMAND, ROOT, Daemon, Hosts, _environment
 from tests.process.test_process import IS_ROOT
 
@@ -36,7 +37,7 @@ def refused_start(daemon: Daemon, *wrapper: str) -> tuple[int, str]:
     """Exit code and reason of a `serve` that has to fail by itself, in one line of its log."""
     done = subprocess.run(
         [*wrapper, *COMMAND, "--config", str(daemon.config), "serve"],
-        cwd=ROOT, env=_environment(), capture_output=True, timeout=40, check=False,
+        cwd=ROOT, env=_environment(), capture_output=True, timeout=END_S, check=False,
     )  # fmt: skip
     (line,) = done.stderr.decode().splitlines()
     event: dict[str, Any] = json.loads(line)
@@ -113,7 +114,7 @@ def test_a_database_that_another_program_locks_for_a_while_makes_senders_wait(da
         sender = daemon.spawn_cli("send", "private$\\plain", "late")
         with pytest.raises(subprocess.TimeoutExpired):
             sender.wait(1.5)
-    assert sender.wait(10) == 0
+    assert sender.wait(END_S) == 0
     sender.communicate()
 
     assert daemon.bodies("plain") == [*BODIES, b"late"]
@@ -162,7 +163,7 @@ def start_failed(daemon: Daemon, exit_code: int) -> dict[str, Any]:
     """The line of the log that says why it does not start."""
     done = subprocess.run(
         [*COMMAND, "--config", str(daemon.config), "serve"],
-        cwd=ROOT, env=_environment(), capture_output=True, timeout=40, check=False,
+        cwd=ROOT, env=_environment(), capture_output=True, timeout=END_S, check=False,
     )  # fmt: skip
     assert done.returncode == exit_code
     (line,) = [line for line in done.stderr.decode().splitlines() if "start_failed" in line]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.patience import END_S
 from tests.process import wire
 from tests.process.harness import DEADXACT, Cleaner, Daemon, Hosts, body
 from tests.process.peer import Closed, Connection, Peer, RemoteQueueManager
@@ -54,7 +55,7 @@ class Bystander:
 
     def finish(self) -> int:
         self._stop.set()
-        self._thread.join(30)
+        self._thread.join(END_S)
         self.remote.close()
         if self.error is not None:
             raise self.error
@@ -542,7 +543,7 @@ def test_a_flood_of_tiny_messages_beyond_the_window_disturbs_nobody(
             for packet in batch:
                 peer.count(packet)
             peer.send_raw(b"".join(batch))
-        peer.wait_acknowledged(timeout_s=30)
+        peer.wait_acknowledged()
 
     assert daemon.resident_bytes() - before < 50 * MB
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import END_S
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 pytestmark = pytest.mark.process
 
@@ -35,7 +37,7 @@ def qmd(prefix, *words):
     """The installed command: as the service runs it, with nothing of this test's environment."""
     command = [prefix / "bin/qmd", *words]
     return subprocess.run(
-        command, cwd="/", env={}, capture_output=True, text=True, check=False, timeout=60
+        command, cwd="/", env={}, capture_output=True, text=True, check=False, timeout=END_S
     )
 
 

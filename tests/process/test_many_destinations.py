@@ -11,6 +11,7 @@ from contextlib import closing
 
 import pytest
 
+from tests.patience import END_S
 from tests.process import wire
 from tests.process.harness import ROOT, Daemon, Hosts, body
 from tests.process.peer import Listener
@@ -53,7 +54,7 @@ def test_the_example_of_the_source_document_holds_whoever_is_killed(hosts: Hosts
         daemon = sender if victim == "the sender" else (near, far)[turn % 2]
         daemon.kill()
         daemon.start()
-    assert worker.wait(90) == 0
+    assert worker.wait(END_S) == 0
 
     rounds = range(COUNT)
     for daemon, queue, kinds in ((near, "q1", (1,)), (near, "q2", (1, 2, 3)), (far, "q3", (2,))):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.patience import END_S
 from tests.process.harness import Cleaner, Daemon, Hosts, free_port
 
 SIGNATURE = 0x5548
@@ -31,7 +32,7 @@ def client(daemon: Daemon) -> Iterator[socket.socket]:
     port = tomllib.loads(daemon.config.read_text())["listen"]["ping_port"]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.connect(("127.0.0.1", port))
-        client.settimeout(5)
+        client.settimeout(END_S)
         yield client
 
 

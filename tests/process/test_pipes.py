@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import END_S
 from tests.process.harness import Cleaner, Daemon, Hosts, _environment
 
 OUTPUT_CLOSED = 141
@@ -51,9 +52,9 @@ def into_head(daemon: Daemon, lines: int, *arguments: str) -> tuple[list[str], i
             ["head", f"-{lines}"], stdin=qmd.stdout, stdout=subprocess.PIPE, text=True
         ) as head:
             qmd.stdout.close()
-            shown, _ = head.communicate(timeout=60)
+            shown, _ = head.communicate(timeout=END_S)
         errors = qmd.stderr.read().decode()
-        return shown.splitlines(), qmd.wait(60), errors
+        return shown.splitlines(), qmd.wait(END_S), errors
 
 
 def texts(daemon: Daemon) -> list[str]:
@@ -79,7 +80,7 @@ def test_a_transaction_is_aborted_when_the_reader_of_the_output_has_ended(daemon
     with daemon.spawn_cli("receive", "plain", "--all", "--transaction", "--body-only") as qmd:
         assert qmd.stdout is not None
         qmd.stdout.close()
-        code = qmd.wait(60)
+        code = qmd.wait(END_S)
 
     assert code == OUTPUT_CLOSED
     assert daemon.count("plain") == 2
@@ -100,7 +101,7 @@ def test_a_full_output_file_loses_no_message(daemon: Daemon):
 
     with Path("/dev/full").open("wb") as full:
         receive = [*command(daemon), "receive", "plain", "--all"]
-        done = subprocess.run(receive, stdout=full, stderr=subprocess.PIPE, timeout=60)
+        done = subprocess.run(receive, stdout=full, stderr=subprocess.PIPE, timeout=END_S)
 
     assert done.returncode != 0
     assert b"No space left on device" in done.stderr
@@ -124,7 +125,7 @@ def test_one_interrupt_ends_a_command_that_reads_from_a_terminal(
         ) as qmd:
             wait_until_it_reads(qmd.pid)
             qmd.send_signal(signal.SIGINT)
-            assert qmd.wait(60) == INTERRUPTED
+            assert qmd.wait(END_S) == INTERRUPTED
     finally:
         os.close(ours)
         os.close(terminal)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import END_S
 from tests.process.harness import Daemon, Hosts
 from tests.process.test_hindrances import refused_start
 from tests.process.test_process import IS_ROOT
@@ -90,7 +91,7 @@ def daemon(disk: Ext4, hosts: Hosts) -> Iterator[Daemon]:
 def ended(daemon: Daemon) -> int:
     """Its exit code, once it has stopped by itself."""
     assert daemon.process is not None
-    code = daemon.process.wait(20)
+    code = daemon.process.wait(END_S)
     daemon.process = None
     return code
 
@@ -108,7 +109,7 @@ def test_a_file_system_that_dies_under_load_takes_nothing_that_was_acknowledged(
     disk.die()
     code = ended(daemon)
     sender.terminate()  # it would wait for the next daemon
-    acknowledged += len(sender.communicate(timeout=20)[0].splitlines())
+    acknowledged += len(sender.communicate(timeout=END_S)[0].splitlines())
 
     assert code == 1
     assert '"id":"QM-3016"' in daemon.tail()  # the disk failed
@@ -127,7 +128,7 @@ def test_a_file_system_that_becomes_read_only_under_load_is_named(daemon: Daemon
     disk.turn_read_only()
     code = ended(daemon)
     sender.terminate()
-    acknowledged += sender.communicate(timeout=20)[0].splitlines()
+    acknowledged += sender.communicate(timeout=END_S)[0].splitlines()
     refused, reason = refused_start(daemon)
 
     assert (code, refused) == (1, 1)
@@ -155,7 +156,7 @@ def test_while_the_disk_hangs_nothing_is_acknowledged_and_then_all_is(
         assert sequence not in remote.order_acked
         assert daemon.json("status"), "it does not answer while it waits for the disk"
 
-    assert sender.wait(20) == 0
+    assert sender.wait(END_S) == 0
     sender.communicate()
     peer.wait_order_ack(sequence, 5)
     assert sorted(daemon.bodies("orders")) == [b"1", b"2", b"3", b"4", b"5", b"late"]

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.pair import Daemon, ended_at_last, free_port, run
 from qmd.client import new_message
+from tests.patience import END_S
 
 MESSAGES = 2000
 BATCH = 100
@@ -53,7 +54,7 @@ def test_what_a_host_has_taken_before_it_moved_it_takes_once_whoever_is_killed(
                 await a.kill()
                 await a.start()
             await redirected
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(END_S):
                 while len(arrived) < MESSAGES or (await sender.show_outgoing(old))["messages"]:
                     async for message in receiver.receive_each("orders", timeout_s=0.2):
                         arrived.append(int(message.body))

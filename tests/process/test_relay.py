@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import time
 
+from tests.patience import END_S
 from tests.process import wire
 from tests.process.harness import Daemon, Hosts
 from tests.process.peer import RemoteQueueManager
@@ -24,7 +25,7 @@ def relay_to(port: int) -> dict[str, object]:
 
 
 def until_sent(daemon: Daemon, destination: str) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + END_S
     while daemon.json("outgoing", "show", destination)[0]["messages"]:
         assert time.monotonic() < deadline, "the order ack did not find back"
         time.sleep(0.05)

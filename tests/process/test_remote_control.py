@@ -19,9 +19,10 @@ from qmd.client import LoginRefused, NotConnected, QueueManagerError, blocking, 
 from qmd.client.address import RemoteAddress
 from qmd.pipeline_frames import Attempt
 from qmd.remote_tokens import create, revoke
+from tests.patience import END_S
 from tests.process.harness import Daemon, free_port
 
-PATIENCE_S = 20.0
+PATIENCE_S = END_S
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="openssl is needed to make certificates"

@@ -15,6 +15,7 @@ import pytest
 
 from qmd.client import QueueManager, TransactionAborted, connect
 from qmd.service import ServiceError, proxy
+from tests.patience import END_S
 from tests.process.harness import COMMAND, DEADXACT, ROOT, Daemon, Hosts
 from tests.process.shop import Loose, Shop, Volatile, greet
 from tests.process.test_two_daemons import QUICK, direct, wait_count
@@ -59,7 +60,7 @@ class Services:
         return [line for line in lines if line["event"] == event]
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + END_S
         while not (found := condition()):
             assert time.monotonic() < deadline, f"waited for {what}: {self.log.read_text()[-3000:]}"
             time.sleep(0.02)
@@ -121,7 +122,7 @@ def test_calls_that_are_posted_while_nobody_plays_are_played_in_their_order(
     process = services.start()
     assert seen(daemon, 5) == [f"{number} for the 1. time" for number in range(5)]
     process.terminate()
-    assert process.wait(30) == 0
+    assert process.wait(END_S) == 0
     assert daemon.count("shop") == 0
     assert all(line["message_id"] for line in services.lines("call_played"))
 
@@ -228,7 +229,7 @@ def test_what_becomes_of_poison_is_for_the_service_to_say(
     with_client(daemon, lambda qm: proxy(Shop, qm).order(2, fails=99))
     process = services.start(name)
     if name == "Faulting":
-        assert process.wait(30) == 1
+        assert process.wait(END_S) == 1
         assert b"cannot be played" in services.log.read_bytes()
         assert daemon.count("shop") == 1
         return
@@ -306,7 +307,7 @@ def test_a_service_that_is_told_to_stop_finishes_its_call(daemon: Daemon, servic
         each["sent"] for each in daemon.json("transaction", "list")
     ), "the call")  # fmt: skip
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert process.wait(END_S) == 0
     assert seen(daemon, 1) == ["1 for the 1. time"]
     assert daemon.count("shop") == 1
 
@@ -368,7 +369,7 @@ def test_a_service_that_does_not_fit_its_queue_is_not_started(daemon: Daemon, se
         ("Shop", "nowhere", b"nowhere"),
     ):
         process = services.start(name, "--queue", queue)
-        assert process.wait(30) != 0
+        assert process.wait(END_S) != 0
         assert complaint in services.log.read_bytes().splitlines()[-1]
 
 
@@ -378,7 +379,7 @@ def test_counters_are_written_for_whoever_collects_them(daemon: Daemon, services
     process = services.start("Shop", "--metrics", str(file))
     seen(daemon, 1)
     process.terminate()
-    assert process.wait(30) == 0
+    assert process.wait(END_S) == 0
     lines = file.read_text().splitlines()
     assert 'qmd_service_calls_played_total{service="Shop"} 1' in lines
     assert 'qmd_service_calls_failed_total{service="Shop"} 1' in lines

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import END_S
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -29,7 +31,7 @@ def test_the_source_distribution_has_every_file_of_the_repository(tmp_path: Path
     build = "import sys; from setuptools import build_meta as b; print(b.build_sdist(sys.argv[1]))"
     done = subprocess.run(
         [sys.executable, "-c", build, str(out)],
-        cwd=tree, capture_output=True, text=True, check=True, timeout=100,
+        cwd=tree, capture_output=True, text=True, check=True, timeout=END_S,
     )  # fmt: skip
 
     with tarfile.open(out / done.stdout.split()[-1]) as archive:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import END_S
 from tests.process.harness import ROOT, Daemon, Hosts, _environment
 
 
@@ -38,7 +39,7 @@ with blocking.connect({str(daemon.config.parent / "qmd.sock")!r}) as qm:
         qm.create_queue("private$\\\\" + "q" * 100 + str(number))
         qm.delete_queue("private$\\\\" + "q" * 100 + str(number))
 """
-    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=100)
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=END_S)
 
 
 def test_a_log_that_nobody_reads_stops_neither_work_nor_a_stop(daemon: Daemon):
@@ -50,7 +51,7 @@ def test_a_log_that_nobody_reads_stops_neither_work_nor_a_stop(daemon: Daemon):
         make_lines(daemon, 200)
         assert daemon.cli("status").returncode == 0
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(END_S) == 0
     finally:
         process.kill()
         os.close(reader)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import END_S
 from tests.process.harness import ROOT, ControlProxy, Daemon, Hosts, body
 from tests.process.test_two_daemons import QUICK, direct, texts, wait_count
 
@@ -57,7 +58,7 @@ def test_every_message_is_everywhere_once_and_in_order_whoever_is_killed(hosts: 
         else:
             cable.wait_passed(dice.randrange(2000))
             cable.cut()
-    assert worker.wait(60) == 0
+    assert worker.wait(END_S) == 0
     cable.close()
 
     assert near.count("in") == 0, "no receive was lost or undone"
@@ -106,7 +107,7 @@ def test_a_program_that_is_interrupted_finishes_its_message(hosts: Hosts):
     while not began.exists():
         time.sleep(0.01)
     receiving.send_signal(signal.SIGINT)
-    assert receiving.wait(30) == 130
+    assert receiving.wait(END_S) == 130
     receiving.stdout.close()  # type: ignore[union-attr]
     assert kept.read_bytes() == b"1"
     assert daemon.bodies("orders") == [b"2"]
@@ -117,7 +118,7 @@ def test_those_under_way_can_be_seen(hosts: Hosts):
     daemon.create("orders", transactional=True)
     daemon.send("orders", b"x")
     receiving = daemon.spawn_cli("receive", "orders", "--transaction", "--exec", "sleep 30")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + END_S
     while not (found := daemon.json("transaction", "list")) or not found[0]["received"]:
         assert time.monotonic() < deadline
     assert found[0]["state"] == "active"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import END_S
 from tests.process.harness import Daemon, Hosts, body
 
 QUICK: dict[str, Any] = {
@@ -31,7 +32,7 @@ def direct(daemon: Daemon, queue: str) -> str:
     return f"DIRECT=TCP:127.0.0.1:{daemon.port}\\private$\\{queue}"
 
 
-def wait_count(daemon: Daemon, queue: str, count: int, timeout_s: float = 60) -> int:
+def wait_count(daemon: Daemon, queue: str, count: int, timeout_s: float = END_S) -> int:
     """Ask until so many messages are in a queue; how many there are then."""
     deadline = time.monotonic() + timeout_s
     while (found := daemon.count(queue)) < count and time.monotonic() < deadline:
@@ -39,7 +40,7 @@ def wait_count(daemon: Daemon, queue: str, count: int, timeout_s: float = 60) ->
     return found
 
 
-def wait_sent(daemon: Daemon, timeout_s: float = 30) -> None:
+def wait_sent(daemon: Daemon, timeout_s: float = END_S) -> None:
     """Ask until nothing is on its way any more."""
     deadline = time.monotonic() + timeout_s
     while any(row["messages"] for row in daemon.json("outgoing", "list")):
@@ -235,7 +236,7 @@ def test_consuming_while_it_arrives_loses_and_repeats_nothing(
     )
     feeder.start()
     got: list[bytes] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + END_S
     while len(got) < 1500 and time.monotonic() < deadline:
         got += receiver.bodies("orders")
         if len(got) > 500 and proxy.connections < 3:

@@ -22,6 +22,7 @@ from qmd.client import (
     TransactionDoomed,
     connect,
 )
+from tests.patience import END_S
 from tests.process import postgresql
 from tests.process.harness import ROOT, Daemon, Hosts, body
 from tests.process.test_two_daemons import QUICK, direct, texts, wait_count
@@ -306,7 +307,7 @@ def test_every_order_is_booked_and_answered_once_whoever_is_killed(
         else:
             sales.kill()
             sales.start()
-    assert worker.wait(90) == 0
+    assert worker.wait(END_S) == 0
 
     assert sold(sales) == list(range(1, COUNT + 1))
     assert prepared(sales) == 0

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from qmd.client import blocking
+from tests.patience import END_S
 from tests.process.harness import DEADXACT, Cleaner, Daemon, Hosts, body, free_port
 from tests.process.peer import RemoteQueueManager
 
@@ -94,7 +95,7 @@ def test_a_computer_that_is_down_is_named_with_what_to_do(pair: tuple[Daemon, Da
     destination = f"DIRECT=TCP:127.0.0.1:{free_port()}\\private$\\q"
     sent = sender.send(destination, b"x")
 
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + END_S
     while True:
         text = sender.cli("why", sent).stdout.decode()
         if "times in a row" in text:
@@ -240,7 +241,7 @@ def test_following_shows_what_happens_from_now(pair: tuple[Daemon, Daemon]) -> N
             assert (event["kind"], event["message_id"]) == ("sent", sent)
         finally:
             follower.terminate()
-            assert follower.wait(10) == 130
+            assert follower.wait(END_S) == 130
 
 
 def test_an_export_goes_on_where_the_last_one_ended(
@@ -319,7 +320,7 @@ def test_parquet_has_the_same_events(pair: tuple[Daemon, Daemon], tmp_path: Path
 
 def wait_until_empty(daemon: Daemon) -> None:
     """Everything that goes elsewhere is acknowledged."""
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + END_S
     while any(
         row["messages"] for row in daemon.json("outgoing", "list") if row["state"] != "waiting"
     ):

@@ -15,6 +15,7 @@ import random
 import time
 
 from qmd.client import ClientError, Database, NotConnected, TransactionAborted, connect
+from tests.patience import END_S
 
 
 class _OnPurpose(Exception):
@@ -72,7 +73,7 @@ async def main() -> None:
     parser.add_argument("destinations", nargs="*")
     parser.add_argument("--dsn")
     chosen = parser.parse_args()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + END_S
     while True:
         try:
             return await work(chosen.socket, chosen.destinations, chosen.dsn)

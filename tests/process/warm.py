@@ -22,6 +22,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from tests.patience import END_S
+
 REQUEST_BYTES_MAX = 1 << 20
 _CODE = struct.Struct("<i")
 
@@ -70,7 +72,7 @@ class Warm:
     def close(self) -> None:
         """The server ends with its socket."""
         self._socket.close()
-        self._process.wait(10)
+        self._process.wait(END_S)
 
 
 def _serve(descriptor: int) -> None:

@@ -16,6 +16,7 @@ import uvloop
 
 from protocol import parse_user_message
 from qmd.frames import NewMessage
+from tests.patience import END_S
 from tests.process import wire
 from tests.unit.qmd.managers import (
     DEAD_LETTERS as PLAIN_DEAD_LETTERS,
@@ -24,7 +25,7 @@ from tests.unit.qmd.managers import TRANSACTIONAL_DEAD_LETTERS, Host, Hosts
 
 EXAMPLES = int(os.environ.get("LIVE_EXAMPLES", 5))  # of each machine; a second each, or two
 STEPS = 40
-PATIENCE_S = 30.0
+PATIENCE_S = END_S
 DEAD_LETTERS = [PLAIN_DEAD_LETTERS, TRANSACTIONAL_DEAD_LETTERS]
 DELIVERY = {"acknowledge_at_once": True, "retry_first_s": 0.005, "retry_max_s": 0.02}
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from qmd import control, frames, operator_frames
 from qmd.control import ControlServer
+from tests.patience import END_S
 from tests.unit.qmd.managers import Hosts
 
 TEXTS = st.sampled_from(
@@ -107,7 +108,7 @@ async def asked(path: Path, request: frames.Request) -> bytes:
         writer.write(frames.frame(request))
         with_status = operator_frames.Status(2)
         writer.write(frames.frame(with_status))
-        return await asyncio.wait_for(reader.read(1), 20)
+        return await asyncio.wait_for(reader.read(1), END_S)
     finally:
         writer.close()
 

@@ -342,5 +342,5 @@ def _stranger(queue: str, body: bytes, size: int, is_recoverable: bool) -> Arriv
 LiveMachine.TestCase.settings = settings(
     max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None
 )
-LiveMachine.TestCase.pytestmark = [pytest.mark.timeout(120 + 20 * EXAMPLES)]
+LiveMachine.TestCase.pytestmark = [pytest.mark.timeout(900 + 60 * EXAMPLES)]
 TestLiveQueueManager = LiveMachine.TestCase

@@ -256,5 +256,5 @@ class SendingMachine(RuleBasedStateMachine):
 SendingMachine.TestCase.settings = settings(
     max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None
 )
-SendingMachine.TestCase.pytestmark = [pytest.mark.timeout(120 + 20 * EXAMPLES)]
+SendingMachine.TestCase.pytestmark = [pytest.mark.timeout(900 + 60 * EXAMPLES)]
 TestLiveSender = SendingMachine.TestCase

@@ -9,6 +9,7 @@ import pytest
 
 from qmd.cli.program import ExitCode
 from qmd.config import load_settings, write_default_config
+from tests.patience import END_S
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
 EXPOSURE_MAX = 2.0
@@ -20,7 +21,7 @@ needs_systemd_analyze = pytest.mark.skipif(
 
 def analyze(*words):
     command = ["systemd-analyze", "--no-pager", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=END_S)
 
 
 def settings(unit):

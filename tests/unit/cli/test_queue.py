@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from qmd import frames, operator_frames
+from tests.patience import END_S
 
 
 def test_queues_are_listed_as_a_table_or_as_json(qmd, peer):
@@ -60,7 +61,7 @@ def test_a_person_is_asked_before_messages_are_lost(peer, config, answer, left):
         [sys.executable, "-m", "qmd", "--config", config, "queue", "purge", "orders"],
         stdin=terminal,
         capture_output=True,
-        timeout=30,
+        timeout=END_S,
     )
     os.close(keyboard)
     os.close(terminal)

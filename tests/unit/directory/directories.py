@@ -13,6 +13,7 @@ from qmd.directory.file import FileDirectory
 from qmd.directory.interface import DirectoryAway, ListEntry, QueueEntry
 from qmd.directory.resolving import Own, Resolution, Resolver
 from qmd.settings import DirectorySettings
+from tests.patience import END_S
 
 OWN_GUID = guid_bytes("00000000-0000-0000-0000-0000000000aa")
 HOST_GUID = "00000000-0000-0000-0000-0000000000bb"
@@ -93,7 +94,7 @@ def with_desk(**ages: float) -> Callable[[Callable[[Desk], Coroutine[Any, Any, N
         async def main(folder: Path) -> None:
             desk = Desk(folder / "directory.toml", **ages)
             await desk.write("")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(END_S):
                 await test(desk)
 
         def run(tmp_path: Path) -> None:

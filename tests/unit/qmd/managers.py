@@ -65,10 +65,11 @@ from qmd.settings import Settings
 from storage import awaiting
 from storage.keys import lookup_id_of, queue_id_of
 from tests.ledger import Message, disagreements
+from tests.patience import END_S
 from tests.stored_packets import memory_bytes, unshared_parts
 
-PATIENCE_S = 10.0
-SCENARIO_S = 100.0  # a machine with much else to do, and still before pytest ends all
+PATIENCE_S = END_S
+SCENARIO_S = 4 * END_S  # still before pytest ends all
 DEAD_LETTERS = "DIRECT=OS:.\\SYSTEM$;DEADLETTER"
 TRANSACTIONAL_DEAD_LETTERS = "DIRECT=OS:.\\SYSTEM$;DEADXACT"
 JOURNAL = "DIRECT=OS:.\\SYSTEM$;JOURNAL"

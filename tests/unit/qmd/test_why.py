@@ -19,6 +19,7 @@ from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
 from qmd.local_queue import Reader
 from qmd.recorder import Kind
 from qmd.refusal import Refusal
+from tests.patience import END_S
 from tests.unit.qmd.managers import Host, Hosts, dial, guid, hosted, listening, packet, until
 
 
@@ -632,7 +633,7 @@ async def test_a_message_whose_receipt_is_not_confirmed_says_where_it_is(hosts: 
 
 async def until_state(host: Host, message: str, state: str) -> None:
     """Ask again and again."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(END_S):
         while (await why(host, message))["state"] != state:
             pass
 

@@ -10,6 +10,7 @@ import pytest
 
 from storage import Disk, Storage, StorageError, checkpoint
 from storage.options import PAGE_BYTES
+from tests.patience import END_S
 from tests.unit.storage.support import durable, insert, key, opened, other_connection, stored
 
 LOG_PAGES_MAX = 60  # a new database begins with some forty
@@ -55,7 +56,7 @@ class Gate:
     def _begins(self, statement: str) -> None:
         if "wal_checkpoint" in statement:
             self._reached.set()
-            self.opened.wait(30)
+            self.opened.wait(END_S)
 
 
 def test_who_made_the_log_too_long_does_not_wait_until_it_is_shorter(folder: Path) -> None:

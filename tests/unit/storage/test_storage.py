@@ -21,6 +21,7 @@ from storage import (
     counters,
     schema,
 )
+from tests.patience import END_S
 from tests.unit.storage.support import (
     NOW_S,
     OPTIONS,
@@ -131,7 +132,7 @@ def test_a_process_that_does_not_close_ends_all_the_same(folder: Path) -> None:
         " storage = asyncio.run(opened)"
     )
 
-    ended = subprocess.run([sys.executable, "-c", program], timeout=20, cwd=os.getcwd())
+    ended = subprocess.run([sys.executable, "-c", program], timeout=END_S, cwd=os.getcwd())
 
     assert ended.returncode == 0
 
