@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,8 +44,10 @@ QUOTA_BYTES_MAX = (1 << 63) - 1  # what SQLite can keep
 class Administration:
     """What operators do with queues."""
 
-    def __init__(self, manager: QueueManager) -> None:
+    def __init__(self, manager: QueueManager, *, queues_max: int) -> None:
         self._manager = manager
+        self._queues_max = queues_max
+        self._being_created = 0
         self._deletions: dict[str, asyncio.Event] = {}  # under way, by the queue's key
 
     async def create(
@@ -77,23 +81,43 @@ class Administration:
             quota=quota,
             journal_quota=journal_quota,
         )
-        if not public:
-            return await make()
-        new = publishing.new_queue(
-            self._manager,
-            path,
-            label=label,
-            transactional=transactional,
-            journal=journal,
-            quota_bytes=quota,
-            journal_quota_bytes=journal_quota,
-        )
-        directory = self._manager.publishing
-        async with directory.turn:
-            guid = await directory.register(new)
-            queue = await make(guid=guid)
-            directory.created(guid)
-        return queue
+        if path.lower() in self._manager.queues:
+            raise _exists(path)
+        with self.places(2 if journal else 1):
+            if not public:
+                return await make()
+            new = publishing.new_queue(
+                self._manager,
+                path,
+                label=label,
+                transactional=transactional,
+                journal=journal,
+                quota_bytes=quota,
+                journal_quota_bytes=journal_quota,
+            )
+            directory = self._manager.publishing
+            async with directory.turn:
+                guid = await directory.register(new)
+                queue = await make(guid=guid)
+                directory.created(guid)
+            return queue
+
+    @contextlib.contextmanager
+    def places(self, count: int) -> Iterator[None]:
+        """While so many queues are being created, their places are taken.
+
+        Raises Refusal where there are none left, without a look at the disk: whoever asks for
+        more and more queues then keeps nobody waiting.
+        """
+        queues = self._manager.queues_by_id
+        system = sum(queue_id in queues for queue_id in range(queue_rows.FIRST_USER_QUEUE_ID))
+        if len(queues) - system + self._being_created + count > self._queues_max:
+            raise _too_many(self._queues_max)
+        self._being_created += count
+        try:
+            yield
+        finally:
+            self._being_created -= count
 
     async def _create(
         self,
@@ -130,17 +154,13 @@ class Administration:
         try:
             rows = await self._manager.storage.batch.run(create)
         except QueueExists as error:
-            raise Refusal(
-                "queue_exists", str(error), "Choose another name, or delete it first."
-            ) from error
-        except TooManyQueues as error:
+            raise _exists(path) from error
+        except TooManyQueues as error:  # of those that are being deleted the ids are not free yet
             if guid is not None:
                 await publishing.in_time(
                     self._manager, self._manager.directory.unregister_queue(guid)
                 )
-            raise Refusal(
-                "too_many_queues", str(error), "Delete queues that nobody needs."
-            ) from error
+            raise _too_many(self._queues_max) from error
         log.info("queue_created", queue=path, transactional=transactional)
         queue, *_ = [self._manager.adopt(row, 0, 0) for row in rows]
         for stream in streams:  # a queue of that name was deleted: what came to it does not again
@@ -203,8 +223,12 @@ class Administration:
                 directory_changes.note(db, told)
             return row, queue_rows.create_journal(db, row, now_s) if row.journal else None
 
+        needs_journal = journal is True and queue.own_journal is None
         try:
-            row, journal_row = await self._manager.storage.batch.run(change)
+            with self.places(1) if needs_journal else contextlib.nullcontext():
+                row, journal_row = await self._manager.storage.batch.run(change)
+        except TooManyQueues as error:
+            raise _too_many(self._queues_max) from error
         except StoredError as error:  # it was deleted meanwhile
             raise Refusal("no_such_queue", str(error)) from error
         queue.label, queue.journal = row.label, row.journal
@@ -429,6 +453,22 @@ class _Chosen(NamedTuple):
 
 def _nothing(db: sqlite3.Connection) -> None:
     """To hear when everything before it is durable."""
+
+
+def _exists(path: str) -> Refusal:
+    return Refusal(
+        "queue_exists",
+        f"there is a queue {path} already",
+        "Choose another name, or delete it first.",
+    )
+
+
+def _too_many(queues_max: int) -> Refusal:
+    return Refusal(
+        "too_many_queues",
+        f"there are {queues_max} queues, with subqueues and journals: there can be no more",
+        "Delete queues that nobody needs.",
+    )
 
 
 def _quota(asked: int | None, default: int | None) -> int | None:

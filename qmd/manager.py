@@ -47,6 +47,7 @@ from qmd.incoming import Incoming
 from qmd.incoming_streams import IncomingStreams
 from qmd.inquiry import Inquiry
 from qmd.known_messages import KnownMessages
+from qmd.limits import Limits
 from qmd.local_queue import LocalQueue
 from qmd.log import LimitedLog
 from qmd.moving import Moving
@@ -129,6 +130,7 @@ class QueueManager:
         environment: Environment,
         storage: Storage,
         name: str,
+        limits: Limits = Limits(),  # noqa: B008  a tuple
     ) -> None:
         self.settings = settings
         self.environment = environment
@@ -185,7 +187,7 @@ class QueueManager:
         self.branches = Branches(self)
         self.picking = Picking(self)
         self.endings = Endings(self)
-        self.administration = Administration(self)
+        self.administration = Administration(self, queues_max=limits.queues)
         self.undelivered = Undelivered(self)
         self.confirmations = Confirmations(self)
         self.damage = Damage(self)
@@ -215,6 +217,7 @@ class QueueManager:
         name: str,
         *,
         first_id: bytes | None = None,
+        limits: Limits = Limits(),  # noqa: B008
     ) -> QueueManager:
         """Open the data folder and take up what it holds.  Raises storage.errors.CannotStart.
 
@@ -232,7 +235,7 @@ class QueueManager:
             new_id=first_id or environment.urandom(16),
         )
         try:
-            manager = cls(settings, environment, storage, name)
+            manager = cls(settings, environment, storage, name, limits)
             await manager._restore()
             await manager.directory.start()
             manager.acknowledging.addressing.start()

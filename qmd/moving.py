@@ -145,15 +145,16 @@ class Moving:
         """By the first move to it, or by another one at the same time."""
         name = f"{parent.name};{path.subqueue}"
         try:
-            row = await self._manager.storage.batch.run(
-                partial(
-                    queue_rows.create,
-                    name=name,
-                    transactional=parent.transactional,
-                    now_s=int(self._manager.environment.time()),
-                    parent_id=parent.id,
+            with self._manager.administration.places(1):
+                row = await self._manager.storage.batch.run(
+                    partial(
+                        queue_rows.create,
+                        name=name,
+                        transactional=parent.transactional,
+                        now_s=int(self._manager.environment.time()),
+                        parent_id=parent.id,
+                    )
                 )
-            )
         except QueueExists:
             return self._manager.queues[path.key]
         except NoSuchQueue as error:

@@ -2,12 +2,11 @@
 
 Ids: 1 to 15 are system queues, fixed; users' queues begin at 16.  A new queue gets the next id
 after the last that was given, around the circle of 15 bits, and never one that a queue, a message
-or an incoming sequence still refers to: a sequence of a deleted queue must not be taken for one of
-the queue that came after it.
+or an incoming sequence still refers to.  The sequences of a deleted queue do not: they have its
+name only, so that its id is free, and they are not taken for those of the next queue with that id.
 """
 
 import sqlite3
-from itertools import chain
 from typing import NamedTuple
 
 from storage import counters, messages, sequences
@@ -167,23 +166,36 @@ def delete(db: sqlite3.Connection, queue_id: int) -> Totals:
 
 def _free_id(db: sqlite3.Connection) -> int:
     following = max(counters.following(db, "queue_id"), FIRST_USER_QUEUE_ID)
-    circle = chain(range(following, QUEUE_ID_MAX + 1), range(FIRST_USER_QUEUE_ID, following))
-    for queue_id in circle:
-        if not _is_in_use(db, queue_id):
-            counters.set_following(db, "queue_id", queue_id + 1)
-            return queue_id
+    for first, last in ((following, QUEUE_ID_MAX), (FIRST_USER_QUEUE_ID, following - 1)):
+        queue_id = _gap(db, first, last)
+        while queue_id is not None:
+            if not _is_named(db, queue_id):
+                counters.set_following(db, "queue_id", queue_id + 1)
+                return queue_id
+            queue_id = _gap(db, queue_id + 1, last)
     raise TooManyQueues(QUEUE_ID_MAX - FIRST_USER_QUEUE_ID + 1)
 
 
-def _is_in_use(db: sqlite3.Connection, queue_id: int) -> bool:
+def _gap(db: sqlite3.Connection, first: int, last: int) -> int | None:
+    """The lowest id of a range that no queue has: one statement, however many have theirs."""
+    (queue_id,) = db.execute(
+        "SELECT CASE WHEN NOT EXISTS (SELECT 1 FROM queue WHERE id = :first) THEN :first ELSE ("
+        "SELECT id + 1 FROM queue AS taken WHERE id >= :first"
+        " AND NOT EXISTS (SELECT 1 FROM queue WHERE id = taken.id + 1) ORDER BY id LIMIT 1) END",
+        {"first": first},
+    ).fetchone()
+    return queue_id if queue_id is not None and queue_id <= last else None
+
+
+def _is_named(db: sqlite3.Connection, queue_id: int) -> bool:
+    """Whether messages or sequences bear the id of a queue that is no more."""
     first, last = queue_range(queue_id)
-    (in_use,) = db.execute(
-        "SELECT EXISTS (SELECT 1 FROM queue WHERE id = :id)"
-        " OR EXISTS (SELECT 1 FROM incoming_sequence WHERE queue_id = :id)"
+    (is_named,) = db.execute(
+        "SELECT EXISTS (SELECT 1 FROM incoming_sequence WHERE queue_id = :id)"
         " OR EXISTS (SELECT 1 FROM message WHERE key BETWEEN :first AND :last)",
         {"id": queue_id, "first": first, "last": last},
     ).fetchone()
-    return bool(in_use)
+    return bool(is_named)
 
 
 def _insert(db: sqlite3.Connection, row: QueueRow) -> None:

@@ -102,7 +102,7 @@ CREATE INDEX outgoing_part ON outgoing (part_id) WHERE part_id IS NOT NULL;
 
 -- What each remote queue manager has sent in order to each of our queues, by each name of it.
 -- [MS-MQQB] 3.1.1.5
--- A queue's rows outlive it, and its id is not given again while they do.
+-- A queue's rows outlive it, under its name: their queue_id is below 0 then.
 CREATE TABLE incoming_sequence (
     id          INTEGER PRIMARY KEY,
     source      BLOB NOT NULL CHECK (length(source) = 16),
@@ -117,6 +117,8 @@ CREATE TABLE incoming_sequence (
     last_message INTEGER NOT NULL DEFAULT 0,     -- the number of the one at `number`; 0: not known
     UNIQUE (queue_id, source, name)              -- in this order: also answers "is the id in use"
 );
+
+CREATE INDEX incoming_sequence_former ON incoming_sequence (former) WHERE former IS NOT NULL;
 
 -- The numbers of the last plain messages of each source, against duplicates.  [MS-MQQB] 3.1.1.3
 -- A row has those that came about the same time; what is forgotten is forgotten by rows: history.py.

@@ -65,9 +65,13 @@ def set_states(db: sqlite3.Connection, states: Sequence[SequenceState]) -> None:
 
 
 def leave(db: sqlite3.Connection, name: str, queue_id: int) -> None:
-    """The queue is no more; what its sequences know is kept for the next queue of that name."""
+    """The queue is no more; what its sequences know is kept for the next queue of that name.
+
+    They give its id back: a number below 0 is no queue's.
+    """
     db.execute(
-        "UPDATE incoming_sequence SET former = ? WHERE queue_id = ?", (name.casefold(), queue_id)
+        "UPDATE incoming_sequence SET former = ?, queue_id = -id WHERE queue_id = ?",
+        (name.casefold(), queue_id),
     )
 
 

@@ -55,6 +55,7 @@ from qmd.core.session import (
 from qmd.daemon import _unhandled
 from qmd.environment import Environment
 from qmd.frames import NewMessage, StoredMessage
+from qmd.limits import Limits
 from qmd.local_queue import LocalQueue, Reader
 from qmd.manager import QueueManager
 from qmd.outgoing_queue import OutgoingQueue
@@ -329,7 +330,14 @@ class Hosts:
             for host in list(self._running.values()):
                 await self.stop(host)
 
-    async def start(self, name: str = "a", port: int = 0, **sections: Mapping[str, Any]) -> Host:
+    async def start(
+        self,
+        name: str = "a",
+        port: int = 0,
+        *,
+        limits: Limits = Limits(),  # noqa: B008
+        **sections: Mapping[str, Any],
+    ) -> Host:
         """Open the folder of that name, listen, deliver.  Sections as in the configuration."""
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
@@ -344,7 +352,7 @@ class Hosts:
             changed = replace(getattr(settings, section), **changes)
             settings = replace(settings, **{section: changed})
         world = self._worlds.setdefault(name, World())
-        host = await Host.open(settings, world, name)
+        host = await Host.open(settings, world, name, limits=limits)
         assert isinstance(host, Host)
         host.world, host.folder = world, folder
         host.loop.set_exception_handler(partial(_unhandled, host))
@@ -370,11 +378,17 @@ class Hosts:
             pass
         await host.settled()
 
-    async def restart(self, host: Host, **sections: Mapping[str, Any]) -> Host:
+    async def restart(
+        self,
+        host: Host,
+        *,
+        limits: Limits = Limits(),  # noqa: B008
+        **sections: Mapping[str, Any],
+    ) -> Host:
         """The same folder and port, taken up again."""
         port = host.port
         await self.stop(host)
-        return await self.start(host.name, port, **sections)
+        return await self.start(host.name, port, limits=limits, **sections)
 
 
 _numbers = itertools.count(1_000_000)

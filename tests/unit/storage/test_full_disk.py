@@ -86,7 +86,7 @@ def test_on_a_full_disk_the_reserve_is_given_up_and_the_batch_written_once_more(
     async def scenario() -> None:
         disk = LimitedDisk(pages_after_removal=1000)
         async with opened(folder, disk=disk, disk_reserve_bytes=MIB) as storage:
-            await storage.batch.run(lambda db: disk.limit(db, 50))
+            await storage.batch.run(lambda db: disk.limit(db, 60))
             disk.can_reserve = False
             runs: list[int] = []
 

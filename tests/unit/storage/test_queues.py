@@ -118,9 +118,9 @@ def test_after_a_round_ids_are_given_again_but_none_that_is_referred_to(
     db: sqlite3.Connection,
 ) -> None:
     kept, sequence, message, free = (create(db, f"private$\\{n}").id for n in range(4))
-    sequences.add(db, [(1, SOURCE, sequence, b"", 0)])
     for queue_id in (sequence, message, free):
         queues.delete(db, queue_id)
+    sequences.add(db, [(1, SOURCE, sequence, b"", 0)])
     messages.insert(db, [(message_key(message, 7, 1), 0, None, None, b"left behind")])
     counters.set_following(db, "queue_id", QUEUE_ID_MAX)
 
@@ -140,3 +140,34 @@ def test_when_all_ids_are_taken_the_next_queue_is_refused(
 
     with pytest.raises(TooManyQueues, match="at most 2"):
         create(db, "private$\\c")
+
+
+def test_sequences_of_a_queue_that_is_no_more_leave_its_id_free(db: sqlite3.Connection) -> None:
+    former, other = create(db, "private$\\former"), create(db, "private$\\other")
+    sequences.add(db, [(1, SOURCE, former.id, b"", 0), (2, SOURCE, other.id, b"", 0)])
+    for queue in (former, other):
+        queues.delete(db, queue.id)
+    counters.set_following(db, "queue_id", former.id)
+
+    next_one = create(db, "private$\\next")
+    again = create(db, "private$\\former")
+
+    assert next_one.id == former.id
+    assert sequences.of_queue(db, next_one.id) == []
+    assert [row.id for row in sequences.of_queue(db, again.id)] == [1]
+
+
+def test_the_last_free_id_is_found_wherever_it_is(db: sqlite3.Connection) -> None:
+    first = create(db, "private$\\first")
+    db.executemany(
+        "INSERT INTO queue (id, name, key, label, transactional, journal, system, created_at_s,"
+        " modified_at_s) VALUES (?1, ?2, ?2, '', 0, 0, 0, 0, 0)",
+        [(id_, f"q{id_}") for id_ in range(first.id + 1, QUEUE_ID_MAX + 1) if id_ != 20_000],
+    )
+
+    for following in (17, 19_999, 20_000, 20_001, QUEUE_ID_MAX, QUEUE_ID_MAX + 1):
+        counters.set_following(db, "queue_id", following)
+        assert create(db, "private$\\last").id == 20_000
+        with pytest.raises(TooManyQueues):
+            create(db, "private$\\one too many")
+        queues.delete(db, 20_000)

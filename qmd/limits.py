@@ -1,0 +1,15 @@
+"""How many queues there can be: their ids have 15 bits."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from storage.keys import QUEUE_ID_MAX
+from storage.queues import FIRST_USER_QUEUE_ID
+
+
+class Limits(NamedTuple):
+    """Of one queue manager; lower ones are for tests."""
+
+    queues: int = QUEUE_ID_MAX - FIRST_USER_QUEUE_ID + 1  # with subqueues and journals
+    destinations: int = QUEUE_ID_MAX  # outgoing queues
