@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage import (
+    Batch,
     Storage,
     StorageError,
 )
@@ -301,16 +302,15 @@ def test_what_is_in_no_hurry_during_a_commit_waits_for_the_one_after_the_next(fo
             stranger = other_connection(folder)
             stranger.execute("BEGIN IMMEDIATE")
             insert(storage, 1)
-            first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            storage.batch.when_durable(lambda: first.set_result(None))
+            first: asyncio.Future[Batch] = asyncio.get_running_loop().create_future()
+            storage.batch.when_durable(lambda: first.set_result(storage.batch))
             await settled(storage)
             with storage.patience(True):
                 insert(storage, 2)
             batch = storage.batch
             stranger.execute("ROLLBACK")
             stranger.close()
-            await first
-            assert storage.batch is batch, "it was committed at once"
+            assert await first is batch, "it was committed at once"
             await durable(storage)
 
             assert await stored(storage) == [key(1), key(2)]
