@@ -62,7 +62,6 @@ def check(folder: Path) -> Report:
     survey = Survey(folder / DATABASE)
     try:
         version, findings = _ask_sqlite(folder / DATABASE)
-        findings += survey.findings
         whole: Counter[str] = Counter()
         broken: list[str] = []
         doubted = 0
@@ -75,6 +74,7 @@ def check(folder: Path) -> Report:
             else:
                 broken.append(describe(message))
                 doubted += message.is_doubted
+        findings += survey.findings
         if arrivals >= survey.counters.get("arrival", 1):
             findings.append(
                 "the counter of arrivals is behind: places in queues would be given twice"

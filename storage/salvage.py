@@ -14,11 +14,12 @@ its rows count as certain.
 
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import NamedTuple
 
 from storage.cells import (
     INTERIOR_INDEX,
+    INTERIOR_TABLE,
     KINDS,
     LEAF_INDEX,
     LEAF_TABLE,
@@ -28,17 +29,22 @@ from storage.cells import (
     read_page,
     record,
 )
-from storage.database_file import FIRST_OVERFLOW, FREE, LATER_OVERFLOW, TREE, DatabaseFile
+from storage.database_file import FIRST_OVERFLOW, FREE, LATER_OVERFLOW, ROOT, TREE, DatabaseFile
 from storage.options import PAGE_BYTES
 from storage.trees import INDEX, SCHEMA, SCHEMA_ROOT, Trees, Use
 
-__all__ = ["Fault", "FoundRow", "Salvage", "Value", "salvage"]
+__all__ = ["INDEX", "UNKNOWN", "Fault", "FoundRow", "Layout", "Salvage", "Value", "salvage"]
+
+#: By root: the table, or INDEX.
+Layout = dict[int, str]
+#: A table whose name is lost, with rows of today.
+UNKNOWN = "?"
 
 _ROWS = frozenset((INTERIOR_INDEX, LEAF_INDEX, LEAF_TABLE))  # kinds of pages that have some
 
 
 class FoundRow(NamedTuple):
-    table: str  # "" where that is not known
+    table: str  # "": none, UNKNOWN: one of today, which is not known
     rowid: int
     values: tuple[Value, ...]  # in the order of the columns; the rowid's own is None
     doubt: str | None  # why it may have been deleted, or never have been
@@ -62,18 +68,22 @@ def salvage(file: DatabaseFile) -> Iterator[FoundRow | Fault]:
 
 
 class Salvage:
-    """`run` it as often as rows are needed; they come in the same order each time."""
+    """Ask for rows as often as they are needed; they come in the same order each time."""
 
-    def __init__(self, file: DatabaseFile) -> None:
+    def __init__(self, file: DatabaseFile, layout: Callable[[], Layout] = dict) -> None:
+        """`layout`: where the roots of a new database are, for one whose own schema is damaged."""
         self._file = file
         self._trees = Trees(file)
         self._free = file.freelist()
         self._trees.walk(SCHEMA_ROOT, SCHEMA)
-        tables: list[tuple[int, str]] = []
+        roots: dict[int, str] = {}
+        has_all = not self._trees.faults
         for number, use in list(self._uses()):
             if use.table == SCHEMA and use.doubt is None:
-                tables += self._roots(number, use)
-        for root, table in tables:
+                has_all &= self._add_roots(number, use, roots)
+        if not has_all:
+            roots |= self._lost_roots(roots, layout())
+        for root, table in roots.items():
             self._trees.walk(root, table)
         self._named: list[int] = []
         self._unnamed: list[tuple[int, Use]] = []
@@ -88,22 +98,35 @@ class Salvage:
         self._twice = self._keys_of_two(number for number, _ in self._unnamed)
 
     def run(self) -> Iterator[FoundRow | Fault]:
-        """What is certain comes first, and first of that the rows that all agree on."""
+        """All rows of all tables, and all that stood in their way."""
+        yield from self.faults()
+        yield from self.rows()
+
+    def faults(self) -> Iterator[Fault]:
+        """Of the trees: pages that are not what those above them say."""
         yield from map(Fault._make, self._trees.faults)
         for number in range(1, self._file.page_count + 1):
             if self._is_lost(number):
                 yield Fault(None, number, f"page {number} is not what it should be")
+        for number, use in self._doubted:
+            yield Fault(use.table or None, number, f"page {number} is in doubt: {use.doubt}")
+
+    def rows(self, tables: Container[str] | None = None) -> Iterator[FoundRow | Fault]:
+        """Of these tables (None: of all), with what is wrong with their pages.
+
+        What is certain comes first, and first of that the rows that all agree on.
+        """
         for number in self._named:
             use = self._trees.use(number)
             assert use is not None
+            if tables is not None and use.table not in tables:
+                continue
             for found in self._rows(number, use):
                 if use.table != SCHEMA or isinstance(found, Fault):
                     yield found
-        for number, use in self._unnamed:
-            yield from self._rows(number, use)
-        for number, use in self._doubted:
-            yield Fault(use.table or None, number, f"page {number} is in doubt: {use.doubt}")
-            yield from self._rows(number, use)
+        for number, use in (*self._unnamed, *self._doubted):
+            if tables is None or use.table in tables:
+                yield from self._rows(number, use)
 
     def _uses(self) -> Iterator[tuple[int, Use]]:
         """All pages that have, or had, rows of tables."""
@@ -133,17 +156,40 @@ class Salvage:
             and self._kind(number) not in KINDS
         )
 
-    def _roots(self, number: int, use: Use) -> Iterator[tuple[int, str]]:
-        """The roots of tables and indexes that the rows of a page of the schema name.
+    def _add_roots(self, number: int, use: Use, roots: dict[int, str]) -> bool:
+        """Add the roots of tables and indexes that the rows of a page of the schema name; whether
+        those are all of its rows.
 
         A row of it: type, name, table, root page, SQL.
         """
+        is_whole = True
         for row in self._rows(number, use):
             if not isinstance(row, FoundRow) or not row.certain or len(row.values) != 5:
+                is_whole = False
                 continue
             kind, name, _, root, _ = row.values
             if kind in ("table", "index") and isinstance(root, int) and root > 0:
-                yield root, str(name) if kind == "table" else INDEX
+                roots[root] = str(name) if kind == "table" else INDEX
+        return is_whole
+
+    def _lost_roots(self, known: dict[int, str], layout: Layout) -> Layout:
+        """Roots that the map knows, and what is left of the schema does not.
+
+        Where all that is left of it is as in a new database, so is what is lost.  Otherwise the
+        rows must say of which table they are.
+        """
+        is_as_new = all(layout.get(root) == table for root, table in known.items())
+        found: Layout = {}
+        for number in range(3, self._file.page_count + 1):
+            if number in known or self._file.pointer(number)[0] != ROOT:
+                continue
+            if not self._file.is_content(number) or number in self._free.pages:
+                continue
+            is_table = self._kind(number) in (LEAF_TABLE, INTERIOR_TABLE)
+            found[number] = layout.get(number, UNKNOWN) if is_as_new else UNKNOWN
+            if found[number] == UNKNOWN and not is_table:
+                found[number] = INDEX
+        return found
 
     def _keys_of_two(self, numbers: Iterator[int]) -> set[int]:
         """Rowids that two pages have which no page names: at most one of them is of today."""
@@ -198,8 +244,8 @@ class Salvage:
         following, before, kind = cell.overflow, number, FIRST_OVERFLOW
         doubt: str | None = None
         while len(payload) < cell.size:
-            data = self._file.newest(following)
-            if not data:
+            data = self._file.page(following) if following <= self._file.page_count else b""
+            if following < 2 or len(data) < PAGE_BYTES:
                 raise Unreadable(f"it goes on in page {following}, which cannot be read")
             doubt = doubt or self._doubt_of_overflow(following, (kind, before))
             before, kind = following, LATER_OVERFLOW
@@ -212,6 +258,8 @@ class Salvage:
     def _doubt_of_overflow(self, number: int, expected: tuple[int, int]) -> str | None:
         if number in self._free.pages:
             return f"its end stands in page {number}, which is free"
+        if number in self._file.former:
+            return f"its end stands in page {number}, of which an older state is left only"
         found = self._file.pointer(number)
         if found in ((0, 0), expected) or (found[0] == FREE and self._free.is_sound):
             return None  # of a page that is not free the map is damaged where it says so

@@ -6,14 +6,17 @@ A message is certain, damaged (it is not what was stored), or in doubt: it is wh
 may have been removed since, because not all that should know of its row do (salvage.py).
 """
 
+import sqlite3
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 from protocol import parse_user_message
 from protocol.errors import ProtocolError
+from storage import schema
 from storage.damaged import checksum_of, is_whole
 from storage.database_file import DatabaseFile
 from storage.keys import (
@@ -23,7 +26,8 @@ from storage.keys import (
     lookup_id_of,
     queue_id_of,
 )
-from storage.salvage import Fault, FoundRow, Salvage, Value
+from storage.options import PAGE_BYTES
+from storage.salvage import INDEX, UNKNOWN, Fault, FoundRow, Layout, Salvage, Value
 
 MESSAGE_TABLES = ("message", "outgoing", "awaiting")
 PACKET_BYTES_MIN = 100  # of a user message, and more than any other blob of three columns has
@@ -113,8 +117,9 @@ class Survey:
         self.parts = _Parts()
         self.counters: dict[str, int] = {}
         self._doubted: Counter[str] = Counter()
-        self._salvage = Salvage(self._file)
-        for found in self._salvage.run():
+        self._salvage = Salvage(self._file, _layout)
+        self.findings += map(_fault, self._salvage.faults())
+        for found in self._salvage.rows({"counter", "shared_part", *self.rows, *self.keyed}):
             if isinstance(found, Fault):
                 self.findings.append(_fault(found))
             elif found.table == "counter":
@@ -176,13 +181,16 @@ class Survey:
 
     def messages(self) -> Iterator[KeptMessage]:
         """All that can be read: first those whose rows are of today, whole or not, then those in
-        doubt, as far as they are not among the first."""
+        doubt, as far as they are not among the first.  Adds to `findings`."""
         whole: dict[str, set[int]] = {table: set() for table in MESSAGE_TABLES}
         doubted: set[tuple[str, int, int]] = set()
-        for found in self._salvage.run():
+        for found in self._salvage.rows({"", UNKNOWN, "damaged", *MESSAGE_TABLES}):
             if isinstance(found, Fault):
+                self.findings.append(_fault(found))
                 continue
-            table = found.table or _table_by_shape(found.values)
+            table = (
+                found.table if found.table not in ("", UNKNOWN) else _table_by_shape(found.values)
+            )
             if table == "damaged":
                 yield self._set_aside(found)
             if table not in MESSAGE_TABLES:
@@ -270,6 +278,16 @@ class Survey:
             if header is None or header.sequence_number != number or number >= next_number:
                 return "its number does not fit its place in the sequence"
         return None
+
+
+def _layout() -> Layout:
+    """Where the roots of a new database are: they are given in the order of the schema."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        schema.prepare(db, schema.read_migrations(), now_s=0, new_id=bytes(16))
+        rows = db.execute("SELECT type, name, rootpage FROM sqlite_master WHERE rootpage > 0")
+        return {root: name if kind == "table" else INDEX for kind, name, root in rows}
 
 
 def _fits(table: str, values: tuple[Value, ...]) -> bool:

@@ -69,15 +69,17 @@ class Trees:
         """Find the pages below `root`, as far as the way is whole."""
         self._roots[root] = table
         waiting = [(root, Place(table, 0))]
-        if root == SCHEMA_ROOT and not self._file.newest(root):
-            waiting += [(child, Place(table, root)) for child in self._below(root)]
         while waiting:
             number, place = waiting.pop()
             if not self._accepts(number, place):
                 continue
             self._places[number] = place
+            if self._free_by(number, self._file.pointer(number)[0]):
+                self._fault(place, number, f"is free, and page {place.parent} names it")
             page = self._read(number, place)
-            if page is not None and page.kind in INTERIORS:
+            if page is None and number == SCHEMA_ROOT:
+                waiting += [(child, Place(table, number)) for child in self._below(number)]
+            elif page is not None and page.kind in INTERIORS:
                 children = list(_children(page, place))
                 self._children[number] = frozenset(child for child, _, _ in children)
                 waiting += [
@@ -204,6 +206,9 @@ class Trees:
     def _read(self, number: int, place: Place) -> Page | None:
         """A page that was named; its faults are noted, for a leaf where its rows are read."""
         data = self._file.newest(number)
+        if number == SCHEMA_ROOT and not data:
+            self._fault(place, number, "is known by an older state of it only, or not at all")
+            data = self._file.page(number)  # what it names hardly ever changes
         try:
             page = read_page(data, number)
         except Unreadable as error:

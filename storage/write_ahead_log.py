@@ -15,7 +15,6 @@ one before it; only the pages whose newest state stood in a bad frame are not kn
 """
 
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,21 +56,34 @@ class _Frame(NamedTuple):
         return _HEADER.size + (self.number - 1) * _FRAME_BYTES + _FRAME_HEADER.size
 
 
+class Index(NamedTuple):
+    """What a process that was killed has left of the log's index: the frames of synced commits."""
+
+    salts: tuple[int, int]
+    frames: int
+    brought_back: int  # of these, into the database
+    pages: tuple[int, ...]  # of the frames
+
+
+_NO_INDEX = Index((0, 0), 0, 0, ())
+# The pages of frames stand in blocks of the index, each with a hash table behind it.
+_BLOCK_BYTES, _BLOCK_PAGES_END, _BLOCKS_BEGIN = 32_768, 16_384, 136
+
+
 def read_log(path: Path) -> Log:
     """The log of the database `path`; empty where it has none.  Raises OSError."""
     log = path.with_name(f"{path.name}-wal")
     data = log.read_bytes() if log.exists() else b""
-    reader = _Reader(data)
-    found = reader.read()
-    lost = _lost_behind(path.with_name(f"{path.name}-shm"), reader)
-    return found._replace(findings=(*found.findings, *lost))
+    index = read_index(path.with_name(f"{path.name}-shm"))
+    return _Reader(data, index).read()
 
 
 class _Reader:
     """One log, in memory: it has some tens of MiB."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, index: Index) -> None:
         self._data = data
+        self._index = index
         self.count = max(0, len(data) - _HEADER.size) // _FRAME_BYTES
         self.salts = (0, 0)
         self.last_commit = 0  # the number of its frame
@@ -80,9 +92,10 @@ class _Reader:
 
     def read(self) -> Log:
         first = self._begin()
-        if first is None:
+        if self.salts == (0, 0):
+            self._compare_with_index()
             return Log({}, 0, frozenset(), tuple(self._findings))
-        good = self._good_from(first)
+        good = self._good_from(first) if first is not None else []
         commits = [frame.number for frame in good if frame.size_after_commit]
         end = len(good)
         later = self._good_behind(end)
@@ -90,6 +103,9 @@ class _Reader:
             good += later
             commits += [frame.number for frame in later if frame.size_after_commit]
         self.last_commit = commits[-1] if commits else 0
+        self._compare_with_index()
+        if self._index.salts == self.salts and self._index.brought_back > self.last_commit:
+            return Log({}, 0, frozenset(), tuple(self._findings))  # the database has more
         good = [frame for frame in good if frame.number <= self.last_commit]
         frames = {frame.page: frame for frame in good}
         page_count = good[-1].size_after_commit if good else 0
@@ -98,7 +114,8 @@ class _Reader:
         return Log(kept, page_count, former, tuple(self._findings))
 
     def _begin(self) -> Sums | None:
-        """The sums that the first frame goes on with; None for a log without any."""
+        """The sums that the first frame goes on with, as far as they are known; sets `salts`,
+        where there are frames that belong together."""
         if len(self._data) < _HEADER.size:
             return None
         magic, _, page_bytes, _, *rest = _HEADER.unpack_from(self._data)
@@ -119,7 +136,6 @@ class _Reader:
         if not self.count:
             return None
         first = self._frame(1)
-        self.salts = first.salts
         begin: Sums | None = None
         for self._order in ("<", ">"):
             for sums in (stored, self._checksum(0, _CHECKSUMMED_BYTES, (0, 0))):
@@ -131,11 +147,17 @@ class _Reader:
                 if second.salts == first.salts and self._sums_of(second, first.sums) == second.sums:
                     begin = self._seed_of(first)
             if begin is not None:
-                self._findings.append(
-                    "the header of the log is damaged: SQLite ignores all that is in it"
-                )
-                return begin
-        return None
+                break
+        self._order = self._order if begin is not None else "<"
+        known = first.salts if begin is not None else self._index.salts
+        if begin is not None or any(
+            self._frame(number).salts == known for number in range(2, self.count + 1)
+        ):
+            self.salts = known
+            self._findings.append(
+                "the header of the log is damaged: SQLite ignores all that is in it"
+            )
+        return begin
 
     def _seed_of(self, frame: _Frame) -> Sums:
         """The sums before a frame that is taken for good: its checksum, calculated backwards."""
@@ -167,16 +189,26 @@ class _Reader:
         """Good frames of this generation behind the bad one that follows `end`, if that was good
         once: when a frame of a later commit goes on with one from there."""
         good: list[_Frame] = []
+        unproven: list[_Frame] = []  # its seed is lost with the frame before it
         before = self._frame(end + 1) if end < self.count else None
-        is_lost = False
+        is_lost = self._index.salts == self.salts and self._index.frames > end
         for number in range(end + 2, self.count + 1):
             assert before is not None
             frame = self._frame(number)
-            if frame.salts == self.salts and self._follows(frame, before, is_first=not good):
-                good.append(frame)
+            if frame.salts != self.salts:
+                unproven.clear()
+            elif self._follows(frame, before):
+                good += [*unproven, frame]
+                unproven.clear()
                 is_lost |= before.salts == self.salts and before.size_after_commit > 0
+            elif before.salts != self.salts:
+                unproven = [frame]
+            else:
+                unproven.clear()
             before = frame
-        if not is_lost:
+        if unproven and self._index.salts == self.salts:
+            good += [frame for frame in unproven if frame.number <= self._index.frames]
+        if not is_lost or not any(frame.size_after_commit for frame in good):
             return []
         bad = good[-1].number - end - len(good)
         frames = "1 frame" if bad == 1 else f"{bad} frames"
@@ -186,53 +218,66 @@ class _Reader:
         )
         return good
 
-    def _follows(self, frame: _Frame, before: _Frame, *, is_first: bool) -> bool:
+    def _follows(self, frame: _Frame, before: _Frame) -> bool:
         if self._sums_of(frame, before.sums) == frame.sums:
             return True
-        if not is_first or before.number == 1:
+        if before.number == 1:
             return False
-        # It may be the stored checksum of the bad one that is damaged, and nothing else.
+        # It may be the stored checksum of the one before that is damaged, and nothing else.
         sums = self._sums_of(before, self._frame(before.number - 1).sums)
         return self._sums_of(frame, sums) == frame.sums
 
     def _former(
         self, good: list[_Frame], frames: dict[int, _Frame], page_count: int
     ) -> frozenset[int]:
-        """The pages whose newest state was, or may have been, in a frame that is bad.
-
-        A commit writes its pages in ascending order.  So where a bad frame does not say which page
-        it had, that was one between those of its neighbours.
-        """
-        known = {frame.number: frame for frame in good}
+        """The pages whose newest state was, or may have been, in a frame that is bad."""
+        known = {frame.number for frame in good}
         former: set[int] = set()
-        number = 1
-        while number <= self.last_commit:
-            if number in known:
-                number += 1
-                continue
-            first = number
-            while number not in known:  # the last commit is
-                number += 1
-            before, after = known.get(first - 1), known[number]
-            low = before.page if before is not None and not before.size_after_commit else 0
-            bad = [self._frame(each) for each in range(first, number)]
-            is_within = not any(frame.size_after_commit for frame in bad)
-            high = after.page if is_within and low < after.page else page_count + 1
-            if not is_within or low >= after.page:
-                low = 0
-            # A page that is written again behind it is known.
-            former.update(
-                page
-                for page in range(low + 1, high)
-                if page not in frames or frames[page].number < first
-            )
-            former.update(
-                frame.page
-                for frame in bad
-                if 1 <= frame.page <= page_count
-                and (frame.page not in frames or frames[frame.page].number < first)
-            )
+        for number in range(1, self.last_commit):
+            if number not in known:
+                former.update(
+                    page
+                    for page in self._pages_of_bad(number, page_count)
+                    if page not in frames or frames[page].number < number
+                )
         return frozenset(former)
+
+    def _pages_of_bad(self, number: int, page_count: int) -> range:
+        """Those that a bad frame may have had.
+
+        The index says it, where there is one, and its own header, where that can be read.
+        Otherwise: a commit writes its pages in ascending order.
+        """
+        index = self._index
+        if index.salts == self.salts and number <= len(index.pages):
+            return range(index.pages[number - 1], index.pages[number - 1] + 1)
+        frame = self._frame(number)
+        if frame.salts == self.salts and 1 <= frame.page <= page_count:
+            return range(frame.page, frame.page + 1)
+        before = self._frame(number - 1) if number > 1 else None
+        if before is None or before.salts != self.salts or before.size_after_commit:
+            return range(1, page_count + 1)
+        return range(before.page + 1, page_count + 1)
+
+    def _compare_with_index(self) -> None:
+        """An index of another generation says nothing, but that of a log that is empty."""
+        known = self._index
+        if self.salts == (0, 0):
+            if known.frames > known.brought_back:
+                self._findings.append(
+                    f"the log is gone: it had {known.frames} frames, and the database has"
+                    f" {known.brought_back} of them"
+                )
+        elif known.salts == self.salts and known.frames > self.last_commit:
+            lost = (
+                "the database has them all, but a daemon would go back to those"
+                if known.brought_back == known.frames
+                else "what was committed last is lost"
+            )
+            self._findings.append(
+                f"the end of the log is gone: it had {known.frames} frames, and {self.last_commit}"
+                f" of them can be used; {lost}"
+            )
 
     def _frame(self, number: int) -> _Frame:
         offset = _HEADER.size + (number - 1) * _FRAME_BYTES
@@ -254,33 +299,24 @@ class _Reader:
         return first, second
 
 
-def _lost_behind(path: Path, log: _Reader) -> Iterator[str]:
-    """What a process that was killed has left says of the log's end: its index counts the frames
-    of commits that were synced.  An index of an older generation says nothing."""
-    index = path.read_bytes()[: 2 * _INDEX_BYTES + 4] if path.exists() else b""
-    if len(index) < 2 * _INDEX_BYTES + 4 or index[:_INDEX_BYTES] != index[_INDEX_BYTES:-4]:
-        return
-    version, _, _, is_ready, _, _, frames, *_ = _INDEX.unpack_from(index)
-    salts = _INDEX_SALTS.unpack_from(index, _INDEX.size)
-    words = struct.unpack_from(f"={(_INDEX_BYTES - _INDEX_CHECKSUM.size) // 4}I", index)
-    if (
-        version != _INDEX_VERSION
-        or not is_ready
-        or _sum_words(words) != _INDEX_CHECKSUM.unpack_from(index, _INDEX.size + _INDEX_SALTS.size)
-    ):
-        return
-    (brought_back,) = struct.unpack_from("=I", index, 2 * _INDEX_BYTES)
-    if log.count == 0 or log.salts == (0, 0):
-        if frames > brought_back:
-            yield (
-                f"the log is gone: it had {frames} frames, and the database has"
-                f" {brought_back} of them"
-            )
-    elif salts == log.salts and frames > log.last_commit:
-        yield (
-            f"the end of the log is gone: it had {frames} frames, and has {log.last_commit}:"
-            " what was committed last is lost"
-        )
+def read_index(path: Path) -> Index:
+    """Of a log; without frames where there is none that can be read.  Raises OSError."""
+    whole = path.read_bytes() if path.exists() else b""
+    data = whole[: 2 * _INDEX_BYTES + 4]
+    if len(data) < 2 * _INDEX_BYTES + 4 or data[:_INDEX_BYTES] != data[_INDEX_BYTES:-4]:
+        return _NO_INDEX
+    version, _, _, is_ready, _, _, frames, *_ = _INDEX.unpack_from(data)
+    salts = _INDEX_SALTS.unpack_from(data, _INDEX.size)
+    words = struct.unpack_from(f"={(_INDEX_BYTES - _INDEX_CHECKSUM.size) // 4}I", data)
+    stored = _INDEX_CHECKSUM.unpack_from(data, _INDEX.size + _INDEX_SALTS.size)
+    if version != _INDEX_VERSION or not is_ready or _sum_words(words) != stored:
+        return _NO_INDEX
+    (brought_back,) = struct.unpack_from("=I", data, 2 * _INDEX_BYTES)
+    pages: list[int] = []
+    for start in range(0, len(whole) - _BLOCK_BYTES + 1, _BLOCK_BYTES):
+        block = whole[start + (0 if start else _BLOCKS_BEGIN) : start + _BLOCK_PAGES_END]
+        pages += struct.unpack(f"={len(block) // 4}I", block)
+    return Index((salts[0], salts[1]), frames, brought_back, tuple(pages[:frames]))
 
 
 def _sum_words(words: tuple[int, ...]) -> Sums:

@@ -65,7 +65,7 @@ def by_salvage(path: Path) -> tuple[Rows, list[Fault]]:
             if isinstance(found, Fault):
                 faults.append(found)
             elif found.certain:
-                has_rowid = found.table != "counter"
+                has_rowid = found.table not in ("counter", "way_back")
                 values = (found.rowid, *found.values[1:]) if has_rowid else found.values
                 rows.add((found.table, *values))
     return rows, faults
@@ -244,3 +244,153 @@ def test_pages_that_were_given_back_hold_nothing_any_more(tmp_path: Path) -> Non
     rows, faults = by_salvage(copy)
     assert {row for row in rows if row[0] == "message"} == expected
     assert faults == []
+
+
+def test_rows_between_the_leaves_of_a_table_without_rowids_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "queues.db"
+    with closing(fill(path)) as db:
+        with transaction(db):
+            db.executemany(
+                "INSERT INTO way_back VALUES (?, ?, ?, 1)",
+                ((n.to_bytes(16, "big"), bytes(16), "host" * 20) for n in range(1000)),
+            )
+        rows = by_sql(db)
+    assert pages(path, 2)
+
+    assert by_salvage(path) == (rows, [])
+
+
+def older_pages(tmp_path: Path) -> tuple[Path, Path, Rows]:
+    """A database, an older state of it, and its rows; since then rows were deleted."""
+    path, older = tmp_path / "queues.db", tmp_path / "older.db"
+    with closing(fill(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        shutil.copy(path, older)
+        first, last = db.execute("SELECT min(key), max(key) FROM message").fetchone()
+        db.execute("DELETE FROM message WHERE key < ?", (first + (last - first) // 2,))
+        rows = by_sql(db)
+    return path, older, rows
+
+
+def test_a_former_page_that_others_contradict_brings_no_row_back(tmp_path: Path) -> None:
+    """Of a page with rows nobody can tell; of those that say where pages belong others can."""
+    path, older, rows = older_pages(tmp_path)
+    places = {1, 2, *pages(path, 5), *pages(older, 5)}
+    with DatabaseFile(path) as file:
+        assert file.freelist().pages
+        places |= file.freelist().pages
+        last = file.page_count
+    tried = 0
+    for number in sorted(each for each in places if each <= last):
+        damaged = tmp_path / "damaged.db"
+        content, before = bytearray(path.read_bytes()), older.read_bytes()
+        place = slice((number - 1) * PAGE_BYTES, number * PAGE_BYTES)
+        if content[place] == before[place] or len(before[place]) < PAGE_BYTES:
+            continue
+        content[place] = before[place]
+        damaged.write_bytes(content)
+        tried += 1
+
+        assert by_salvage(damaged)[0] <= rows, f"page {number}"
+    assert tried >= 4
+
+
+def test_a_page_that_is_free_gives_no_certain_rows_whoever_names_it(
+    database: tuple[Path, Rows],
+) -> None:
+    path, rows = database
+    with DatabaseFile(path) as file:
+        free = [each for each in file.freelist().pages if file.page(each)[0] == 13]
+        parent = next(
+            each for each in pages(path, 5) if file.pointer(each) == (1, 0) and len(free) > 0
+        )
+    assert free
+    content = bytearray(path.read_bytes())
+    right_child = (parent - 1) * PAGE_BYTES + 8
+    content[right_child : right_child + 4] = free[0].to_bytes(4, "big")
+    path.write_bytes(content)
+
+    found, faults = by_salvage(path)
+
+    assert found <= rows
+    assert faults
+
+
+def test_a_page_that_the_page_above_it_does_not_name_is_in_doubt(
+    database: tuple[Path, Rows],
+) -> None:
+    """A page that is neither free nor named: by its content nobody knows when it was left."""
+    path, rows = database
+    content = bytearray(path.read_bytes())
+    with DatabaseFile(path) as file:
+        parent = next(each for each in pages(path, 5) if file.pointer(each) == (1, 0))
+    header = (parent - 1) * PAGE_BYTES
+    count = int.from_bytes(content[header + 3 : header + 5], "big")
+    content[header + 3 : header + 5] = (count - 1).to_bytes(2, "big")  # its last cell is gone
+    path.write_bytes(content)
+
+    with DatabaseFile(path) as file:
+        found = [each for each in salvage(file) if isinstance(each, FoundRow)]
+
+    certain = {
+        ("message", each.rowid) for each in found if each.certain and each.table == "message"
+    }
+    doubted = {("message", each.rowid) for each in found if not each.certain}
+    keys = {(row[0], row[1]) for row in rows if row[0] == "message"}
+    assert certain < keys
+    assert certain | doubted == keys
+
+
+def test_a_row_that_was_deleted_from_its_page_is_in_doubt(tmp_path: Path) -> None:
+    """Its bytes are there still, and a damaged pointer leads to them."""
+    path = tmp_path / "queues.db"
+    with closing(sqlite3.connect(path)) as db:
+        set_up_writer(db, StorageOptions())
+        schema.prepare(db, [], now_s=NOW_S, new_id=OWN_ID)
+        for key in range(1, 9):
+            db.execute(
+                "INSERT INTO message (key, arrived_at_ms, packet) VALUES (?, 1, ?)",
+                (key, bytes(200)),
+            )
+        db.commit()
+        (root,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'message'").fetchone()
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        header = (root - 1) * PAGE_BYTES
+        pointers = path.read_bytes()[header + 8 :][:16]
+        db.execute("DELETE FROM message WHERE key IN (3, 4)")
+        db.commit()
+    content = bytearray(path.read_bytes())
+    content[header + 8 + 4 : header + 8 + 6] = pointers[6:8]  # where 5 should be there is 4
+    path.write_bytes(content)
+
+    with DatabaseFile(path) as file:
+        found = {
+            each.rowid: each
+            for each in salvage(file)
+            if isinstance(each, FoundRow)
+            if each.table == "message"
+        }
+
+    assert {key for key, each in found.items() if each.certain} == {1, 2, 6, 7, 8}
+
+
+def test_the_end_of_a_long_row_belongs_to_it_or_the_row_is_in_doubt(
+    database: tuple[Path, Rows],
+) -> None:
+    path, rows = database
+    with DatabaseFile(path) as file:
+        first = next(
+            number
+            for number in range(3, file.page_count)
+            if file.is_content(number) and file.pointer(number)[0] == 3
+        )
+        leaf = file.pointer(first)[1]
+    content = bytearray(path.read_bytes())
+    entry = PAGE_BYTES + 5 * (first - 3) + 1
+    content[entry : entry + 4] = (leaf + 1).to_bytes(4, "big")
+    path.write_bytes(content)
+
+    found, faults = by_salvage(path)
+
+    assert len(rows - found) == 1
+    assert any("which is another's" in fault.sentence for fault in faults)

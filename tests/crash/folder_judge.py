@@ -1,0 +1,280 @@
+"""Whether `qmd check` tells the truth of a data folder, and `--repair` keeps to it."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from storage import check
+from storage.cells import LEAF_TABLE, Unreadable, read_page
+from storage.database_file import DatabaseFile
+from storage.options import PAGE_BYTES
+from storage.rescue import Rescue
+from storage.survey import MESSAGE_TABLES, Survey
+from storage.write_ahead_log import read_index, read_log
+from tests.crash.wounds import DATABASE, LOG, WOUNDS
+from tests.stored_packets import packets
+
+FILES = (DATABASE, LOG, f"{DATABASE}-shm")
+NEW_ID = b"new-queue-manager"[:16]
+FRAME_BYTES, LOG_HEADER_BYTES = PAGE_BYTES + 24, 32
+
+Key = tuple[str, int]  # table, key
+Pages = dict[Key, set[int]]
+
+
+class Truth(NamedTuple):
+    """By SQLite, from a copy."""
+
+    packets: dict[Key, bytes]
+    counts: dict[str, int]  # by queue or destination, as `check` counts
+
+
+class Tally(NamedTuple):
+    """How one damaged folder came out."""
+
+    certain: int
+    doubted: int
+    set_aside_unharmed: int  # in doubt, though nothing was wrong with their pages
+    returned: int  # by a page that is an older state of itself: nobody can tell
+
+
+def copy(folder: Path, to: Path) -> Path:
+    to.mkdir(parents=True)
+    for name in FILES:
+        if (folder / name).exists():
+            shutil.copyfile(folder / name, to / name)
+    return to
+
+
+def read_truth(folder: Path, scratch: Path) -> Truth | None:
+    """None: a folder that the first start had not finished.  Raises AssertionError where SQLite
+    finds fault."""
+    copied = copy(folder, scratch)
+    try:
+        with closing(sqlite3.connect(copied / DATABASE)) as db:
+            if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                return None
+            found = db.execute("PRAGMA integrity_check").fetchall()
+            assert found == [("ok",)], f"SQLite finds: {found}"
+            names = {
+                "message": dict(db.execute("SELECT id, name FROM queue")),
+                "outgoing": dict(db.execute("SELECT id, destination FROM outgoing_queue")),
+            }
+            counts: Counter[str] = Counter()
+            found_packets: dict[Key, bytes] = {}
+            for table in ("message", "outgoing"):
+                for key, packet in packets(db, table):
+                    found_packets[table, key] = packet
+                    counts[names[table][key >> 48]] += 1
+            of_numbers = dict(db.execute("SELECT number, queue_id FROM awaiting"))
+            for number, packet in packets(db, "awaiting", "number"):
+                found_packets["awaiting", number] = packet
+                counts[names["outgoing"][of_numbers[number]]] += 1
+            return Truth(found_packets, dict(counts))
+    finally:
+        shutil.rmtree(copied)
+
+
+def judge_sound(folder: Path, truth: Truth) -> list[str]:
+    """What is wrong with the verdict on a folder that is in order."""
+    before = {name: (folder / name).read_bytes() for name in FILES if (folder / name).exists()}
+    report = check.check(folder)
+    wrong = [f"a sound folder has a finding: {each}" for each in report.findings[:5]]
+    if report.messages != dict(sorted(truth.counts.items())):
+        wrong.append(f"the counts are {report.messages}, and should be {truth.counts}")
+    if any((folder / name).read_bytes() != content for name, content in before.items()):
+        wrong.append("the folder was changed")
+    return wrong
+
+
+def judge_wounded(
+    folder: Path,
+    earlier: Path,
+    truth: Truth,
+    scratch: Path,
+    rng: random.Random,
+    tallies: list[Tally],
+) -> tuple[str, list[str]]:
+    """Damage a copy; what was done, and what is wrong with what is made of it."""
+    pages = _pages_of_rows(folder)
+    wounded = copy(folder, scratch / "wounded")
+    if rng.random() < 0.3:
+        (wounded / FILES[2]).unlink(missing_ok=True)
+    name = rng.choice(WOUNDS)(wounded, rng, earlier)
+    harmed, is_end_harmed = _harmed_pages(folder, wounded)
+    try:
+        return name, _judge(
+            folder, wounded, truth, pages, harmed, is_end_harmed, "page" in name, tallies
+        )
+    finally:
+        shutil.rmtree(scratch / "wounded")
+        shutil.rmtree(scratch / "wounded.repaired", ignore_errors=True)
+
+
+def _judge(
+    sound: Path,
+    wounded: Path,
+    truth: Truth,
+    pages: Pages,
+    harmed: set[int],
+    is_end_harmed: bool,
+    is_former: bool,
+    tallies: list[Tally],
+) -> list[str]:
+    # A commit that its process did not live to note there was acknowledged to nobody.
+    has_index = read_index(wounded / FILES[2]).frames >= _last_commit(sound)[1]
+    report = check.check(wounded)
+    rescue = Rescue(wounded)
+    certain: dict[Key, bytes] = {}
+    others: dict[Key, set[bytes]] = {}
+    wrong: list[str] = []
+    for message in rescue.run(now_s=1, new_id=NEW_ID):
+        key = message.table, message.key
+        if message.problem is not None:
+            others.setdefault(key, set()).add(message.packet)
+        elif certain.setdefault(key, message.packet) is not message.packet:
+            wrong.append(f"{key} is certain twice")
+    if sum(report.messages.values()) != len(certain):
+        wrong.append(f"{report.messages} were counted, and {len(certain)} are certain")
+    is_older = is_end_harmed and not any(_is_said(wounded))
+    returned = [key for key, packet in certain.items() if truth.packets.get(key) != packet]
+    on_harmed = {key for key in returned if is_former}
+    if returned and not is_end_harmed and not is_former:
+        wrong.append(f"{len(returned)} are certain that are not there, such as {returned[0]}")
+    if is_older and has_index:
+        wrong.append("the end of the log is lost, its index knows it, and nothing was said")
+    unharmed = {key for key in truth.packets if key in pages and not pages[key] & harmed}
+    if not is_end_harmed:
+        lost = [
+            key
+            for key in unharmed
+            if certain.get(key) != truth.packets[key]
+            and truth.packets[key] not in others.get(key, ())
+        ]
+        if lost:
+            wrong.append(f"{len(lost)} of unharmed pages are lost, such as {lost[0]}")
+    report = check.check(rescue.fresh)
+    wrong += [f"what was saved has a finding: {each}" for each in report.findings[:3]]
+    if sum(report.messages.values()) != len(certain) or rescue.saved != len(certain):
+        wrong.append(f"{rescue.saved} of {len(certain)} were saved")
+    tallies.append(
+        Tally(len(certain), rescue.doubted, len(unharmed - certain.keys()), len(on_harmed))
+    )
+    return wrong
+
+
+def _is_said(wounded: Path) -> list[str]:
+    survey = Survey(wounded / DATABASE)
+    survey.close()
+    return [each for each in survey.findings if "log" in each]
+
+
+def _pages_of_rows(folder: Path) -> Pages:
+    """Which pages each message stands in, of a folder that is in order."""
+    found: Pages = {}
+    with DatabaseFile(folder / DATABASE) as file, closing(_private_view(folder)) as db:
+        roots = {
+            root: name
+            for name, root in db.execute("SELECT name, rootpage FROM sqlite_master WHERE rootpage")
+        }
+        parts = {
+            (table, key): part
+            for table, column in (("message", "key"), ("outgoing", "key"), ("awaiting", "number"))
+            for key, part in db.execute(
+                f"SELECT {column}, part_id FROM {table} WHERE part_id IS NOT NULL"
+            )
+        }
+        free = file.freelist().pages
+        for number in range(3, file.page_count + 1):
+            kind, above = file.pointer(number)
+            if number in free or kind not in (1, 5) or not file.is_content(number):
+                continue
+            root = number
+            while kind == 5:
+                root, (kind, above) = above, file.pointer(above)
+            table = roots.get(root, "")
+            if table not in (*MESSAGE_TABLES, "shared_part"):
+                continue
+            try:
+                page = read_page(file.page(number), number)
+            except Unreadable as error:
+                raise AssertionError(f"page {number} of a sound folder: {error}") from error
+            if page.kind == LEAF_TABLE:
+                for cell in page.cells:
+                    found[table, cell.rowid] = {number, *_chain(file, cell.overflow)}
+    for key, part in parts.items():
+        found[key] |= found["shared_part", part]
+    return found
+
+
+def _private_view(folder: Path) -> sqlite3.Connection:
+    """In memory: whoever looks changes nothing."""
+    scratch = folder.with_name(f"{folder.name}.view")
+    copied = copy(folder, scratch)
+    db = sqlite3.connect(":memory:")
+    with closing(sqlite3.connect(copied / DATABASE)) as source:
+        source.backup(db)
+    shutil.rmtree(scratch)
+    return db
+
+
+def _chain(file: DatabaseFile, number: int) -> list[int]:
+    found = []
+    while number:
+        found.append(number)
+        number = int.from_bytes(file.page(number)[:4], "big")
+    return found
+
+
+def _harmed_pages(folder: Path, wounded: Path) -> tuple[set[int], bool]:
+    """The pages whose newest state is not what it was; and whether the last commit of the log was
+    harmed, or the whole log."""
+    log = read_log(folder / DATABASE)
+    harmed = {
+        number + 1
+        for number in _differences(folder, wounded, DATABASE, 0, PAGE_BYTES)
+        if number + 1 not in log.frames
+    }
+    by_frame = {
+        (content - 24 - LOG_HEADER_BYTES) // FRAME_BYTES: page
+        for page, content in log.frames.items()
+    }
+    frames = _differences(folder, wounded, LOG, LOG_HEADER_BYTES, FRAME_BYTES)
+    harmed |= {by_frame[frame] for frame in frames & by_frame.keys()}
+    begins, ends = _last_commit(folder)
+    return harmed, any(begins <= frame < ends for frame in frames)
+
+
+def _differences(folder: Path, wounded: Path, name: str, first: int, size: int) -> set[int]:
+    """Which of the pieces of that size are not what they were, counted from 0."""
+    before, after = (
+        (each / name).read_bytes() if (each / name).exists() else b"" for each in (folder, wounded)
+    )
+    starts = range(first, len(before), size)
+    return {
+        number
+        for number, start in enumerate(starts)
+        if before[start : start + size] != after[start : start + size]
+    }
+
+
+def _last_commit(folder: Path) -> tuple[int, int]:
+    """The frames of the last commit, counted from 0: first and end."""
+    path = folder / LOG
+    data = path.read_bytes() if path.exists() else b""
+    salts = data[16:24]
+    commits = [0]
+    newest = max(read_log(folder / DATABASE).frames.values(), default=0)
+    for frame in range((len(data) - LOG_HEADER_BYTES) // FRAME_BYTES if data else 0):
+        header = LOG_HEADER_BYTES + frame * FRAME_BYTES
+        if header >= newest or data[header + 8 : header + 16] != salts:
+            break
+        if data[header + 4 : header + 8] != bytes(4):
+            commits.append(frame + 1)
+    return (commits[-2], commits[-1]) if len(commits) > 1 else (0, 0)

@@ -1,0 +1,116 @@
+"""Damage done to a data folder: what a disk, a careless hand or a worn cable does to files."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from storage.options import PAGE_BYTES
+
+SECTOR_BYTES = 512
+DATABASE, LOG = "queues.db", "queues.db-wal"
+
+
+def _content(folder: Path, name: str) -> bytearray:
+    path = folder / name
+    return bytearray(path.read_bytes() if path.exists() else b"")
+
+
+def _a_file(folder: Path, rng: random.Random) -> tuple[str, bytearray]:
+    for name in rng.sample((DATABASE, LOG), 2):
+        content = _content(folder, name)
+        if content:
+            return name, content
+    raise AssertionError("both files are empty")
+
+
+def flip(folder: Path, rng: random.Random, _: Path) -> str:
+    name, content = _a_file(folder, rng)
+    count = rng.choice((1, 1, 1, 5, 30))
+    for _ in range(count):
+        place = rng.randrange(len(content))
+        content[place] ^= 1 << rng.randrange(8)
+    (folder / name).write_bytes(content)
+    return f"{count} flipped bits in {name}"
+
+
+def flip_where_it_matters(folder: Path, rng: random.Random, _: Path) -> str:
+    """In headers of pages, lists of rows, and what says where pages belong."""
+    content = _content(folder, DATABASE)
+    page = rng.randrange(len(content) // PAGE_BYTES) if rng.random() < 0.7 else rng.randrange(2)
+    place = page * PAGE_BYTES + rng.randrange(rng.choice((12, 40, 200)))
+    if page == 1:  # the first page of the pointer map
+        place = PAGE_BYTES + rng.randrange(min(PAGE_BYTES, 5 * len(content) // PAGE_BYTES))
+    place = min(place, len(content) - 1)
+    content[place] ^= 1 << rng.randrange(8)
+    (folder / DATABASE).write_bytes(content)
+    return f"a flipped bit at {place} of {DATABASE}"
+
+
+def spoil(folder: Path, rng: random.Random, _: Path) -> str:
+    """Pieces become zeros, or anything."""
+    name, content = _a_file(folder, rng)
+    count = rng.choice((1, 1, 3))
+    for _ in range(count):
+        size = rng.choice((SECTOR_BYTES, 4096, PAGE_BYTES, 3 * PAGE_BYTES))
+        unit = rng.choice((SECTOR_BYTES, PAGE_BYTES))
+        place = rng.randrange(max(1, len(content) - size)) // unit * unit
+        size = min(size, len(content) - place)
+        content[place : place + size] = bytes(size) if rng.random() < 0.6 else rng.randbytes(size)
+    (folder / name).write_bytes(content)
+    return f"{count} spoiled pieces of {name}"
+
+
+def cut_database(folder: Path, rng: random.Random, _: Path) -> str:
+    content = _content(folder, DATABASE)
+    end = rng.randrange(len(content))
+    (folder / DATABASE).write_bytes(content[:end])
+    return f"{DATABASE} cut at {end}"
+
+
+def cut_log(folder: Path, rng: random.Random, _: Path) -> str:
+    content = _content(folder, LOG)
+    end = rng.randrange(len(content)) if content else 0
+    (folder / LOG).write_bytes(content[:end])
+    return f"{LOG} cut at {end}"
+
+
+def former_page(folder: Path, rng: random.Random, earlier: Path) -> str:
+    """A write was lost: the disk has a page as it was before."""
+    content, before = _content(folder, DATABASE), _content(earlier, DATABASE)
+    pages = min(len(content), len(before)) // PAGE_BYTES
+    changed = [
+        page
+        for page in range(pages)
+        if content[page * PAGE_BYTES :][:PAGE_BYTES] != before[page * PAGE_BYTES :][:PAGE_BYTES]
+    ]
+    if not changed:
+        return "nothing"
+    place = rng.choice(changed) * PAGE_BYTES
+    content[place : place + PAGE_BYTES] = before[place : place + PAGE_BYTES]
+    (folder / DATABASE).write_bytes(content)
+    return f"page {place // PAGE_BYTES + 1} as it was before"
+
+
+def misplaced_page(folder: Path, rng: random.Random, _: Path) -> str:
+    """A write went to the place of another page."""
+    content = _content(folder, DATABASE)
+    pages = len(content) // PAGE_BYTES
+    source, place = (rng.randrange(pages) * PAGE_BYTES for _ in range(2))
+    content[place : place + PAGE_BYTES] = content[source : source + PAGE_BYTES]
+    (folder / DATABASE).write_bytes(content)
+    return f"page {source // PAGE_BYTES + 1} in the place of {place // PAGE_BYTES + 1}"
+
+
+WOUNDS: tuple[Callable[[Path, random.Random, Path], str], ...] = (
+    flip,
+    flip,
+    flip_where_it_matters,
+    spoil,
+    spoil,
+    cut_database,
+    cut_log,
+    former_page,
+    misplaced_page,
+)
