@@ -17,6 +17,8 @@ SECONDS ?= 60
 TARGETS ?=
 # How long `make soak` works; 0.1 is six minutes.
 HOURS ?= 1
+# How many folders `make folders` kills and damages.
+FOLDERS ?= 2000
 # How often `make soak-pipeline` kills something.
 KILLS ?= 200
 # Of how many fleets `make soak-pipeline` audits the logs, in any order and in parts.
@@ -34,7 +36,7 @@ TOOLS := .venv/tools
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools run demo demo-pipeline test simulate mutants soak soak-pipeline routed fuzz model check bench format clean install uninstall
+.PHONY: help setup tools run demo demo-pipeline test simulate mutants soak soak-pipeline folders routed fuzz model check bench format clean install uninstall
 
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
@@ -81,6 +83,9 @@ mutants: tools ## faults put into the code on purpose: the simulation has to not
 
 soak: tools ## hostile networks, crashes, power losses and new seeds, for HOURS=1
 	@$(PY) -m tests.soak --hours $(HOURS) $(ARGS)
+
+folders: tools ## `qmd check` and `--repair` on FOLDERS=2000 that were killed and damaged
+	@$(PY) -m tests.crash.folders --folders $(FOLDERS) $(ARGS)
 
 routed: tools ## five daemons, one the only way between the others, cut off and killed: MESSAGES=100000
 	@$(PY) -m tests.netns.relayed --messages $(MESSAGES) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -107,36 +107,44 @@ def _rest(sentences: list[str]) -> list[str]:
 
 def _ask_sqlite(path: Path) -> tuple[int, list[str]]:
     """The number of the schema, and what SQLite's own check finds."""
+    try:
+        return _asked(path, _options(path))
+    except sqlite3.DatabaseError as error:
+        # A process that was killed just then has left an index that contradicts itself.
+        if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_PROTOCOL:
+            return 0, [f"SQLite cannot read it: {error}"]
+    try:
+        return _asked(path, "")
+    except sqlite3.DatabaseError as error:
+        return 0, [f"SQLite cannot read it: {error}"]
+
+
+def _asked(path: Path, options: str) -> tuple[int, list[str]]:
+    """Raises sqlite3.DatabaseError."""
     findings: list[str] = []
-    version = 0
-    with closing(_opened(path)) as db:
-        try:
-            (version,) = db.execute("PRAGMA user_version").fetchone()
-            (application,) = db.execute("PRAGMA application_id").fetchone()
-            if application != schema.APPLICATION_ID:
-                findings.append(f"{path.name} does not say that it is ours")
-            known = schema.latest_version(schema.read_migrations())
-            if version > known:
-                findings.append(f"it has schema {version}, and this version of qmd knows {known}")
-            rows = db.execute(f"PRAGMA integrity_check({SENTENCES_MAX})")
-            found = [line for (text,) in rows for line in str(text).splitlines()]
-            if found != ["ok"]:
-                findings += [f"SQLite finds: {line}" for line in found]
-        except sqlite3.DatabaseError as error:
-            findings.append(f"SQLite cannot read it: {error}")
+    uri = f"file:{quote(str(path))}?mode=ro{options}"
+    with closing(sqlite3.connect(uri, uri=True)) as db:
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        (application,) = db.execute("PRAGMA application_id").fetchone()
+        if application != schema.APPLICATION_ID:
+            findings.append(f"{path.name} does not say that it is ours")
+        known = schema.latest_version(schema.read_migrations())
+        if version > known:
+            findings.append(f"it has schema {version}, and this version of qmd knows {known}")
+        rows = db.execute(f"PRAGMA integrity_check({SENTENCES_MAX})")
+        found = [line for (text,) in rows for line in str(text).splitlines()]
+        if found != ["ok"]:
+            findings += [f"SQLite finds: {line}" for line in found]
     return version, findings
 
 
-def _opened(path: Path) -> sqlite3.Connection:
-    """To read with SQLite, and without a change to the folder as far as that is possible.
+def _options(path: Path) -> str:
+    """So that SQLite reads without a change to the folder, as far as that is possible.
 
     It makes an index of the log where there is none; one that is there is left as it is, because it
     knows how long the log was (write_ahead_log.py).
     """
     log, index = (path.with_name(f"{path.name}-{each}") for each in ("wal", "shm"))
-    options = ""
     if not log.exists() or log.stat().st_size == 0:
-        options = "&immutable=1"
-    elif index.exists():
-        options = "&readonly_shm=1"
-    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro{options}", uri=True)
+        return "&immutable=1"
+    return "&readonly_shm=1" if index.exists() else ""

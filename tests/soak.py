@@ -4,6 +4,7 @@
     crash cycles, power  ────────────                      kills, losses of power, failed syncs
     transactions         ──────────────────                applications and daemons are killed
     live sessions                   ──                     any packet at any time
+    damaged folders                   ──                   what `qmd check` says, and repairs
     simulated worlds                  ───────────────────  new seeds, until the time is over
 
 Prints what each did.  Exit code 1 when any of them found something; what cannot be done on this
@@ -29,6 +30,7 @@ CYCLES = 2000
 LIVES = 20
 TRANSACTIONS = 10_000
 LIVE_EXAMPLES = 300
+FOLDERS = 2000
 BLOCK_SEEDS = 200
 SKIPPED = 2
 SEEDS_MAX = 1 << 40
@@ -90,6 +92,7 @@ def main(arguments: list[str]) -> int:
             _crashes(chosen.folder, seconds),
             _relayed(chosen.folder),
             _live(chosen.folder, share),
+            _folders(chosen.folder, share),
         ]
         results += _worlds(chosen.folder, end)
         results += [transactions.wait(), network.wait()]
@@ -123,6 +126,17 @@ def _live(folder: Path, share: float) -> Result:
     machines = ("tests/properties/test_live_machine.py", "tests/properties/test_live_sender.py")
     arguments = ("-q", "-p", "no:cacheprovider", *machines)
     return Part("live sessions", folder, "pytest", *arguments).wait()
+
+
+def _folders(folder: Path, share: float) -> Result:
+    """`qmd check` and `--repair` on folders of killed storages, daemons and simulated worlds."""
+    return Part(
+        *("folders", folder, "tests.crash.folders"),
+        *("--first", str(random.randrange(SEEDS_MAX))),
+        *("--folders", str(max(80, round(FOLDERS * share)))),
+        *("--lives", str(max(1, round(LIVES * share / 4)))),
+        *("--worlds", str(max(1, round(LIVES * share)))),
+    ).wait()
 
 
 def _worlds(folder: Path, end: float) -> Iterator[Result]:

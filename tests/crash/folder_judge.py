@@ -83,7 +83,7 @@ def read_truth(folder: Path, scratch: Path) -> Truth | None:
 
 def judge_sound(folder: Path, truth: Truth) -> list[str]:
     """What is wrong with the verdict on a folder that is in order."""
-    before = {name: (folder / name).read_bytes() for name in FILES if (folder / name).exists()}
+    before = {name: (folder / name).read_bytes() for name in FILES[:2] if (folder / name).exists()}
     report = check.check(folder)
     wrong = [f"a sound folder has a finding: {each}" for each in report.findings[:5]]
     if report.messages != dict(sorted(truth.counts.items())):

@@ -22,14 +22,25 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
+from tests.crash.disk import Loss
 from tests.crash.folder_judge import Tally, copy, judge_sound, judge_wounded, read_truth
+from tests.crash.forge import Forge
+from tests.crash.machine import Machine
+from tests.crash.replay import Replay
+from tests.crash.workload import Workload
+from tests.crash.wounds import DATABASE, LOG
+from tests.simulation.disk import PowerLoss, SimulatedDisk
+from tests.simulation.life import live
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "build" / "folders"  # those with which something was wrong
 FOLDERS_OF_ONE = 40  # of one storage, one after the other
+STATES_OF_A_LIFE, STATES_OF_A_WORLD = 100, 10
 STEPS_MAX = 12  # between two of them
 WOUND_PROBABILITY = 0.5
 SHOWN = 5 * FOLDERS_OF_ONE
@@ -45,6 +56,8 @@ class Outcome(NamedTuple):
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash.folders")
     parser.add_argument("--folders", type=int, default=2000)
+    parser.add_argument("--lives", type=int, default=0, help="of real daemons, 100 folders each")
+    parser.add_argument("--worlds", type=int, default=0, help="simulated ones, 10 folders each")
     parser.add_argument("--first", type=int, default=1, help="the seed to begin with")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     chosen = parser.parse_args(arguments)
@@ -52,7 +65,12 @@ def main(arguments: list[str]) -> int:
     seeds = range(chosen.first, chosen.first + -(-chosen.folders // FOLDERS_OF_ONE))
     total = Outcome(0, 0, [], [])
     with ProcessPoolExecutor(chosen.workers) as pool:
-        for outcome in pool.map(search, seeds):
+        outcomes = chain(
+            pool.map(search, seeds),
+            pool.map(_life, range(chosen.first, chosen.first + chosen.lives)),
+            pool.map(_world, range(chosen.first, chosen.first + chosen.worlds)),
+        )
+        for outcome in outcomes:
             for each in outcome.wrong:
                 print(f"WRONG {each}", flush=True)
             total = Outcome(*(a + b for a, b in zip(total, outcome, strict=True)))  # type: ignore[operator]
@@ -74,6 +92,101 @@ def _summary(total: Outcome, seconds: float) -> str:
     )
 
 
+def _life(seed: int) -> Outcome:
+    with tempfile.TemporaryDirectory(prefix="folders-") as name:
+        forge = Forge()
+        machine = Machine(forge, Path(name) / "machine")
+        try:
+            return of_a_life(machine, Path(name), seed, states=STATES_OF_A_LIFE)
+        finally:
+            machine.close()
+            forge.close()
+
+
+def _world(seed: int) -> Outcome:
+    return of_a_world(seed, states=STATES_OF_A_WORLD)
+
+
+def of_a_life(machine: Machine, scratch: Path, seed: int, *, states: int) -> Outcome:
+    """A real daemon's folder, as it is after a kill or a loss of power at any act of its life."""
+    rng = random.Random(seed)
+    with Workload(machine, seed) as workload:
+        assert workload.run(), machine.said()
+    records = list(machine.log.records())
+    replay = Replay(records, machine.data, scratch, nowhere_port=workload.nowhere_port, seed=seed)
+    chosen = set(rng.sample(range(len(records) // 4, len(records)), states))
+    total = Outcome(0, 0, [], [])
+    for index in replay.feeds():
+        if index in chosen:
+            state = scratch / f"state-{index}"
+            loss = rng.choice(list(Loss))
+            replay.write_now(state, loss)
+            where = f"life {seed}, act {index}, {loss.value}"
+            total = _added(total, state, scratch, rng, where)
+    return total
+
+
+def of_a_world(seed: int, *, states: int) -> Outcome:
+    """Folders of the hosts of a simulated world, when a daemon died or the power went."""
+    rng = random.Random(seed)
+    total = Outcome(0, 0, [], [])
+    with tempfile.TemporaryDirectory(prefix="folders-") as name:
+        scratch = Path(name)
+        found = _folders_of_a_world(seed, scratch)
+        for folder in rng.sample(found, min(states, len(found))):
+            total = _added(total, folder, scratch, rng, f"world {seed}, {folder.name}")
+    return total
+
+
+def _folders_of_a_world(seed: int, scratch: Path) -> list[Path]:
+    found: list[Path] = []
+
+    def keep(disk: SimulatedDisk) -> None:
+        for path, file in disk.files.items():
+            if path.endswith(f"/{DATABASE}") and file.exists and file.contents.size():
+                folder = scratch / f"{disk.name}-{len(found)}"
+                folder.mkdir()
+                (folder / DATABASE).write_bytes(bytes(file.contents.content))
+                log = disk.files.get(f"{path}-wal")
+                if log is not None and log.exists:
+                    (folder / LOG).write_bytes(bytes(log.contents.content))
+                found.append(folder)
+
+    died, lost = SimulatedDisk.process_died, SimulatedDisk.lose_power
+
+    def process_died(disk: SimulatedDisk) -> None:
+        died(disk)
+        keep(disk)
+
+    def lose_power(disk: SimulatedDisk, kind: PowerLoss) -> None:
+        lost(disk, kind)
+        keep(disk)
+
+    with (
+        mock.patch.object(SimulatedDisk, "process_died", process_died),
+        mock.patch.object(SimulatedDisk, "lose_power", lose_power),
+    ):
+        live(seed)
+    return found
+
+
+def _added(total: Outcome, folder: Path, scratch: Path, rng: random.Random, where: str) -> Outcome:
+    tallies: list[Tally] = []
+    wrong, wounds = examine(folder, folder, scratch, rng, tallies)
+    if wrong:
+        _keep(folder, where.replace(" ", "-"))
+    shutil.rmtree(folder)
+    wrong = [f"{where}: {each}" for each in wrong]
+    return Outcome(
+        total.folders + 1, total.wounds + wounds, total.wrong + wrong, total.tallies + tallies
+    )
+
+
+def _keep(folder: Path, name: str) -> None:
+    KEPT.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(folder, KEPT / name, dirs_exist_ok=True)
+
+
 def search(seed: int, folders: int = FOLDERS_OF_ONE) -> Outcome:
     """The folders of one storage."""
     rng = random.Random(seed)
@@ -89,8 +202,7 @@ def search(seed: int, folders: int = FOLDERS_OF_ONE) -> Outcome:
             wounds += made
             wrong += [f"seed {seed}, folder {count}: {each}" for each in found]
             if found:
-                KEPT.mkdir(parents=True, exist_ok=True)
-                shutil.copytree(folder, KEPT / f"{seed}-{count}", dirs_exist_ok=True)
+                _keep(folder, f"{seed}-{count}")
             if earlier is not None:
                 shutil.rmtree(earlier)
             earlier = folder

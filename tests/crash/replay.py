@@ -74,6 +74,12 @@ class Replay:
                     self._check(index, loss)
             yield index
 
+    def feeds(self) -> Iterator[int]:
+        """Let all records happen; yields the number of each that the disk is another after."""
+        for index, record in enumerate(self._records):
+            self._feed(record)
+            yield index
+
     def state_now(self, loss: Loss = Loss.UNSYNCED) -> State:
         """What is left when the power goes here.  Raises Damaged."""
         self.write_now(self._folder, loss)

@@ -10,8 +10,10 @@ import pytest
 
 from storage import CannotStart, FolderInUse, StorageOptions, check, schema
 from storage.connection import set_up_writer
+from storage.database_file import DatabaseFile
 from storage.errors import RescueFailed
 from storage.keys import message_key
+from storage.options import PAGE_BYTES
 from storage.rescue import Rescue
 from storage.survey import KeptMessage
 from tests.crash import old_folder
@@ -224,3 +226,81 @@ def test_many_findings_are_cut_short_and_counted(folder: Path) -> None:
     assert report.damaged == 1000
     assert len(report.findings) == check.SENTENCES_MAX + 1
     assert report.findings[-1] == "... and 900 more like these"
+
+
+def test_a_new_database_without_its_schema_keeps_its_messages(folder: Path, tmp_path: Path) -> None:
+    """The map knows the roots, and of a new database which table each of them is of."""
+    (packet,) = row(folder, "SELECT packet FROM message LIMIT 1")
+    new = tmp_path / "new"
+    new.mkdir()
+    path = new / "queues.db"
+    with closing(sqlite3.connect(path)) as db:
+        set_up_writer(db, StorageOptions())
+        schema.prepare(db, schema.read_migrations(), now_s=NOW_S, new_id=NEW_ID)
+        for arrival in range(100):
+            db.execute(
+                "INSERT INTO message (key, arrived_at_ms, packet) VALUES (?, 1, ?)",
+                (message_key(2, 7, arrival), packet),
+            )
+        db.commit()
+    with DatabaseFile(path) as file:
+        schema_pages = [
+            number
+            for number in range(3, file.page_count + 1)
+            if file.is_content(number) and file.pointer(number) == (5, 1)
+        ]
+    assert schema_pages
+    with path.open("r+b") as damaged:
+        for number in schema_pages:
+            damaged.seek((number - 1) * PAGE_BYTES)
+            damaged.write(bytes(PAGE_BYTES))
+
+    found, messages = saved(new)
+
+    assert [message.problem for message in messages] == [None] * 100
+    assert found.saved == 100
+    assert check.check(new).messages == {"system$;deadletter": 100}
+
+
+def test_a_message_that_may_have_been_removed_is_in_doubt_and_never_restored(
+    folder: Path,
+) -> None:
+    """The page above its page does not name it any more, and the freelist does not know it."""
+    with closing(sqlite3.connect(folder / "queues.db")) as db:
+        set_up_writer(db, StorageOptions())
+        (last, packet) = db.execute(
+            "SELECT key, packet FROM message ORDER BY key DESC LIMIT 1"
+        ).fetchone()
+        db.executemany(
+            "INSERT INTO message (key, arrived_at_ms, packet) VALUES (?, 1, ?)",
+            ((last + number, packet) for number in range(1, 200)),
+        )
+        db.commit()
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (root,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'message'").fetchone()
+        db.execute("UPDATE counter SET value = 1 << 40")
+        db.commit()
+    path = folder / "queues.db"
+    content = bytearray(path.read_bytes())
+    header = (root - 1) * PAGE_BYTES
+    count = int.from_bytes(content[header + 3 : header + 5], "big")
+    content[header + 3 : header + 5] = (count - 1).to_bytes(2, "big")
+    path.write_bytes(content)
+
+    report = check.check(folder)
+    found, messages = saved(folder)
+
+    assert report.damaged == 0
+    assert report.doubted > 0
+    assert sum(report.messages.values()) + report.doubted == WHOLE + 199
+    assert (found.saved, found.set_aside, found.doubted) == (
+        sum(report.messages.values()),
+        report.doubted,
+        report.doubted,
+    )
+    doubted = [message for message in messages if message.is_doubted]
+    assert all("may have been removed" in str(message.problem) for message in doubted)
+    assert all(message.packet == packet for message in doubted)
+    with closing(sqlite3.connect(found.fresh / "queues.db")) as db:
+        restored = {key for (key,) in db.execute("SELECT key FROM message")}
+    assert not restored & {message.key for message in doubted}

@@ -360,7 +360,7 @@ def test_a_row_that_was_deleted_from_its_page_is_in_doubt(tmp_path: Path) -> Non
         db.execute("DELETE FROM message WHERE key IN (3, 4)")
         db.commit()
     content = bytearray(path.read_bytes())
-    content[header + 8 + 4 : header + 8 + 6] = pointers[6:8]  # where 5 should be there is 4
+    content[header + 8 + 4 : header + 8 + 6] = pointers[4:6]  # where 5 should be there is 3
     path.write_bytes(content)
 
     with DatabaseFile(path) as file:
