@@ -248,7 +248,8 @@ def _harmed_pages(folder: Path, wounded: Path) -> tuple[set[int], bool]:
     frames = _differences(folder, wounded, LOG, LOG_HEADER_BYTES, FRAME_BYTES)
     harmed |= {by_frame[frame] for frame in frames & by_frame.keys()}
     begins, ends = _last_commit(folder)
-    return harmed, any(begins <= frame < ends for frame in frames)
+    # Without the end of the commit in front of it both are one, and the power may have torn it.
+    return harmed, any(begins - 1 <= frame < ends for frame in frames)
 
 
 def _differences(folder: Path, wounded: Path, name: str, first: int, size: int) -> set[int]:

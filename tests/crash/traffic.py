@@ -20,6 +20,7 @@ from qmd.packets import cut
 from storage import Storage, StorageOptions, counters, directory_changes, queues, stages, ways_back
 from storage.directory_changes import DirectoryChange
 from storage.events import Event
+from storage.history import Segment
 from storage.keys import message_key
 from storage.outgoing import OutgoingQueueRow
 from storage.ways_back import WayBack
@@ -49,7 +50,6 @@ class Traffic:
                 disk_watermark_bytes=0,
                 wal_autocheckpoint_pages=self._random.choice((30, 60, 200)),
                 wal_size_limit_bytes=self._random.choice((0, 1 << 20)),
-                message_id_history_entries=50,
             )
             storage = await Storage.open(
                 self._folder, options, now_ms=int(time.time() * 1000), new_id=OWN_ID
@@ -133,7 +133,8 @@ class Traffic:
             packet = self._packet()
             expires = self._random.choice((None, None, 1 << 40))
             storage.batch.insert_message(key, packet, 1, expires)
-            storage.batch.remember_message_id(OWN_ID, self._number, 1)
+            segment = Segment(self._number // 30, OWN_ID, 1, "", b"")
+            storage.batch.remember_message_ids(segment).extend((self._number, self._number))
             self._live["message"].append(key)
             numbers.append(self._number)
             size += len(packet)
