@@ -25,6 +25,7 @@ from qmd.cli.program import ExitCode, Failure
 F = TypeVar("F", bound=Callable[..., Any])
 
 LOCK = ".lock"  # in the folder of results
+SAFE_PATH = "PYTHONSAFEPATH"  # Python puts no folder of its own before the others
 _LIBRARIES = ("numpy", "pandas", "pyarrow", "pyspark", "matplotlib", "fsspec")
 
 
@@ -88,7 +89,8 @@ class Job:
         was_there = SparkSession.getActiveSession() is not None
         self.progress("starting Spark")
         try:
-            session = spark_session(f"qmd {name}", master, conf)
+            with _workers_of_ours():
+                session = spark_session(f"qmd {name}", master, conf)
         except NoJava as none:
             raise Failure(ExitCode.FAILED, str(none), "java_missing") from none
         session.sparkContext.setLogLevel("ERROR")
@@ -219,14 +221,28 @@ def job_options(input_help: str, output_help: str) -> Callable[[F], F]:
     return decorated
 
 
+@contextmanager
+def _workers_of_ours() -> Iterator[None]:
+    """Spark's Python workers look into the working directory first, where a `pipeline.py` of
+    somebody's would stand for ours; those that are started from here do not."""
+    given = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = given or "1"
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[SAFE_PATH]
+
+
 def job_settings(master: str) -> dict[str, str]:
-    """What Spark is told so that a job takes less than 2 GB here; nothing on a cluster.
+    """What Spark is told so that a job takes less than 2 GB here; on a cluster, where its workers
+    look for packages.
 
     Half of that is Java's, beside its heap; a Python worker of each core takes 250 MB.
     """
     found = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master)
     if found is None:
-        return {}
+        return {f"spark.executorEnv.{SAFE_PATH}": "1"}
     cores = os.cpu_count() or 1 if found[1] == "*" else int(found[1] or 1)
     return {
         "spark.driver.memory": f"{640 + 256 * max(cores - 2, 0)}m",
