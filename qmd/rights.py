@@ -52,6 +52,7 @@ class Rights:
     """All rights: those of a client of the control socket, and of a token for everything."""
 
     are_all = True
+    owner = ""  # whose what is begun with these rights is
 
     def require(self, scope: str, things: Iterable[Thing], verb: str) -> None:
         """Raises Refusal where the right is missing on one of the things."""
@@ -75,6 +76,7 @@ class GrantedRights(Rights):
 
     def __init__(self, grant: Grant) -> None:
         self._grant = grant
+        self.owner = grant.name
         self._mark = hashlib.sha256(grant.name.encode()).digest()[:MARK_BYTES]
 
     def require(self, scope: str, things: Iterable[Thing], verb: str) -> None:

@@ -1,27 +1,53 @@
 """Whose stages are: a query belongs to the queues that its rows are for.
 
 Who stages, publishes or discards rows of a query needs the right to write to all queues of what is
-staged for it, or is on its way to be.  What queues these are is known of pieces that came in this
-run, and read from the disk of others, when somebody asks who has not all rights.
+staged for it, is on its way to be, or was published.  What queues these are is known of pieces that
+came in this run, and read from the disk of others; a publication bears them, and its owner.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
-from qmd.rights import WRITE, Rights, things_of_message
+from qmd.refusal import Refusal
+from qmd.rights import EVERYTHING, WRITE, Rights, Thing, things_of_message
+from storage import stages
 
 if TYPE_CHECKING:
     from qmd.frames import NewMessage
     from qmd.manager import QueueManager
-    from qmd.rights import Thing
-    from storage.stages import StageRow
+    from storage.stages import Publication, StageRow
 
 THINGS_KEPT_MAX = 16  # of a piece; the queues of one that has more are read again
+QUEUES_KEPT_MAX = 100  # of a publication; one that has more is for those who may write to all
+MANY = "*"
+NO_PIECE = -1  # no piece has it as its id
 
-Things = frozenset["Thing"]
+Things = frozenset[Thing]
+
+
+class KnownEpoch(NamedTuple):
+    """What is known of an epoch of a query."""
+
+    is_published: bool
+    before: Publication | None  # when that was, unless it is long ago
+    publications: list[Publication]  # that one alone, or all that are known
+    newest: int | None  # of the epochs that are published
+
+
+async def known_epoch(manager: QueueManager, query: str, epoch: int) -> KnownEpoch:
+    published = await manager.storage.read(partial(stages.published, query=query))
+    before = next((each for each in published if each.epoch == epoch), None)
+    is_long_ago = len(published) >= stages.EPOCHS_KEPT and epoch < published[-1].epoch
+    return KnownEpoch(
+        before is not None or is_long_ago,
+        before,
+        published if before is None else [before],
+        published[0].epoch if published else None,
+    )
 
 
 class StageOwners:
@@ -59,26 +85,82 @@ class StageOwners:
         self._known.pop(piece_id, None)
 
     async def check(
-        self, rights: Rights, verb: str, query: str, pieces: Callable[[], list[StageRow]]
-    ) -> None:
-        """Raises Refusal where one of the pieces, or of what arrives for the query, has a queue
-        that the client may not write to.
+        self,
+        rights: Rights,
+        verb: str,
+        query: str,
+        pieces: Callable[[], list[StageRow]],
+        checked: set[int],
+    ) -> bool:
+        """Raises Refusal where one of the pieces, of what arrives for the query, or of what was
+        published, has a queue that the client may not write to.
 
-        Returns in the very turn in which none of `pieces()` was left to be looked at.
+        `checked`: the ids of pieces that were looked at for this request.  Returns in the very turn
+        in which none of `pieces()` was left to be looked at; whether there were turns between.
         """
         if rights.are_all:
-            return
-        checked: set[int] = set()
+            return False
+        has_waited = not checked
+        if not checked:
+            checked.add(NO_PIECE)
+            await self._check_published(rights, verb, query)
         while unchecked := [piece for piece in pieces() if piece.id not in checked]:
+            has_waited = True
             for piece in unchecked:
-                things = self._known.get(piece.id)
-                if things is None:
-                    things = self._things_of(await self._read(piece))
-                    self.keep(piece.id, things)
-                rights.require(WRITE, things, verb)
+                rights.require(WRITE, await self.things(piece), verb)
                 checked.add(piece.id)
         for arriving in self._arriving.get(query, ()):
             rights.require(WRITE, arriving, verb)
+        return has_waited
+
+    async def _check_published(self, rights: Rights, verb: str, query: str) -> None:
+        published = await self._manager.storage.read(partial(stages.published, query=query))
+        for queues, owner in {(each.queues, each.owner) for each in published}:
+            if queues == MANY or (not queues and owner != rights.owner):
+                rights.require(WRITE, (EVERYTHING,), verb)
+            things = [Thing(key, key) for key in queues.split("\n") if key]
+            rights.require(WRITE, things, verb)
+
+    async def check_repeated(
+        self,
+        rights: Rights,
+        query: str,
+        epoch: int,
+        done: Sequence[Publication],
+        pieces: Sequence[StageRow],
+    ) -> None:
+        """Raises Refusal where an epoch that is published already, as `done` says, was another
+        client's, and not what is to be published now: that would be lost without a word."""
+        published = "\n".join(each.queues for each in done).split("\n")
+        if all(each.owner == rights.owner for each in done) or MANY in published:
+            return
+        for piece in pieces:
+            missing = [each for each in await self.things(piece) if each.key not in published]
+            if missing:
+                raise Refusal(
+                    "epoch_of_another",
+                    f"epoch {epoch} of {query} was published by another client, and not to"
+                    f" {missing[0].shown}",
+                    "Nothing was published. Two pipelines need queries of different names; see"
+                    " `qmd remote token list` for who it may have been.",
+                )
+
+    async def things(self, piece: StageRow) -> Things:
+        """The queues of a piece."""
+        things = self._known.get(piece.id)
+        if things is None:
+            things = self._things_of(await self._read(piece))
+            self.keep(piece.id, things)
+        return things
+
+    async def queues_of(self, pieces: Iterable[StageRow]) -> str:
+        """The queues of pieces as a publication bears them."""
+        keys: set[str] = set()
+        for piece in pieces:
+            keys |= {thing.key or MANY for thing in await self.things(piece)}
+            if len(keys) > QUEUES_KEPT_MAX or MANY in keys:
+                return MANY
+        return "\n".join(sorted(keys))
 
     def _things_of(self, rows: Iterable[NewMessage]) -> Things:
         examples = {

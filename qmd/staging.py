@@ -21,7 +21,7 @@ from qmd.frames import NewMessage
 from qmd.publishing import NotAlike, Prepared
 from qmd.refusal import Refusal
 from qmd.rights import ALL_RIGHTS, EVERYTHING, WRITE, Rights
-from qmd.stage_owners import StageOwners
+from qmd.stage_owners import StageOwners, known_epoch
 from qmd.stage_rows import check_row, of_row
 from qmd.units import format_size
 from storage import stages
@@ -52,14 +52,6 @@ class _Place(NamedTuple):
     epoch: int
     part: int
     attempt: str
-
-
-class _Known(NamedTuple):
-    """What is known of an epoch of a query."""
-
-    is_published: bool
-    before: stages.Publication | None  # when that was, unless it is long ago
-    newest: int | None  # of the epochs that are published
 
 
 class Staging:
@@ -100,7 +92,7 @@ class Staging:
             except Refusal as refusal:
                 raise of_row(at, refusal) from refusal
         await self._check_ways(query, epoch, [(at, rows[at - first_row]) for at in ways.values()])
-        await self._owners.check(rights, "stage", query, partial(self._of_query, query))
+        await self._owners.check(rights, "stage", query, partial(self._of_query, query), set())
         place = _Place(query, epoch, part, attempt)
         self._check_count(place, first_row + len(rows))
         data = _encoder.encode(rows)
@@ -155,7 +147,7 @@ class Staging:
             try:
                 self._manager.sending.check_here(row)
             except Refusal as refusal:
-                if (await self._known(query, epoch)).is_published:
+                if (await known_epoch(self._manager, query, epoch)).is_published:
                     return
                 raise of_row(at, refusal) from refusal
 
@@ -198,12 +190,13 @@ class Staging:
         self, query: str, epoch: int, attempts: list[Attempt], rights: Rights
     ) -> Value:
         manager = self._manager
-        check_owner = partial(
-            self._owners.check, rights, "publish", query, partial(self._of_query, query)
-        )
-        known = await self._known(query, epoch)
+        of_query = partial(self._of_query, query)
+        check_owner = partial(self._owners.check, rights, "publish", query, of_query, set())
         await check_owner()
+        known = await known_epoch(manager, query, epoch)
         if known.is_published:
+            staged = [piece for each in attempts for piece in self._of_attempt(query, epoch, each)]
+            await self._owners.check_repeated(rights, query, epoch, known.publications, staged)
             await self._remove(self._of_epochs(query, epoch))
             return {
                 "published": False,
@@ -217,6 +210,7 @@ class Staging:
                 "Publish the epochs of a query in ascending order, or give each its own name.",
             )
         pieces = self._chosen(query, epoch, attempts)
+        queues = await self._owners.queues_of(pieces)
         row_count = sum(piece.row_count for piece in pieces)
         self._check_limit(row_count)  # it may have been set lower since
         try:
@@ -224,30 +218,22 @@ class Staging:
             for piece in pieces:
                 await prepared.prepare(_row_decoder.decode(await self._data(piece)))
             await manager.numbers_for(row_count)
-            await check_owner()  # something may have come meanwhile
-            done = self._commit(query, epoch, row_count, prepared.take_over)
+            while await check_owner():  # of what has come meanwhile
+                await manager.numbers_for(row_count)
+            done = self._commit(query, epoch, row_count, prepared.take_over, queues, rights.owner)
         except NotAlike:
             messages: list[NewMessage] = []
             for piece in pieces:  # one after the other, because others want to be served meanwhile
                 messages += _decoder.decode(await self._data(piece))
             await manager.numbers_for(row_count)
-            await check_owner()
             routes = await self._routes(messages)
+            while await check_owner():
+                routes = await self._routes(messages)
             take_over = partial(manager.sending.take_over, messages, routes, b"", _ignore)
-            done = self._commit(query, epoch, row_count, take_over)
+            done = self._commit(query, epoch, row_count, take_over, queues, rights.owner)
         at_ms = await asyncio.shield(done)
         log.info("published", query=query, epoch=epoch, messages=row_count)
         return {"published": True, "messages": row_count, "at_ms": at_ms}
-
-    async def _known(self, query: str, epoch: int) -> _Known:
-        published = await self._manager.storage.read(partial(stages.published, query=query))
-        before = next((each for each in published if each.epoch == epoch), None)
-        is_long_ago = len(published) >= stages.EPOCHS_KEPT and epoch < published[-1].epoch
-        return _Known(
-            before is not None or is_long_ago,
-            before,
-            published[0].epoch if published else None,
-        )
 
     async def _data(self, piece: StageRow) -> bytes:
         """Raises Refusal for a piece that was discarded meanwhile."""
@@ -267,7 +253,13 @@ class Staging:
         return [row for data in found for row in _decoder.decode(data)]
 
     def _commit(
-        self, query: str, epoch: int, row_count: int, take_over: Callable[[], None]
+        self,
+        query: str,
+        epoch: int,
+        row_count: int,
+        take_over: Callable[[], None],
+        queues: str,
+        owner: str,
     ) -> asyncio.Future[int]:
         """Messages, the epoch and no stages, in one batch; when that was, once it is durable.
 
@@ -284,9 +276,7 @@ class Staging:
             stages.publish(
                 db,
                 query=query,
-                epoch=epoch,
-                messages=row_count,
-                at_ms=at_ms,
+                publication=stages.Publication(epoch, row_count, at_ms, queues, owner),
                 ids=[piece.id for piece in staged],
             )
             return at_ms
@@ -374,7 +364,7 @@ class Staging:
                 "Give one of them, or all stages would go.",
             )
         of_query = partial(self._of_query, query)
-        await self._owners.check(rights, "discard_stages", query, of_query)
+        await self._owners.check(rights, "discard_stages", query, of_query, set())
         now_s = int(self._manager.environment.time())
         chosen = [
             piece
@@ -459,6 +449,10 @@ class Staging:
             if place.query == query and place.epoch <= epoch
             for piece in pieces.values()
         ]
+
+    def _of_attempt(self, query: str, epoch: int, attempt: Attempt) -> list[StageRow]:
+        place = _Place(query, epoch, attempt.partition, attempt.attempt)
+        return list(self._pieces.get(place, {}).values())
 
     def _of_query(self, query: str) -> list[StageRow]:
         return [

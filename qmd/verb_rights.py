@@ -134,7 +134,7 @@ _ADMIN = Need(ADMIN, _named("queue"), "the queue")
 _ADMIN_NAME = Need(ADMIN, _named("name"), "the queue")
 _ADMIN_OUTGOING = Need(ADMIN, _named("destination"), "the destination")
 _INTO = "the destination, and the queues for dead letters, acknowledgments and reports"
-_QUERY = "write on all queues of what is staged for the query"
+_QUERY = "write on all queues of what is staged for the query, or was published"
 
 
 def _rows(needs: tuple[Need, ...], *verbs: type[Request], inside: str = "") -> dict[type, Row]:

@@ -260,6 +260,8 @@ CREATE TABLE publication (
     epoch    INTEGER NOT NULL,
     messages INTEGER NOT NULL,
     at_ms    INTEGER NOT NULL,
+    queues   TEXT NOT NULL DEFAULT '',           -- that it sent to: keys, one a line; or "*": many
+    owner    TEXT NOT NULL DEFAULT '',           -- the token that published; '': one for everything
     UNIQUE (query, epoch)
 );
 

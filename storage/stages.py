@@ -29,6 +29,8 @@ class Publication(NamedTuple):
     epoch: int
     messages: int
     at_ms: int
+    queues: str  # their keys, one a line; or "*"
+    owner: str
 
 
 def add(
@@ -81,7 +83,8 @@ def delete(db: sqlite3.Connection, ids: Sequence[int]) -> None:
 def published(db: sqlite3.Connection, query: str) -> list[Publication]:
     """The epochs of a query that are known, the newest first."""
     rows = db.execute(
-        "SELECT epoch, messages, at_ms FROM publication WHERE query = ? ORDER BY epoch DESC",
+        "SELECT epoch, messages, at_ms, queues, owner FROM publication WHERE query = ?"
+        " ORDER BY epoch DESC",
         (query,),
     )
     return list(map(Publication._make, rows))
@@ -91,15 +94,14 @@ def publish(
     db: sqlite3.Connection,
     *,
     query: str,
-    epoch: int,
-    messages: int,
-    at_ms: int,
+    publication: Publication,
     ids: Sequence[int],
 ) -> None:
     """Remember that an epoch is published, and forget the pieces with these ids."""
     db.execute(
-        "INSERT OR IGNORE INTO publication (query, epoch, messages, at_ms) VALUES (?, ?, ?, ?)",
-        (query, epoch, messages, at_ms),
+        "INSERT OR IGNORE INTO publication (query, epoch, messages, at_ms, queues, owner)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        (query, *publication),
     )
     db.execute(
         "DELETE FROM publication WHERE query = ?1 AND epoch < (SELECT epoch FROM publication"

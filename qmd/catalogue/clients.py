@@ -257,4 +257,12 @@ ENTRIES = (
         "Ask with the token that began it, or on the computer itself: `qmd transaction show`.",
         "access_denied",
     ),
+    Entry(
+        4032,
+        "epoch_of_another",
+        "An epoch of a pipeline's query was published by another client, to other queues.",
+        "Two pipelines use one name of a query, or somebody with a token has taken it.",
+        "Give each pipeline a query of its own name; nothing was published, and nothing is lost.",
+        "access_denied",
+    ),
 )

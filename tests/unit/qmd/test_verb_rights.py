@@ -581,6 +581,53 @@ async def test_stages_of_an_earlier_run_are_their_queues_too(hosts: Hosts) -> No
         await world.close()
 
 
+@hosted
+async def test_a_query_that_has_published_is_its_queues_between_two_batches(hosts: Hosts) -> None:
+    async with others(hosts) as world:
+        await still_whole(world)
+        assert not world.host.staging.overview()
+        spy = await world.log_in(READ, WRITE, queues=(MINE,))
+        before = await world.state()
+        for verb, fields in (
+            (pipeline.Publish, (QUERY, 1, [])),
+            (pipeline.Publish, (QUERY, 0, [])),
+            (pipeline.Stage, (QUERY, 1, 0, "a", 0, [to(MINE)])),
+            (pipeline.DiscardStages, (QUERY,)),
+        ):
+            reply = await spy.ask(verb, *fields)
+            assert isinstance(reply, Refused), verb
+            assert reply.code == "queue_not_granted", verb
+            assert await world.state() == before
+    host = await hosts.restart(world.host)
+    world = World(host)
+    await world.server.listen()
+    spy = await world.log_in(READ, WRITE, queues=(MINE,))
+    reply = await spy.ask(pipeline.Publish, QUERY, 1, [])
+    assert isinstance(reply, Refused)
+    await world.close()
+
+
+@hosted
+async def test_a_name_that_another_token_has_taken_loses_nobodys_rows(hosts: Hosts) -> None:
+    async with others(hosts) as world:
+        spy = await world.log_in(READ, WRITE, queues=(MINE,))
+        assert (await spy.done(pipeline.Publish, "new", 0, []))["published"]
+        await spy.done(pipeline.Stage, "new", 1, 0, "a", 0, [to(MINE)])
+        assert (await spy.done(pipeline.Publish, "new", 1, [Attempt(0, "a", 1)]))["published"]
+        for epoch in range(2):
+            await world.local.done(pipeline.Stage, "new", epoch, 0, "b", 0, [to(SECRET)])
+            reply = await world.local.ask(pipeline.Publish, "new", epoch, [Attempt(0, "b", 1)])
+            assert isinstance(reply, Refused)
+            assert reply.code == "epoch_of_another"
+            assert reply.id
+        # To the same queue it is the same pipeline, with other rights than before.
+        await world.local.done(pipeline.DiscardStages, "new")
+        await world.local.done(pipeline.Stage, "new", 1, 0, "c", 0, [to(MINE)])
+        told = await world.local.done(pipeline.Publish, "new", 1, [Attempt(0, "c", 1)])
+        assert not told["published"]
+        await still_whole(world)
+
+
 def test_a_token_for_everything_has_all_rights() -> None:
     assert rights_of(Grant("t", frozenset({ADMIN}), ("*",), "", "")) is ALL_RIGHTS
     for scopes, queues in (({READ, WRITE}, ("*",)), ({ADMIN}, ("a*",))):
