@@ -265,4 +265,14 @@ ENTRIES = (
         "Give each pipeline a query of its own name; nothing was published, and nothing is lost.",
         "access_denied",
     ),
+    Entry(
+        4033,
+        "client_forked",
+        "A client cannot be used in a process that was forked from the one that connected it.",
+        "The program connected, and then called `os.fork` or started a process of"
+        " `multiprocessing` by forking (so do web servers that load a program before they start"
+        " workers). The connection and its transactions belong to the first process.",
+        "Connect after the fork, in the process that uses the client; or start processes by"
+        ' "spawn" or "forkserver".',
+    ),
 )

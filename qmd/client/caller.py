@@ -29,6 +29,7 @@ from qmd.client.errors import (
     Stopping,
     TooLarge,
 )
+from qmd.client.forks import Home
 
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 2.0
@@ -66,6 +67,7 @@ class Caller:
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
         self._is_closed = False
+        self.home = Home()
         self.queue_manager = ""  # its GUID, as text
         self.name = ""
         self.message_bytes_max = frames.FRAME_BYTES_MAX  # of a body; the daemon says how much
@@ -84,6 +86,7 @@ class Caller:
 
     async def open(self) -> None:
         """The first connection: one try, no waiting.  Raises NotConnected."""
+        self.home.settle()
         self._connection = await self._open()
 
     async def close(self) -> None:
@@ -97,7 +100,9 @@ class Caller:
         return None if connection is None or connection.is_lost else connection
 
     async def connection(self) -> Connection:
-        """A connection that was alive a moment ago.  Raises NotConnected."""
+        """A connection that was alive a moment ago.  Raises NotConnected, and ClientError in a
+        process that was forked."""
+        self.home.check()
         if connection := self.live_connection:
             await connection.has_room()
         if connection := self.live_connection:

@@ -16,6 +16,7 @@ from typing import Any, cast
 import msgspec
 
 from qmd import frames
+from qmd.client import forks
 from qmd.client.address import RESTART_ADVICE, Address, SocketAddress
 from qmd.client.errors import BadRequest, NotConnected, TooLarge, refusal
 
@@ -34,6 +35,7 @@ class Connection(asyncio.Protocol):
         self._may_write = asyncio.Event()
         self._may_write.set()
         self._closed = self._loop.create_future()
+        self._home = forks.Home()
         self.is_lost = False
 
     def ask(self, verb: Callable[..., frames.Request], *arguments: object) -> asyncio.Future[Any]:
@@ -43,6 +45,7 @@ class Connection(asyncio.Protocol):
         TooLarge or BadRequest at once, when nothing was sent; the future raises a
         QueueManagerError, or NotConnected when the connection was lost meanwhile.
         """
+        self._home.check()
         if self.is_lost:
             raise NotConnected(
                 f"the connection to {self._path} was lost", RESTART_ADVICE, code="connection_lost"
@@ -78,7 +81,12 @@ class Connection(asyncio.Protocol):
         await self._may_write.wait()
 
     async def close(self) -> None:
-        """End the connection; what was taken and not settled goes back to its queue."""
+        """End the connection; what was taken and not settled goes back to its queue.
+
+        The copy in a process that was forked has no connection, and leaves that of the other alone.
+        """
+        if self._home.is_elsewhere:
+            return
         self._transport.abort()
         await asyncio.shield(self._closed)
 
@@ -86,6 +94,10 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._home.settle()
+        socket = transport.get_extra_info("socket")
+        if socket is not None:
+            forks.opened(self, socket.fileno())
 
     def pause_writing(self) -> None:
         self._may_write.clear()
@@ -109,6 +121,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        forks.closed(self)
         why = f" ({exc})" if exc else ""
         self._lose(
             NotConnected(

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from qmd.client.directory import Directory
+from qmd.client.forks import Home
 from qmd.client.pipeline import Pipeline
 from qmd.client.queue import Cursor, Queue
 from qmd.client.queue_manager import RECONNECT_S, QueueManager
@@ -57,9 +58,16 @@ def facing(queue_manager: QueueManager) -> Blocking:
 
 
 class LoopThread:
-    """An event loop in a thread, from `start` to `stop`."""
+    """An event loop in a thread, from `start` to `stop`.
+
+    A process that was forked has no such thread: `run` raises ClientError there.
+    """
+
+    def __init__(self) -> None:
+        self.home = Home()
 
     def start(self) -> None:
+        self.home.settle()
         started: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._main(started)), name="qmd-client", daemon=True
@@ -68,11 +76,18 @@ class LoopThread:
         started.result()
 
     def stop(self) -> None:
+        if self.home.is_elsewhere:
+            return
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for `work`; an interrupt of the waiting thread cancels it."""
+        try:
+            self.home.check()
+        except BaseException:
+            work.close()
+            raise
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -84,12 +99,41 @@ class LoopThread:
         async def wait() -> T:
             return await future
 
-        return asyncio.run_coroutine_threadsafe(wait(), self._loop)
+        followed = _Followed[T](self.home)
+        inside = asyncio.run_coroutine_threadsafe(wait(), self._loop)
+        inside.add_done_callback(followed.follow)
+        return followed
 
     async def _main(self, started: concurrent.futures.Future[None]) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         started.set_result(None)
         await self._stopping.wait()
+
+
+class _Followed(concurrent.futures.Future[T]):
+    """Of a future in the loop.  A process that was forked does not wait for it."""
+
+    def __init__(self, home: Home) -> None:
+        super().__init__()
+        self._home = home
+
+    def follow(self, inside: concurrent.futures.Future[T]) -> None:
+        if not self.set_running_or_notify_cancel():
+            return
+        if inside.cancelled():
+            self.set_exception(concurrent.futures.CancelledError())
+        elif (failure := inside.exception()) is not None:
+            self.set_exception(failure)
+        else:
+            self.set_result(inside.result())
+
+    def result(self, timeout: float | None = None) -> T:
+        self._home.check()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._home.check()
+        return super().exception(timeout)
 
 
 class Blocking:
@@ -139,6 +183,10 @@ class Blocking:
     def _exit(self, *exc_info: Any) -> None:
         if isinstance(self._target, Transaction):
             self._target._leave_block()
+        if self._loop.home.is_elsewhere:
+            if isinstance(self._target, Transaction | Sender) and exc_info[0] is None:
+                self._loop.home.check()  # its work is not done here, and that is to be known
+            return
         try:
             self._loop.run(self._target.__aexit__(*exc_info))
         finally:
@@ -167,7 +215,8 @@ class Blocking:
             while (item := self._loop.run(step())) is not end:
                 yield item
         finally:
-            self._loop.run(items.aclose())
+            if not self._loop.home.is_elsewhere:
+                self._loop.run(items.aclose())
 
 
 def face_of(kind: type[object]) -> type[Blocking]:

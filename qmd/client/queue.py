@@ -62,7 +62,8 @@ class Queue:
 
     async def __aexit__(self, *exc_info: object) -> None:
         connection, self._held_by = self._held_by, None
-        if connection is not None and not connection.is_lost:
+        is_ours = not self._caller.home.is_elsewhere
+        if connection is not None and not connection.is_lost and is_ours:
             # The end of a connection closes it as well.
             with contextlib.suppress(NotConnected):
                 await connection.ask(frames.CloseExclusive, self.name)

@@ -101,6 +101,8 @@ class QueueManager:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if self._caller.home.is_elsewhere:
+            return  # the connection, and what is not read yet, belong to the other process
         try:
             await self._receiver.settle()
         finally:

@@ -101,7 +101,7 @@ class Taken:
 
     async def _give_back(self, lookup_ids: list[int]) -> None:
         self._is_settled = True
-        if not self._connection.is_lost:
+        if not self._connection.is_lost and not self._caller.home.is_elsewhere:
             answer = self._connection.ask(frames.GiveBack, self.queue, lookup_ids)
             # A connection that ends gives them back as well.
             with contextlib.suppress(NotConnected, QueueManagerError):
@@ -178,6 +178,7 @@ class Receiver:
                 await patience.wait(failure)
 
     async def receive(self, queue: str, limit: int, timeout_s: float | None) -> list[Message]:
+        self._caller.home.check()
         ready = self._ready[queue]
         now = asyncio.get_running_loop().time
         deadline = None if timeout_s is None else now() + timeout_s
@@ -221,6 +222,7 @@ class Receiver:
 
     def _refuse_step_inside(self) -> None:
         """Each step of an iteration is made where the code stands that asks for it."""
+        self._caller.home.check()
         refuse_inside(
             self._caller,
             "an iteration that was begun outside",
@@ -255,7 +257,7 @@ class Receiver:
         return None
 
     async def _abandon(self, ahead: asyncio.Task[Taken] | None) -> None:
-        if ahead is None:
+        if ahead is None or self._caller.home.is_elsewhere:
             return
         ahead.cancel()
         await asyncio.wait([ahead])

@@ -68,6 +68,7 @@ class Sender:
         of the context raises what went wrong.
         """
         refuse_inside(self._caller, "a sender", "send by `send_many`")
+        self._caller.home.check()
         message = new_message(self._destination, body, **properties)
         self._caller.check_body(message.body)
         size = len(message.body) + len(message.extension)
@@ -87,6 +88,7 @@ class Sender:
 
     async def flush(self) -> None:
         """Wait until everything handed over so far is confirmed.  Raises what went wrong."""
+        self._caller.home.check()
         self._flush()
         while self._batches_under_way:
             assert self._last_batch is not None
@@ -100,6 +102,8 @@ class Sender:
     async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is None:
             await self.flush()
+            return
+        if self._caller.home.is_elsewhere:
             return
         waiting, self._waiting = self._waiting, deque()
         for unsent in waiting:

@@ -166,6 +166,7 @@ class Transaction:
         Raises TransactionAborted when none of it was done (TransactionDoomed, when a send in it
         failed), and OutcomeUnknown, with the transaction's id as `token`, when nobody answers.
         """
+        self._caller.home.check()
         if self._doom is not None:
             await self.abort(f"a message could not be sent in it: {self._doom}"[:200])
             raise self._doomed(self._doom) from self._doom
@@ -216,6 +217,8 @@ class Transaction:
         if self._is_over:
             return
         self._is_over = True
+        if self._caller.home.is_elsewhere:
+            return  # it, and the databases in it, belong to the process that began it
         if self._connection is not None and not self._connection.is_lost:
             # A connection that ends aborts it as well.
             with contextlib.suppress(NotConnected, QueueManagerError):
@@ -246,6 +249,7 @@ class Transaction:
             ambient.leave(self._block)
 
     def _check(self) -> None:
+        self._caller.home.check()
         if self._doom is not None:
             raise self._doomed(self._doom) from self._doom
         if self._is_over or self._connection is None:
