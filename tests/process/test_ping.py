@@ -89,7 +89,7 @@ def test_nothing_answers_unless_it_is_switched_on(hosts: Hosts):
     hosts.daemon(listen={"ping_port": port})
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.connect(("127.0.0.1", port))
-        client.settimeout(2)
+        client.settimeout(END_S)
         client.send(request())
         with pytest.raises(ConnectionRefusedError):
             client.recv(100)

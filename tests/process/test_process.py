@@ -313,16 +313,16 @@ def test_an_idle_daemon_is_small_and_asleep(hosts: Hosts):
         values = ticks.read_text().rpartition(")")[2].split()
         return (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
 
-    before = cpu_s()
-    deadline = time.monotonic() + 2
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as nothing:
-        nothing.bind("")
-        nothing.settimeout(max(0.1, deadline - time.monotonic()))
-        with pytest.raises(TimeoutError):
-            nothing.recv(1)
+    # What its start has left to do it does first, however long that takes.
+    end = time.monotonic() + END_S
+    while True:
+        before = cpu_s()
+        time.sleep(2.0)
+        if (busy_s := cpu_s() - before) <= 0.02 or time.monotonic() > end:
+            break
 
     assert daemon.resident_bytes() < 50 * MB
-    assert cpu_s() - before <= 0.02
+    assert busy_s <= 0.02
 
 
 def test_memory_does_not_grow_with_what_waits_on_disk(hosts: Hosts):

@@ -192,9 +192,9 @@ async def test_one_of_which_nothing_is_heard_is_aborted_and_says_so(hosts: Hosts
 async def test_one_that_waits_for_a_message_is_not_idle(hosts: Hosts) -> None:
     a = await hosts.start()
     application = await orders(a)
-    transaction = application.begin(idle_s=0.05)
+    transaction = application.begin(idle_s=1.0)
     taking = asyncio.ensure_future(application.take(transaction, "orders", wait_s=-1.0))
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(1.5)
     await a.send("orders", b"at last")
     assert bodies(await taking) == [b"at last"]
     await application.committing(transaction)
@@ -204,12 +204,12 @@ async def test_one_that_waits_for_a_message_is_not_idle(hosts: Hosts) -> None:
 async def test_one_that_waits_for_a_certain_message_is_not_idle_either(hosts: Hosts) -> None:
     a = await hosts.start()
     application = await orders(a)
-    transaction = application.begin(idle_s=0.05)
+    transaction = application.begin(idle_s=1.0)
     waiting = a.transactions.take_chosen(
         transaction, application, a.queue("orders"), Choice(label="urgent"), 1, -1.0
     )
     taking = asyncio.ensure_future(waiting)
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(1.5)
     await a.send("orders", b"not this one")
     await a.send("orders", b"at last", label="urgent")
     assert bodies(await taking) == [b"at last"]

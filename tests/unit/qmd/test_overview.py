@@ -9,6 +9,7 @@ import datetime
 
 from qmd import overview
 from qmd.frames import TRANSACTIONAL
+from tests.patience import END_S
 from tests.unit.qmd.managers import Hosts, guid, hosted, listening, until
 
 
@@ -27,7 +28,7 @@ async def test_the_figures_follow_the_acknowledgments(hosts: Hosts) -> None:
         assert (shown["last_ack"], shown["last_ack_count"]) == (None, 0)
         assert shown["next_number"] == 4
         assert shown["resend_interval_s"] == 60.0
-        assert 55 < shown["resend_in_s"] <= 60
+        assert 0 < shown["resend_in_s"] <= 60
 
         remote.acknowledge()
         for _ in range(2):
@@ -39,7 +40,7 @@ async def test_the_figures_follow_the_acknowledgments(hosts: Hosts) -> None:
         assert (shown["unacknowledged"], shown["sent_unacknowledged"]) == (1, 1)
         assert (shown["last_ack"], shown["last_ack_count"]) == (2, 2)
         at = datetime.datetime.fromisoformat(shown["last_ack_time"])
-        assert abs((datetime.datetime.now(datetime.UTC) - at).total_seconds()) < 10
+        assert abs((datetime.datetime.now(datetime.UTC) - at).total_seconds()) < END_S
 
         remote.order_ack(remote.messages[2])
         await until(lambda: not a.sending_to(name).messages, "the last order ack")
