@@ -201,7 +201,7 @@ class Daemon:
     def held_disk(self) -> Iterator[None]:
         """Nothing can be committed meanwhile: another connection holds the write lock."""
         with contextlib.closing(
-            sqlite3.connect(self.database(), timeout=5, isolation_level=None)
+            sqlite3.connect(self.database(), timeout=END_S, isolation_level=None)
         ) as intruder:
             intruder.execute("BEGIN IMMEDIATE")
             try:

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import pytest
 
 from storage.keys import message_key
+from tests.patience import END_S
 from tests.process.harness import Daemon, Hosts, body
 from tests.process.peer import Closed, Peer
 from tests.process.test_two_daemons import wait_sent
@@ -104,7 +105,7 @@ def test_a_queue_that_filled_the_disk_can_be_emptied_and_filled_again(daemon: Da
     first = fill_and_empty()
     assert first > 6
     for _ in range(2):
-        end = time.monotonic() + 60  # room comes back in pieces, as the database gives it back
+        end = time.monotonic() + END_S  # room comes back in pieces, as the database gives it back
         while fill_and_empty() < first - 1:  # pages that were used stay in the file
             assert time.monotonic() < end, "not all of the room has come back"
 
@@ -252,7 +253,7 @@ def test_a_disk_that_is_full_to_the_last_byte_stops_no_daemon(daemon: Daemon, di
 
 
 def wait_status(daemon: Daemon, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    end = time.monotonic() + 120
+    end = time.monotonic() + END_S
     while time.monotonic() < end:
         (status,) = daemon.json("status")
         if holds(status):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import END_S
 from tests.process.harness import COMMAND, ROOT
 
 WRONG = "raise SystemExit('the wrong one')\n"
@@ -22,7 +23,7 @@ def run(folder: Path, *words: str, **environment: str) -> subprocess.CompletedPr
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=END_S,
         check=False,
     )
 

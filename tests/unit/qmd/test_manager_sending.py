@@ -14,6 +14,7 @@ from qmd import frames
 from qmd.core.sequence import NUMBER_MAX
 from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
 from qmd.refusal import Refusal
+from tests.patience import END_S
 from tests.unit.qmd.managers import (
     DEAD_LETTERS,
     JOURNAL,
@@ -121,7 +122,7 @@ async def test_a_flood_that_outruns_the_disk_is_refused_and_not_numbered_twice(
     ids: list[str] = []
     refused = ""
     is_free = threading.Event()  # the disk; until then no more numbers can be reserved
-    held = a.storage.batch.run(lambda db: is_free.wait(60))
+    held = a.storage.batch.run(lambda db: is_free.wait(END_S))
     for _ in range(10):
         try:
             ids += await a.handed_over(flood)

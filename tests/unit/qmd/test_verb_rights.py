@@ -32,6 +32,7 @@ from qmd.pipeline_frames import Attempt
 from qmd.remote_control import RemoteServer
 from qmd.remote_tokens import Grant, create
 from qmd.rights import ADMIN, ALL_RIGHTS, ANY, READ, WRITE, GrantedRights, rights_of
+from tests.patience import END_S
 from tests.unit.qmd.managers import Host, Hosts, hosted
 
 ROOT = Path(__file__).parents[3]
@@ -53,7 +54,7 @@ class Client:
     async def ask_as(self, request: Request) -> Done | Refused:
         self._number += 1
         self._writer.write(frames.frame(msgspec.structs.replace(request, number=self._number)))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(END_S):
             (length,) = struct.unpack("<I", await self._reader.readexactly(4))
             reply = frames.decode_reply(await self._reader.readexactly(length))
         assert reply.number == self._number

@@ -14,6 +14,7 @@ import pytest
 from storage import Disk, Storage, StorageError, counters, messages
 from storage.errors import NoRoomForIt
 from storage.keys import message_key
+from tests.patience import END_S
 from tests.unit.storage.support import durable, opened
 
 KIB = 1024
@@ -43,7 +44,7 @@ async def stored(storage: Storage) -> list[int]:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(END_S):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
