@@ -10,6 +10,7 @@ copied once, out of it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 
 from protocol.errors import MalformedPacket
@@ -46,16 +47,31 @@ class PacketBuffer:
     is longer than 572 bytes.
     """
 
-    def __init__(self, packet_bytes_max: int = PACKET_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        packet_bytes_max: int = PACKET_BYTES_MAX,
+        may_grow: Callable[[int], bool] = lambda more_bytes: True,
+    ) -> None:
+        """`may_grow` is asked once for each packet that is longer than an ordinary buffer: whether
+        it may take so many bytes more of memory."""
         self.packet_bytes_max = packet_bytes_max
+        #: It may not grow: read nothing more, and ask again with `buffer_updated(0)`.
+        self.is_stuck = False
+        self._may_grow = may_grow
+        self._allowed = BUFFER_BYTES
         self._start = 0  # of the first packet that is not whole
         self._end = 0  # of the bytes that have come
         self._buffer = bytearray(BUFFER_BYTES)
         self._view = memoryview(self._buffer)
 
     def get_buffer(self, size_hint: int = -1) -> memoryview:
-        """Where the next bytes go; never empty."""
+        """Where the next bytes go; never empty, unless it `is_stuck`."""
         return self._view[self._end :]
+
+    @property
+    def grown_bytes(self) -> int:
+        """What it takes, or may take, of memory beyond an ordinary one."""
+        return max(len(self._buffer), self._allowed) - BUFFER_BYTES
 
     def buffer_updated(self, count: int) -> list[bytes]:
         """The packets that became whole with `count` more bytes, in order.
@@ -84,6 +100,13 @@ class PacketBuffer:
         self._check_head(packets)
         self._make_room(needed)
         return packets
+
+    def clear(self) -> None:
+        """Nothing more is read, and what is here is not needed."""
+        self._start = self._end = 0
+        if self.grown_bytes:
+            self._replace(BUFFER_BYTES)
+            self._allowed = BUFFER_BYTES
 
     def feed(self, data: bytes) -> list[bytes]:
         """The packets that became whole with `data`; for callers without a buffered transport."""
@@ -117,13 +140,19 @@ class PacketBuffer:
     def _make_room(self, needed: int) -> None:
         """Have room for the next read, and in the end for the `needed` bytes of the packet."""
         capacity, left = len(self._buffer), self._end - self._start
+        self.is_stuck = False
         if capacity > BUFFER_BYTES and left <= BUFFER_BYTES - READ_BYTES_MIN:
             self._replace(BUFFER_BYTES)  # the large packet is out
+            self._allowed = BUFFER_BYTES
         elif not left:
             self._start = self._end = 0
         elif capacity - self._end < READ_BYTES_MIN:
             if needed > capacity and left > capacity // 2:
-                self._replace(min(needed, 2 * capacity))
+                if needed <= self._allowed or self._may_grow(needed - self._allowed):
+                    self._allowed = max(needed, self._allowed)
+                    self._replace(min(needed, 2 * capacity))
+                else:
+                    self.is_stuck = True
             elif self._start:
                 self._view[:left] = self._view[self._start : self._end]
                 self._start, self._end = 0, left

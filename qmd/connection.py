@@ -46,6 +46,8 @@ VAIN_MAX, VAIN_WINDOW_S = 64, 1.0
 TRUST = 8  # packets that were not in vain, after which one who came to us is no stranger
 # Reads of a few bytes one after the other: whoever makes them waits until there are more.
 TINY_BYTES, TINY_READS_MAX = 64, 4
+LARGE_PACKET_BYTES = 64 * 1024  # beyond it a packet counts in the budget of memory
+PACKET_COPIES = 4  # that are made of one on its way to the disk
 UNREAD_BYTES_MAX = 32 * 1024 * 1024  # more than a full pump of the largest messages
 
 
@@ -61,7 +63,12 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._manager = manager
         self._loop = asyncio.get_running_loop()
         # Who has not said who it is need not send more, and cannot make us keep more.
-        self._buffer = PacketBuffer(ESTABLISH_CONNECTION_BYTES)
+        allows = manager.packet_memory.allows
+        self._buffer = PacketBuffer(
+            ESTABLISH_CONNECTION_BYTES, lambda more_bytes: allows(self, self.host, more_bytes)
+        )
+        self._held_bytes = 0  # of large packets, whole and in part
+        self._waits_for_memory = False
         self._alarm = Alarm(self._loop)
         self._flush_due = False
         self._writing_paused = False
@@ -185,7 +192,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         # end that was said, and is no reset, is not heard before all of that was taken.
         self._handle(self.session.close(self._lost, now, whole=False), now)
 
-    # What the queue manager calls.
+    # The queue manager calls these.
 
     @property
     def room(self) -> int:
@@ -251,6 +258,21 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self._vain > VAIN_MAX:
             self._floods_until = now + FLOOD_S
 
+    @property
+    def is_read(self) -> bool:  # this and the next two: `qmd.budget.Waiter`
+        return self._reads
+
+    def memory_came(self) -> None:
+        self._waits_for_memory = False
+        self._split(0)
+        self._go_on(self._loop.time())
+
+    def end_slow(self, held_bytes: int) -> None:
+        self._manager.log_limited(
+            "slow_packet_ended", self.host, address=self.host, bytes=held_bytes
+        )
+        self.close("a packet does not go on, and others wait for its memory")
+
     def close(self, reason: str) -> None:
         """End the session; what was not acknowledged is sent again on the next one."""
         if not self._closed and self.session is not None:
@@ -273,7 +295,25 @@ class PeerConnection(asyncio.BufferedProtocol):
             packets = self._buffer.buffer_updated(nbytes)
         except BrokenStream as error:
             self._broken, packets = error, error.packets  # what came whole before the fault counts
+        except MemoryError:
+            self._end_without_memory()
+            return
         self._later = self._later + packets if self._later else packets
+        if self._buffer.grown_bytes or self._held_bytes or self._buffer.is_stuck:
+            self._count_memory()
+
+    def _count_memory(self) -> None:
+        memory, sizes = self._manager.packet_memory, map(len, self._later)
+        large_bytes = sum(size for size in sizes if size > LARGE_PACKET_BYTES)
+        self._held_bytes = large_bytes + self._buffer.grown_bytes
+        memory.hold(self, self.host, self._held_bytes)
+        if self._buffer.is_stuck and not self._waits_for_memory:
+            self._waits_for_memory = True
+            memory.wait(self, self.host)
+
+    def _end_without_memory(self) -> None:
+        self._manager.log_limited("no_memory_for_packet", self.host, address=self.host)
+        self.close("no memory is left for its packet")
 
     def _part_of_a_packet(self, nbytes: int, took_s: float) -> None:
         """A read that makes no packet whole, and takes its time all the same."""
@@ -338,6 +378,12 @@ class PeerConnection(asyncio.BufferedProtocol):
         """So many packets; and the next time as many as the time of a turn is enough for."""
         assert self.session is not None
         later = self._later
+        size = sum(map(len, later[:count])) if self._held_bytes else 0
+        try:
+            self._manager.memory_probe.look(PACKET_COPIES * size)
+        except MemoryError:
+            self._end_without_memory()
+            return
         if count < len(later):
             packets, self._later = later[:count], later[count:]
         else:
@@ -374,7 +420,10 @@ class PeerConnection(asyncio.BufferedProtocol):
         """Nothing is read while anything waits for its turn or for the disk."""
         if self._transport is None or self._closed:
             return
-        reads = not (self._later or self._waits_for_disk or self._trickles)
+        if self._held_bytes:
+            self._count_memory()
+        waits = self._waits_for_disk or self._waits_for_memory or self._trickles
+        reads = not (self._later or waits)
         if reads is not self._reads:
             self._reads = reads
             if reads:
@@ -408,6 +457,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._write()
         self._closed = True
         self._later = []
+        self._manager.packet_memory.leave(self)
+        self._buffer.clear()
         self._alarm.cancel()
         if self._transport is not None:
             # close() writes what is buffered first: a refusal has to arrive.

@@ -30,6 +30,7 @@ from qmd import (
     redirecting,
     verb_rights,
 )
+from qmd.client_memory import REQUEST_COPIES, UNCOUNTED_BYTES, ClientMemory, no_memory
 from qmd.directory import serving
 from qmd.directory.explaining import explain
 from qmd.directory.resolving import MustAsk, Resolution
@@ -103,6 +104,9 @@ class ControlConnection(asyncio.Protocol):
         server.connection_count += 1
         self.serial = server.connection_count  # a connection that is older has a lower one
         self._backlog: deque[memoryview] = deque()  # asked for, and not begun
+        self._memory = ClientMemory(self)
+        self._is_counted = False  # in the budget of memory
+        self._waits_for_disk = False
         self._asking = False  # the directory, about the next request: those behind it wait
         self._under_way = 0  # begun, and not answered
         self._waits_for_turn = False
@@ -130,6 +134,7 @@ class ControlConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._memory.leave()
         self._server.connections.pop(self, None)
         self._transport = None
         self._backlog.clear()
@@ -144,19 +149,41 @@ class ControlConnection(asyncio.Protocol):
         self._regulate()
 
     def resume_writing(self) -> None:
+        self._memory.has_read()
         self._may_write.set()
         self._work()
 
     def data_received(self, data: bytes) -> None:
+        self._memory.received(len(data))
         try:
             received = self._buffer.feed(data)
+        except MemoryError:
+            self._memory.end_without_memory()
+            return
         except FrameError as error:
             self._output.append(frames.frame(_refused(0, Refusal("frame_too_large", str(error)))))
             self._write()
             self.close()
             return
         self._backlog += received
+        self.go_on()
+
+    @property
+    def is_read(self) -> bool:
+        """Whether what the client sends is taken in."""
+        return not self._reading_paused
+
+    def go_on(self) -> None:
+        """More has come, or there may be room for it."""
+        if self._memory.is_much:
+            self._memory.count(self._buffer.wanted_bytes, may_wait=not self._backlog)
+            self._is_counted = True
         self._work()
+
+    def abort(self) -> None:
+        """End the connection, with nothing more to be said."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def close(self) -> None:
         if self._transport is not None:
@@ -192,14 +219,26 @@ class ControlConnection(asyncio.Protocol):
             and not self._asking
             and self._under_way < REQUESTS_MAX
             and self._may_write.is_set()
+            # What is large, and waits for the disk with what others have sent, waits here.
+            and not (len(self._backlog[0]) > UNCOUNTED_BYTES and self.manager.storage.congested)
         )
 
     def _begin(self) -> None:
         """With as many requests as a turn has time for."""
         busy_time = self.manager.environment.busy_time
         began_s = 0.0
+        try:
+            self.manager.memory_probe.look(REQUEST_COPIES * len(self._backlog[0]))
+        except MemoryError:
+            self._under_way += 1  # nothing of it was begun
+            self._refuse(frames.request_number(self._next()), no_memory())
+            self._taken = TURN_REQUESTS_MAX
+            return
         while self._may_begin() and self._taken < TURN_REQUESTS_MAX:
-            self._begin_one(self._backlog.popleft())
+            if self._taken and len(self._backlog[0]) > UNCOUNTED_BYTES:
+                self._taken = TURN_REQUESTS_MAX  # its memory is looked for in a turn of its own
+                break
+            self._begin_one(self._next())
             self._taken += 1
             if self._taken % FEW_REQUESTS:
                 continue
@@ -210,6 +249,11 @@ class ControlConnection(asyncio.Protocol):
                 self._taken = TURN_REQUESTS_MAX
         if began_s:
             self.manager.local_turns.spend(busy_time() - began_s)
+
+    def _next(self) -> memoryview:
+        frame = self._backlog.popleft()
+        self._memory.begun(frame)
+        return frame
 
     def _begin_one(self, frame: memoryview) -> None:
         self._under_way += 1
@@ -296,6 +340,8 @@ class ControlConnection(asyncio.Protocol):
     def _write(self) -> None:
         if self._transport is not None and self._output:
             self._transport.write(b"".join(self._output))
+            if not self._may_write.is_set():
+                self._memory.unread(self._transport.get_write_buffer_size())
         self._output.clear()
         self._output_bytes = 0
 
@@ -304,15 +350,25 @@ class ControlConnection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         behind = self.manager.storage.congested
-        must_pause = behind or bool(self._backlog) or not self._may_write.is_set()
+        if self._is_counted:
+            self._is_counted = self._memory.is_much
+            self._memory.count(self._buffer.wanted_bytes, may_wait=not self._backlog)
+        must_pause = (
+            behind or bool(self._backlog) or not self._may_write.is_set() or self._memory.waits
+        )
         if must_pause != self._reading_paused:
             self._reading_paused = not self._reading_paused
             if self._reading_paused:
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
-        if behind:
-            self.manager.storage.batch.when_durable(self._regulate)
+        if behind and not self._waits_for_disk:
+            self._waits_for_disk = True
+            self.manager.storage.batch.when_durable(self._caught_up)
+
+    def _caught_up(self) -> None:
+        self._waits_for_disk = False
+        self._work()
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -335,14 +391,16 @@ class ControlConnection(asyncio.Protocol):
         number: int,
         work: Coroutine[Any, Any, object],
     ) -> None:
-        self._keep(tasks, self._finish(number, work))
+        self._keep(tasks, self._finish(number, work, is_change=tasks is self._changing))
 
     def _keep(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    async def _finish(self, number: int, work: Coroutine[Any, Any, object]) -> None:
+    async def _finish(
+        self, number: int, work: Coroutine[Any, Any, object], *, is_change: bool
+    ) -> None:
         try:
             self.done(number, await work)
         except Refusal as refusal:
@@ -351,6 +409,11 @@ class ControlConnection(asyncio.Protocol):
             self._refuse(number, _not_understood(error))
         except StorageError as error:
             self._refuse(number, Refusal("storage_failed", f"the storage failed: {error}"))
+        except MemoryError as error:
+            if is_change:
+                self.manager.fail(error)  # half of it may be done
+            else:
+                self._refuse(number, no_memory())
         except Exception as bug:
             self.manager.fail(bug)
 

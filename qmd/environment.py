@@ -8,14 +8,16 @@ message, the arrival time shown to a person.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import grp
 import os
+import resource
 import socket
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
 from storage import Storage, StorageOptions
@@ -26,6 +28,13 @@ if TYPE_CHECKING:
 
 LATEST_S = float(0xFFFFFFFF)
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+OWN_GROUPS = Path("/proc/self/cgroup")
+#: Where control groups of version 2 and 1 have their limits; no limit is "max", or a huge number.
+CONTROL_GROUPS = (
+    "/sys/fs/cgroup{group}/memory.max",
+    "/sys/fs/cgroup{group}/memory.high",
+    "/sys/fs/cgroup/memory{group}/memory.limit_in_bytes",
+)
 RESERVE_PART = 16  # of the disk, at most
 RESERVE_BYTES_MIN = 1024 * 1024
 
@@ -115,10 +124,31 @@ class Environment:
             raise
         return bound
 
+    def memory_bytes(self) -> int:
+        """What this process may have: of the computer, its control group, and its own limit."""
+        limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+        limits += [each for each in map(_memory_limit, CONTROL_GROUPS) if each is not None]
+        own = resource.getrlimit(resource.RLIMIT_AS)[0]
+        return min(limits if own == resource.RLIM_INFINITY else [*limits, own])
+
     def freeze_memory(self) -> None:
         """What is there now stays: the collector need not walk over it again and again."""
         gc.collect()
         gc.freeze()
+
+
+def _memory_limit(file: str) -> int | None:
+    """That of a control group, the strictest on the way to the one that the process is in."""
+    try:
+        names = [line.rpartition(":")[2] for line in OWN_GROUPS.read_text().splitlines()]
+    except OSError:
+        return None
+    found: list[int] = []
+    for name in names:
+        for group in (PurePosixPath(name), *PurePosixPath(name).parents):
+            with contextlib.suppress(OSError, ValueError):  # "max", or not of this kind
+                found.append(int(Path(file.format(group=group)).read_text()))
+    return min(found, default=None)
 
 
 def _fitting(options: StorageOptions, folder: Path) -> StorageOptions:

@@ -24,6 +24,7 @@ FRAME_BYTES_MAX = 64 * 1024 * 1024  # a batch of messages; one body is at most 4
 # In one request.  Without it a frame of empty messages would take forty times its size in memory.
 MESSAGES_MAX = 65_536
 TOKEN_BYTES_MAX = 64
+LENGTH_BYTES = 4
 _LENGTH = struct.Struct("<I")
 
 # The `delivery` of a new message.  The first two are also the wire's values.
@@ -512,6 +513,11 @@ class FrameBuffer:
         self._frame_bytes_max = frame_bytes_max
         self._rest = bytearray()
         self._wanted = 0  # below this many bytes `_rest` holds no whole frame
+
+    @property
+    def wanted_bytes(self) -> int:
+        """How long the frame is that is not whole yet, as far as that is known."""
+        return self._wanted
 
     def set_limit(self, frame_bytes_max: int) -> None:
         """For the frames that come from now on."""

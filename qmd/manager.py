@@ -26,6 +26,7 @@ from qmd.acknowledging import Acknowledging
 from qmd.administration import Administration
 from qmd.asking import Asking
 from qmd.branches import Branches
+from qmd.budget import Budget, Gate, MemoryProbe
 from qmd.choosing import Choosing
 from qmd.clock import Clock
 from qmd.compose import queue_address
@@ -144,6 +145,12 @@ class QueueManager:
         self.listening: list[tuple[str, int]] = []
         self.clock = Clock(environment, storage, downtime_max_s=settings.delivery.downtime_max_s)
         self.timers = Timers(self.loop)
+        memory = settings.memory.of(environment.memory_bytes())
+        self.packet_memory = Gate(memory.packets, self.loop, self.timers)
+        self.request_memory = Gate(memory.requests, self.loop, self.timers)
+        self.memory_probe = MemoryProbe(self.loop)
+        self.answer_memory = Budget(memory.requests)
+        self.transaction_memory = Budget(memory.transactions)
         light = Light()
         self.turns = Turns(self, light, beside_the_disk=False)  # of peers
         self.local_turns = Turns(self, light, beside_the_disk=True)  # of applications

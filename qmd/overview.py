@@ -76,6 +76,12 @@ def status(manager: QueueManager) -> Value:
         "housekeeping_failing": [
             {"act": act, "reason": reason} for act, reason in manager.housekeeping.failing.items()
         ],
+        "memory": {
+            "packets": manager.packet_memory.status(),
+            "requests": manager.request_memory.status(),
+            "answers": manager.answer_memory.status(),
+            "transactions": manager.transaction_memory.status(),
+        },
         "directory": directory(manager),
         "sessions": len(manager.peers.connections),
         "sent": manager.sent_count,

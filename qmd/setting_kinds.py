@@ -287,6 +287,22 @@ class Size(Kind[int]):
         return _in_range(parse_size(value), *map(parse_size, (self.least, self.most)))
 
 
+@dataclass(frozen=True, slots=True)
+class OptionalSize(Kind[int | None]):
+    """The same, or nothing: empty."""
+
+    least: str
+    most: str
+    attribute_suffix: ClassVar[str] = "_bytes"
+
+    @property
+    def allowed(self) -> str:
+        return f'"{self.least}" to "{self.most}", or empty'
+
+    def parse(self, value: object) -> int | None:
+        return None if value == "" else Size(self.least, self.most).parse(value)
+
+
 def _in_range(number: int, least: int, most: int) -> int:
     if not least <= number <= most:
         raise ValueError

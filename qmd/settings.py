@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from qmd.route_rules import Pattern, Rule
 from qmd.setting_kinds import (
@@ -31,6 +31,7 @@ from qmd.setting_kinds import (
     Networks,
     OptionalDuration,
     OptionalLocation,
+    OptionalSize,
     Patterns,
     Routes,
     Size,
@@ -39,6 +40,9 @@ from qmd.setting_kinds import (
 )
 
 T = TypeVar("T")
+
+MEMORY_PART = 8  # of the memory, for each budget that has no size of its own
+MEMORY_BYTES_MIN, MEMORY_BYTES_MAX = 64 * 1024 * 1024, 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +218,46 @@ class QuotasSettings:
     disk_reserve_bytes: int = setting(
         Size("1MB", "1TB"), "64MB", "Kept free on the disk, so that a full one can be drained."
     )
+
+
+class Budgets(NamedTuple):
+    """Bytes."""
+
+    packets: int
+    requests: int
+    transactions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySettings:
+    """What may wait in memory; half of each at most for one address, process or connection."""
+
+    packets_bytes: int | None = setting(
+        OptionalSize("1MB", "1TB"),
+        "",
+        "Packets of more than 64KiB from other queue managers, until they are complete and taken. "
+        "Where there is no room the connection is not read; the slowest end when others wait. "
+        "Empty: an eighth of the memory that the daemon may have, 64MiB to 1GiB.",
+    )
+    requests_bytes: int | None = setting(
+        OptionalSize("1MB", "1TB"),
+        "",
+        "Requests of applications until they are begun; as much again for answers that are not "
+        "read. Where there is no room the connection is not read; the slowest end when others "
+        "wait. Empty: as for packets.",
+    )
+    transactions_bytes: int | None = setting(
+        OptionalSize("1MB", "1TB"),
+        "",
+        "Messages that transactions have sent and not committed. Where there is no room a send is "
+        "refused. Empty: as for packets.",
+    )
+
+    def of(self, memory_bytes: int) -> Budgets:
+        """The budgets of a daemon that may have so much memory."""
+        share = min(max(memory_bytes // MEMORY_PART, MEMORY_BYTES_MIN), MEMORY_BYTES_MAX)
+        chosen = (self.packets_bytes, self.requests_bytes, self.transactions_bytes)
+        return Budgets(*(share if each is None else each for each in chosen))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -501,6 +545,7 @@ class Settings:
     control: ControlSettings = field(default_factory=ControlSettings)
     remote: RemoteSettings = field(default_factory=RemoteSettings)
     quotas: QuotasSettings = field(default_factory=QuotasSettings)
+    memory: MemorySettings = field(default_factory=MemorySettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     transactions: TransactionsSettings = field(default_factory=TransactionsSettings)
     directory: DirectorySettings = field(default_factory=DirectorySettings)
@@ -518,6 +563,7 @@ SECTIONS: dict[str, type[Any]] = {
     "control": ControlSettings,
     "remote": RemoteSettings,
     "quotas": QuotasSettings,
+    "memory": MemorySettings,
     "delivery": DeliverySettings,
     "transactions": TransactionsSettings,
     "directory": DirectorySettings,

@@ -34,6 +34,7 @@ from qmd.refusal import Refusal
 from qmd.rights import MARK_BYTES, TRANSACTION_ID_BYTES, bad_transaction_id
 
 if TYPE_CHECKING:
+    from qmd.budget import Budget
     from qmd.manager import QueueManager
     from qmd.rights import Rights
 
@@ -42,6 +43,7 @@ log = structlog.get_logger()
 T = TypeVar("T", bound=Hashable)
 
 SEALED_MAX = 100_000  # ids of which somebody was told that nothing was done
+MESSAGE_BYTES = 1024  # of memory for each, beside body and extension
 _EVERYBODY = 1 << 62  # no connection has so high a number
 
 
@@ -60,6 +62,7 @@ class Transaction:
     #: Of those to several queues, which these were when they were sent.
     several: list[Several | None] = field(default_factory=list)
     bytes: int = 0  # of their bodies
+    kept_bytes: int = 0  # of memory
     #: What is to be done with received messages other than to remove them: by queue and place.
     moves: dict[tuple[LocalQueue, int], tuple[LocalQueue, str]] = field(default_factory=dict)
     rejections: dict[tuple[LocalQueue, int], str] = field(default_factory=dict)
@@ -134,6 +137,7 @@ class Transactions:
             raise
 
     def _send(self, transaction: Transaction, messages: list[NewMessage]) -> list[object]:
+        owner = transaction.owner
         limit = self._manager.settings.transactions.messages_bytes_max
         size = sum(len(new.body) + len(new.extension) for new in messages)
         if transaction.bytes + size > limit:
@@ -144,6 +148,9 @@ class Transactions:
                 f" {transaction.bytes + size}",
                 "Commit more often.",
             )
+        memory, kept = self._manager.transaction_memory, sum(map(_kept_bytes, messages))
+        if not memory.allows(transaction, owner, kept):
+            raise _too_much(memory, owner, kept)
         for new in messages:
             if new.delivery not in (AUTOMATIC, TRANSACTIONAL):
                 raise Refusal(
@@ -160,6 +167,8 @@ class Transactions:
         ]
         transaction.numbers += numbers
         transaction.bytes += size
+        transaction.kept_bytes += kept
+        memory.hold(transaction, owner, transaction.kept_bytes)
         return self._manager.sending.ids(numbers)
 
     def is_under_way(self, transaction_id: bytes) -> bool:
@@ -429,14 +438,18 @@ class Transactions:
     def _committed(
         self, transaction: Transaction, ids: list[object], done: Callable[[list[object]], None]
     ) -> None:
-        del self._live[transaction.id]
+        self._forget(transaction)
         self.committed_count += 1
-        self._manager.timers.cancel(transaction)
         done(ids)
 
-    def _abort(self, transaction: Transaction, reason: str) -> int:
+    def _forget(self, transaction: Transaction) -> None:
+        """It has ended."""
         del self._live[transaction.id]
         self._manager.timers.cancel(transaction)
+        self._manager.transaction_memory.hold(transaction, transaction.owner, 0)
+
+    def _abort(self, transaction: Transaction, reason: str) -> int:
+        self._forget(transaction)
         self.aborted_count += 1
         self._seal(transaction.id, _EVERYBODY, reason)
         transaction.reader.has_left = True
@@ -487,12 +500,28 @@ def _doomed(transaction: Transaction) -> Refusal:
     )
 
 
+def _kept_bytes(new: NewMessage) -> int:
+    """What a message takes of memory until its transaction ends."""
+    return MESSAGE_BYTES + len(new.body) + len(new.extension) + 4 * len(new.label)
+
+
 def _by_queues(chosen: dict[tuple[LocalQueue, int], T]) -> dict[tuple[LocalQueue, T], list[int]]:
     """The lookup ids, in order, of what is to be done with messages of one queue."""
     found: dict[tuple[LocalQueue, T], list[int]] = {}
     for (queue, lookup_id), what in sorted(chosen.items(), key=lambda each: each[0][1]):
         found.setdefault((queue, what), []).append(lookup_id)
     return found
+
+
+def _too_much(memory: Budget, owner: Hashable, more_bytes: int) -> Refusal:
+    return Refusal(
+        "transactions_full",
+        f"the messages of all transactions under way take {memory.used_bytes} of"
+        f" {memory.limit_bytes} bytes of memory, those of this connection {memory.of(owner)} of"
+        f" {memory.share_bytes}, and {more_bytes} more are needed",
+        "Commit or abort some, or set transactions in the section [memory] of the configuration"
+        " higher.",
+    )
 
 
 def _seconds(duration_s: float) -> str:

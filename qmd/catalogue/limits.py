@@ -71,4 +71,52 @@ ENTRIES = (
         "Nobody receives, or not as fast as others send.",
         "Receive or purge messages, or allow more: the line says with which command.",
     ),
+    Entry(
+        1408,
+        "transactions_full",
+        "The messages of transactions that are not committed take as much memory as they may.",
+        "Many or large transactions are under way, of this connection or of all.",
+        "Commit or abort some, or set transactions in the section [memory] higher.",
+        "over_quota",
+        "MQ_ERROR_INSUFFICIENT_RESOURCES",
+    ),
+    Entry(
+        1409,
+        "slow_packet_ended",
+        "A peer was sending a large packet too slowly while others waited for its memory (in the"
+        " log).",
+        "The peer hangs, or means ill. What peers send in part has a budget.",
+        "Nothing; its session is ended, and it sends again. Where peers are honest and slow, set"
+        " packets in the section [memory] higher.",
+    ),
+    Entry(
+        1410,
+        "slow_request_ended",
+        "A client was sending a large request too slowly while others waited for its memory (in"
+        " the log).",
+        "The client hangs, or means ill. What clients send in part has a budget.",
+        "Look at the client that the line names, or set requests in the section [memory] higher.",
+    ),
+    Entry(
+        1411,
+        "client_does_not_read",
+        "A client did not read its answers, and was disconnected (in the log).",
+        "It asks for much and hangs, and with others of its kind reached the budget of answers.",
+        "Look at the client that the line names, or set requests in the section [memory] higher.",
+    ),
+    Entry(
+        1412,
+        "no_memory_for_packet",
+        "There was no memory for the packet of a peer, and its session was ended (in the log).",
+        "The memory of the computer, or of the daemon's control group, is used up.",
+        "Give it more, or set the sizes in the section [memory] lower. Nothing is lost: the peer"
+        " sends again.",
+    ),
+    Entry(
+        1413,
+        "no_memory_for_request",
+        "There was no memory for what a client sent, and it was disconnected (in the log).",
+        "The memory of the computer, or of the daemon's control group, is used up.",
+        "Give it more, or set the sizes in the section [memory] lower.",
+    ),
 )

@@ -121,4 +121,13 @@ ENTRIES = (
         "It is misspelt.",
         "Copy it from two_of_one_identity of qmd status.",
     ),
+    Entry(
+        1014,
+        "no_memory",
+        "The queue manager has no memory left for the request. Nothing of it was done.",
+        "Too much is asked for at once, by this client or others, for the memory of the computer.",
+        "Try again in a moment, with fewer messages at once; see memory in `qmd status`.",
+        "over_quota",
+        "MQ_ERROR_INSUFFICIENT_RESOURCES",
+    ),
 )

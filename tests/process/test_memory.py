@@ -3,8 +3,18 @@ on beside it."""
 
 from __future__ import annotations
 
+import contextlib
+import resource
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
 from tests.process import wire
-from tests.process.harness import Hosts
+from tests.process.control_client import ControlClient
+from tests.process.harness import Daemon, Hosts
+from tests.process.peer import RemoteQueueManager
 
 MB = 1_000_000
 
@@ -59,3 +69,164 @@ def test_acknowledgments_bring_their_bodies_back_as_long_as_those_are_not_large(
     shown = daemon.json("outgoing", "list")
     assert len(shown) == 100
     assert min(queue["bytes"] for queue in shown) > 40_000
+
+
+def unfinished(size: int) -> bytes:
+    """A packet of 4 MB but for its last byte."""
+    remote = RemoteQueueManager()
+    return remote.message("plain", b"x" * size, recoverable=True)[:-1]
+
+
+def press_on(socks: list[socket.socket], data: bytes) -> None:
+    """Send on all of them at once, until the daemon takes no more."""
+    left = dict.fromkeys(socks, memoryview(data))
+    for sock in socks:
+        sock.setblocking(False)
+    quiet = 0
+    while left and quiet < 20:
+        moved = 0
+        for sock in list(left):
+            try:
+                count = sock.send(left[sock][: 1 << 18])
+            except BlockingIOError:
+                continue
+            except OSError:
+                del left[sock]  # the daemon has ended it
+                continue
+            left[sock] = left[sock][count:]
+            moved += count
+            if not left[sock]:
+                del left[sock]
+        quiet = 0 if moved else quiet + 1
+        time.sleep(0 if moved else 0.05)
+
+
+def log_has(daemon: Daemon, event: str) -> bool:
+    return f'"{event}"' in daemon.log.read_text()
+
+
+def wait_log(daemon: Daemon, event: str) -> None:
+    end = time.monotonic() + 60
+    while not log_has(daemon, event):
+        assert time.monotonic() < end, f"no {event} in the log: {daemon.tail()}"
+        time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def sessions(daemon: Daemon, count: int, sources: int) -> Iterator[list[socket.socket]]:
+    """Sessions of many queue managers, from so many addresses."""
+    remotes = [RemoteQueueManager() for _ in range(count)]
+    try:
+        peers = [
+            remote.connect(daemon.port, source=f"127.0.1.{number % sources + 1}")
+            for number, remote in enumerate(remotes)
+        ]
+        yield [peer.connection.sock for peer in peers]
+    finally:
+        for remote in remotes:
+            remote.close()
+
+
+def test_packets_whose_last_byte_never_comes_take_no_more_than_their_budget(hosts: Hosts):
+    daemon = hosts.daemon(memory={"packets": "32MB"})
+    daemon.create("plain")
+    before = daemon.resident_bytes()
+    with sessions(daemon, 100, sources=1) as socks:
+        press_on(socks, unfinished(3_900_000))
+
+        held = daemon.json("status")[0]["memory"]["packets"]
+        assert 8 * MB < held["bytes"] <= 21 * MB  # one address: half of it, and one packet
+        assert held["waiting"] > 50
+        assert daemon.resident_bytes() - before < 80 * MB  # with 64 KiB for each session
+
+        honest = hosts.remote().connect(daemon.port)
+        honest.send(honest.owner.message("plain", b"y" * 3_900_000, recoverable=True))
+        honest.wait_stored()
+    assert len(daemon.bodies("plain")) == 1
+
+
+def test_the_slow_end_where_others_wait_for_their_memory(hosts: Hosts):
+    daemon = hosts.daemon(memory={"packets": "16MB"})
+    daemon.create("plain")
+    with sessions(daemon, 40, sources=4) as socks:
+        press_on(socks, unfinished(3_900_000))
+        wait_log(daemon, "slow_packet_ended")
+        honest = hosts.remote().connect(daemon.port)
+        honest.send(honest.owner.message("plain", b"y" * 3_900_000, recoverable=True))
+        honest.wait_stored(60)
+    assert len(daemon.bodies("plain")) == 1
+
+
+def test_a_packet_that_is_larger_than_the_budget_gets_in(hosts: Hosts):
+    daemon = hosts.daemon(memory={"packets": "1MB", "requests": "1MB", "transactions": "1MB"})
+    daemon.create("plain")
+    peer = hosts.remote().connect(daemon.port)
+    for _ in range(5):
+        peer.send(peer.owner.message("plain", b"y" * 3_900_000, recoverable=True))
+    peer.wait_stored()
+    daemon.cli("send", "plain", "--file", "-", input=b"z" * 3_900_000)
+
+    assert [len(each) for each in daemon.bodies("plain")] == [3_900_000] * 6
+    assert daemon.json("status")[0]["memory"]["packets"]["bytes"] == 0
+
+
+def test_requests_whose_last_byte_never_comes_take_no_more_than_their_budget(hosts: Hosts):
+    daemon = hosts.daemon(memory={"requests": "32MB"})
+    daemon.create("plain")
+    before = daemon.resident_bytes()
+    clients = [ControlClient(daemon.folder / "qmd.sock") for _ in range(30)]
+    try:
+        press_on([each.sock for each in clients], struct.pack("<I", 60 * MB) + bytes(59 * MB))
+
+        held = daemon.json("status")[0]["memory"]["requests"]
+        assert 8 * MB < held["bytes"] < 90 * MB  # the oldest goes on
+        assert daemon.resident_bytes() - before < 250 * MB
+        daemon.cli("send", "plain", "--file", "-", input=b"z" * 3_900_000)
+    finally:
+        for each in clients:
+            each.close()
+    assert [len(each) for each in daemon.bodies("plain")] == [3_900_000]
+
+
+def virtual_bytes(daemon: Daemon) -> int:
+    assert daemon.process is not None
+    status = Path(f"/proc/{daemon.process.pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmSize:"))
+    return int(line.split()[1]) * 1024
+
+
+def allow_more(daemon: Daemon, more_bytes: int) -> None:
+    """From now on it may have so much memory more than it has."""
+    assert daemon.process is not None
+    limit = virtual_bytes(daemon) + more_bytes
+    resource.prlimit(daemon.process.pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+
+
+def test_a_daemon_without_memory_refuses_and_goes_on(hosts: Hosts):
+    """The budgets are larger than the memory: they do not help here."""
+    daemon = hosts.daemon(memory={"packets": "1GB", "requests": "1GB", "transactions": "1GB"})
+    daemon.create("plain", "orders")
+    daemon.send("orders", b"before")
+    allow_more(daemon, 60 * MB)
+    clients = [ControlClient(daemon.folder / "qmd.sock") for _ in range(10)]
+    try:
+        press_on([each.sock for each in clients], struct.pack("<I", 60 * MB) + bytes(59 * MB))
+        wait_log(daemon, "no_memory_for_request")
+    finally:
+        for each in clients:
+            each.close()
+    allow_more(daemon, 1000 * MB)
+    with sessions(daemon, 30, sources=1) as socks:
+        allow_more(daemon, 40 * MB)
+        press_on(socks, unfinished(3_900_000))
+        wait_log(daemon, "no_memory_for_packet")
+    assert daemon.alive
+
+    allow_more(daemon, 2 * MB)
+    with ControlClient(daemon.folder / "qmd.sock") as client:
+        kind, _, code, *_ = client.ask("status")
+        assert (kind, code) == ("refused", "no_memory")
+    allow_more(daemon, 1000 * MB)
+    daemon.cli("send", "plain", "--file", "-", input=b"z" * 3_900_000)
+    assert [len(each) for each in daemon.bodies("plain")] == [3_900_000]
+    assert daemon.bodies("orders") == [b"before"]

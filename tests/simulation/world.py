@@ -533,6 +533,9 @@ class HostEnvironment(Environment):
     def freeze_memory(self) -> None:
         pass
 
+    def memory_bytes(self) -> int:
+        return 1 << 30
+
 
 class _BoundSocket:
     def __init__(self, path: str) -> None:

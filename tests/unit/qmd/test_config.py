@@ -21,7 +21,7 @@ from qmd.config import (
     reference,
     write_default_config,
 )
-from qmd.setting_kinds import Duration, Durations, OptionalDuration, Size, Whole
+from qmd.setting_kinds import Duration, Durations, OptionalDuration, OptionalSize, Size, Whole
 from qmd.settings import SECTIONS, all_settings
 
 ROOT = Path(__file__).parents[3]
@@ -527,7 +527,13 @@ def test_nothing_is_written_where_the_socket_would_not_fit(tmp_path: Path) -> No
 
 
 def test_an_attribute_is_its_key_with_the_unit_behind_it() -> None:
-    units = {Duration: "_s", OptionalDuration: "_s", Durations: "_s", Size: "_bytes"}
+    units = {
+        Duration: "_s",
+        OptionalDuration: "_s",
+        Durations: "_s",
+        Size: "_bytes",
+        OptionalSize: "_bytes",
+    }
 
     for setting in all_settings():
         unit = units.get(type(setting.kind), "")
