@@ -195,6 +195,12 @@ class Acknowledging:
         """
         self._way_back(packet)
 
+    def forget_idle_ways(self) -> None:
+        """They are made again when they are needed."""
+        self._ways_back = {
+            key: way for key, way in self._ways_back.items() if not way.queue.is_idle
+        }
+
     def met(self, guid: bytes, host: str) -> None:
         """A session with that queue manager came about: so it is there."""
         if len(self._order_hosts) >= WAYS_BACK_MAX:

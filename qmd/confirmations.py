@@ -323,6 +323,18 @@ class Confirmations:
             await manager.storage.batch.run(lambda db: None)
         return bool(rows)
 
+    async def forget_old(self, now_s: int) -> None:
+        """Those that nobody will speak of any more; which outgoing queues still have some."""
+        unconfirmed = self._manager.outgoing.ids.unconfirmed
+        before = set(unconfirmed)
+
+        def forget(db: sqlite3.Connection) -> set[int]:
+            awaiting_rows.forget_old(db, before_s=now_s - UNCONFIRMED_AGE_S)
+            return awaiting_rows.unconfirmed_queues(db)
+
+        # What has been added since is in a later commit.
+        unconfirmed -= before - await self._manager.storage.batch.run(forget, can_wait=True)
+
     async def page(self, queue: OutgoingQueue, start: int, rows_max: int) -> list[AwaitingRow]:
         """What waits of one queue, from the message number `start` on."""
         return await self._manager.storage.read(
@@ -394,6 +406,7 @@ class Confirmations:
                 message_class=message_class,
                 reason=UNWANTED,
             )
+        manager.outgoing.ids.unconfirmed.add(queue.id)
         manager.storage.batch.run(
             partial(
                 awaiting_rows.remember_unconfirmed,

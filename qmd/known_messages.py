@@ -37,13 +37,13 @@ _Key = tuple[str, bytes, bytes]
 class _Source(History):
     """The history of a source over one peer, and where its numbers of the open batch go."""
 
-    __slots__ = ("batch", "bytes", "key", "segment", "unwritten")
+    __slots__ = ("batch_number", "bytes", "key", "segment", "unwritten")
 
     def __init__(self, key: _Key, bounds: Bounds) -> None:
         super().__init__(bounds)
         self.key = key
         self.bytes = self.measured()
-        self.batch: Batch | None = None
+        self.batch_number = 0
         self.segment: Segment
         self.unwritten: list[int]  # first and last number of each run
 
@@ -92,7 +92,7 @@ class KnownMessages:
         key = _key(connection, source)
         history = self._histories.get(key) or self._history(key)
         batch = self._manager.storage.batch
-        if history.batch is not batch:
+        if history.batch_number != batch.number:
             self._open(history, batch)
         grown = history.segment.add(number)
         if grown:
@@ -139,7 +139,7 @@ class KnownMessages:
             self._measure(history)
         if self.bytes > self._bytes_max:
             self._shrink(history)
-        history.batch, history.segment = batch, segment
+        history.batch_number, history.segment = batch.number, segment
         host, peer, source = history.key
         history.unwritten = batch.remember_message_ids(
             history_rows.Segment(segment.id, source, now_s, host, peer)
@@ -179,7 +179,7 @@ class KnownMessages:
     def _drop(self, history: _Source, gone: list[Segment]) -> int:
         """These were taken from it; how many bytes that gave."""
         before = self.bytes
-        history.batch = None
+        history.batch_number = 0
         self._measure(history)
         if not history.segments:
             self.bytes -= history.bytes

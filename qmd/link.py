@@ -279,6 +279,17 @@ class Link:
             self._dialling.cancel()
 
     @property
+    def is_idle(self) -> bool:
+        """Whether nothing is sent over it, nor waits for a session of it."""
+        return not (
+            self.queues
+            or self.riders
+            or self.connection is not None
+            or self.attempt is not None
+            or self._dialling is not None
+        )
+
+    @property
     def has_work(self) -> bool:
         # What waits to hear of its receipt: who can tell may not be able to reach us.
         return any(

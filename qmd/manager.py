@@ -174,7 +174,7 @@ class QueueManager:
         self.refusing = Refusing(self)
         self.owed_acks = OwedAcks(self)
         self.redirecting = Redirecting(self)
-        self.outgoing = Outgoing(self)
+        self.outgoing = Outgoing(self, destinations_max=limits.destinations)
         self.releasing = Releasing(self)
         self.acknowledging = Acknowledging(self)
         self.clock.when_set = self.outgoing.clock_was_set
@@ -274,6 +274,7 @@ class QueueManager:
                 state.transactional.get(outgoing.id, 0),
                 state.awaiting.get(outgoing.id, EMPTY),
             )
+        self.outgoing.ids.restore(state.last_timestamp, state.unconfirmed)
         self.branches.restore(state.branches)
         self.reserving.restore(state.reservations)
         self.staging.restore(state.stages)
@@ -481,6 +482,8 @@ class _State(NamedTuple):
     outgoing: dict[int, Totals]
     transactional: dict[int, int]
     awaiting: dict[int, Totals]
+    last_timestamp: int
+    unconfirmed: set[int]
     streams: list[sequence_rows.IncomingSequenceRow]
     history: list[history_rows.StoredSegment]
     own_dead_letters: dict[int, int]
@@ -501,6 +504,8 @@ def _read_state(db: sqlite3.Connection) -> _State:
         outgoing_rows.totals_by_queue(db),
         outgoing_rows.transactional_by_queue(db),
         awaiting_rows.totals_by_queue(db),
+        outgoing_rows.last_timestamp(db),
+        awaiting_rows.unconfirmed_queues(db),
         sequence_rows.list_all(db),
         history_rows.entries(db),
         own_dead_letters.queues_by_number(db),

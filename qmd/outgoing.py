@@ -7,6 +7,7 @@ or the peer refuses it for good (`Undelivered`).
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,7 @@ import structlog
 
 from protocol.direct_name import PORT
 from protocol.format_name import DirectName, FormatName, PrivateName, PublicName, parse_format_name
-from protocol.identifiers import guid_bytes, guid_text, sequence_id
+from protocol.identifiers import guid_bytes, guid_text
 from qmd.acknowledging import ORDER_QUEUE
 from qmd.compose import QueueAddress, queue_address
 from qmd.core.sequence import OutgoingSequence
@@ -24,12 +25,13 @@ from qmd.core.stored_packet import (
     is_express,
     reach_time_s,
 )
+from qmd.outgoing_ids import OutgoingIds
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
 from qmd.packets import Packet, head_of, part_of
 from qmd.refusal import Refusal
 from storage import outgoing as outgoing_rows
 from storage.batch import Batch
-from storage.keys import LOOKUP_BITS, LOOKUP_MASK, QUEUE_ID_MAX
+from storage.keys import LOOKUP_BITS, LOOKUP_MASK
 from storage.outgoing import OutgoingRow
 from storage.pages import Totals
 
@@ -42,7 +44,6 @@ log = structlog.get_logger()
 REFILL_ROWS = 512
 RELEASE_DELAY_S = 0.02
 FOR_OTHERS = " for others"  # behind the name of a queue for messages that we pass on
-TIMESTAMP_LATEST = 0xFFFF0000  # in the year 2106; they have 32 bits
 REFILL_BYTES = 4 * 1024 * 1024
 
 
@@ -53,13 +54,16 @@ Appended = tuple[int, Packet, int | None]
 class Outgoing:
     """The outgoing queues by their destination."""
 
-    def __init__(self, manager: QueueManager) -> None:
+    def __init__(self, manager: QueueManager, *, destinations_max: int) -> None:
         self._manager = manager
         self._queues: dict[str, OutgoingQueue] = {}
         self._by_sequence_timestamp: dict[int, OutgoingQueue] = {}
-        self._next_id = 1
-        self._last_timestamp = 0
+        self.ids = OutgoingIds(manager, destinations_max=destinations_max)
         self.transmitted_count = 0
+
+    @property
+    def count(self) -> int:
+        return len(self._queues)
 
     @property
     def queues(self) -> list[OutgoingQueue]:
@@ -111,7 +115,9 @@ class Outgoing:
         if row.redirect is not None:
             self._manager.redirecting.restored(queue)
         queue.may_be_misdated = messages > 0
+        queue.is_stored = True
         self._adopt(queue)
+        self.ids.restored(queue)
 
     def clock_was_set(self) -> None:
         """What was made until now bears the sent time of another clock."""
@@ -140,8 +146,7 @@ class Outgoing:
 
         With `via` it leads over a session with the queue manager of that GUID, if there is one.
         `machine`: the queue manager of a public queue, as the directory says.
-        Peers can make us send acknowledgments to names of their choice, and so may use up only
-        a half of all ids.  `for_others`: what other queue managers have sent, apart from ours.
+        `for_others`: what other queue managers have sent, apart from ours.  Raises Refusal.
         """
         destination = str(name) if via is None else f"{name} via {guid_text(via)}"
         if for_others:
@@ -155,28 +160,23 @@ class Outgoing:
             queue = manager.redirecting.stands_for(name)
             if queue is not None:
                 return queue
-        limit = QUEUE_ID_MAX // 2 if for_acknowledgments else QUEUE_ID_MAX
-        if self._next_id > limit:
-            raise Refusal(
-                "too_many_destinations",
-                f"there are {limit} outgoing queues; no further destination can be added",
-            )
-        wall_s = int(manager.environment.time())
-        if wall_s >= TIMESTAMP_LATEST:
-            wall_s = 1  # the clock is wrong, and would use up all that there are
-        timestamp = max(wall_s, self._last_timestamp + 1)
+        id_ = self.ids.take(for_acknowledgments=for_acknowledgments)
+        try:
+            link = self._link(name, via, machine)
+        except Refusal:
+            self.ids.give_back(id_)
+            raise
         queue = OutgoingQueue(
-            id=self._next_id,
+            id=id_,
             destination=destination,
             key=key,
             address=_address(name, machine),
-            link=self._link(name, via, machine),
+            link=link,
             usage=manager.usage,
             others_usage=manager.relaying.usage if for_others else None,
-            sequence=OutgoingSequence(
-                sequence_id(timestamp, 1), resend_intervals_s=manager.settings.delivery.resend_s
-            ),
+            sequence=OutgoingSequence(0, resend_intervals_s=manager.settings.delivery.resend_s),
         )
+        queue.used_at = manager.loop.time()
         self._adopt(queue)
         if queue.link.connection is not None:
             queue.new_pass("a new session began", transactional_only=False)
@@ -197,7 +197,30 @@ class Outgoing:
         )
         if queue.link.connection is not None:
             queue.known_peer = queue.link.remote_id
+        manager.storage.batch.when_durable(partial(setattr, queue, "is_stored", True))
         return queue
+
+    def forget(self, key: str) -> int | None:
+        """The id of a queue that is no more, as if it had never been; None: somebody holds it."""
+        queue = self._queues.pop(key)
+        timestamp = queue.sequence.sequence_id >> 32
+        link, id_, is_known = queue.link, queue.id, self.queue_of_sequence(timestamp << 32) is queue
+        del link.queues[queue]
+        if is_known:
+            del self._by_sequence_timestamp[timestamp]
+        self._manager.timers.cancel(queue)
+        reference = weakref.ref(queue)
+        del queue
+        held = reference()
+        if held is not None:
+            self._adopt(held)
+            return None
+        self._manager.peers.forget_link(link)
+        return id_
+
+    def know_sequence(self, queue: OutgoingQueue) -> None:
+        """Acknowledgments of it lead to the queue."""
+        self._by_sequence_timestamp[queue.sequence.sequence_id >> 32] = queue
 
     def append(
         self,
@@ -265,7 +288,9 @@ class Outgoing:
 
     def all_appended_on_disk(self, firsts: dict[OutgoingQueue, int]) -> None:
         """The same of more than memory should hold, by the first key of each queue."""
+        now = self._manager.loop.time()
         for queue, first in firsts.items():
+            queue.used_at = now
             queue.window.leave_on_disk(first)
         for link in {queue.link: None for queue in firsts}:
             link.wake()
@@ -277,6 +302,7 @@ class Outgoing:
 
     def _add_to_window(self, queue: OutgoingQueue, messages: list[Appended]) -> None:
         add = queue.window.add
+        queue.used_at = self._manager.loop.time()
         for key, packet, expires_at_s in messages:
             express = is_express(head_of(packet))
             if express and key not in queue.express:
@@ -373,11 +399,10 @@ class Outgoing:
     def _adopt(self, queue: OutgoingQueue) -> None:
         self._queues[queue.key] = queue
         queue.link.queues[queue] = None
-        timestamp = queue.sequence.sequence_id >> 32
-        if not queue.for_others:
-            self._by_sequence_timestamp[timestamp] = queue
-        self._last_timestamp = max(self._last_timestamp, timestamp)
-        self._next_id = max(self._next_id, queue.id + 1)
+        if queue.has_sequence:
+            self.know_sequence(queue)
+        elif not queue.for_others:
+            queue.begin_sequence = self.ids.begin_sequence
 
     def link_of_name(self, destination: str) -> Link:
         """The way to a destination that is a direct name."""

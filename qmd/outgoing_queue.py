@@ -13,6 +13,7 @@ and in the order of their sequence, at `base + number` of their level.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from protocol import patch_sequence, transaction_offset
@@ -123,6 +124,10 @@ class OutgoingQueue(Measured):
         self.redirect: str | None = None  # where its messages go instead of to its name's address
         self.hindrance = ""  # why its transactional messages stay, beside what its link says
         self.known_peer: bytes | None = None  # whom transactional messages were last handed to
+        self.is_stored = False  # its row is on the disk
+        self.used_at = 0.0  # by the loop's clock
+        # Called before the first message of its sequence: that gets its id then.
+        self.begin_sequence: Callable[[OutgoingQueue], None] | None = None
         self.awaiting = Awaiting(usage, *awaiting)
         self.id = id
         self.destination = destination
@@ -171,15 +176,50 @@ class OutgoingQueue(Measured):
     def messages(self) -> int:
         return self.others + self.sequence.outstanding
 
+    @property
+    def has_sequence(self) -> bool:
+        """Whether it ever had a transactional message of ours."""
+        sequence = self.sequence
+        return sequence.next_number > 1 or sequence.base > 0
+
+    @property
+    def is_order_queue(self) -> bool:
+        """Whether final acks go there, to an address that only its name knows."""
+        return " via " in self.destination
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it holds nothing, waits for nothing, and has nothing that an operator has set."""
+        return self.is_stored and not (
+            self.messages
+            or self.bytes
+            or self.awaiting.messages
+            or self.paused
+            or self.redirect is not None
+            or self.express
+            or self.in_flight
+            or self.transmitted
+            or self.removing
+        )
+
     def next_key(self) -> tuple[int, int]:
         """The number for the next transactional message, and the key of its row."""
+        if self.begin_sequence is not None:
+            self._begin_sequence()
         number = self.sequence.append()
         return number, TRANSACTIONAL_FIRST | (self.sequence.base + number)
 
     def next_keys(self, count: int) -> tuple[int, int]:
         """`next_key` for so many, which follow the first one."""
+        if self.begin_sequence is not None:
+            self._begin_sequence()
         number = self.sequence.append(count)
         return number, TRANSACTIONAL_FIRST | (self.sequence.base + number)
+
+    def _begin_sequence(self) -> None:
+        begin, self.begin_sequence = self.begin_sequence, None
+        assert begin is not None
+        begin(self)
 
     def number_of(self, key: int) -> int:
         """The sequence number of the transactional message at `key`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import weakref
 from collections import Counter
 from collections.abc import Collection
 from functools import partial
@@ -76,6 +77,24 @@ class Peers:
             link.address = address
             self._manager.routing.know(link)
         return link
+
+    def forget_link(self, link: Link) -> None:
+        """Nothing goes there any more; unless somebody holds it, as a session or a route does."""
+        if not link.is_idle:
+            return
+        link.stop()
+        self._manager.routing.know(link)
+        guid, address, reference = link.guid, link.address, weakref.ref(link)
+        if guid is not None:
+            self._links_by_guid.pop(guid)
+        elif address is not None:
+            self._links_by_address.pop(address)
+        del link
+        held = reference()
+        if held is not None and guid is not None:
+            self._links_by_guid[guid] = held
+        elif held is not None and address is not None:
+            self._links_by_address[address] = held
 
     def find_link(self, guid: bytes) -> Link | None:
         """That of a queue manager, if something was ever sent to it by its GUID."""

@@ -276,6 +276,10 @@ class Relaying:
             if not held:
                 del self._held[queue, source, sequence_id]
 
+    def forget_avoided(self) -> None:
+        """Ways back are found anew."""
+        self._avoided_until.clear()
+
     def start(self) -> None:
         """Seek out once whom messages were passed on to: their acknowledgments may wait for us."""
         for queue in self._manager.outgoing.queues:

@@ -10,8 +10,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from qmd.confirmations import UNCONFIRMED_AGE_S
-from storage import awaiting as awaiting_rows
 from storage import outcomes as outcome_rows
 
 if TYPE_CHECKING:
@@ -49,9 +47,7 @@ class Retention:
         self._manager.known_messages.forget_old()  # goes to disk with the open batch
 
     async def _forget_unconfirmed(self) -> None:
-        manager = self._manager
-        forget = partial(awaiting_rows.forget_old, before_s=manager.clock.now_s - UNCONFIRMED_AGE_S)
-        await manager.storage.batch.run(forget, can_wait=True)
+        await self._manager.confirmations.forget_old(self._manager.clock.now_s)
 
     async def _forget_outcomes(self) -> None:
         manager = self._manager

@@ -409,6 +409,13 @@ class Routes:
             )
         return f"{OWN_PREFIX}{path}" if public else str(path)
 
+    def forget_elsewhere(self) -> None:
+        """Outgoing queues are found anew, so that nothing here keeps idle ones."""
+        self._routes.clear()
+        self._generation += 1
+        for several in self._several.values():
+            several.routes = []
+
     def forget(self) -> None:
         """What names stand for has to be found out anew."""
         self._routes.clear()

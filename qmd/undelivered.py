@@ -278,6 +278,8 @@ class Undelivered:
             )
             return found
 
+        if any(each.key >= TRANSACTIONAL_FIRST for each in dying):
+            manager.outgoing.ids.unconfirmed.add(queue.id)
         done = manager.storage.batch.run(bury)
         done.add_done_callback(partial(self._buried, queue, message_class, reason, wall_ms))
         return ended

@@ -183,6 +183,11 @@ def unconfirmed(db: sqlite3.Connection, numbers: Sequence[int]) -> dict[int, int
     )
 
 
+def unconfirmed_queues(db: sqlite3.Connection) -> set[int]:
+    """Ids of the outgoing queues of messages of which a late final ack may still tell."""
+    return {queue_id for (queue_id,) in db.execute("SELECT DISTINCT queue_id FROM unconfirmed")}
+
+
 def forget_unconfirmed(db: sqlite3.Connection, numbers: Sequence[int]) -> None:
     db.execute(
         "DELETE FROM unconfirmed WHERE number IN (SELECT value FROM json_each(?))",

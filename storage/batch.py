@@ -11,6 +11,7 @@ and their callers hear of it in this order, back in the event loop: futures of u
 """
 
 import asyncio
+import itertools
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
@@ -34,6 +35,8 @@ from storage.shared_parts import PartOf
 
 T = TypeVar("T")
 
+_numbers = itertools.count(1)
+
 #: Failures that lie in the unit.  After any other (disk, memory, lock, damage) SQLite may have
 #: rolled back the whole transaction, and with it what other callers wrote.
 _UNITS_OWN_ERRORS = frozenset(
@@ -56,6 +59,8 @@ class Batch:
 
     def __init__(self, on_act: Callable[[], bool]) -> None:
         """`on_act` is called by acts until it says that the batch will be committed soon."""
+        #: No other batch has it: to be remembered by those who must not keep the batch alive.
+        self.number = next(_numbers)
         #: How much there is to write: rows, deletions and units; bytes of packets.
         self.rows = 0
         self.bytes = 0
@@ -74,6 +79,8 @@ class Batch:
         self._outgoing_ranges: list[tuple[int, int]] = []
         self._new_sequences: list[sequences.NewSequence] = []
         self._new_outgoing_queues: list[outgoing.OutgoingQueueRow] = []
+        self._forgotten_outgoing_queues: list[int] = []
+        self._last_sequence_timestamp = 0
         # The last state within a batch is the one that counts.
         self._incoming_states: dict[int, sequences.SequenceState] = {}
         self._outgoing_states: dict[int, outgoing.SequenceState] = {}
@@ -227,6 +234,15 @@ class Batch:
         self._new_outgoing_queues.append(row)
         self._count(1)
 
+    def forget_outgoing_queues(self, ids: Sequence[int], last_timestamp: int) -> None:
+        """Empty ones, before new ones are added: those may have their ids and destinations.
+
+        `last_timestamp`: the greatest that any sequence had, theirs included.
+        """
+        self._forgotten_outgoing_queues += ids
+        self._last_sequence_timestamp = last_timestamp
+        self._count(len(ids))
+
     def set_incoming_sequence(
         self,
         incoming_id: int,
@@ -362,6 +378,10 @@ class Batch:
             awaiting.delete(db, self._awaiting_deletions)
         if self._outgoing_ranges:
             outgoing.delete_ranges(db, self._outgoing_ranges)
+        if self._forgotten_outgoing_queues:
+            outgoing.forget_queues(
+                db, self._forgotten_outgoing_queues, self._last_sequence_timestamp
+            )
         if self._new_outgoing_queues:
             outgoing.add_queues(db, self._new_outgoing_queues)
         if self._new_sequences:
@@ -405,6 +425,8 @@ class Batch:
             callback()
         for read in self._reads:
             read.report()
+        # Who still compares with this batch keeps no callers alive.
+        self._arrivals, self._units, self._callbacks, self._reads = [], [], [], []
 
     def fail(self, error: StorageError) -> None:
         """Nothing of this batch was stored, as far as anybody knows."""

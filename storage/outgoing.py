@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from storage import damaged, pages, shared_parts
+from storage import counters, damaged, pages, shared_parts
 from storage.damaged import checksum_of
 from storage.errors import NoSuchQueue
 from storage.keys import (
@@ -71,6 +71,8 @@ class NewCopies(NamedTuple):
 
 
 _MANY = 16  # rows from which on one statement for all is faster
+
+SEQUENCE_TIMESTAMP = "sequence_timestamp"  # a counter
 
 HEAD_BYTES = 2048  # with three names as long as they may be
 
@@ -163,6 +165,20 @@ def add_queues(db: sqlite3.Connection, rows: Iterable[OutgoingQueueRow]) -> None
             for row in rows
         ),
     )
+
+
+def forget_queues(db: sqlite3.Connection, ids: Iterable[int], last_timestamp: int) -> None:
+    """Destinations without messages, whose sequences are over.
+
+    `last_timestamp`: the next sequence to any of them must have a greater one.
+    """
+    db.executemany("DELETE FROM outgoing_queue WHERE id = ?", ((id_,) for id_ in ids))
+    counters.set_following(db, SEQUENCE_TIMESTAMP, last_timestamp)
+
+
+def last_timestamp(db: sqlite3.Connection) -> int:
+    """The greatest that the sequences of forgotten destinations had."""
+    return counters.following(db, SEQUENCE_TIMESTAMP)
 
 
 def list_queues(db: sqlite3.Connection) -> list[OutgoingQueueRow]:

@@ -66,7 +66,8 @@ CREATE INDEX message_expiry ON message (expires_at_s) WHERE expires_at_s IS NOT 
 CREATE INDEX message_part ON message (part_id) WHERE part_id IS NOT NULL;
 
 -- One row for each destination elsewhere, with the state of our transactional sequence to it.
--- Rows stay: the receiver refuses a sequence that began earlier than one it knows.
+-- Those of idle ones go when ids are wanted.  The receiver refuses a sequence that began earlier
+-- than one it knows: the counter sequence_timestamp has the latest of those that are gone.
 CREATE TABLE outgoing_queue (
     id           INTEGER PRIMARY KEY CHECK (id BETWEEN 1 AND 32767),
     destination  TEXT NOT NULL,                  -- canonical format name

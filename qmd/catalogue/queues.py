@@ -98,8 +98,10 @@ ENTRIES = (
         1211,
         "too_many_destinations",
         "There can be no more outgoing queues.",
-        "Messages were sent to so many different queues of other computers that all ids are taken;"
-        " of acknowledgments, which strangers can ask for, already half as many.",
+        "Messages wait for so many different queues of other computers that all ids are taken; of"
+        " acknowledgments, which strangers can ask for, already half as many. Ids of destinations"
+        " for which nothing waits are given again by themselves, unless they are paused or"
+        " redirected.",
         "See `qmd outgoing list`: look for destinations that nobody meant.",
         "over_quota",
         "MQ_ERROR_INSUFFICIENT_RESOURCES",
