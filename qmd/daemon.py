@@ -1,7 +1,8 @@
 """The daemon: start in order, stop in reverse, and a reason for either.
 
 Exit codes:  0 stopped as asked;  1 the storage or something of this host failed, or a bug
-             showed: start again;  78 the configuration has to be changed first
+             showed: start again;  78 the configuration has to be changed first, or an operator
+             has to decide what becomes of a folder that lacks acknowledged data
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from qmd.remote_control import RemoteServer
 from qmd.remote_tokens import TokenFileError
 from qmd.service_manager import ServiceManager
 from qmd.settings import Settings
-from storage.errors import CannotStart, ForeignDatabase, NewerSchema, StorageError
+from storage.errors import CannotStart, DataMissing, ForeignDatabase, NewerSchema, StorageError
 
 log = structlog.get_logger()
 
@@ -66,7 +67,7 @@ _LISTENING = {
 _OF_THE_CONFIGURATION = (FileNotFoundError, NotADirectoryError, PermissionError)
 _reloading: set[asyncio.Task[None]] = set()  # or they would be forgotten half-way
 # What starting again does not mend.
-_LASTING = (NewerSchema, ForeignDatabase)
+_LASTING = (NewerSchema, ForeignDatabase, DataMissing)
 
 
 class CannotServe(Exception):

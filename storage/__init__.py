@@ -18,6 +18,7 @@ from storage.disk import Disk, Lock
 from storage.errors import (
     CannotStart,
     DatabaseDamaged,
+    DataMissing,
     FolderInUse,
     ForeignDatabase,
     NewerSchema,
@@ -38,6 +39,7 @@ __all__ = [
     "Batch",
     "CannotStart",
     "Connection",
+    "DataMissing",
     "DatabaseDamaged",
     "Disk",
     "FolderInUse",

@@ -352,9 +352,10 @@ class Batch:
 
     # For the writer.
 
-    def write(self, db: sqlite3.Connection) -> None:
-        """Everything up to the COMMIT, on the writer's thread."""
+    def write(self, db: sqlite3.Connection, begin: Work[None] = lambda db: None) -> None:
+        """Everything up to the COMMIT, on the writer's thread; `begin` comes before all else."""
         db.execute("BEGIN IMMEDIATE")
+        begin(db)
         if self._messages:
             messages.insert(db, self._messages)
         if self._outgoing:

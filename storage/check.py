@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from storage import schema
+from storage import mark, missing, schema
 from storage.disk import Disk
 from storage.errors import CannotStart
 from storage.hindrance import cause, explain
 from storage.keys import arrival_of
+from storage.missing import DATABASE
 from storage.survey import KeptMessage, Survey
 
-DATABASE = "queues.db"
 SENTENCES_MAX = 100  # of one kind: a damaged disk has more to say than anybody reads
 
 
@@ -41,8 +41,9 @@ class Report(NamedTuple):
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep daemons out meanwhile.  Raises FolderInUse, CannotStart."""
-    if not (folder / DATABASE).is_file():
+    """Keep daemons out meanwhile.  Raises FolderInUse, CannotStart: also where no daemon has
+    ever been."""
+    if not any((folder / name).is_file() for name in (DATABASE, mark.NAME, missing.RESERVE)):
         raise CannotStart(f"there is no {DATABASE} in {folder}", code="no_database")
     try:
         lock = Disk().lock(folder)

@@ -36,14 +36,17 @@ def is_longer(log: LogFile, pages: int) -> bool:
     return log.read(frame + _SALTS_OFFSET, _SALTS_BYTES) == bytes(salts)
 
 
-def run(db: sqlite3.Connection) -> None:
+def run(db: sqlite3.Connection) -> bool:
     """As much of the log as no reader needs; it is begun anew by the commit after that.
 
-    Raises sqlite3.Error, and not for a full disk, for want of memory or for another program that
-    has the database: the next commit tries again.
+    True: that was all of it, and the database is synced.  Raises sqlite3.Error, and not for a full
+    disk, for want of memory or for another program that has the database: the next commit tries
+    again.
     """
     try:
-        db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        ((is_busy, frames, merged),) = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
     except (sqlite3.Error, MemoryError) as error:
         if not can_wait(error):
             raise
+        return False
+    return not is_busy and bool(frames == merged)

@@ -6,11 +6,19 @@ to the database.
 
 import contextlib
 import fcntl
+import mmap
 import os
+import sqlite3
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
 
 from storage.errors import FolderInUse
+from storage.log_position import INDEX_HEAD_BYTES, read_index
 from storage.recovery import rewrite_log, sync_folder
+
+T = TypeVar("T")
 
 CHUNK_BYTES = 1024 * 1024
 
@@ -18,20 +26,23 @@ CHUNK_BYTES = 1024 * 1024
 class Lock:
     """Keeps other daemons out, until it is released or this process ends, however it does.
 
-    Its file says whether the last holder came to a good end: if not, it names the process.
+    Its file says whether the last holder came to a good end: if not, it names the process.  The
+    folder is locked as well: the file can be removed, and another made that is free.
     """
 
-    def __init__(self, file: int, *, was_abandoned: bool) -> None:
+    def __init__(self, file: int, folder: int, *, was_abandoned: bool) -> None:
         self.was_abandoned = was_abandoned
         #: To be set when everything is closed as it should be.
         self.is_clean = False
         self._file = file
+        self._folder = folder
 
     def release(self) -> None:
         """The file stays: a name that is removed could be locked by two."""
         if self.is_clean:
             os.ftruncate(self._file, 0)
         os.close(self._file)
+        os.close(self._folder)
 
 
 class LogFile:
@@ -52,6 +63,49 @@ class LogFile:
         os.close(self._file)
 
 
+class LogIndex:
+    """The head of the log's index, which SQLite keeps in memory that processes share."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._memory = mmap.mmap(file, INDEX_HEAD_BYTES, mmap.MAP_SHARED, mmap.PROT_READ)
+
+    def head(self) -> bytes:
+        return self._memory[:INDEX_HEAD_BYTES]
+
+    def close(self) -> None:
+        """Only when this process has the database closed: it ends SQLite's locks on the file."""
+        self._memory.close()
+        os.close(self._file)
+
+
+class MarkFile:
+    """The mark, to be written over itself: through memory, as SQLite writes the log's index.
+
+    A write to the file itself would make the next sync of the log take longer.
+    """
+
+    def __init__(self, file: int, size_bytes: int) -> None:
+        """May raise OSError."""
+        self._file = file
+        if os.fstat(file).st_size < size_bytes:
+            os.pwrite(file, bytes(size_bytes), 0)  # takes up the room that memory will need
+        self._memory = mmap.mmap(file, size_bytes)
+
+    def write(self, data: bytes) -> None:
+        """As many bytes as the file was opened with."""
+        self._memory[:] = data
+
+    def sync(self) -> None:
+        """May raise OSError."""
+        os.pwrite(self._file, self._memory[:], 0)  # the same, and seen by who watches writes
+        os.fsync(self._file)
+
+    def close(self) -> None:
+        self._memory.close()
+        os.close(self._file)
+
+
 class Disk:
     """The real one.  Every method may raise OSError."""
 
@@ -64,19 +118,22 @@ class Disk:
 
     def lock(self, folder: Path) -> Lock:
         """Raises FolderInUse."""
-        file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(file, 32, 0).decode("ascii", "replace").strip()
-            os.close(file)
-            raise FolderInUse(f"{folder} is in use by process {holder or 'unknown'}") from None
+        with contextlib.ExitStack() as opened:
+            whole = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened.callback(os.close, whole)
+            _lock(whole, folder)
+            file = os.open(
+                folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            )
+            opened.callback(os.close, file)
+            _lock(file, folder)
+            opened.pop_all()
         was_abandoned = os.fstat(file).st_size > 0
         # On a full disk this may fail, and then a log that is left behind must tell instead.
         with contextlib.suppress(OSError):
             os.pwrite(file, f"{os.getpid():<10}\n".encode("ascii"), 0)
             os.fsync(file)
-        return Lock(file, was_abandoned=was_abandoned)
+        return Lock(file, whole, was_abandoned=was_abandoned)
 
     def sync_folder(self, folder: Path) -> None:
         """Make the names of new files durable."""
@@ -89,6 +146,54 @@ class Disk:
     def open_log(self, path: Path) -> LogFile:
         """One that is there."""
         return LogFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def open_index(self, path: Path) -> LogIndex:
+        """One that SQLite has open."""
+        return LogIndex(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def open_mark(self, path: Path, size_bytes: int) -> MarkFile:
+        """Made when there is none."""
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            return MarkFile(file, size_bytes)
+        except OSError:
+            os.close(file)
+            raise
+
+    def read_mark(self, path: Path) -> bytes | None:
+        """None: there is no such file."""
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def examine(
+        self, database: Path, *, has_log: bool, work: Callable[[sqlite3.Connection], T]
+    ) -> tuple[T, bytes]:
+        """What `work` finds in a database that this process has not open, with its log or without;
+        and the head of the log's index, as SQLite has made it from the log.
+
+        SQLite changes neither file: a connection that only reads brings no log into the database.
+        """
+        mode = "mode=ro" if has_log else "mode=ro&immutable=1"
+        index = database.with_name(f"{database.name}-shm")
+        before = index.read_bytes() if has_log and index.exists() else b""
+        with contextlib.closing(
+            sqlite3.connect(f"file:{quote(str(database))}?{mode}", uri=True)
+        ) as db:
+            found = work(db)
+        if not has_log or not index.exists():
+            return found, b""
+        head = index.read_bytes()[:INDEX_HEAD_BYTES]
+        if read_index(head).frames < read_index(before).frames:
+            # What SQLite has found is less than a process that was killed had committed: its index
+            # is a witness of that, and stays.
+            with open(os.open(index, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "wb") as out:
+                out.write(before)
+        return found, head
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
 
     def file_bytes(self, path: Path) -> int:
         """0 when there is no such file."""
@@ -133,3 +238,19 @@ class Disk:
         zeros = bytes(CHUNK_BYTES)
         for offset in range(0, size_bytes, CHUNK_BYTES):
             os.pwrite(file, zeros[: size_bytes - offset], offset)
+
+
+def _lock(file: int, folder: Path) -> None:
+    """Raises FolderInUse, OSError."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise FolderInUse(f"{folder} is in use by {_holder(folder / 'lock')}") from None
+
+
+def _holder(path: Path) -> str:
+    try:
+        number = path.read_text("ascii", "replace")[:32].strip()
+    except FileNotFoundError:
+        return f"another process; the file {path.name}, which would name it, was removed"
+    return f"process {number or 'unknown'}"

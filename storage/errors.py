@@ -7,6 +7,7 @@ Exception
 │       ├── ForeignDatabase   `queues.db` is not ours
 │       ├── NewerSchema       a newer qmd wrote it
 │       ├── DatabaseDamaged   SQLite's own check found faults
+│       ├── DataMissing       the files have less than was acknowledged
 │       └── RecoveryFailed    the write-ahead log could not be made durable again
 ├── RescueFailed              nothing was saved of a damaged folder; it is as it was
 └── StoredError               the daemon goes on: the request is refused, the caller is told
@@ -52,6 +53,10 @@ class NewerSchema(CannotStart):
 
 class DatabaseDamaged(CannotStart):
     code = "database_damaged"
+
+
+class DataMissing(CannotStart):
+    code = "data_missing"
 
 
 class RecoveryFailed(CannotStart):

@@ -13,12 +13,12 @@ from contextlib import closing
 from pathlib import Path
 
 from storage import schema, shared_parts
-from storage.check import DATABASE
 from storage.connection import set_up_writer
 from storage.disk import Disk
 from storage.errors import RescueFailed
 from storage.hindrance import explain
 from storage.keys import arrival_of
+from storage.missing import DATABASE
 from storage.options import StorageOptions
 from storage.queues import FIRST_USER_QUEUE_ID
 from storage.recovery import sync_folder

@@ -1,7 +1,8 @@
 """Storage: the data folder of one queue manager, open.
 
-It holds `queues.db` with its log (`-wal`) and the log's index (`-shm`); `lock`, which keeps a
-second daemon out; and `reserve`, which is given up when the disk is full.
+It holds `queues.db` with its log (`-wal`) and the log's index (`-shm`); `mark`, which says how far
+they go; `lock`, which keeps a second daemon out; and `reserve`, which is given up when the disk is
+full.
 """
 
 import asyncio
@@ -14,12 +15,14 @@ from typing import TypeVar
 
 import aiosqlite
 
-from storage import recovery, schema
+from storage import counters, missing, recovery, schema
 from storage.batch import Batch
 from storage.connection import open_connection, set_up_reader, set_up_writer, submit
 from storage.disk import Disk, Lock
 from storage.errors import CannotStart, RecoveryFailed, StorageError
 from storage.hindrance import cause, explain, is_full
+from storage.mark import COUNTER, Marker
+from storage.missing import DATABASE
 from storage.options import StorageOptions
 from storage.recovery import Recovery
 from storage.reserve import Reserve, give_up
@@ -27,8 +30,6 @@ from storage.schema import Identity
 from storage.writer import VACUUM_PAGES, Writer
 
 T = TypeVar("T")
-
-DATABASE = "queues.db"
 
 Connect = Callable[[str], aiosqlite.Connection]
 
@@ -223,11 +224,12 @@ async def _open(
         raise RecoveryFailed(
             f"the log of {path} cannot be made durable: {explain(error)}"
         ) from error
+    missing.refuse(folder, disk)
     database_bytes = disk.file_bytes(path)
     was_clean = log_bytes == 0 and not lock.was_abandoned
     must_check = not was_clean and database_bytes <= options.quick_check_bytes_max
 
-    def start(db: sqlite3.Connection) -> Identity:
+    def start(db: sqlite3.Connection) -> tuple[Identity, int]:
         migrations = schema.read_migrations()
         schema.recognize(db, migrations)
         set_up_writer(db, options)
@@ -236,16 +238,19 @@ async def _open(
         identity = schema.prepare(db, migrations, now_s=now_ms // 1000, new_id=new_id)
         # From here on the writer does it: checkpoint.py.
         db.execute("PRAGMA wal_autocheckpoint = 0")
-        return identity
+        return identity, counters.following(db, COUNTER) - 1
 
+    marker = Marker(disk, folder)
+    resources.callback(marker.close)
     writing = await open_connection(connect, str(path))
     resources.push_async_callback(_close, writing)
-    identity = await submit(writing, start)
+    identity, stretch = await submit(writing, start)
 
     reading = await open_connection(connect, str(path))
     resources.push_async_callback(_close, reading)
     await submit(reading, partial(set_up_reader, options=options))
 
+    marker.open(identity.queue_manager_id, stretch)
     # The log has its name now, and keeps it until the end.  SQLite syncs the folder as well, but
     # goes on when that fails.
     disk.sync_folder(folder)
@@ -257,7 +262,7 @@ async def _open(
     return Storage(
         identity=identity,
         recovery=Recovery(was_clean, log_bytes, database_bytes, must_check),
-        writer=Writer(writing, reserve, log, options),
+        writer=Writer(writing, reserve, log, marker, options),
         reading=reading,
         reserve=reserve,
         lock=lock,

@@ -29,6 +29,7 @@ from storage.connection import submit
 from storage.disk import LogFile
 from storage.errors import StorageError
 from storage.hindrance import can_wait, cause, explain, is_full, is_short_of_memory
+from storage.mark import Marker
 from storage.options import PAGE_BYTES, StorageOptions
 from storage.reserve import Reserve
 
@@ -52,12 +53,14 @@ class Writer:
         connection: aiosqlite.Connection,
         reserve: Reserve,
         log: LogFile,
+        marker: Marker,
         options: StorageOptions,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._connection = connection
         self._reserve = reserve
         self._log = log
+        self._marker = marker
         self._log_pages_max = options.log_pages_max
         self._is_checkpointing = False
         self._checkpoint_failure: BaseException | None = None  # the connection's thread knows first
@@ -172,13 +175,17 @@ class Writer:
         """On the connection's thread: commit; whether the log is too long now."""
         if self._checkpoint_failure is not None:
             raise self._checkpoint_failure
-        _commit(db, batch, self._reserve)
+        frames = _commit(db, batch, self._reserve, self._marker)
+        if frames:
+            return frames > self._log_pages_max
         return checkpoint.is_longer(self._log, self._log_pages_max)
 
     def _checkpoint(self, db: sqlite3.Connection) -> None:
         """On the connection's thread.  What waits behind it is not written when it fails."""
+        self._marker.checkpoint_begins()
         try:
-            checkpoint.run(db)
+            if checkpoint.run(db):
+                self._marker.merged()
         except BaseException as error:
             self._checkpoint_failure = error
             try:
@@ -252,52 +259,56 @@ def _words(error: BaseException | None) -> str:
     return explain(error) if isinstance(error, (OSError, sqlite3.Error)) else str(error)
 
 
-def _commit(db: sqlite3.Connection, batch: Batch, reserve: Reserve) -> None:
-    """On the connection's thread.  Raises _NotNow, or whatever else kept the batch from becoming
-    durable."""
+def _commit(db: sqlite3.Connection, batch: Batch, reserve: Reserve, marker: Marker) -> int:
+    """On the connection's thread: how many frames the log has then, 0 when that is unknown.
+
+    Raises _NotNow, or whatever else kept the batch from becoming durable.
+    """
     try:
-        _write(db, batch)
+        _write(db, batch, marker)
     except (sqlite3.Error, MemoryError) as error:
         if not is_full(error):
             if is_short_of_memory(error):
                 raise _NotNow from error
             raise
         try:
-            _write_without_room(db, batch, reserve, error)
+            _write_without_room(db, batch, reserve, marker, error)
         except sqlite3.Error as again:
             if is_full(again):
                 raise _NotNow from again
             raise
+    frames = marker.committed()
     if reserve.is_short():
-        _make_room(db, reserve)
+        _make_room(db, reserve, marker)
         reserve.take()
     batch.read(db)
+    return frames
 
 
 def _write_without_room(
-    db: sqlite3.Connection, batch: Batch, reserve: Reserve, error: Exception
+    db: sqlite3.Connection, batch: Batch, reserve: Reserve, marker: Marker, error: Exception
 ) -> None:
     """Once more, with the room of the reserve; and once more, without what can be done later."""
     if reserve.give_up():
-        _make_room(db, reserve)  # what is written already comes first
+        _make_room(db, reserve, marker)  # what is written already comes first
         if reserve.leaves_room_after(batch.bytes):
             try:
-                _write(db, batch)  # once more, from the beginning
+                _write(db, batch, marker)  # once more, from the beginning
                 return
             except sqlite3.Error as again:
                 if not is_full(again):
                     raise
                 error = again
     elif reserve.leaves_room_after(batch.bytes):
-        _make_room(db, reserve)  # others may have made some
+        _make_room(db, reserve, marker)  # others may have made some
     if not batch.leave_out():
         raise error
-    _write(db, batch)
+    _write(db, batch, marker)
 
 
-def _write(db: sqlite3.Connection, batch: Batch) -> None:
+def _write(db: sqlite3.Connection, batch: Batch, marker: Marker) -> None:
     try:
-        batch.write(db)
+        batch.write(db, marker.begin)
     except BaseException:
         # On a full disk SQLite has often done so itself.
         if db.in_transaction:
@@ -305,13 +316,14 @@ def _write(db: sqlite3.Connection, batch: Batch) -> None:
         raise
 
 
-def _make_room(db: sqlite3.Connection, reserve: Reserve) -> None:
+def _make_room(db: sqlite3.Connection, reserve: Reserve, marker: Marker) -> None:
     """Bring the log into the database and give free pages back, as far as the disk allows."""
     if reserve.held and _pragma(db, "freelist_count") == 0:
         return
     if not reserve.lets_grow(_pragma(db, "page_count") * PAGE_BYTES):
         return  # half of the log in the database would take the room that deletions need
     pages = VACUUM_PAGES_MAX if reserve.was_refused else VACUUM_PAGES
+    marker.checkpoint_begins()
     try:
         _empty_log(db)
         vacuum(db, pages)

@@ -58,6 +58,18 @@ ENTRIES = (
         "Name the right folder: data in the section [queue_manager].",
     ),
     Entry(
+        3008,
+        "data_missing",
+        "The data folder has less than was acknowledged.",
+        "queues.db or its log was removed, emptied, cut off, damaged in the middle, or replaced by"
+        " an older copy. The error says which. The daemon touches nothing, and systemd does not"
+        " start it again.",
+        "Bring the files back if you can. Else see what is left (`qmd check`), save it (`qmd check"
+        " --repair FILE`), and go on without what is missing: `qmd check --accept-loss`.",
+        "",
+        "MQ_ERROR_MESSAGE_STORAGE_FAILED",
+    ),
+    Entry(
         3011,
         "storage_full",
         "The disk is so full that the database cannot be written.",

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Save all messages that can be read into FILE, and the whole ones into a fresh folder.",
 )
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Let the next start go on without what is missing, where it refuses to (QM-3008).",
+)
 @json_option
 @pass_configuration
 @click.pass_context
@@ -34,12 +39,14 @@ def check(
     configuration: Configuration,
     folder: Path | None,
     repair: Path | None,
+    accept_loss: bool,
     as_json: bool,
 ) -> None:
     """Examine a data folder while no daemon runs on it.
 
     FOLDER is the one with queues.db in it; without it, that of the configuration.
-    Nothing in it is changed.  Exit code 1: it is damaged, and the lines say how.
+    Nothing in it is changed.  Exit code 1: it is damaged, or something that was
+    acknowledged is missing, and the lines say how.
 
     Of a damaged folder the messages are told apart: those that are certain; those that are
     damaged; and those in doubt, which may have been received or deleted before, because
@@ -48,23 +55,64 @@ def check(
     --repair writes every message that can be read to FILE: one a line, as `qmd peek --json`
     prints it, with its packet and what is wrong with it.  Those that are certain also go to
     a fresh folder beside the damaged one, FOLDER.repaired; those in doubt never do.
+
+    --accept-loss is for a folder whose database or log was removed, cut off or replaced,
+    when the files cannot be brought back: what they held is lost then.  A log that is
+    left is kept beside the database, as queues.db-wal.lost.1 and so on.
     """
     from storage import check as examination
+    from storage import missing
     from storage.errors import CannotStart
+
+    if accept_loss and repair is not None:
+        raise Failure(
+            ExitCode.USAGE, "--repair comes first, then --accept-loss by itself", "options_exclude"
+        )
 
     if folder is None:
         folder = configuration.settings().queue_manager.data
     folder = folder.absolute()
     try:
         with examination.locked(folder):
+            lost = missing.find(folder)
+            if accept_loss:
+                _accept(folder, lost, as_json=as_json)
+                return
+            if lost is not None and not missing.has_database(folder):
+                raise Failure(ExitCode.FAILED, f"{lost}; {missing.REMEDY}", "data_missing")
             report = examination.check(folder)
+            if lost is not None:
+                report = report._replace(findings=[lost, *report.findings])
             _print_report(report, as_json=as_json)
             if repair is not None:
                 _repair(folder, repair, as_json=as_json)
     except CannotStart as error:
         raise Failure(ExitCode.FAILED, str(error), error.code) from error
+    except OSError as error:
+        raise Failure(
+            ExitCode.FAILED, f"{folder} cannot be examined: {error}", "storage_unusable"
+        ) from error
+    if lost is not None and not as_json:
+        click.echo(missing.REMEDY, err=True)
     if report.findings:
         context.exit(ExitCode.FAILED)
+
+
+def _accept(folder: Path, lost: str | None, *, as_json: bool) -> None:
+    """Raises OSError."""
+    from storage import missing
+
+    kept = missing.accept(folder) if lost is not None else None
+    if as_json:
+        log = None if kept is None else str(kept)
+        click.echo(json.dumps({"folder": str(folder), "missing": lost, "log": log}))
+    elif lost is None:
+        click.echo("Nothing is missing, and nothing was changed.")
+    else:
+        click.echo(f"Accepted as lost: {lost}.")
+        if kept is not None:
+            click.echo(f"The log as it was found is {kept}.")
+        click.echo("The next start goes on with what is there.")
 
 
 def _print_report(report: Report, *, as_json: bool) -> None:

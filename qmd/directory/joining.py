@@ -11,7 +11,7 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from qmd.directory.interface import KIND_ACTIVE_DIRECTORY
-from storage.storage import DATABASE
+from storage.missing import DATABASE
 
 if TYPE_CHECKING:
     from qmd.settings import Settings

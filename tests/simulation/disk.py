@@ -17,17 +17,21 @@ import contextlib
 import ctypes
 import errno
 import random
+import sqlite3
 import zlib
 from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from storage.disk import Disk as StorageDisk
-from storage.disk import Lock, LogFile
+from storage.disk import Lock, LogFile, LogIndex, MarkFile
+from storage.log_position import INDEX_HEAD_BYTES
 from tests.simulation.contents import Contents, Write, new_contents
 
 SECTOR_BYTES = 512
+
+T = TypeVar("T")
 
 
 class PowerLoss(Enum):
@@ -376,7 +380,7 @@ class BorrowedDisk(SimulatedDisk):
 
 class SimulatedLock(Lock):
     def __init__(self, disk: SimulatedDisk, file: File, *, was_abandoned: bool) -> None:
-        super().__init__(-1, was_abandoned=was_abandoned)
+        super().__init__(-1, -1, was_abandoned=was_abandoned)
         self._disk = disk
         self._content = file
 
@@ -401,6 +405,38 @@ class SimulatedLogFile(LogFile):
 
     def close(self) -> None:
         pass
+
+
+class SimulatedLogIndex(LogIndex):
+    def __init__(self, file: File) -> None:
+        self._content = file
+
+    def head(self) -> bytes:
+        return head_of_index(self._content)
+
+    def close(self) -> None:
+        pass
+
+
+class SimulatedMarkFile(MarkFile):
+    def __init__(self, disk: SimulatedDisk, file: File) -> None:
+        self._disk = disk
+        self._content = file
+
+    def write(self, data: bytes) -> None:
+        self._disk.write(self._content, 0, data)
+
+    def sync(self) -> None:
+        self._disk.sync(self._content)
+
+    def close(self) -> None:
+        pass
+
+
+def head_of_index(database: File) -> bytes:
+    """Of the log that belongs to it: memory that those who have the database open share."""
+    regions = database.lock.regions if database.lock is not None else []
+    return bytes(memoryview(regions[0])[:INDEX_HEAD_BYTES]) if regions else b""
 
 
 class DiskOfStorage(StorageDisk):
@@ -439,6 +475,45 @@ class DiskOfStorage(StorageDisk):
         file = self._disk.find(str(path))
         assert file is not None
         return SimulatedLogFile(self._disk, file)
+
+    def open_index(self, path: Path) -> LogIndex:
+        file = self._disk.find(str(path).removesuffix("-shm"))
+        assert file is not None
+        return SimulatedLogIndex(file)
+
+    def open_mark(self, path: Path, size_bytes: int) -> MarkFile:
+        file = self._disk.find(str(path)) or self._disk.create(str(path))
+        return SimulatedMarkFile(self._disk, file)
+
+    def read_mark(self, path: Path) -> bytes | None:
+        file = self._disk.find(str(path))
+        return None if file is None else bytes(file.contents.read(0, file.contents.size()))
+
+    def examine(
+        self, database: Path, *, has_log: bool, work: Callable[[sqlite3.Connection], T]
+    ) -> tuple[T, bytes]:
+        """Of a copy, which nobody else sees."""
+        from tests.simulation import vfs
+
+        image = self._disk.image(durable=False)
+        if not has_log:
+            image.pop(f"{database}-wal", None)
+        own = {f"/look{path[path.index('/', 1) :]}": data for path, data in image.items()}
+        borrowed = BorrowedDisk("look", own)
+        vfs.mount(borrowed)
+        path = f"/look/{Path(*database.parts[2:])}"
+        db = vfs.connect(path)
+        try:
+            found = work(db)
+            file = borrowed.find(path)
+            return found, head_of_index(file) if has_log and file is not None else b""
+        finally:
+            borrowed.put_away()
+            db.close()
+            vfs.unmount(borrowed)
+
+    def exists(self, path: Path) -> bool:
+        return self._disk.find(str(path)) is not None
 
     def file_bytes(self, path: Path) -> int:
         file = self._disk.find(str(path))

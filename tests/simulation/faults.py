@@ -592,7 +592,7 @@ MUTANTS = (
     Mutant(
         "the batch is not repeated on a full disk",
         "storage/writer.py",
-        "_write(db, batch)  # once more, from the beginning",
+        "_write(db, batch, marker)  # once more, from the beginning",
         "pass",
     ),
     Mutant(

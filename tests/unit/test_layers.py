@@ -91,7 +91,8 @@ EXCEPTIONS: dict[str, set[str]] = {
     "qmd.cli.serve": {"qmd.daemon"},  # the command becomes the daemon
     # It looks into a data folder that no daemon has.
     "qmd.cli.check": {
-        *("storage.check", "storage.errors", "storage.rescue", "storage.survey"),
+        *("storage.check", "storage.errors", "storage.missing"),
+        *("storage.rescue", "storage.survey"),
     },
     # They understand names and files without a daemon.
     "qmd.cli.name": {"qmd.directory.name_parts", "qmd.directory.spelling"},

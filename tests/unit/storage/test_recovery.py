@@ -94,7 +94,8 @@ def test_the_log_is_made_durable_under_the_lock_and_before_sqlite_opens_it(
                 "sync copy",
                 "connect",
                 "connect",
-                "sync copy",  # the name of the log
+                "sync mark",
+                "sync copy",  # their names, and that of the log
             ]
 
     asyncio.run(scenario())
