@@ -59,7 +59,8 @@ class Target:
         _make_folders(path.parent)
         part = path.with_name(f".{path.name}{PART}")
         try:
-            with part.open("wb") as file:
+            part.unlink(missing_ok=True)  # of a run that was killed; or a link that leads elsewhere
+            with part.open("xb") as file:
                 _write_parquet(table, file)
                 file.flush()
                 os.fsync(file.fileno())

@@ -91,7 +91,9 @@ class Notes:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Raises ShipFailed when another run is at work."""
-        with self._lock.open("w") as file:
+        # Never through a link: root may run this, and the folder is somebody else's.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        with open(os.open(self._lock, flags, 0o666), "w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -116,7 +118,8 @@ class Notes:
 
     def write(self, reached: dict[str, Reached]) -> None:
         part = self._path.with_suffix(".part")
-        with part.open("w") as file:
+        part.unlink(missing_ok=True)  # of a run that was killed; or a link that leads elsewhere
+        with part.open("x") as file:
             file.write(json.dumps({key: each.note() for key, each in reached.items()}))
             file.flush()
             os.fsync(file.fileno())

@@ -122,9 +122,7 @@ class Disk:
             whole = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             opened.callback(os.close, whole)
             _lock(whole, folder)
-            file = os.open(
-                folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-            )
+            file = _open_lock(folder)
             opened.callback(os.close, file)
             _lock(file, folder)
             opened.pop_all()
@@ -209,7 +207,7 @@ class Disk:
 
     def reserve(self, path: Path, size_bytes: int) -> None:
         """Take up `size_bytes` of the disk for the file.  Leaves no part of it on failure."""
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             self._allocate(file, size_bytes)
             os.ftruncate(file, size_bytes)
@@ -222,8 +220,8 @@ class Disk:
 
     def probe(self, folder: Path) -> None:
         """Make a file and remove it: SQLite says that it cannot open one, and the system why."""
-        path = folder / "probe"
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        path = folder / f"probe.{os.getpid()}"
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         path.unlink()
 
     def remove(self, path: Path) -> None:
@@ -238,6 +236,20 @@ class Disk:
         zeros = bytes(CHUNK_BYTES)
         for offset in range(0, size_bytes, CHUNK_BYTES):
             os.pwrite(file, zeros[: size_bytes - offset], offset)
+
+
+def _open_lock(folder: Path) -> int:
+    """Never through a link: root may run this in a folder of somebody else, and examining it must
+    not lock the owner out."""
+    path, flags = folder / "lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags)
+    except FileNotFoundError:
+        file = os.open(path, flags | os.O_CREAT, 0o600)
+    if os.geteuid() == 0:
+        owner = folder.stat()
+        os.fchown(file, owner.st_uid, owner.st_gid)
+    return file
 
 
 def _lock(file: int, folder: Path) -> None:

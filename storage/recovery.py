@@ -41,7 +41,7 @@ def rewrite_log(path: Path) -> int:
     Raises OSError.
     """
     try:
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return 0
     try:

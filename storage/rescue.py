@@ -14,7 +14,6 @@ from pathlib import Path
 
 from storage import schema, shared_parts
 from storage.connection import set_up_writer
-from storage.disk import Disk
 from storage.errors import RescueFailed
 from storage.hindrance import explain
 from storage.keys import arrival_of
@@ -66,7 +65,12 @@ class Rescue:
             raise RescueFailed(f"there is a {self.fresh} already, and it stays as it is")
         unfinished = self._folder.with_name(f"{self._folder.name}.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
-        Disk().make_folder(unfinished)
+        try:
+            # Never one that is there: root may run this in a folder of somebody else, who may have
+            # put a link into the way.
+            unfinished.mkdir(mode=0o700)
+        except OSError as error:
+            raise RescueFailed(f"{unfinished} could not be made: {explain(error)}") from error
         survey = Survey(self._folder / DATABASE)
         try:
             with closing(sqlite3.connect(unfinished / DATABASE)) as db:
@@ -155,10 +159,11 @@ class Rescue:
     def _give_to_owner(self, fresh: Path) -> None:
         """Nobody else may read messages; what root has saved belongs to whom it belonged before."""
         owner = self._folder.stat()
-        for path in (fresh, *fresh.iterdir()):
-            path.chmod(0o700 if path.is_dir() else 0o600)
+        # The folder last: once it is the owner's, what is in it can be exchanged.
+        for path in (*fresh.iterdir(), fresh):
+            path.chmod(0o700 if path == fresh else 0o600)
             if os.geteuid() == 0:
-                os.chown(path, owner.st_uid, owner.st_gid)
+                os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 def _commit(db: sqlite3.Connection, waiting: dict[str, list[Row]]) -> None:

@@ -49,7 +49,8 @@ def publish(folder: Path, about: Mapping[str, Any], parts: Iterable[str]) -> Non
         _sync_tree(folder / name)
     part = folder / f".{ABOUT}.part"
     try:
-        with part.open("w") as file:
+        part.unlink(missing_ok=True)  # of a run that was killed; or a link that leads elsewhere
+        with part.open("x") as file:
             json.dump(about, file)
             file.flush()
             os.fsync(file.fileno())

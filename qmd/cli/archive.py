@@ -325,7 +325,8 @@ def _saved(position: Path, queue: str) -> tuple[int, int, bytes]:
 def _save(position: Path, queue: str, line: int, until: int, token: bytes) -> None:
     """On disk before it is relied upon."""
     part = position.with_name(f"{position.name}.part")
-    with part.open("w") as file:
+    part.unlink(missing_ok=True)  # of a run that was killed; or a link that leads elsewhere
+    with part.open("x") as file:
         json.dump({"queue": queue, "line": line, "until": until, "token": token.hex()}, file)
         file.flush()
         os.fsync(file.fileno())

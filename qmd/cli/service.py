@@ -178,5 +178,7 @@ def _write(player: Player, file: Path) -> None:
         lines += [f"# HELP {name} {meaning}", f"# TYPE {name} counter"]
         lines.append(f'{name}{{service="{player.name}"}} {value:g}')
     temporary = file.with_name(f".{file.name}.new")
-    temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    temporary.unlink(missing_ok=True)  # of a run that was killed; or a link that leads elsewhere
+    with temporary.open("x", encoding="utf-8") as out:
+        out.write("\n".join(lines) + "\n")
     temporary.replace(file)

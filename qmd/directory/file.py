@@ -375,7 +375,8 @@ def _stamp(file: Path) -> _Stamp | None:
 @contextlib.contextmanager
 def _locked(file: Path) -> Iterator[None]:
     """Against other daemons that share the file."""
-    descriptor = os.open(f"{file}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(f"{file}.lock", flags, 0o660)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -81,6 +81,23 @@ def test_a_folder_in_order_is_called_so(daemon: Daemon):
     assert daemon.bodies("plain") == BODIES
 
 
+def test_a_repair_never_writes_through_a_link_that_is_in_its_way(daemon: Daemon, tmp_path: Path):
+    """Root may run it beside a folder of somebody else, who may have put one there."""
+    daemon.terminate()
+    victim = tmp_path / "victim"
+    victim.mkdir(mode=0o755)
+    (victim / "precious").write_bytes(b"precious")
+    (daemon.folder / "data.unfinished").symlink_to(victim)
+
+    code, words = check(daemon, "--repair", str(tmp_path / "saved"))
+
+    assert code == 1
+    assert "could not be made" in words
+    assert [path.name for path in victim.iterdir()] == ["precious"]
+    assert victim.stat().st_mode & 0o777 == 0o755
+    assert not (tmp_path / "saved").exists()
+
+
 def test_a_folder_in_use_is_left_alone(daemon: Daemon):
     assert daemon.process is not None
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -110,6 +111,43 @@ def test_a_packager_stages_files_that_do_not_know_the_staging_folder(tmp_path):
         assert not file.is_file() or str(tmp_path).encode() not in file.read_bytes(), file
     unit = (tmp_path / "usr/lib/systemd/system/qmd.service").read_text()
     assert "ExecStart=/usr/bin/qmd --config /etc/qmd/qmd.toml serve" in unit
+
+
+def test_without_an_environment_nothing_is_installed_and_nothing_downloaded(tmp_path):
+    """Who installs is often root, and must not run pip (docs/decisions/0002)."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    for name in ("Makefile", "requirements.lock", "requirements-build.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "deploy", source / "deploy")
+
+    result = subprocess.run(
+        ["make", "install", f"DESTDIR={target}", f"PYTHON={sys.executable}"],
+        cwd=source, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+    assert result.returncode != 0
+    assert "make setup" in result.stderr
+    assert not (source / ".venv").exists()
+    assert not target.exists()
+
+
+def test_an_environment_of_an_older_state_installs_nothing_either(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / ".venv").mkdir(parents=True)
+    for name in ("Makefile", "requirements.lock", "requirements-build.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, source)
+    (source / ".venv/ready").touch()
+    os.utime(source / ".venv/ready", (1, 1))
+
+    result = subprocess.run(
+        ["make", "install", f"DESTDIR={target}", f"PYTHON={sys.executable}"],
+        cwd=source, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+    assert result.returncode != 0
+    assert "make setup" in result.stderr
+    assert not target.exists()
 
 
 def test_an_upgrade_keeps_the_configuration_and_drops_old_modules(tmp_path):

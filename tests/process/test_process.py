@@ -174,6 +174,29 @@ def test_a_second_daemon_on_the_same_folder_is_refused_even_with_another_port(
     assert daemon.bodies("plain") == [b"x"]
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_second_daemon_is_refused_although_the_lock_file_was_removed(
+    hosts: Hosts, daemon: Daemon, replaced: bool
+):
+    data = daemon.folder / "data"
+    (data / "lock").unlink()
+    if replaced:
+        (data / "lock").touch()
+    other = hosts.daemon(start=False, queue_manager={"data": str(data)})
+
+    code, words = refused_start(other)
+
+    assert code == 1
+    assert "is in use by" in words
+    assert "QM-3001" in words
+    if not replaced:
+        assert "the file lock, which would name it, was removed" in words
+    assert daemon.alive
+    daemon.send("plain", b"x", "--recoverable")
+    daemon.restart()
+    assert daemon.bodies("plain") == [b"x"]
+
+
 def test_a_daemon_whose_port_is_taken_says_so(hosts: Hosts, daemon: Daemon):
     other = hosts.daemon(start=False, listen={"port": daemon.port})
 

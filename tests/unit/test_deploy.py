@@ -66,6 +66,16 @@ def test_a_wrong_configuration_is_not_tried_again_and_all_else_is():
     assert unit["StartLimitIntervalSec"] == "0"
 
 
+def test_the_memory_of_the_service_has_a_limit_and_is_slowed_down_before():
+    gibibytes = {}
+    for name in ("MemoryHigh", "MemoryMax"):
+        amount = re.fullmatch(r"([1-9][0-9]*)G", settings("qmd.service")[name])
+        assert amount is not None, name
+        gibibytes[name] = int(amount[1])
+
+    assert gibibytes["MemoryHigh"] < gibibytes["MemoryMax"]
+
+
 def test_no_body_of_a_message_reaches_a_core_file_or_another_user():
     unit = settings("qmd.service")
 

@@ -1,11 +1,12 @@
 """The log's rewriting, and the file that holds room."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from storage import Disk, StorageOptions, recovery
+from storage import Disk, FolderInUse, StorageOptions, recovery
 from storage.reserve import Reserve
 
 MIB = 1024 * 1024
@@ -157,3 +158,49 @@ def test_the_system_is_asked_for_room_at_most_once_a_second(tmp_path: Path) -> N
         reserve.has_room(tenth / 10)
 
     assert disk.asked == 4
+
+
+def test_a_folder_stays_locked_when_its_lock_file_is_removed(tmp_path: Path) -> None:
+    lock = Disk().lock(tmp_path)
+    (tmp_path / "lock").unlink()
+
+    with pytest.raises(
+        FolderInUse, match=r"another process; the file lock, which would name it, was removed"
+    ):
+        Disk().lock(tmp_path)
+
+    assert not (tmp_path / "lock").exists()
+    lock.release()
+    Disk().lock(tmp_path).release()
+
+
+def test_a_folder_stays_locked_when_another_lock_file_takes_its_place(tmp_path: Path) -> None:
+    lock = Disk().lock(tmp_path)
+    (tmp_path / "lock").unlink()
+    (tmp_path / "lock").write_text("4711\n")
+
+    with pytest.raises(FolderInUse):
+        Disk().lock(tmp_path)
+
+    lock.release()
+
+
+def test_what_the_storage_writes_never_goes_through_a_link(tmp_path: Path) -> None:
+    """Root may run it in a folder whose owner has put one there."""
+    victim, folder = tmp_path / "victim", tmp_path / "folder"
+    victim.write_bytes(b"precious")
+    folder.mkdir()
+    disk = Disk()
+    acts: dict[str, Callable[[Path], object]] = {
+        "lock": lambda path: disk.lock(path.parent),
+        "mark": lambda path: disk.open_mark(path, 65),
+        "reserve": lambda path: disk.reserve(path, 1000),
+        "queues.db-wal": disk.rewrite_log,
+        f"probe.{os.getpid()}": lambda path: disk.probe(path.parent),
+    }
+    for name, act in acts.items():
+        (folder / name).symlink_to(victim)
+        with pytest.raises(OSError, match=r"symbolic links|File exists"):
+            act(folder / name)
+        assert victim.read_bytes() == b"precious", name
+        (folder / name).unlink()

@@ -1,0 +1,71 @@
+"""Files that commands write beside others never go through a link that somebody has put there."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.jobs.published import ABOUT, publish
+from pipeline.ship_reached import Reached
+from pipeline.shipping import Notes
+from qmd.cli.archive import _save
+from qmd.directory.file import _locked
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """Another file of the user who runs the command, often root."""
+    path = tmp_path / "victim"
+    path.write_bytes(b"precious")
+    return path
+
+
+def test_the_position_of_an_import(victim: Path, tmp_path: Path) -> None:
+    position = tmp_path / "position"
+    Path(f"{position}.part").symlink_to(victim)
+
+    _save(position, "orders", 1, 2, b"token")
+
+    assert victim.read_bytes() == b"precious"
+    assert not position.is_symlink()
+    assert b"orders" in position.read_bytes()
+
+
+def test_what_was_shipped(victim: Path, tmp_path: Path) -> None:
+    notes = Notes(tmp_path / "state", "target")
+    (tmp_path / "state/target.part").symlink_to(victim)
+
+    notes.write({"orders": Reached(last=7)})
+
+    assert victim.read_bytes() == b"precious"
+    assert notes.read() == {"orders": Reached(last=7)}
+
+
+def test_the_lock_of_what_was_shipped(victim: Path, tmp_path: Path) -> None:
+    notes = Notes(tmp_path / "state", "target")
+    (tmp_path / "state/target.lock").symlink_to(victim)
+
+    with pytest.raises(OSError, match="symbolic links"), notes.locked():
+        pass
+
+    assert victim.read_bytes() == b"precious"
+
+
+def test_the_lock_of_a_directory_file(victim: Path, tmp_path: Path) -> None:
+    absent = tmp_path / "absent"
+    (tmp_path / "directory.toml.lock").symlink_to(absent)
+
+    with pytest.raises(OSError, match="symbolic links"), _locked(tmp_path / "directory.toml"):
+        pass
+
+    assert not absent.exists()
+
+
+def test_the_state_of_a_job(victim: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "memory"
+    folder.mkdir()
+    (folder / f".{ABOUT}.part").symlink_to(victim)
+
+    publish(folder, {"run": 1}, [])
+
+    assert victim.read_bytes() == b"precious"
+    assert b"run" in (folder / ABOUT).read_bytes()
