@@ -501,7 +501,7 @@ def _doomed(transaction: Transaction) -> Refusal:
 
 
 def _kept_bytes(new: NewMessage) -> int:
-    """What a message takes of memory until its transaction ends."""
+    """Of memory, until its transaction ends."""
     return MESSAGE_BYTES + len(new.body) + len(new.extension) + 4 * len(new.label)
 
 

@@ -1353,7 +1353,7 @@ MUTANTS = (
     Mutant(
         "a committed transaction lives on",
         "qmd/transactions.py",
-        "        del self._live[transaction.id]\n        self.committed_count += 1",
+        "        self._forget(transaction)\n        self.committed_count += 1",
         "        self.committed_count += 1",
     ),
     Mutant(
