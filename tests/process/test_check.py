@@ -122,7 +122,7 @@ def test_what_is_left_of_a_damaged_folder_is_saved_and_goes_on(
     code, words = check(daemon, "--repair", str(file))
 
     assert code == 1
-    assert "It is damaged" in words
+    assert f"It is damaged: {600 - len(lost)} messages are certain, 0 damaged, 0 in doubt" in words
     assert (data(daemon) / "queues.db").read_bytes() == before
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert len(lines) == 600 - len(lost)
@@ -155,6 +155,31 @@ def is_lossless(line: dict[str, Any]) -> bool:
         and line["queue"].endswith(("plain", "orders", "q"))
         and line["lookup_id"] > 0
     )
+
+
+def test_a_log_with_a_flipped_bit_is_called_damaged_and_gives_all_back(
+    daemon: Daemon, tmp_path: Path
+):
+    """A daemon would forget all that was committed behind it."""
+    daemon.kill()
+    log = data(daemon) / "queues.db-wal"
+    content = bytearray(log.read_bytes())
+    with DatabaseFile(data(daemon) / "queues.db") as file:
+        assert file.findings == []
+    content[len(content) // 3] ^= 1
+    log.write_bytes(content)
+    file_name = tmp_path / "saved.ndjson"
+
+    code, words = check(daemon, "--repair", str(file_name))
+
+    assert code == 1
+    assert "the log is damaged" in words
+    lines = [json.loads(line) for line in file_name.read_text().splitlines()]
+    certain = [body(line) for line in lines if line["certain"]]
+    others = [line for line in lines if not line["certain"]]
+    assert len(certain) + len(others) >= 600
+    assert all(line["problem"] for line in others)
+    assert {*certain} <= {*BODIES}
 
 
 def test_what_is_there_already_is_never_overwritten(daemon: Daemon, tmp_path: Path):
