@@ -271,7 +271,7 @@ class ControlConnection(asyncio.Protocol):
     def _handle(self, request: frames.Request) -> None:
         try:
             if not self.rights.are_all:
-                request = verb_rights.admit(self.manager, self.rights, request)
+                request = self._admitted(request)
             _HANDLERS[type(request)](self, request)
         except MustAsk as ask:
             self._asking = True
@@ -280,6 +280,16 @@ class ControlConnection(asyncio.Protocol):
             self._refuse(request.number, refusal)
         except InvalidName as error:
             self._refuse(request.number, _not_understood(error))
+
+    def _admitted(self, request: frames.Request) -> frames.Request:
+        """Raises Refusal; a send that is not granted is one that failed in its transaction."""
+        try:
+            return verb_rights.admit(self.manager, self.rights, request)
+        except Refusal as refusal:
+            if isinstance(request, frames.Send) and request.transaction:
+                claimed: Any = self.rights.claim(request)
+                self.manager.transactions.doom(claimed.transaction, self, refusal.text)
+            raise
 
     async def _ask_and_go_on(self, request: Request, ask: MustAsk) -> None:
         """Begin again when the directory has answered; what came behind it stays behind it."""

@@ -171,6 +171,12 @@ class Transactions:
         memory.hold(transaction, owner, transaction.kept_bytes)
         return self._manager.sending.ids(numbers)
 
+    def doom(self, transaction_id: bytes, owner: Hashable, reason: str) -> None:
+        """A send in it was refused before it came here.  One of another connection stays."""
+        transaction = self._live.get(transaction_id)
+        if transaction is not None and transaction.owner is owner:
+            transaction.doom = transaction.doom or reason
+
     def is_under_way(self, transaction_id: bytes) -> bool:
         """Whether it may still commit."""
         return transaction_id in self._live

@@ -510,6 +510,27 @@ async def test_ids_of_one_token_say_nothing_about_those_of_another(hosts: Hosts)
 
 
 @hosted
+async def test_a_send_that_is_not_granted_dooms_the_transaction_of_its_client(
+    hosts: Hosts,
+) -> None:
+    async with others(hosts) as world:
+        await world.host.create("own", transactional=True)
+        client = await world.log_in(READ, WRITE, queues=("own",))
+        other = await world.log_in(READ, WRITE, queues=("own",))
+        mine, theirs = os.urandom(16), os.urandom(16)
+        await client.done(frames.Begin, mine)
+        await other.done(frames.Begin, theirs)
+        for transaction in (mine, world.transaction, theirs):
+            await client.ask(frames.Send, [to(SECRET)], b"", transaction)
+        await other.done(frames.Send, [to("own")], b"", theirs)
+        reply = await client.ask(frames.Commit, mine)
+        assert isinstance(reply, Refused)
+        assert reply.code == "transaction_doomed"
+        await other.done(frames.Commit, theirs)
+        await still_whole(world)
+
+
+@hosted
 async def test_a_token_does_with_its_own_things_what_it_is_for(hosts: Hosts) -> None:
     async with others(hosts) as world:
         mine = await world.log_in(READ, WRITE, ADMIN, queues=(MINE, "mine;*", "order*"))
