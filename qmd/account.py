@@ -338,6 +338,13 @@ def _in_outgoing(place: Value, now_ms: int) -> tuple[str, str]:
             f"{head}, because an operator has paused that queue.{ends}",
             f"Resume it: qmd outgoing resume '{queue}'.",
         )
+    if place["doubt"]:
+        return (
+            f"{head}, in a sequence that is in doubt. {place['doubt']}{ends}",
+            f"Begin the sequence anew: qmd outgoing restart '{queue}'.",
+        )
+    if place["unanswered"]:
+        return f"{head}. {place['unanswered']}{ends}", "Do as it says."
     if place["transmitted"]:
         what = "order-acknowledged" if place["transactional"] else "acknowledged as stored"
         again = place["resend_in_s"]
@@ -366,7 +373,8 @@ def _in_outgoing(place: Value, now_ms: int) -> tuple[str, str]:
     return (
         f"{head}, because: {place['last_result'].rstrip('.')}, {times(place['failures'])}"
         f" in a row; the next attempt is in {span(next_s)}.{ends}",
-        f"Check that the queue manager at {place['address']} runs and can be reached from here;"
+        place["refusal_remedy"].strip()
+        or f"Check that the queue manager at {place['address']} runs and can be reached from here;"
         f" then try at once: qmd outgoing kick '{queue}'.",
     )
 

@@ -28,6 +28,7 @@ from qmd import (
     overview,
     pipeline_control,
     redirecting,
+    sequence_renewal,
     verb_rights,
 )
 from qmd.client_memory import REQUEST_COPIES, UNCOUNTED_BYTES, ClientMemory, no_memory
@@ -482,6 +483,7 @@ def _asked(
 _HANDLERS |= {verb: _asked(work, changes=False) for verb, work in serving.LOOKS.items()}
 _HANDLERS |= {verb: _asked(work, changes=True) for verb, work in serving.CHANGES.items()}
 _HANDLERS |= {verb: _asked(work, changes=True) for verb, work in redirecting.CHANGES.items()}
+_HANDLERS |= {verb: _asked(work, changes=True) for verb, work in sequence_renewal.CHANGES.items()}
 _HANDLERS[ExplainName] = _asked(explain, changes=False)
 
 

@@ -9,19 +9,21 @@ which the second is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
 from protocol.identifiers import guid_text
+from qmd.core.handshake import REFUSED_AS_ANOTHER
 from qmd.core.instance import Instance, Verdict, judge
 from storage import peer_instances
 from storage.peer_instances import PeerInstance
 
 if TYPE_CHECKING:
     from qmd.connection import PeerConnection
+    from qmd.core.retry import Attempt
     from qmd.manager import QueueManager
 
 log = structlog.get_logger()
@@ -32,6 +34,11 @@ REMEDY = (
     "One of them was cloned, or runs on an old backup. Give the clone an identity of its own (a new"
     " data folder); then, here: qmd session forget {guid}"
 )
+OWN_REMEDY = (
+    "If this computer was restored from a backup, and what it was before runs nowhere any more: on"
+    " the computer that refuses it, qmd session forget {guid}; then look at qmd outgoing list here."
+    " If this one is a clone, give it a new data folder."
+)
 
 
 class Conflict(NamedTuple):
@@ -41,6 +48,7 @@ class Conflict(NamedTuple):
     hosts: tuple[str, ...]
     at_s: int
     reason: str
+    remedy: str
 
 
 class Identities:
@@ -117,8 +125,22 @@ class Identities:
             self._manager.id,
             (connection.host,),
             f"{connection.host} has refused this queue manager, because it has met another machine"
-            " with its GUID",
+            " with its GUID, or a later run of it than the backup that this one was restored from",
+            OWN_REMEDY,
         )
+
+    def remedy_of_refusal(self, attempts: Sequence[Attempt]) -> str:
+        """Where the last attempt was refused for the sake of our identity, what to do: " ..."."""
+        conflict = self.conflicts.get(self._manager.id)
+        if conflict is None or not attempts or not attempts[-1].result.endswith(REFUSED_AS_ANOTHER):
+            return ""
+        return f" {conflict.remedy}"
+
+    def accepted_by(self, connection: PeerConnection) -> None:
+        """A session was opened with one that may have refused this queue manager before."""
+        conflict = self.conflicts.get(self._manager.id)
+        if conflict is not None and conflict.hosts == (connection.host,):
+            del self.conflicts[self._manager.id]
 
     def forget(self, guid: bytes) -> bool:
         """An operator has put it in order; False: nothing was known."""
@@ -130,19 +152,21 @@ class Identities:
         self._manager.known_messages.forget_source(guid)
         return known is not None or conflict is not None
 
-    def _found(self, guid: bytes, hosts: tuple[str, ...], reason: str) -> str:
+    def _found(self, guid: bytes, hosts: tuple[str, ...], reason: str, remedy: str = REMEDY) -> str:
+        remedy = remedy.format(guid=guid_text(guid))
         if guid not in self.conflicts and len(self.conflicts) >= CONFLICTS_MAX:
             del self.conflicts[next(iter(self.conflicts))]
         before = self.conflicts.pop(guid, None)
         hosts = tuple(dict.fromkeys((*(before.hosts if before else ()), *hosts)))[:16]
-        self.conflicts[guid] = Conflict(guid, hosts, int(self._manager.environment.time()), reason)
+        at_s = int(self._manager.environment.time())
+        self.conflicts[guid] = Conflict(guid, hosts, at_s, reason, remedy)
         self._manager.log_limited(
             "two_of_one_identity",
             guid_text(guid),
             queue_manager=guid_text(guid),
             addresses=list(hosts),
             reason=reason,
-            remedy=REMEDY.format(guid=guid_text(guid)),
+            remedy=remedy,
             code="two_of_one_identity",
         )
         return f"two machines have one identity: {reason}"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from protocol.errors import InvalidName
 from protocol.identifiers import guid_text, message_id_text, parse_message_id
+from qmd import sequence_renewal
 from qmd.account import tell
 from qmd.core.stored_packet import (
     is_transactional,
@@ -354,6 +355,8 @@ class Inquiry:
             "connected": connection is not None,
             "transmitted": transmitted and connection is not None,
             "transactional": transactional,
+            "doubt": queue.doubt if transactional else "",
+            "unanswered": sequence_renewal.unanswered(queue) if transactional else "",
             "sequence_number": number,
             "resend_in_s": None
             if timer is None or not transactional
@@ -361,6 +364,7 @@ class Inquiry:
             "address_known": link.is_reachable,
             "failures": link.retry.failures,
             "last_result": last.result if last is not None else "",
+            "refusal_remedy": self._manager.identities.remedy_of_refusal(link.retry.history),
             "next_attempt_in_s": round(max(0.0, link.retry.next_attempt - now), 1),
             "expires_at_ms": self._end_ms(expires_at_s),
         }

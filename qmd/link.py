@@ -233,6 +233,7 @@ class Link:
         assert connection.session is not None
         if self.carrier is None:
             self.remote_id = connection.session.remote_id
+            self._manager.identities.accepted_by(connection)
         self._failed_at = None
         self.retry.succeeded(self._manager.loop.time(), f"{connection.host}:{connection.port}")
         for queue in self.queues:

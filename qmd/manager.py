@@ -75,6 +75,7 @@ from qmd.retention import Retention
 from qmd.routes import Routes
 from qmd.routing import Routing
 from qmd.sending import Sending
+from qmd.sequence_renewal import SequenceRenewal
 from qmd.settings import Settings
 from qmd.staging import Staging
 from qmd.timers import Timers
@@ -116,6 +117,7 @@ log = structlog.get_logger()
 ARRIVALS_BLOCK = 1_000_000  # numbers reserved at once: one row written for so many messages
 MESSAGE_NUMBERS_BLOCK = 1 << 18  # half of it is more than a client can ask for at once
 NUMBERS_SPARE = 20_000  # for what our own acknowledgments and dead letters may need meanwhile
+SKIPPED_BYTES = 3  # of a random number of message numbers that are passed over at each start
 
 
 class Bug(Exception):
@@ -176,6 +178,7 @@ class QueueManager:
         self.redirecting = Redirecting(self)
         self.outgoing = Outgoing(self, destinations_max=limits.destinations)
         self.releasing = Releasing(self)
+        self.sequence_renewal = SequenceRenewal(self)
         self.acknowledging = Acknowledging(self)
         self.clock.when_set = self.outgoing.clock_was_set
         self.routes = Routes(self)
@@ -255,7 +258,10 @@ class QueueManager:
 
     async def _restore(self) -> None:
         await self.clock.start()
-        await self.message_numbers.start()
+        # After a backup was restored, others were given the next ones to messages that peers know.
+        skipped = int.from_bytes(self.environment.urandom(SKIPPED_BYTES), "big")
+        is_new = await self.storage.read(partial(counters.following, name="message")) == 1
+        await self.message_numbers.start(0 if is_new else skipped)
         await self._arrivals.start()
         state = await self.storage.read(_read_state)
         # Subqueues and journals after the queues that they belong to.
@@ -266,6 +272,9 @@ class QueueManager:
                 now_s = int(self.environment.time())
                 create = partial(queue_rows.create_journal, parent=row, now_s=now_s)
                 self.adopt(await self.storage.batch.run(create), 0, 0)
+        awaited: dict[int, list[int]] = {}
+        for outgoing_id, sequence_id in state.awaited:
+            awaited.setdefault(outgoing_id, []).append(sequence_id)
         for outgoing in state.outgoing_queues:
             totals = state.outgoing.get(outgoing.id)
             self.outgoing.restore(
@@ -273,6 +282,7 @@ class QueueManager:
                 *(totals or (0, 0)),
                 state.transactional.get(outgoing.id, 0),
                 state.awaiting.get(outgoing.id, EMPTY),
+                awaited.get(outgoing.id, ()),
             )
         self.outgoing.ids.restore(state.last_timestamp, state.unconfirmed)
         self.branches.restore(state.branches)
@@ -484,6 +494,7 @@ class _State(NamedTuple):
     awaiting: dict[int, Totals]
     last_timestamp: int
     unconfirmed: set[int]
+    awaited: list[tuple[int, int]]
     streams: list[sequence_rows.IncomingSequenceRow]
     history: list[history_rows.StoredSegment]
     own_dead_letters: dict[int, int]
@@ -506,6 +517,7 @@ def _read_state(db: sqlite3.Connection) -> _State:
         awaiting_rows.totals_by_queue(db),
         outgoing_rows.last_timestamp(db),
         awaiting_rows.unconfirmed_queues(db),
+        awaiting_rows.sequences_by_queue(db),
         sequence_rows.list_all(db),
         history_rows.entries(db),
         own_dead_letters.queues_by_number(db),

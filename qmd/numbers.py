@@ -26,10 +26,16 @@ class Numbers:
         self._spare = 0  # numbers in them
         self._reserving = False
 
-    async def start(self) -> None:
-        """Reserve the first block.  Raises StorageError."""
-        self._next = await self._storage.batch.run(self._reserve)
-        self._end = self._next + self._block
+    async def start(self, skipped: int = 0) -> None:
+        """Reserve the first block, behind `skipped` numbers that nobody gets.
+
+        Raises StorageError.
+        """
+        count = self._block + skipped
+        first = await self._storage.batch.run(
+            partial(counters.reserve, name=self._name, count=count)
+        )
+        self._next, self._end = first + skipped, first + count
 
     async def ensure(self, count: int) -> None:
         """Wait until so many can be given at once; others may take them.  Raises StorageError."""

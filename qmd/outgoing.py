@@ -81,8 +81,12 @@ class Outgoing:
         size: int,
         transactional: int,
         awaiting: Totals,
+        sequences_awaited: Iterable[int] = (),
     ) -> None:
-        """An outgoing queue as the disk has it; all of it counts as sent once."""
+        """An outgoing queue as the disk has it; all of it counts as sent once.
+
+        `sequences_awaited`: of which messages wait for their final acks.
+        """
         # "NAME via GUID": see `Acknowledging`.
         named, for_others, _ = row.destination.partition(FOR_OTHERS)
         text, _, via = named.partition(" via ")
@@ -96,6 +100,7 @@ class Outgoing:
             row.next_number,
             transactional,
             resend_intervals_s=self._manager.settings.delivery.resend_s,
+            unproven_from=max(0, row.unproven_from - row.base),
         )
         queue = OutgoingQueue(
             id=row.id,
@@ -116,8 +121,23 @@ class Outgoing:
             self._manager.redirecting.restored(queue)
         queue.may_be_misdated = messages > 0
         queue.is_stored = True
+        queue.renumbered_to = row.renumbered_to
+        if sequence.is_unproven:
+            position = sequence.base + sequence.first_unproven
+            if position != row.unproven_from:  # known on the disk before anything follows
+                self._manager.storage.batch.run(
+                    partial(outgoing_rows.set_unproven, positions=[(position, queue.id)])
+                )
+        former = [
+            int.from_bytes(row.former[at : at + 4], "big") for at in range(0, len(row.former), 4)
+        ]
+        for timestamp in (*former, *(each >> 32 for each in sequences_awaited)):
+            self._know_timestamp(timestamp, queue)
         self._adopt(queue)
         self.ids.restored(queue)
+        if not queue.for_others:
+            # What was stored may be a backup, after which sequences were begun that the peer knows.
+            queue.begin_sequence = self.ids.begin_sequence
 
     def clock_was_set(self) -> None:
         """What was made until now bears the sent time of another clock."""
@@ -203,24 +223,31 @@ class Outgoing:
     def forget(self, key: str) -> int | None:
         """The id of a queue that is no more, as if it had never been; None: somebody holds it."""
         queue = self._queues.pop(key)
-        timestamp = queue.sequence.sequence_id >> 32
-        link, id_, is_known = queue.link, queue.id, self.queue_of_sequence(timestamp << 32) is queue
+        link, id_, timestamps = queue.link, queue.id, queue.timestamps
         del link.queues[queue]
-        if is_known:
-            del self._by_sequence_timestamp[timestamp]
+        for timestamp in timestamps:
+            if self._by_sequence_timestamp.get(timestamp) is queue:
+                del self._by_sequence_timestamp[timestamp]
         self._manager.timers.cancel(queue)
         reference = weakref.ref(queue)
         del queue
         held = reference()
         if held is not None:
             self._adopt(held)
+            for timestamp in timestamps:
+                self._by_sequence_timestamp.setdefault(timestamp, held)
             return None
         self._manager.peers.forget_link(link)
         return id_
 
     def know_sequence(self, queue: OutgoingQueue) -> None:
         """Acknowledgments of it lead to the queue."""
-        self._by_sequence_timestamp[queue.sequence.sequence_id >> 32] = queue
+        self._know_timestamp(queue.sequence.sequence_id >> 32, queue)
+
+    def _know_timestamp(self, timestamp: int, queue: OutgoingQueue) -> None:
+        if not queue.for_others:
+            self._by_sequence_timestamp[timestamp] = queue
+            queue.timestamps.add(timestamp)
 
     def append(
         self,

@@ -30,6 +30,7 @@ log = structlog.get_logger()
 
 FORGOTTEN_PART = 16  # so that looking for idle ones costs each new queue next to nothing
 VAIN_S = 2.0  # where none was idle, nobody looks again so soon
+ORDINAL_BYTES = 3  # of the random one that a sequence begins with
 TIMESTAMP_LATEST = 0xFFFF0000  # in the year 2106; they have 32 bits
 
 
@@ -119,10 +120,20 @@ class OutgoingIds:
     # Ids of sequences.
 
     def begin_sequence(self, queue: OutgoingQueue) -> None:
-        """Its first transactional message is about to get its number."""
+        """Its first transactional message since the start is about to get its number."""
+        queue.sequence.begin_anew(self.next_sequence_id(), queue.sequence.next_number - 1)
+        self._manager.outgoing.know_sequence(queue)
+
+    def next_sequence_id(self) -> int:
+        """Greater than all before, also after a restored backup if the clock is right.
+
+        [MS-MQQB] 3.1.1.5
+        """
         wall_s = int(self._manager.environment.time())
         if wall_s >= TIMESTAMP_LATEST:
             wall_s = 1  # the clock is wrong, and would use up all that there are
         self._last_timestamp = max(wall_s, self._last_timestamp + 1)
-        queue.sequence.sequence_id = sequence_id(self._last_timestamp, 1)
-        self._manager.outgoing.know_sequence(queue)
+        # Many queues are ahead of the clock.  A backup of theirs comes to the same time stamps, and
+        # must not come to the same sequences: one that it is behind of is found out.
+        ordinal = 1 + int.from_bytes(self._manager.environment.urandom(ORDINAL_BYTES), "big")
+        return sequence_id(self._last_timestamp, ordinal)

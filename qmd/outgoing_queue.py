@@ -122,11 +122,15 @@ class OutgoingQueue(Measured):
         self.for_others = others_usage is not None  # holds what others have sent: relaying.py
         super().__init__(usage, size)
         self.redirect: str | None = None  # where its messages go instead of to its name's address
+        self.renumbered_to = 0  # up to this key packets bear a sequence that is over
+        self.doubt = ""  # why its peer seems to know more of its sequence than we do
+        self.is_stopped = False  # nothing transactional goes: its sequence is being begun anew
         self.hindrance = ""  # why its transactional messages stay, beside what its link says
         self.known_peer: bytes | None = None  # whom transactional messages were last handed to
         self.is_stored = False  # its row is on the disk
         self.used_at = 0.0  # by the loop's clock
-        # Called before the first message of its sequence: that gets its id then.
+        self.timestamps: set[int] = set()  # of its sequences that peers may speak of
+        # Called before the first message since the start that begins a sequence: it gets its id.
         self.begin_sequence: Callable[[OutgoingQueue], None] | None = None
         self.awaiting = Awaiting(usage, *awaiting)
         self.id = id
@@ -204,14 +208,14 @@ class OutgoingQueue(Measured):
 
     def next_key(self) -> tuple[int, int]:
         """The number for the next transactional message, and the key of its row."""
-        if self.begin_sequence is not None:
+        if self.begin_sequence is not None and not self.sequence.outstanding:
             self._begin_sequence()
         number = self.sequence.append()
         return number, TRANSACTIONAL_FIRST | (self.sequence.base + number)
 
     def next_keys(self, count: int) -> tuple[int, int]:
         """`next_key` for so many, which follow the first one."""
-        if self.begin_sequence is not None:
+        if self.begin_sequence is not None and not self.sequence.outstanding:
             self._begin_sequence()
         number = self.sequence.append(count)
         return number, TRANSACTIONAL_FIRST | (self.sequence.base + number)
@@ -265,10 +269,15 @@ class OutgoingQueue(Measured):
                 if self.may_be_misdated and not self.for_others:
                     packet = _sent_by_this_clock(packet, expires_at_s, now_s, wall_s)
             if key >= TRANSACTIONAL_FIRST:
-                if self.removing or len(self.transmitted) >= IN_FLIGHT_ENTRIES_MAX:
+                number = self.number_of(key)
+                if (
+                    self.removing
+                    or self.is_stopped
+                    or len(self.transmitted) >= IN_FLIGHT_ENTRIES_MAX
+                    or not sequence.may_transmit(number)
+                ):
                     break
                 window.pop()
-                number = self.number_of(key)
                 if number <= sequence.acknowledged:
                     window.remove(key)  # an order ack came after it was read, and its row goes
                     continue
@@ -279,7 +288,7 @@ class OutgoingQueue(Measured):
                 handed = again if sequence.was_transmitted(number) else first
                 handed.add(message, number, len(packet))
                 previous = sequence.transmit(number, now)
-                if previous != number - 1:
+                if previous != number - 1 or key <= self.renumbered_to:
                     packet = self._linked(packet, number, previous)
                 session.send(packet, recoverable=True, token=None, now=now)
             else:

@@ -10,10 +10,9 @@ import qmd
 from protocol import parse_user_message
 from protocol.format_name import PublicName
 from protocol.identifiers import guid_text, message_id_text, sequence_parts
-from qmd import frames, quotas
+from qmd import frames, quotas, sequence_renewal
 from qmd.core.sequence import OutgoingSequence
 from qmd.event_log import time_text
-from qmd.identities import REMEDY
 from qmd.inquiry import catch_up
 from qmd.local_queue import LocalQueue
 from qmd.outgoing_queue import OutgoingQueue
@@ -97,9 +96,19 @@ def status(manager: QueueManager) -> Value:
                 "addresses": list(each.hosts),
                 "time": _time(each.at_s),
                 "reason": each.reason,
-                "remedy": REMEDY.format(guid=guid_text(each.queue_manager)),
+                "remedy": each.remedy,
             }
             for each in manager.identities.conflicts.values()
+        ],
+        "sequences_in_doubt": [
+            {
+                "destination": queue.destination,
+                "messages": queue.sequence.outstanding,
+                "reason": queue.doubt or sequence_renewal.unanswered(queue),
+                "remedy": sequence_renewal.remedy(queue),
+            }
+            for queue in manager.outgoing.queues
+            if queue.doubt or sequence_renewal.unanswered(queue)
         ],
     }
 
@@ -180,6 +189,7 @@ def outgoing_queue(manager: QueueManager, queue: OutgoingQueue) -> Value:
         "acknowledged_number": sequence.acknowledged,
         "awaiting": queue.awaiting.messages,
         "awaiting_bytes": queue.awaiting.bytes,
+        "in_doubt": bool(queue.doubt),
         "explanation": _explanation(manager, queue),
     }
 
@@ -348,12 +358,17 @@ def _explanation(manager: QueueManager, queue: OutgoingQueue) -> str:
         return f"{text} Resume it: qmd outgoing resume '{queue.destination}'."
     if queue.hindrance and queue.messages:
         return queue.hindrance
+    if queue.doubt and queue.messages:
+        return f"{queue.doubt} {sequence_renewal.remedy(queue)}"
+    if stuck := sequence_renewal.unanswered(queue):
+        return stuck
     if link.connection is None and queue.messages:
         wait_s = max(0.0, link.retry.next_attempt - manager.loop.time())
         if not link.is_reachable:
             return f"{text} That queue manager has to connect to this one: its address is unknown."
         last = link.retry.history[-1].result if link.retry.history else "not tried yet"
-        return f"{text} Last attempt: {last}. Next attempt in {wait_s:.0f} s."
+        remedy = manager.identities.remedy_of_refusal(link.retry.history)
+        return f"{text} Last attempt: {last}. Next attempt in {wait_s:.0f} s.{remedy}"
     if queue.awaiting.messages and not queue.messages:
         count = queue.awaiting.messages
         what = "1 message has" if count == 1 else f"{count} messages have"

@@ -107,6 +107,9 @@ class Releasing:
             return
         if queue is None or not self.speaks_for(connection, message, queue):
             connection.sends_in_vain()
+            renewal = self._manager.sequence_renewal
+            if queue is None and renewal.is_ahead(connection, message, body.sequence_id):
+                return
             self._manager.log_limited(
                 "order_ack_for_nothing", connection.host, address=connection.host
             )
@@ -130,8 +133,16 @@ class Releasing:
             self._manager.log_limited(
                 "impossible_order_ack", connection.host, address=connection.host, reason=str(error)
             )
+            if queue.sequence.is_unproven:
+                fact = "has messages of this sequence that are not known here"
+                self._manager.sequence_renewal.doubt(queue, connection, fact)
             return
+        if sequence_id > queue.sequence.sequence_id:
+            fact = "acknowledges a later sequence than is known here"
+            self._manager.sequence_renewal.doubt(queue, connection, fact)
         self._manager.outgoing.arm_resend(queue)
+        if sequence_id == queue.sequence.sequence_id and queue.sequence.is_unproven:
+            self._manager.sequence_renewal.proven(queue)
         if released is None:
             return
         arrived = self._manager.confirmations.of_range(

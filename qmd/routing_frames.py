@@ -29,6 +29,18 @@ class ForgetIdentity(Request, tag="forget_identity", frozen=True):
     queue_manager: Annotated[str, msgspec.Meta(max_length=64)]
 
 
-RoutingRequest = RedirectOutgoing | ForgetIdentity
+class RestartOutgoing(Request, tag="restart_outgoing", frozen=True):
+    """Begin the sequence to a destination anew.
+
+    -> {destination, queue_manager, in_doubt, sent_again, messages}
+
+    What may have been delivered becomes dead letters; with `send_again` it is sent again.
+    """
+
+    destination: str
+    send_again: bool = False
+
+
+RoutingRequest = RedirectOutgoing | ForgetIdentity | RestartOutgoing
 
 add_verbs(RoutingRequest)

@@ -215,3 +215,9 @@ def _row(row: Iterable[object]) -> AwaitingRow:
     return made._replace(
         sequence_id=decode_sequence_id(made.sequence_id), discard=bool(made.discard)
     )
+
+
+def sequences_by_queue(db: sqlite3.Connection) -> list[tuple[int, int]]:
+    """Outgoing queue and sequence id of all that waits, each pair once."""
+    rows = db.execute("SELECT DISTINCT queue_id, sequence_id FROM awaiting")
+    return [(queue_id, decode_sequence_id(sequence_id)) for queue_id, sequence_id in rows]

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from storage import counters, damaged, pages, shared_parts
 from storage.damaged import checksum_of
@@ -29,6 +29,9 @@ class OutgoingQueueRow(NamedTuple):
     created_at_s: int
     redirect: str | None = None
     peer: bytes | None = None
+    renumbered_to: int = 0  # without the queue: packets up to this key bear an older sequence
+    former: bytes = b""  # time stamps of its older sequences, 4 bytes each, the latest first
+    unproven_from: int = 0  # base + the first number after a start, while no order ack has come
 
 
 class OutgoingRow(NamedTuple):
@@ -75,6 +78,7 @@ _MANY = 16  # rows from which on one statement for all is faster
 SEQUENCE_TIMESTAMP = "sequence_timestamp"  # a counter
 
 HEAD_BYTES = 2048  # with three names as long as they may be
+FORMER_BYTES = 256  # of the time stamps of older sequences
 
 QUEUE_COLUMNS = ", ".join(OutgoingQueueRow._fields)
 COLUMNS = ", ".join(OutgoingRow._fields)
@@ -132,10 +136,28 @@ def release(db: sqlite3.Connection, first: int, last: int) -> Totals:
 
 
 def set_sequences(db: sqlite3.Connection, states: Sequence[SequenceState]) -> None:
+    # A sequence that begins with another time stamp leaves the old one behind: peers speak of it.
     changed = db.executemany(
-        "UPDATE outgoing_queue SET sequence_id = ?, base = ?, next_number = ? WHERE id = ?", states
+        "UPDATE outgoing_queue SET former = CASE"
+        " WHEN substr(sequence_id, 1, 4) = substr(?1, 1, 4) THEN former ELSE"
+        f" substr(CAST(substr(sequence_id, 1, 4) || former AS BLOB), 1, {FORMER_BYTES}) END,"
+        " sequence_id = ?1, base = ?2, next_number = ?3 WHERE id = ?4",
+        states,
     )
     assert changed.rowcount == len(states), "the state of an unknown outgoing queue would be lost"
+
+
+def set_renumbered(db: sqlite3.Connection, outgoing_id: int, key: int) -> None:
+    """Packets of the queue up to `key` bear a sequence that is over, and get theirs when sent."""
+    db.execute("UPDATE outgoing_queue SET renumbered_to = ? WHERE id = ?", (key, outgoing_id))
+
+
+def set_unproven(db: sqlite3.Connection, positions: Sequence[tuple[int, int]]) -> None:
+    """Of each queue base + number from which on its peer may know other messages; 0: from none on.
+
+    Positions and ids of the queues.
+    """
+    db.executemany("UPDATE outgoing_queue SET unproven_from = ? WHERE id = ?", positions)
 
 
 def set_next_numbers(db: sqlite3.Connection, numbers: dict[int, int]) -> None:
@@ -159,7 +181,7 @@ def add_queues(db: sqlite3.Connection, rows: Iterable[OutgoingQueueRow]) -> None
     """New destinations with ids of the caller's choice."""
     db.executemany(
         f"INSERT INTO outgoing_queue ({QUEUE_COLUMNS}, key)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        f" VALUES ({', '.join('?' * (len(OutgoingQueueRow._fields) + 1))})",
         (
             (*row[:4], encode_sequence_id(row.sequence_id), *row[5:], row.destination.casefold())
             for row in rows
@@ -282,9 +304,7 @@ def heads(db: sqlite3.Connection, outgoing_id: int) -> Iterable[bytes]:
     return (packet for (packet,) in cursor)
 
 
-def _queue(
-    row: tuple[int, str, str, int, bytes, int, int, int, str | None, bytes | None],
-) -> OutgoingQueueRow:
-    return OutgoingQueueRow(
-        *row[:3], bool(row[3]), decode_sequence_id(row[4]), row[5], row[6], row[7], row[8], row[9]
+def _queue(row: tuple[Any, ...]) -> OutgoingQueueRow:
+    return OutgoingQueueRow._make(
+        (*row[:3], bool(row[3]), decode_sequence_id(row[4]), *row[5:]),
     )

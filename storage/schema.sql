@@ -79,7 +79,10 @@ CREATE TABLE outgoing_queue (
     next_number  INTEGER NOT NULL DEFAULT 1,
     created_at_s INTEGER NOT NULL,
     redirect     TEXT,                           -- host:port where they go now; NULL: as named
-    peer         BLOB                            -- whom transactional ones were last handed to
+    peer         BLOB,                           -- whom transactional ones were last handed to
+    renumbered_to INTEGER NOT NULL DEFAULT 0,    -- up to this key packets bear an older sequence
+    former       BLOB NOT NULL DEFAULT x'',      -- time stamps of its older sequences, 4 bytes each
+    unproven_from INTEGER NOT NULL DEFAULT 0     -- base + the number at a start: sequence.py
 );
 
 -- Messages for elsewhere.  key: storage/keys.py, with the id of the outgoing queue.

@@ -94,7 +94,8 @@ ENTRIES = (
         "impossible_order_ack",
         "A peer acknowledges messages that were never sent.",
         "The peer is broken or hostile, or this data folder is an old copy that was put back.",
-        "Nothing is released by it. After a backup was restored, see `docs/model.md`.",
+        "Nothing is released by it. After a backup was restored, see `qmd outgoing list`, which"
+        " says what to do.",
     ),
     Entry(
         1612,
@@ -254,5 +255,21 @@ ENTRIES = (
         " used a hundred for one queue.",
         "Let it use one name. See `qmd sequence list`: a peer that invents names is broken or"
         " hostile.",
+    ),
+    Entry(
+        1630,
+        "sequence_in_doubt",
+        "A peer acknowledges transactional messages that this data folder knows nothing of.",
+        "This computer was restored from a backup, or two machines have its identity. What waits"
+        " for that destination may have arrived there before.",
+        "Begin the sequence anew: qmd outgoing restart DESTINATION. What may have been delivered"
+        " becomes dead letters that say so; with --send-again it is sent again.",
+    ),
+    Entry(
+        1631,
+        "restart_of_others",
+        "The sequence of an outgoing queue for others cannot be begun anew.",
+        "Its messages come from other computers, and bear sequences of theirs.",
+        "Run qmd outgoing restart on the computer that they come from.",
     ),
 )

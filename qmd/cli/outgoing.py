@@ -195,6 +195,45 @@ def kick(configuration: Configuration, destination: str, as_json: bool) -> None:
 
 @outgoing.command()
 @click.argument("destination")
+@click.option(
+    "--send-again",
+    is_flag=True,
+    help="Also send what may have been delivered: some of it may arrive twice.",
+)
+@yes_option
+@json_option
+@pass_configuration
+def restart(
+    configuration: Configuration, destination: str, send_again: bool, yes: bool, as_json: bool
+) -> None:
+    """Begin the transactional sequence to DESTINATION anew.  Asks first, or needs --yes.
+
+    For a computer that was restored from a backup, or whose messages a receiver rejects for ever.
+    What may have been delivered becomes dead letters that say so; what was never sent goes on, in
+    order.  The receiver needs no command, unless it refuses sessions (two_of_one_identity of `qmd
+    status`): there, `qmd session forget` with the GUID of this queue manager.
+    """
+    from qmd.cli.output import print_json, printable
+
+    if not yes:
+        sent = configuration.ask(lambda qm: qm.show_outgoing(destination))["sequence"]
+        what = "send again" if send_again else "end as dead letters"
+        waiting = counted(sent["unacknowledged"], "unacknowledged message")
+        confirm(f"{what} what of {waiting} may have reached {destination}")
+    done = configuration.ask(lambda qm: qm.restart_outgoing(destination, send_again=send_again))
+    if as_json:
+        print_json(done)
+        return
+    count = counted(done["in_doubt"], "message")
+    what = "sent again" if send_again else "became dead letters (qmd dead-letter list)"
+    click.echo(
+        f"begun anew: {printable(destination)}; {count} that may have been delivered {what};"
+        f" {counted(done['messages'], 'message')} to be sent"
+    )
+
+
+@outgoing.command()
+@click.argument("destination")
 @click.option("--dry-run", is_flag=True, help="Only say how many messages it is about.")
 @yes_option
 @json_option

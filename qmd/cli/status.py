@@ -77,6 +77,8 @@ def problems(facts: dict[str, Any], dead_letters_max: int | None = None) -> list
         )
     for conflict in facts["two_of_one_identity"]:
         found.append(f"{conflict['reason']}: {conflict['remedy']}")
+    for each in facts["sequences_in_doubt"]:
+        found.append(f"{each['destination']}: {each['reason']} {each['remedy']}")
     if problem := facts["directory"].get("problem"):
         found.append(f"the directory: {problem}")
     if dead_letters_max is not None and facts["dead_letters"] > dead_letters_max:

@@ -31,7 +31,7 @@ from qmd.client.sender import WINDOW_MESSAGES, Sender
 from qmd.client.sent_id import sent_ids
 from qmd.client.transaction import Transaction
 from qmd.frames import EVERY_MESSAGE, Choice
-from qmd.routing_frames import ForgetIdentity, RedirectOutgoing
+from qmd.routing_frames import ForgetIdentity, RedirectOutgoing, RestartOutgoing
 
 RECONNECT_S = 30.0
 RECEIVE_BATCH_MESSAGES = 256
@@ -588,6 +588,18 @@ class QueueManager:
         """Forget who bore that GUID, when two machines that did have been put in order."""
         told = await self._caller.change(ForgetIdentity, queue_manager, safe_to_retry=True)
         return bool(told["forgotten"])
+
+    async def restart_outgoing(self, destination: str, *, send_again: bool = False) -> Facts:
+        """Begin the transactional sequence to a destination anew.
+
+        For a queue manager that was restored from a backup, or whose peer rejects what it sends.
+        Messages that may have been delivered become dead letters that say so; with `send_again`
+        they are sent again, and may arrive twice.  What was never sent goes on, in order.
+        """
+        done: Facts = await self._caller.change(
+            RestartOutgoing, destination, send_again, safe_to_retry=False
+        )
+        return done
 
     async def purge_outgoing(self, destination: str) -> int:
         """End all that waits for a destination, or for its acknowledgment; how many those were.

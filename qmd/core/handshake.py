@@ -33,6 +33,8 @@ ROUND_TRIPS = 8  # that the acknowledgment of stored messages may wait, [MS-MQQB
 RECOVERABLE_ACK_MS_MIN, RECOVERABLE_ACK_MS_MAX = 500, 120_000
 ACK_TIMEOUT_MS_MIN, ACK_TIMEOUT_MS_MAX = 20_000, 120_000
 
+#: How the reason ends of a session that was refused because of `Instance`.
+REFUSED_AS_ANOTHER = "it has met another machine with our identity"
 _OPERATING_SYSTEM = 0x10  # OperatingSystem.RE, [MS-MQQB] 2.2.3.1
 
 
@@ -157,9 +159,7 @@ class Handshake:
         if response.internal.flags.connection_refused:
             if met is not None and met.refusal == TWO_OF_ONE_IDENTITY:
                 self.refused_as_another = True
-                raise SessionOver(
-                    "the peer refused the session: it has met another machine with our identity"
-                )
+                raise SessionOver(f"the peer refused the session: {REFUSED_AS_ANOTHER}")
             raise SessionOver("the peer refused the session")
         if response.client != self._own_id:
             raise SessionOver("the peer answered a connection request that is not ours")

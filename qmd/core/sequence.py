@@ -176,14 +176,17 @@ class OutgoingSequence:
 
     __slots__ = (
         "_due",
+        "_first_new",
         "_fresh",
         "_highest_transmitted",
         "_intervals_s",
+        "_last_stored",
         "_relink_at",
         "ack_count",
         "acknowledged",
         "base",
         "in_flight",
+        "is_unproven",
         "last_ack_at",
         "last_ack_count",
         "next_number",
@@ -200,11 +203,14 @@ class OutgoingSequence:
         outstanding: int = 0,
         *,
         resend_intervals_s: tuple[float, ...] = RESEND_INTERVALS_S,
+        unproven_from: int = 0,
     ) -> None:
         """A new one, or as it was stored; `outstanding` messages of it are then on disk.
 
         Each of those may have been transmitted before, so that an order ack for
         any of them is believed, and the pass that begins is a retransmission.
+        `unproven_from`: the `first_unproven` of an earlier start, if no order ack came until its
+        end.
         """
         assert resend_intervals_s
         assert 0 <= outstanding < next_number
@@ -218,7 +224,11 @@ class OutgoingSequence:
         self.ack_count = 0
         self.last_ack_at: float | None = None
         self.last_ack_count = 0  # how often the order ack for `acknowledged` came
-        self._highest_transmitted = next_number - 1
+        #: No order ack since the start has said that the peer knows nothing beyond what we do.
+        self.is_unproven = outstanding > 0
+        self._first_new = min(unproven_from or next_number, next_number)
+        self._last_stored = next_number - 1 if self.is_unproven else 0
+        self._highest_transmitted = self._first_new - 1
         self._fresh = True  # nothing was transmitted in this pass
         self._intervals_s = resend_intervals_s
         self._due: float | None = None
@@ -241,6 +251,20 @@ class OutgoingSequence:
         self.next_number = number + count
         self.outstanding += count
         return number
+
+    @property
+    def first_unproven(self) -> int:
+        """The first number that was given since the start while `is_unproven`, or will be."""
+        return self._first_new
+
+    def may_transmit(self, number: int) -> bool:
+        """Whether the message may go in this pass, as far as backups are concerned.
+
+        What is stored may be a backup, after which the peer took other messages at the numbers that
+        follow: those would be released with its next order ack, and be lost.  So until one has
+        come, only what was there at the start goes, or else a single message.
+        """
+        return not (self.is_unproven and number >= self._first_new and self.in_flight)
 
     def transmit(self, number: int, now: float) -> int:
         """The message is sent now.  Returns the previous number to put into its packet."""
@@ -321,6 +345,26 @@ class OutgoingSequence:
         self._settle()
         return is_linked
 
+    @property
+    def last_in_doubt(self) -> int:
+        """The last number that the peer may have; 0: it has none.
+
+        Of a backup the peer may have all, also what did not go before that was made.
+        """
+        return max(self._highest_transmitted, self._last_stored)
+
+    def begin_anew(self, sequence_id: int, after: int) -> None:
+        """Go on as another sequence: what follows the number `after` is numbered from 1.
+
+        Up to there everything is over, or its removal is being committed.  The caller stores the
+        new state before anything of it is transmitted.
+        """
+        assert sequence_id > self.sequence_id
+        assert self.acknowledged <= after < self.next_number
+        self.restart()
+        self._begin(sequence_id, after)
+        self.resend_count = 0
+
     def restart(self) -> None:
         """A new pass: a new session, a resend.  Everything outstanding goes again, in order."""
         self.in_flight.clear()
@@ -370,8 +414,13 @@ class OutgoingSequence:
     def _begin_sequence(self) -> None:
         assert not self.in_flight
         assert self.sequence_id < SEQUENCE_ID_MAX
-        self.base += self.next_number - 1
-        self.sequence_id += 1
-        self.next_number = 1
+        self._begin(self.sequence_id + 1, self.next_number - 1)
+
+    def _begin(self, sequence_id: int, after: int) -> None:
+        self.sequence_id = sequence_id
+        self.base += after
+        self.next_number -= after
         self.acknowledged = self.last_ack_count = 0
         self._highest_transmitted = 0
+        self._last_stored = 0
+        self.is_unproven = False

@@ -45,6 +45,7 @@ REQUESTS: dict[str, list[Any]] = {
     "pause_outgoing": [AWAY],
     "resume_outgoing": [AWAY],
     "kick_outgoing": [AWAY],
+    "restart_outgoing": [AWAY],
     "list_sequences": [],
     "list_sessions": [],
     "status": [],

@@ -155,7 +155,7 @@ MUTANTS = (
     Mutant(
         "previous number is not linked around what died",
         "qmd/outgoing_queue.py",
-        "if previous != number - 1:",
+        "if previous != number - 1 or key <= self.renumbered_to:",
         "if False:",
     ),
     Mutant(

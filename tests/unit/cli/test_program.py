@@ -244,6 +244,7 @@ STATUS = {
     "disk_full": False,
     "quota_warnings": [],
     "two_of_one_identity": [],
+    "sequences_in_doubt": [],
     "directory": {"kind": "none", "state": "up"},
     "dead_letters": 3,
 }
