@@ -9,6 +9,7 @@ from storage import (
     Batch,
     Storage,
     StorageError,
+    writer,
 )
 from tests.unit.storage.support import (
     durable,
@@ -260,6 +261,13 @@ def test_unused_pages_go_back_to_the_disk_in_steps(folder: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.fixture
+def much_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in no hurry outlasts a moment in which this process gets no turn."""
+    monkeypatch.setattr(writer, "PATIENCE_S", 5.0)
+
+
+@pytest.mark.usefixtures("much_patience")
 def test_what_is_in_no_hurry_waits_for_the_commit_of_others(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
@@ -296,6 +304,7 @@ def test_what_is_in_no_hurry_is_committed_though_nobody_else_wants_to(folder: Pa
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("much_patience")
 def test_what_is_in_no_hurry_during_a_commit_waits_for_the_one_after_the_next(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
