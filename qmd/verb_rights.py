@@ -184,7 +184,7 @@ TABLE: dict[type, Row] = {
     **_rows((_READ_OUTGOING,), operator_frames.ShowOutgoing, operator_frames.ListAwaiting),
     **_rows((_ADMIN_OUTGOING,), operator_frames.GiveUpAwaiting, operator_frames.PauseOutgoing),
     **_rows((_ADMIN_OUTGOING,), operator_frames.ResumeOutgoing, operator_frames.KickOutgoing),
-    **_rows((_ADMIN_OUTGOING,), operator_frames.PurgeOutgoing),
+    **_rows((_ADMIN_OUTGOING,), operator_frames.PurgeOutgoing, routing_frames.RestartOutgoing),
     **_rows(
         (Need(ADMIN, _way, "the destination; of an address all queues"),),
         routing_frames.RedirectOutgoing,

@@ -283,6 +283,10 @@ TRIES: dict[type[Request], list[Try]] = {
         Try(lambda world: operator.Why(0, world.message_id.partition("\\")[0] + "\\4000000", MINE)),
     ],
     operator.Events: [about(operator.Events), about(operator.Events, "", 10, 10, SECRET)],
+    routing.RestartOutgoing: [
+        about(routing.RestartOutgoing, ELSEWHERE),
+        about(routing.RestartOutgoing, ELSEWHERE, True),
+    ],
     routing.RedirectOutgoing: [
         about(routing.RedirectOutgoing, ELSEWHERE, "127.0.0.1:10"),
         about(routing.RedirectOutgoing, "127.0.0.1:9", "127.0.0.1:10"),
