@@ -154,11 +154,11 @@ async def test_what_may_still_be_confirmed_is_not_forgotten(hosts: Hosts) -> Non
         for _ in range(2):
             await others(a, listener, 20)
             assert await a.storage.read(awaiting.unconfirmed_queues) == {a.sending_to(name).id}
-            await a.forget_old()
+            await a.retention.forget_old()
             a = await hosts.restart(a, limits=FEW)
 
         a.world.ahead_s += 400 * 86400
-        await a.forget_old()
+        await a.retention.forget_old()
         await others(a, listener, 20)
         with pytest.raises(Refusal):
             a.sending_to(name)
