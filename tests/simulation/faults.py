@@ -869,14 +869,14 @@ MUTANTS = (
     Mutant(
         "a sequence goes on where it began",
         "storage/outgoing.py",
-        "base = ?, next_number = ? WHERE",
+        "base = ?2, next_number = ?3 WHERE",
         "base = ?, next_number = max(1, ? - 1) WHERE",
         "tests/unit/storage/test_outgoing.py",
     ),
     Mutant(
         "a new sequence does not move the base",
         "qmd/core/sequence.py",
-        "self.base += self.next_number - 1",
+        "self.base += after",
         "self.base += 0",
         "tests/unit/core/test_sequence.py",
     ),
@@ -1260,7 +1260,7 @@ MUTANTS = (
     Mutant(
         "a restart forgets what was sent",
         "qmd/core/sequence.py",
-        "self._highest_transmitted = next_number - 1",
+        "self._highest_transmitted = self._first_new - 1",
         "self._highest_transmitted = 0",
     ),
     Mutant(

@@ -84,6 +84,7 @@ async def test_a_clone_that_was_started_more_often_pushes_the_original_out_once_
     await until(lambda: b.identities.conflicts)
 
     assert original.sending_to(destination).messages == 1
+    await until(lambda: copy.sending_to(destination).messages == 0, "what is under way")
 
 
 @hosted
