@@ -117,15 +117,15 @@ def _of_the_database(
     mark: Mark, alone: Content | None, whole: Content | None, end: LogPosition
 ) -> str | None:
     """`alone`: what the file holds by itself, which may be in the midst of a checkpoint."""
-    if alone is not None and alone.queue_manager_id and alone.stretch < mark.merged:
-        return f"{DATABASE} is older than the one that was here: a copy has taken its place"
-    if whole is None:
-        return None
-    if whole.queue_manager_id not in (b"", mark.queue_manager_id):
+    if whole is not None and whole.queue_manager_id not in (b"", mark.queue_manager_id):
         return (
             f"{DATABASE} is that of queue manager {UUID(bytes_le=whole.queue_manager_id)}, and the"
             f" folder was that of {UUID(bytes_le=mark.queue_manager_id)}"
         )
+    if alone is not None and alone.queue_manager_id and alone.stretch < mark.merged:
+        return f"{DATABASE} is older than the one that was here: a copy has taken its place"
+    if whole is None:
+        return None
     if whole.queue_manager_id and whole.stretch >= mark.stretch:
         return None
     if end == NOWHERE:

@@ -178,6 +178,7 @@ def test_the_log_is_missed_after_each_of_its_beginnings(folder: Path, tmp_path: 
             for number in range(1, 60):
                 insert(storage, number)
                 await durable(storage)
+                await storage.vacuum()  # behind a checkpoint that the commit has led to
                 before = missing_log(number)
                 if read_mark(folder).merged == read_mark(folder).stretch:
                     assert before is None  # the database has everything
@@ -217,6 +218,18 @@ def test_an_older_copy_of_the_database_is_noticed_with_and_without_a_log(
         lost = missing.find(each)
         assert lost is not None
         assert "older" in lost
+
+
+def test_the_database_of_another_queue_manager_is_named_as_such(folder: Path) -> None:
+    asyncio.run(commits(folder, 1, 5))
+    with closing(sqlite3.connect(folder / "queues.db", isolation_level=None)) as db:
+        db.execute("UPDATE identity SET queue_manager = ?", (b"another-manager!",))
+        db.execute("DELETE FROM counter WHERE name = ?", (mark.COUNTER,))
+
+    lost = missing.find(folder)
+
+    assert lost is not None
+    assert "is that of queue manager" in lost
 
 
 def test_a_first_start_that_was_cut_off_leaves_a_new_folder(folder: Path, tmp_path: Path) -> None:
