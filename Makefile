@@ -36,7 +36,7 @@ TOOLS := .venv/tools
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools run demo demo-pipeline test simulate mutants soak soak-pipeline folders routed fuzz model check bench format clean install uninstall
+.PHONY: help setup tools run demo demo-pipeline test simulate mutants soak soak-pipeline folders routed fuzz model check docs bench format clean install uninstall
 
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
@@ -107,6 +107,14 @@ check: tools ## formatting, lint and types: what a change must pass
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy --strict protocol storage qmd pipeline pyspark_qmd.py
+
+docs: ## build the manuals as a site with search: build/docs/index.html
+	@test .venv/docs/ready -nt requirements-docs.lock || { \
+	  $(PYTHON) -m venv --clear .venv/docs && \
+	  .venv/docs/bin/python -m pip --disable-pip-version-check install --quiet \
+	    --require-hashes -r requirements-docs.lock && touch .venv/docs/ready; }
+	@.venv/docs/bin/python -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo "build/docs/index.html"
 
 bench: tools ## the numbers that we promise, measured
 	@$(PY) -m benchmarks

@@ -15,6 +15,11 @@ LOCKS = [
     "requirements-build.lock",
     "requirements-dev.lock",
     "requirements-fuzz.lock",
+    "requirements-docs.lock",
+]
+DOCUMENTS = [
+    *("README.md", "CONTRIBUTING.md", "deploy/README.md"),
+    *(str(file.relative_to(ROOT)) for file in sorted((ROOT / "docs").glob("*.md"))),
 ]
 
 
@@ -64,16 +69,17 @@ def test_compiled_dependencies_have_files_for_every_supported_python_and_platfor
         assert entry[0].count("sha256:") > 20
 
 
-def test_the_readme_names_only_commands_that_there_are():
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_a_document_names_only_commands_that_there_are(document):
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    text = (ROOT / document).read_text()
 
-    for document in ("README.md", "deploy/README.md"):
-        text = (ROOT / document).read_text()
-        named = set(re.findall(r"(?:^    |`|sudo )make ([a-z-]+)", text, re.MULTILINE))
-        assert named <= targets, document
+    named = set(re.findall(r"(?:^    |`|sudo )make ([a-z-]+)", text, re.MULTILINE))
+
+    assert named <= targets
 
 
-@pytest.mark.parametrize("document", ["README.md", "deploy/README.md", "docs/architecture.md"])
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_a_document_names_only_files_that_there_are(document):
     text = (ROOT / document).read_text()
     links = re.findall(r"\]\(([\w./-]+)\)", text)
