@@ -72,19 +72,34 @@ def is_damaged_behind(log: Readable, frames: int) -> bool:
     A frame's checksum goes on from that of the frame before it, which may be a damaged one: it is
     compared with what stands in that frame's header.
     """
-    order = ">" if log.read(0, 4) == _BIG_ENDIAN_MAGIC.to_bytes(4, "big") else "<"
     before: tuple[int, int, bytes] | None = None
     for frame in _frames(log, frames):
         number, pages, checksum = frame
         if before is not None and before[1] and number == before[0] + 1:
             earlier = _stored_checksum(log, before[0] - 1)
             if (
-                _frame_checksum(log, before[0], earlier, order) == before[2]
-                and _frame_checksum(log, number, before[2], order) == checksum
+                _checksum_after(log, before[0], earlier) == before[2]
+                and _checksum_after(log, number, before[2]) == checksum
+                # A copy would be of the same commit.
+                and _frame(log, number) != _frame(log, before[0])
             ):
                 return True
         before = number, pages, checksum
     return False
+
+
+def lacks_only_padding(log: Readable, end: LogPosition, wanted: LogPosition) -> bool:
+    """Whether the log, which ends at `end`, went on to `wanted` with a copy of its last frame.
+
+    Where a disk may spoil what lies beside a write, SQLite fills the last sector of a commit with
+    copies of its last frame, and syncs up to the end of that sector: a loss of power may take the
+    last copy, and nothing else.  https://sqlite.org/psow.html
+    """
+    if end.frames + 1 != wanted.frames or not end.frames:
+        return False
+    last = end.frames - 1
+    copied = _checksum_after(log, last, _stored_checksum(log, last))
+    return bool(copied) and struct.unpack(">2I", copied) == struct.unpack("=2I", wanted.checksum)
 
 
 def _frames(log: Readable, first: int) -> Iterator[tuple[int, int, bytes]]:
@@ -103,12 +118,21 @@ def _stored_checksum(log: Readable, number: int) -> bytes:
     return log.read(_HEADER_BYTES + number * _FRAME_BYTES + 16 if number >= 0 else 24, 8)
 
 
-def _frame_checksum(log: Readable, number: int, before: bytes, order: str) -> bytes:
-    """Its checksum when it goes on from this one.  4.2, Checksum Algorithm."""
+def _frame(log: Readable, number: int) -> bytes:
+    """What its checksum covers: which page it is, whether it ends a commit, and the page itself."""
     offset = _HEADER_BYTES + number * _FRAME_BYTES
-    data = log.read(offset, 8) + log.read(offset + 24, PAGE_BYTES)
+    return log.read(offset, 8) + log.read(offset + 24, PAGE_BYTES)
+
+
+def _checksum_after(log: Readable, number: int, before: bytes) -> bytes:
+    """Of a frame, when it goes on from this one; b"" where nothing stands.
+
+    4.2, Checksum Algorithm.
+    """
+    data = _frame(log, number)
     if len(data) < 8 + PAGE_BYTES or len(before) < 8:
         return b""
+    order = ">" if log.read(0, 4) == _BIG_ENDIAN_MAGIC.to_bytes(4, "big") else "<"
     first, second = struct.unpack(">2I", before)
     words = iter(struct.unpack(f"{order}{len(data) // 4}I", data))
     for even, odd in zip(words, words, strict=True):

@@ -21,6 +21,7 @@ from storage.log_position import (
     LogPosition,
     has_two_commits,
     is_damaged_behind,
+    lacks_only_padding,
     log_salts,
     read_index,
 )
@@ -80,7 +81,7 @@ def find(folder: Path, disk: Disk | None = None) -> str | None:
     end = read_index(head)
     lost = None
     if mark is not None:
-        lost = _of_the_log(mark, end) or _of_the_database(mark, alone, whole, end)
+        lost = _of_the_log(folder, disk, mark, end) or _of_the_database(mark, alone, whole, end)
     if lost is None and has_log:
         lost = _in_the_middle(folder, disk, end)
     return lost
@@ -103,10 +104,13 @@ def _without_database(folder: Path, disk: Disk, *, has_served: bool) -> str | No
     return f"{DATABASE} is {'empty' if exists else 'gone'}, and the folder has served"
 
 
-def _of_the_log(mark: Mark, end: LogPosition) -> str | None:
+def _of_the_log(folder: Path, disk: Disk, mark: Mark, end: LogPosition) -> str | None:
     if end.salts != mark.log.salts or end == NOWHERE:
         return None  # it has begun anew
     if end.frames < mark.log.frames:
+        with closing(disk.open_log(folder / LOG)) as log:
+            if lacks_only_padding(log, end, mark.log):
+                return None
         return f"{LOG} is damaged or cut off: of {mark.log.frames} frames {end.frames} are left"
     if end.frames == mark.log.frames and end.checksum != mark.log.checksum:
         return f"{LOG} has other content than was written"

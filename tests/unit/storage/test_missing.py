@@ -149,6 +149,48 @@ def test_a_torn_tail_is_the_last_commit_in_part(copy: Path, tmp_path: Path) -> N
         shutil.rmtree(damaged)
 
 
+@pytest.fixture
+def padded(copy: Path, tmp_path: Path) -> Path:
+    """With three more commits, as SQLite writes them where a disk may spoil what lies beside a
+    write: a copy of its last frame behind each."""
+    uri = f"file:{copy / 'queues.db'}?psow=0"
+    with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
+        db.execute("PRAGMA synchronous = FULL")
+        for _ in range(3):
+            db.execute("UPDATE identity SET created_at_s = created_at_s + 1")
+        found = read_mark(copy)
+        end = read_index((copy / "queues.db-shm").read_bytes())
+        assert end.frames == found.log.frames + 6  # each changes one page
+        (copy / "mark").write_bytes(mark.encode(found._replace(log=end)))
+        shutil.copytree(copy, tmp_path / "padded")
+    return tmp_path / "padded"
+
+
+def test_the_padding_behind_the_last_commit_may_be_lost(padded: Path) -> None:
+    frames = read_mark(padded).log.frames
+    os.truncate(padded / "queues.db-wal", frame_at(frames - 1) + 2000)
+    assert missing.find(padded) is None
+
+    os.truncate(padded / "queues.db-wal", frame_at(frames - 2) + 2000)
+    lost = missing.find(padded)
+    assert lost is not None
+    assert f"of {frames} frames" in lost
+
+
+def test_padding_behind_a_torn_commit_is_no_later_commit(padded: Path) -> None:
+    frames = read_mark(padded).log.frames
+    (padded / "mark").unlink()
+    before_the_last = frame_at(frames - 3) + 100
+    flip(padded / "queues.db-wal", before_the_last)
+    assert missing.find(padded) is None  # only the last commit, and its own copy, are behind it
+
+    flip(padded / "queues.db-wal", before_the_last)
+    flip(padded / "queues.db-wal", frame_at(frames - 5) + 100)
+    lost = missing.find(padded)
+    assert lost is not None
+    assert "intact commits after that" in lost
+
+
 def test_a_log_that_begins_anew_is_no_loss(folder: Path, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(folder, wal_autocheckpoint_pages=60) as storage:
