@@ -52,7 +52,14 @@ class LogFile:
         self._file = file
 
     def read(self, offset: int, size: int) -> bytes:
-        """Less, or nothing, where it ends.  May raise OSError."""
+        """Less, or nothing, only where it ends.  May raise OSError."""
+        data = self.read_some(offset, size)
+        while len(data) < size and (more := self.read_some(offset + len(data), size - len(data))):
+            data += more
+        return data
+
+    def read_some(self, offset: int, size: int) -> bytes:
+        """A system may return less than was asked for; nothing only at the end."""
         return os.pread(self._file, size, offset)
 
     def sync(self) -> None:

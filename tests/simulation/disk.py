@@ -395,9 +395,9 @@ class SimulatedLogFile(LogFile):
         self._disk = disk
         self._content = file
 
-    def read(self, offset: int, size: int) -> bytes:
+    def read_some(self, offset: int, size: int) -> bytes:
         if self._disk.faults and self._disk.meets(Fault.SHORT_READ):
-            size = self._disk.random.randrange(size)
+            size = self._disk.random.randrange(1, size + 1)
         return self._content.contents.read(offset, size)
 
     def sync(self) -> None:
