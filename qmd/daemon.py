@@ -197,6 +197,8 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
         except TimeoutError:
             # The next start does what is left: start-up is recovery.
             log.warning("storage_not_closed", waited_s=STOP_TIMEOUT_S)
+    if manager.storage.failed.done():
+        manager.storage.failed.result()  # raises: the last commit was not made
     log.info("stopped", name=name)
     return EXIT_OK
 
