@@ -29,6 +29,7 @@ from tests.simulation.world import EPOCH_S, PORT, Host, World
 NAME = "stranger"
 ADDRESS = "10.0.0.99"
 PATIENCE_S = (2.0, 8.0)  # without an order ack; then it begins a new pass
+SILENCE_S = 60.0  # without any packet; then it opens another session
 SEQUENCE_MESSAGES = (1, 2, 5, 20)
 _OUT_OF_PRACTICE = 20  # sequences of that many before are not repeated any more
 
@@ -90,15 +91,17 @@ class Stranger(Foreigner):
         source = self._random
         self._talk = Talk(link, self._world.fail)
         self._begin_pass()
-        heard_at = self._world.now
+        heard_at = lives_at = self._world.now
         ends_at = self._world.now + source.expovariate(1 / 5.0)
         while True:
             if self._odd and self._world.now > ends_at:
                 self._world.happened("a stranger hangs up")
                 return
+            if link.packets:
+                lives_at = self._world.now
             if self._hear():
                 heard_at = self._world.now
-            if link.is_lost:
+            if link.is_lost or self._world.now - lives_at > SILENCE_S:
                 raise Lost
             if self.is_done:
                 return
