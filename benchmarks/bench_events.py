@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.bench_end_to_end import WARM_UP_MESSAGES, Load, daemons, throughput
 from benchmarks.pair import Daemon, run
-from storage import events
+from storage.tables import events
 
 Pair = tuple[Daemon, Daemon]
 Figures = dict[str, Any]

@@ -18,8 +18,13 @@ from pathlib import Path
 
 import uvloop
 
-from storage import Storage, StorageOptions, messages
-from storage.keys import OUTGOING_TRANSACTIONAL_LEVEL, TRANSACTIONAL_LEVEL, message_key
+from storage import Storage, StorageOptions
+from storage.tables import messages
+from storage.tables.keys import (
+    OUTGOING_TRANSACTIONAL_LEVEL,
+    TRANSACTIONAL_LEVEL,
+    message_key,
+)
 
 PACKET = os.urandom(1476)  # a transactional message with a body of 1 KiB
 EXPIRES_AT_S = 1_700_345_600

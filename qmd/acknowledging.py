@@ -42,7 +42,7 @@ from qmd.refusal import Refusal
 if TYPE_CHECKING:
     from qmd.manager import QueueManager
     from qmd.outgoing import Appended
-    from storage.batch import Batch
+    from storage.engine.batch import Batch
 
 WAYS_BACK_MAX = 10_000  # remembered, of sources that are told how their messages ended
 ORDER_QUEUE = "order_queue$"

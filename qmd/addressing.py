@@ -22,12 +22,12 @@ from qmd.directory.interface import DirectoryAway
 from qmd.directory.resolving import MustAsk
 from qmd.recorder import NO_LISTS, Kind
 from qmd.refusal import Refusal
-from storage import unaddressed
-from storage.unaddressed import Unaddressed
+from storage.tables import unaddressed
+from storage.tables.unaddressed import Unaddressed
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager
-    from storage.batch import Batch
+    from storage.engine.batch import Batch
 
 WAITING_MAX = 10_000
 WAITING_BYTES_MAX = 64 * 1024 * 1024  # of packets: they are in memory as well

@@ -18,18 +18,14 @@ from qmd.frames import EVERY_MESSAGE, UNLIMITED, Choice, Piece
 from qmd.local_queue import LocalQueue
 from qmd.packets import express_removed
 from qmd.refusal import Refusal
-from storage import directory_changes
-from storage import messages as message_rows
-from storage import queues as queue_rows
-from storage import sequences as sequence_rows
-from storage.directory_changes import DirectoryChange
 from storage.errors import QueueExists, StoredError, TooManyQueues
-from storage.keys import (
-    ARRIVAL_MAX,
-    LOOKUP_MASK,
-    TRANSACTIONAL_LEVEL,
-)
-from storage.sequences import IncomingSequenceRow
+from storage.tables import directory_changes
+from storage.tables import messages as message_rows
+from storage.tables import queues as queue_rows
+from storage.tables import sequences as sequence_rows
+from storage.tables.directory_changes import DirectoryChange
+from storage.tables.keys import ARRIVAL_MAX, LOOKUP_MASK, TRANSACTIONAL_LEVEL
+from storage.tables.sequences import IncomingSequenceRow
 
 if TYPE_CHECKING:
     import sqlite3

@@ -429,7 +429,7 @@ def _flat(event: ToldEvent, host: str, remote: bytes, source: bytes, number: int
     """As `event_log.flat` has it, told by somebody else."""
     from protocol.identifiers import message_id_text
     from qmd.event_log import time_text
-    from storage.events import SCHEMA
+    from storage.tables.events import SCHEMA
 
     block, _, index = event.cursor.partition(".")
     return {

@@ -16,8 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from qmd.refusal import Refusal
-from storage import branches as branch_rows
-from storage.branches import BranchRow
+from storage.tables import branches as branch_rows
+from storage.tables.branches import BranchRow
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager

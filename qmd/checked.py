@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qmd.refusal import Refusal
-from storage.keys import LOOKUP_MASK
+from storage.tables.keys import LOOKUP_MASK
 
 LIMIT_MAX = 4096  # messages in one answer
 WAIT_S_MAX = 1e9

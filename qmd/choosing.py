@@ -19,9 +19,9 @@ from qmd.local_queue import LocalQueue
 from qmd.packets import Held, whole_message
 from qmd.reading import stored_message
 from qmd.refusal import Refusal
-from storage import messages as message_rows
-from storage.keys import ARRIVAL_MAX, LOOKUP_BITS, LOOKUP_MASK, TRANSACTIONAL_LEVEL
-from storage.messages import MessageRow
+from storage.tables import messages as message_rows
+from storage.tables.keys import ARRIVAL_MAX, LOOKUP_BITS, LOOKUP_MASK, TRANSACTIONAL_LEVEL
+from storage.tables.messages import MessageRow
 
 if TYPE_CHECKING:
     import sqlite3

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from storage import clock as clock_rows
-from storage.clock import ClockRow
+from storage.tables import clock as clock_rows
+from storage.tables.clock import ClockRow
 
 if TYPE_CHECKING:
     from qmd.environment import Environment

@@ -32,18 +32,18 @@ from qmd.endings import UNWANTED
 from qmd.frames import NewMessage
 from qmd.outgoing_queue import InFlight, OutgoingQueue
 from qmd.recorder import Kind
-from storage import awaiting as awaiting_rows
-from storage import events as event_rows
-from storage.awaiting import Arrived, AwaitingRow, Kept
-from storage.keys import LOOKUP_BITS
-from storage.pages import Totals
+from storage.tables import awaiting as awaiting_rows
+from storage.tables import events as event_rows
+from storage.tables.awaiting import Arrived, AwaitingRow, Kept
+from storage.tables.keys import LOOKUP_BITS
+from storage.tables.pages import Totals
 
 if TYPE_CHECKING:
     import sqlite3
 
     from qmd.connection import PeerConnection
     from qmd.manager import QueueManager
-    from storage.events import Event
+    from storage.tables.events import Event
 
 log = structlog.get_logger()
 

@@ -14,11 +14,11 @@ from qmd.core.stored_packet import may_want_word
 from qmd.frames import StoredMessage
 from qmd.readers import ReaderQueue
 from qmd.recorder import Kind, identity_of
-from storage import reservations
-from storage.damaged import is_whole
-from storage.keys import LOOKUP_BITS, LOOKUP_MASK
-from storage.messages import MessageRow
-from storage.reservations import HeldRow
+from storage.tables import reservations
+from storage.tables.damaged import is_whole
+from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK
+from storage.tables.messages import MessageRow
+from storage.tables.reservations import HeldRow
 
 if TYPE_CHECKING:
     import sqlite3

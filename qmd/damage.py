@@ -15,10 +15,10 @@ import structlog
 from qmd.local_queue import LocalQueue
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
 from qmd.recorder import Kind
-from storage import damaged, events, pages
-from storage.keys import LOOKUP_MASK
-from storage.messages import MessageRow
-from storage.outgoing import OutgoingRow
+from storage.tables import damaged, events, pages
+from storage.tables.keys import LOOKUP_MASK
+from storage.tables.messages import MessageRow
+from storage.tables.outgoing import OutgoingRow
 
 if TYPE_CHECKING:
     import sqlite3

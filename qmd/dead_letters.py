@@ -8,8 +8,8 @@ from protocol import parse_user_message
 from protocol.message_class import MessageClass
 from qmd.choosing import PAGE_ROWS, destination_of
 from qmd.local_queue import LocalQueue
-from storage import messages as message_rows
-from storage.keys import LOOKUP_MASK
+from storage.tables import messages as message_rows
+from storage.tables.keys import LOOKUP_MASK
 
 if TYPE_CHECKING:
     import sqlite3

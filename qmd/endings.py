@@ -28,17 +28,17 @@ from qmd.local_queue import LocalQueue, Reader
 from qmd.packets import cut, whole
 from qmd.quotas import more_for
 from qmd.recorder import Kind
-from storage import messages as message_rows
-from storage import queues as queue_rows
-from storage.keys import LOOKUP_BITS, LOOKUP_MASK, TRANSACTIONAL_LEVEL
-from storage.messages import MessageRow
-from storage.pages import EMPTY, Totals
+from storage.tables import messages as message_rows
+from storage.tables import queues as queue_rows
+from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK, TRANSACTIONAL_LEVEL
+from storage.tables.messages import MessageRow
+from storage.tables.pages import EMPTY, Totals
 
 if TYPE_CHECKING:
     import sqlite3
 
     from qmd.manager import QueueManager
-    from storage.events import Event
+    from storage.tables.events import Event
 
 log = structlog.get_logger()
 

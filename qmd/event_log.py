@@ -17,9 +17,9 @@ from protocol.identifiers import correlation_text, guid_text, message_id_text
 from protocol.message_class import MessageClass
 from qmd.recorder import Kind
 from qmd.refusal import Refusal
-from storage import event_search
-from storage.event_search import Filter, Page, Told
-from storage.events import SCHEMA, Event
+from storage.tables import event_search
+from storage.tables.event_search import Filter, Page, Told
+from storage.tables.events import SCHEMA, Event
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager

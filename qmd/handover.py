@@ -37,12 +37,12 @@ from qmd.packets import (
 )
 from qmd.recorder import DELIVERIES, Kind, bear_correlation
 from qmd.refusal import Refusal
-from storage.keys import LOOKUP_BITS
+from storage.tables.keys import LOOKUP_BITS
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager
-    from storage.batch import Batch
-    from storage.events import Event
+    from storage.engine.batch import Batch
+    from storage.tables.events import Event
 
 Route = LocalQueue | OutgoingQueue
 

@@ -18,8 +18,8 @@ import structlog
 from protocol.identifiers import guid_text
 from qmd.core.handshake import REFUSED_AS_ANOTHER
 from qmd.core.instance import Instance, Verdict, judge
-from storage import peer_instances
-from storage.peer_instances import PeerInstance
+from storage.tables import peer_instances
+from storage.tables.peer_instances import PeerInstance
 
 if TYPE_CHECKING:
     from qmd.connection import PeerConnection

@@ -22,9 +22,9 @@ from qmd.local_queue import LocalQueue
 from qmd.quotas import queue_refusal
 from qmd.recorder import Kind
 from qmd.refusal import Refusal
-from storage import messages as message_rows
-from storage.keys import LOOKUP_BITS, TRANSACTIONAL_LEVEL
-from storage.queues import JOURNAL_ID, ORDER_QUEUE_ID
+from storage.tables import messages as message_rows
+from storage.tables.keys import LOOKUP_BITS, TRANSACTIONAL_LEVEL
+from storage.tables.queues import JOURNAL_ID, ORDER_QUEUE_ID
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager

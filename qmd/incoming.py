@@ -35,14 +35,14 @@ from qmd.incoming_streams import IncomingStream
 from qmd.recorder import Kind, bear_correlation
 from qmd.refusing import why_not
 from qmd.relaying import Taken
-from storage.keys import LOOKUP_BITS
+from storage.tables.keys import LOOKUP_BITS
 
 if TYPE_CHECKING:
     from qmd.connection import PeerConnection
     from qmd.local_queue import LocalQueue
     from qmd.manager import QueueManager
-    from storage.batch import Batch
-    from storage.events import Event
+    from storage.engine.batch import Batch
+    from storage.tables.events import Event
 
 log = structlog.get_logger()
 

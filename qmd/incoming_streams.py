@@ -1,7 +1,7 @@
 """Streams that come to our queues: a sequence each, and how far the disk holds it.
 
 A stream is known by its source, its queue and the name by which the source knows that.  What is
-remembered of it is on disk (`storage/sequences.py`), and is there again after a start.
+remembered of it is on disk (`storage/tables/sequences.py`), and is there again after a start.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from qmd.core.sequence import IncomingSequence, OrderAckSettings
-from storage import sequences as sequence_rows
-from storage.sequences import IncomingSequenceRow
+from storage.tables import sequences as sequence_rows
+from storage.tables.sequences import IncomingSequenceRow
 
 if TYPE_CHECKING:
     from qmd.connection import PeerConnection

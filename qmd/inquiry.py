@@ -29,16 +29,16 @@ from qmd.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
 from qmd.packets import head_of, whole_message
 from qmd.refusal import Refusal
 from qmd.rights import ALL_RIGHTS, Rights, require_story
-from storage import event_search, whereabouts
-from storage import events as event_rows
-from storage.keys import LOOKUP_BITS, LOOKUP_MASK, queue_range
+from storage.tables import event_search, whereabouts
+from storage.tables import events as event_rows
+from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK, queue_range
 
 if TYPE_CHECKING:
     import sqlite3
 
     from qmd.link import Link
     from qmd.manager import QueueManager
-    from storage.event_search import Told
+    from storage.tables.event_search import Told
 
 EVENTS_MAX = 1000  # of one message
 BLOCKS_MAX = 20_000  # of the history, looked at for one message

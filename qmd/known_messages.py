@@ -20,12 +20,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from qmd.core.number_history import RUN_BYTES, Bounds, History, Segment, fair_share
-from storage import history as history_rows
+from storage.tables import message_id_history as history_rows
 
 if TYPE_CHECKING:
     from qmd.connection import PeerConnection
     from qmd.manager import QueueManager
-    from storage.batch import Batch
+    from storage.engine.batch import Batch
 
 BYTES_MAX = 16 * 1024 * 1024
 SHRUNK_TO = 0.9  # so that it is not done at once again

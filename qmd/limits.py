@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from storage.keys import QUEUE_ID_MAX
-from storage.queues import FIRST_USER_QUEUE_ID
+from storage.tables.keys import QUEUE_ID_MAX
+from storage.tables.queues import FIRST_USER_QUEUE_ID
 
 
 class Limits(NamedTuple):

@@ -84,28 +84,22 @@ from qmd.transactions import Transactions
 from qmd.turns import Light, Turns
 from qmd.undelivered import Undelivered
 from qmd.usage import Usage
-from storage import (
-    Storage,
-    StorageOptions,
-    counters,
-    directory_changes,
-    own_dead_letters,
-    unaddressed,
-)
-from storage import awaiting as awaiting_rows
-from storage import branches as branch_rows
-from storage import history as history_rows
-from storage import messages as message_rows
-from storage import outcomes as outcome_rows
-from storage import outgoing as outgoing_rows
-from storage import peer_instances as instance_rows
-from storage import queues as queue_rows
-from storage import sequences as sequence_rows
-from storage import stages as stage_rows
-from storage import ways_back as way_rows
+from storage import Storage, StorageOptions
 from storage.errors import StorageError
-from storage.keys import ARRIVAL_BITS
-from storage.pages import EMPTY, Totals
+from storage.tables import awaiting as awaiting_rows
+from storage.tables import branches as branch_rows
+from storage.tables import counters, directory_changes, own_dead_letters, unaddressed
+from storage.tables import message_id_history as history_rows
+from storage.tables import messages as message_rows
+from storage.tables import outcomes as outcome_rows
+from storage.tables import outgoing as outgoing_rows
+from storage.tables import peer_instances as instance_rows
+from storage.tables import queues as queue_rows
+from storage.tables import sequences as sequence_rows
+from storage.tables import stages as stage_rows
+from storage.tables import ways_back as way_rows
+from storage.tables.keys import ARRIVAL_BITS
+from storage.tables.pages import EMPTY, Totals
 
 if TYPE_CHECKING:
     import sqlite3

@@ -35,11 +35,11 @@ from qmd.local_queue import LocalQueue, Reader
 from qmd.quotas import queue_refusal
 from qmd.recorder import Kind
 from qmd.refusal import Refusal
-from storage import events, outcomes, own_dead_letters
-from storage import messages as message_rows
-from storage import queues as queue_rows
 from storage.errors import NoSuchQueue, QueueExists, StoredError
-from storage.keys import ARRIVAL_BITS, ARRIVAL_MAX, LOOKUP_BITS, TRANSACTIONAL_LEVEL
+from storage.tables import events, outcomes, own_dead_letters
+from storage.tables import messages as message_rows
+from storage.tables import queues as queue_rows
+from storage.tables.keys import ARRIVAL_BITS, ARRIVAL_MAX, LOOKUP_BITS, TRANSACTIONAL_LEVEL
 
 if TYPE_CHECKING:
     import sqlite3

@@ -7,7 +7,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from storage import counters
+from storage.tables import counters
 
 if TYPE_CHECKING:
     from storage import Storage

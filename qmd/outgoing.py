@@ -29,11 +29,11 @@ from qmd.outgoing_ids import OutgoingIds
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
 from qmd.packets import Packet, head_of, part_of
 from qmd.refusal import Refusal
-from storage import outgoing as outgoing_rows
-from storage.batch import Batch
-from storage.keys import LOOKUP_BITS, LOOKUP_MASK
-from storage.outgoing import OutgoingRow
-from storage.pages import Totals
+from storage.engine.batch import Batch
+from storage.tables import outgoing as outgoing_rows
+from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK
+from storage.tables.outgoing import OutgoingRow
+from storage.tables.pages import Totals
 
 if TYPE_CHECKING:
     from qmd.link import Link

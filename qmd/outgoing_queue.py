@@ -33,8 +33,8 @@ from qmd.core.stored_packet import (
 )
 from qmd.packets import Packet, SharedPacket, express_added, express_removed, whole
 from qmd.usage import Measured, Usage
-from storage.keys import ARRIVAL_BITS, OUTGOING_TRANSACTIONAL_LEVEL
-from storage.pages import EMPTY, Totals
+from storage.tables.keys import ARRIVAL_BITS, OUTGOING_TRANSACTIONAL_LEVEL
+from storage.tables.pages import EMPTY, Totals
 
 if TYPE_CHECKING:
     from qmd.link import Link

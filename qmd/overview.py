@@ -17,16 +17,16 @@ from qmd.inquiry import catch_up
 from qmd.local_queue import LocalQueue
 from qmd.outgoing_queue import OutgoingQueue
 from qmd.rights import ALL_RIGHTS, Rights
-from storage import outgoing as outgoing_rows
-from storage import whereabouts
-from storage.keys import LOOKUP_MASK, OUTGOING_TRANSACTIONAL_LEVEL
+from storage.tables import outgoing as outgoing_rows
+from storage.tables import whereabouts
+from storage.tables.keys import LOOKUP_MASK, OUTGOING_TRANSACTIONAL_LEVEL
 
 if TYPE_CHECKING:
     import sqlite3
 
     from qmd.incoming_streams import IncomingStream
     from qmd.manager import QueueManager
-    from storage.awaiting import AwaitingRow
+    from storage.tables.awaiting import AwaitingRow
 
 Value = dict[str, Any]
 

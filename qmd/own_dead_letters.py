@@ -17,12 +17,12 @@ from qmd.frames import TRANSACTIONAL
 from qmd.local_queue import LocalQueue
 from qmd.packets import head_of
 from qmd.refusal import Refusal
-from storage import own_dead_letters as rows
-from storage.own_dead_letters import OwnDeadLetter
+from storage.tables import own_dead_letters as rows
+from storage.tables.own_dead_letters import OwnDeadLetter
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager
-    from storage.batch import Batch
+    from storage.engine.batch import Batch
 
 ROWS_AT_ONCE = 4096
 

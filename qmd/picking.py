@@ -18,9 +18,9 @@ from qmd.local_queue import LocalQueue, Reader
 from qmd.packets import Held, whole_message
 from qmd.reading import stored_message
 from qmd.refusal import Refusal
-from storage import messages as message_rows
-from storage.keys import LOOKUP_BITS
-from storage.messages import MessageRow
+from storage.tables import messages as message_rows
+from storage.tables.keys import LOOKUP_BITS
+from storage.tables.messages import MessageRow
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager

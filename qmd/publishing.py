@@ -36,14 +36,14 @@ from qmd.outgoing_queue import OutgoingQueue
 from qmd.quotas import queue_refusal
 from qmd.recorder import bear_correlation
 from qmd.refusal import Refusal
-from storage.keys import LOOKUP_BITS
+from storage.tables.keys import LOOKUP_BITS
 
 if TYPE_CHECKING:
     from qmd.handover import Route
     from qmd.manager import QueueManager
     from qmd.outgoing import Appended
-    from storage.batch import Batch
-    from storage.outgoing import RowsOfCopies
+    from storage.engine.batch import Batch
+    from storage.tables.outgoing import RowsOfCopies
 
 ROWS_A_TURN = 1_000  # some 5 ms
 SHAPES_MAX = 256  # more: the messages are not alike

@@ -22,11 +22,11 @@ from qmd.local_queue import LocalQueue
 from qmd.packets import whole_message
 from qmd.pipeline_frames import EVERYTHING, ROWS_MAX, Filter, Rows
 from qmd.refusal import Refusal
-from storage import ranges
-from storage.damaged import is_whole
-from storage.keys import ARRIVAL_MAX, LOOKUP_MASK, TRANSACTIONAL_LEVEL
-from storage.messages import MessageRow
-from storage.ranges import Plain, QuickPage, RangeRow, Scan
+from storage.tables import ranges
+from storage.tables.damaged import is_whole
+from storage.tables.keys import ARRIVAL_MAX, LOOKUP_MASK, TRANSACTIONAL_LEVEL
+from storage.tables.messages import MessageRow
+from storage.tables.ranges import Plain, QuickPage, RangeRow, Scan
 
 if TYPE_CHECKING:
     import sqlite3

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from protocol.identifiers import guid_text
 from qmd.local_queue import LocalQueue
-from storage import reservations
-from storage.reservations import ReaderQueueRow, ReaderRow
+from storage.tables import reservations
+from storage.tables.reservations import ReaderQueueRow, ReaderRow
 
 if TYPE_CHECKING:
     import sqlite3

@@ -23,12 +23,9 @@ from qmd.local_queue import EXPIRED_MAX, TAKE_BYTES_MAX, LocalQueue, Reader, Wai
 from qmd.packets import Held, whole_message
 from qmd.recorder import Kind, identity_of
 from qmd.refusal import Refusal
-from storage import messages as message_rows
-from storage.keys import (
-    LOOKUP_BITS,
-    LOOKUP_MASK,
-)
-from storage.messages import MessageRow
+from storage.tables import messages as message_rows
+from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK
+from storage.tables.messages import MessageRow
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, TypeVar
 from protocol.message_class import MessageClass
 from qmd.local_queue import LocalQueue
 from qmd.outgoing_queue import OutgoingQueue
-from storage import expiry
-from storage.expiry import Expired
-from storage.keys import LOOKUP_MASK, queue_id_of
+from storage.tables import expiry
+from storage.tables.expiry import Expired
+from storage.tables.keys import LOOKUP_MASK, queue_id_of
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager

@@ -3,7 +3,7 @@
     group     the event of the open batch that tells the same, to be added to: for the hot paths
     record    the same for packets, and it makes the batch be written
     events    the same as values, for a unit that learns only in its commit what happens:
-              `storage.events.insert(db, recorder.events(...))`
+              `storage.tables.events.insert(db, recorder.events(...))`
 
 Events that tell the same of many messages are one, as long as they tell of one moment.  What
 changes nothing on disk (a transmission, a duplicate) causes no commit: it waits for the next one,
@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 from protocol import parse_user_message
 from protocol.errors import ProtocolError
 from qmd.packets import whole
-from storage.events import Event, mark_shipped, size_bytes
-from storage.events import trim as trim_events
+from storage.tables.events import Event, mark_shipped, size_bytes
+from storage.tables.events import trim as trim_events
 
 if TYPE_CHECKING:
     import sqlite3
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from protocol import UserMessage
     from qmd.manager import QueueManager
     from qmd.outgoing_queue import OutgoingQueue
-    from storage.batch import Batch
+    from storage.engine.batch import Batch
 
 DELAY_S = 1.0  # until what changes nothing on disk is written at the latest
 MOMENT_S = 0.05  # that one event tells of

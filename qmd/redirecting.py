@@ -32,7 +32,7 @@ from qmd.outgoing_queue import OutgoingQueue
 from qmd.refusal import Refusal
 from qmd.route_rules import Hop, parse_hop
 from qmd.routing_frames import ForgetIdentity, RedirectOutgoing
-from storage import outgoing as outgoing_rows
+from storage.tables import outgoing as outgoing_rows
 
 if TYPE_CHECKING:
     from qmd.link import Link

@@ -54,8 +54,8 @@ from qmd.outgoing_queue import OutgoingQueue
 from qmd.recorder import DELIVERIES, Kind
 from qmd.refusal import Refusal
 from qmd.usage import Usage
-from storage import outgoing as outgoing_rows
 from storage.errors import StorageError
+from storage.tables import outgoing as outgoing_rows
 
 if TYPE_CHECKING:
     import sqlite3
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from qmd.link import Link
     from qmd.manager import QueueManager
     from qmd.outgoing import Appended
-    from storage.batch import Batch
+    from storage.engine.batch import Batch
 
 log = structlog.get_logger()
 

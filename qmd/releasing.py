@@ -17,12 +17,12 @@ from qmd.core.sequence import ImpossibleOrderAck
 from qmd.core.stored_packet import message_number, source_of, wants_journal
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, Handed, InFlight, OutgoingQueue
 from qmd.recorder import Kind
-from storage import awaiting as awaiting_rows
-from storage import events as event_rows
-from storage import outgoing as outgoing_rows
-from storage.awaiting import Kept
-from storage.keys import LOOKUP_BITS, LOOKUP_MASK
-from storage.pages import Totals
+from storage.tables import awaiting as awaiting_rows
+from storage.tables import events as event_rows
+from storage.tables import outgoing as outgoing_rows
+from storage.tables.awaiting import Kept
+from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK
+from storage.tables.pages import Totals
 
 if TYPE_CHECKING:
     import sqlite3

@@ -37,9 +37,9 @@ from qmd.recorder import Kind
 from qmd.refusal import Refusal
 from qmd.rights import ADMIN, ALL_RIGHTS, Rights, things_of_message
 from qmd.sending import flat
-from storage import messages as message_rows
-from storage.keys import LOOKUP_BITS, LOOKUP_MASK
-from storage.messages import MessageRow
+from storage.tables import messages as message_rows
+from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK
+from storage.tables.messages import MessageRow
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager

@@ -26,9 +26,9 @@ from qmd.readers import Reader, ReaderQueue, State, describe, id_text
 from qmd.refusal import Refusal
 from qmd.reserving_pieces import gone, reserve_piece
 from qmd.rights import ADMIN, ALL_RIGHTS, READ, Rights, thing_of
-from storage import reservations
-from storage.keys import LOOKUP_MASK
-from storage.reservations import ReaderQueueRow
+from storage.tables import reservations
+from storage.tables.keys import LOOKUP_MASK
+from storage.tables.reservations import ReaderQueueRow
 
 if TYPE_CHECKING:
     import sqlite3

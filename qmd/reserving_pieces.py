@@ -15,8 +15,8 @@ from qmd.packets import whole_message
 from qmd.readers import ReaderQueue
 from qmd.recorder import Kind
 from qmd.refusal import Refusal
-from storage import reservations
-from storage.keys import ARRIVAL_MAX, LOOKUP_BITS, LOOKUP_MASK
+from storage.tables import reservations
+from storage.tables.keys import ARRIVAL_MAX, LOOKUP_BITS, LOOKUP_MASK
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager

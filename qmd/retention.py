@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from storage import outcomes as outcome_rows
+from storage.tables import outcomes as outcome_rows
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager

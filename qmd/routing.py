@@ -30,8 +30,8 @@ from qmd.directory.interface import (
 )
 from qmd.refusal import Refusal
 from qmd.route_rules import Hop, parse_hop
-from storage import ways_back
-from storage.ways_back import WayBack
+from storage.tables import ways_back
+from storage.tables.ways_back import WayBack
 
 if TYPE_CHECKING:
     from qmd.connection import PeerConnection

@@ -26,7 +26,7 @@ from qmd.local_queue import LocalQueue
 from qmd.outgoing_queue import OutgoingQueue
 from qmd.quotas import queue_refusal
 from qmd.refusal import Refusal
-from storage.batch import Batch
+from storage.engine.batch import Batch
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager

@@ -29,7 +29,7 @@ from qmd.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
 from qmd.recorder import Kind
 from qmd.refusal import Refusal
 from qmd.routing_frames import RestartOutgoing
-from storage import outgoing as outgoing_rows
+from storage.tables import outgoing as outgoing_rows
 
 if TYPE_CHECKING:
     from qmd.connection import PeerConnection

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from qmd.refusal import Refusal
 from qmd.rights import EVERYTHING, WRITE, Rights, Thing, things_of_message
-from storage import stages
+from storage.tables import stages
 
 if TYPE_CHECKING:
     from qmd.frames import NewMessage
     from qmd.manager import QueueManager
-    from storage.stages import Publication, StageRow
+    from storage.tables.stages import Publication, StageRow
 
 THINGS_KEPT_MAX = 16  # of a piece; the queues of one that has more are read again
 QUEUES_KEPT_MAX = 100  # of a publication; one that has more is for those who may write to all

@@ -24,8 +24,8 @@ from qmd.rights import ALL_RIGHTS, EVERYTHING, WRITE, Rights
 from qmd.stage_owners import StageOwners, known_epoch
 from qmd.stage_rows import check_row, of_row
 from qmd.units import format_size
-from storage import stages
-from storage.stages import StageRow
+from storage.tables import stages
+from storage.tables.stages import StageRow
 
 if TYPE_CHECKING:
     import sqlite3

@@ -18,7 +18,7 @@ from qmd.recorder import Kind
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager
-    from storage.batch import Batch
+    from storage.engine.batch import Batch
 
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")

@@ -30,12 +30,12 @@ from qmd.frames import StoredMessage
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST, InFlight, OutgoingQueue
 from qmd.packets import cut
 from qmd.recorder import Kind
-from storage import awaiting as awaiting_rows
-from storage import events as event_rows
-from storage import messages as message_rows
-from storage import outgoing as outgoing_rows
-from storage import owed as owed_rows
-from storage.keys import (
+from storage.tables import awaiting as awaiting_rows
+from storage.tables import events as event_rows
+from storage.tables import messages as message_rows
+from storage.tables import outgoing as outgoing_rows
+from storage.tables import owed as owed_rows
+from storage.tables.keys import (
     ARRIVAL_MAX,
     LOOKUP_BITS,
     OUTGOING_TRANSACTIONAL_LEVEL,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from qmd.connection import PeerConnection
     from qmd.manager import QueueManager
-    from storage.events import Event
+    from storage.tables.events import Event
 
 log = structlog.get_logger()
 

@@ -1,8 +1,8 @@
 """What survives: one SQLite database, one writer, group commit.
 
-    storage.batch.insert_message(...)        acts gather in the open batch,
-    storage.batch.when_durable(callback)     which goes to the disk as one commit;
-    await storage.batch.run(unit)            nobody is told anything before that has returned
+    storage.engine.batch.insert_message(...)        acts gather in the open batch,
+    storage.engine.batch.when_durable(callback)     which goes to the disk as one commit;
+    await storage.engine.batch.run(unit)            nobody is told anything before that has returned
     await storage.read(read)                 looks at what is durable, on another connection
 
 Where to begin: schema.sql, then writer.py.  Units and reads are plain functions of a `Connection`,
@@ -13,8 +13,10 @@ made of those in the modules of the tables:
 
 from sqlite3 import Connection
 
-from storage.batch import Batch
-from storage.disk import Disk, Lock
+from storage.engine.batch import Batch
+from storage.engine.disk import Disk, Lock
+from storage.engine.recovery import Recovery
+from storage.engine.schema import Identity
 from storage.errors import (
     CannotStart,
     DatabaseDamaged,
@@ -31,8 +33,6 @@ from storage.errors import (
     TooManyQueues,
 )
 from storage.options import StorageOptions
-from storage.recovery import Recovery
-from storage.schema import Identity
 from storage.storage import Storage
 
 __all__ = [

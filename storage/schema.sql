@@ -42,7 +42,7 @@ BEGIN
     SELECT RAISE(ABORT, 'name and kind of a queue are fixed for life');
 END;
 
--- Messages in our queues.  key: storage/keys.py.  Where there is a part_id, here and in the other
+-- Messages in our queues.  key: storage/tables/keys.py.  Where there is a part_id, here and in the other
 -- tables, the packet goes on in that row of shared_part, with so many bytes.
 CREATE TABLE message (
     key             INTEGER PRIMARY KEY,
@@ -85,7 +85,7 @@ CREATE TABLE outgoing_queue (
     unproven_from INTEGER NOT NULL DEFAULT 0     -- base + the number at a start: sequence.py
 );
 
--- Messages for elsewhere.  key: storage/keys.py, with the id of the outgoing queue.
+-- Messages for elsewhere.  key: storage/tables/keys.py, with the id of the outgoing queue.
 CREATE TABLE outgoing (
     key          INTEGER PRIMARY KEY,
     expires_at_s INTEGER,
@@ -180,7 +180,7 @@ CREATE TABLE unconfirmed (
     at_s     INTEGER NOT NULL
 );
 
--- What happens to messages, told in the same commit; storage/events.py.
+-- What happens to messages, told in the same commit; storage/tables/events.py.
 CREATE TABLE event_block (
     id          INTEGER PRIMARY KEY,             -- only grows: the newest block is never deleted
     first_at_ms INTEGER NOT NULL,
@@ -200,7 +200,7 @@ CREATE TABLE event_range (
     PRIMARY KEY (source, first, last, block)
 ) WITHOUT ROWID;
 
--- Whose dead letters their application keeps itself; storage/own_dead_letters.py.
+-- Whose dead letters their application keeps itself; storage/tables/own_dead_letters.py.
 CREATE TABLE own_dead_letter (
     number   INTEGER PRIMARY KEY,                -- of the message; its source are we
     queue_id INTEGER NOT NULL,                   -- of ours, where it is to be when it has died
@@ -217,7 +217,7 @@ CREATE TABLE branch (
 ) WITHOUT ROWID;
 
 -- Pipelines: who reads which queue in batches, what is reserved for them, and what waits to be sent
--- as one; storage/reservations.py, storage/stages.py.
+-- as one; storage/tables/reservations.py, storage/tables/stages.py.
 CREATE TABLE reader (
     id          INTEGER PRIMARY KEY,
     name        TEXT NOT NULL UNIQUE,
@@ -269,7 +269,7 @@ CREATE TABLE publication (
     UNIQUE (query, epoch)
 );
 
--- Over whom the messages of a queue manager came that is not beside us; storage/ways_back.py.
+-- Over whom the messages of a queue manager came that is not beside us; storage/tables/ways_back.py.
 CREATE TABLE way_back (
     source BLOB PRIMARY KEY CHECK (length(source) = 16),
     via    BLOB NOT NULL CHECK (length(via) = 16),
@@ -287,14 +287,14 @@ CREATE TABLE peer_instance (
 ) WITHOUT ROWID;
 
 -- What the copies of a message to many queues have in common: the end of their packets, from the
--- label and the body on.  storage/shared_parts.py
+-- label and the body on.  storage/tables/shared_parts.py
 CREATE TABLE shared_part (
     id       INTEGER PRIMARY KEY,
     packet   BLOB NOT NULL,
     checksum INTEGER NOT NULL
 );
 
--- Acknowledgments to public queues that the directory has yet to find; storage/unaddressed.py.
+-- Acknowledgments to public queues that the directory has yet to find; storage/tables/unaddressed.py.
 CREATE TABLE unaddressed (
     id       INTEGER PRIMARY KEY,
     queue    BLOB NOT NULL CHECK (length(queue) = 16),  -- of PUBLIC=
@@ -303,7 +303,7 @@ CREATE TABLE unaddressed (
     checksum INTEGER NOT NULL
 );
 
--- Messages that have ended in outgoing queues, of whose end we still have to tell; storage/owed.py.
+-- Messages that have ended in outgoing queues, of whose end we still have to tell; storage/tables/owed.py.
 CREATE TABLE owed (
     id            INTEGER PRIMARY KEY,
     message_class INTEGER NOT NULL,
@@ -312,7 +312,7 @@ CREATE TABLE owed (
     checksum      INTEGER NOT NULL
 );
 
--- What the directory has yet to hear of public queues of ours; storage/directory_changes.py.
+-- What the directory has yet to hear of public queues of ours; storage/tables/directory_changes.py.
 CREATE TABLE directory_change (
     queue   BLOB PRIMARY KEY CHECK (length(queue) = 16),  -- its object
     path    TEXT NOT NULL,

@@ -15,19 +15,20 @@ from typing import TypeVar
 
 import aiosqlite
 
-from storage import counters, missing, recovery, schema
-from storage.batch import Batch
-from storage.connection import open_connection, set_up_reader, set_up_writer, submit
-from storage.disk import Disk, Lock
+from storage.engine import missing, recovery, schema
+from storage.engine.batch import Batch
+from storage.engine.connection import open_connection, set_up_reader, set_up_writer, submit
+from storage.engine.disk import Disk, Lock
+from storage.engine.hindrance import cause, explain, is_full
+from storage.engine.mark import COUNTER, Marker
+from storage.engine.missing import DATABASE
+from storage.engine.recovery import Recovery
+from storage.engine.reserve import Reserve, give_up
+from storage.engine.schema import Identity
+from storage.engine.writer import VACUUM_PAGES, Writer
 from storage.errors import CannotStart, RecoveryFailed, StorageError
-from storage.hindrance import cause, explain, is_full
-from storage.mark import COUNTER, Marker
-from storage.missing import DATABASE
 from storage.options import StorageOptions
-from storage.recovery import Recovery
-from storage.reserve import Reserve, give_up
-from storage.schema import Identity
-from storage.writer import VACUUM_PAGES, Writer
+from storage.tables import counters
 
 T = TypeVar("T")
 

@@ -17,9 +17,10 @@ from collections import Counter
 from collections.abc import Set
 from typing import NamedTuple
 
-from storage import events, history
-from storage.events import Event
-from storage.keys import LOOKUP_MASK, queue_id_of
+from storage.tables import events
+from storage.tables import message_id_history as history
+from storage.tables.events import Event
+from storage.tables.keys import LOOKUP_MASK, queue_id_of
 
 BLOCKS = 256  # read at once
 

@@ -27,7 +27,11 @@ from pipeline.generator.plan import (
 )
 from pipeline.generator.strikes import Strikes
 from qmd.cli.event_files import arrow_schema
-from storage.keys import ARRIVAL_BITS, OUTGOING_TRANSACTIONAL_LEVEL, TRANSACTIONAL_LEVEL
+from storage.tables.keys import (
+    ARRIVAL_BITS,
+    OUTGOING_TRANSACTIONAL_LEVEL,
+    TRANSACTIONAL_LEVEL,
+)
 
 _PLAIN_LEVEL = 4  # of the usual priority, 3
 

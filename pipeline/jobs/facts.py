@@ -76,7 +76,7 @@ _ARRIVED = dict.fromkeys(
 TRANSACTIONAL, RECOVERABLE, EXPRESS = 0, 1, 2
 _GRADES = {"transactional": TRANSACTIONAL, "recoverable": RECOVERABLE, "express": EXPRESS}
 
-ARRIVAL_MAX = (1 << 44) - 1  # of a lookup id: storage/keys.py
+ARRIVAL_MAX = (1 << 44) - 1  # of a lookup id: storage/tables/keys.py
 HALF = np.int64(32)
 _LOW = np.int64(0xFFFF_FFFF)
 

@@ -13,9 +13,9 @@ from qmd.cli.parameters import json_option
 from qmd.cli.program import ExitCode, Failure
 
 if TYPE_CHECKING:
-    from storage.check import Report
-    from storage.rescue import Rescue
-    from storage.survey import KeptMessage
+    from storage.rescue.check import Report
+    from storage.rescue.repair import Rescue
+    from storage.rescue.survey import KeptMessage
 
 
 @click.command()
@@ -60,9 +60,9 @@ def check(
     when the files cannot be brought back: what they held is lost then.  A log that is
     left is kept beside the database, as queues.db-wal.lost.1 and so on.
     """
-    from storage import check as examination
-    from storage import missing
+    from storage.engine import missing
     from storage.errors import CannotStart
+    from storage.rescue import check as examination
 
     if accept_loss and repair is not None:
         raise Failure(
@@ -100,7 +100,7 @@ def check(
 
 def _accept(folder: Path, lost: str | None, *, as_json: bool) -> None:
     """Raises OSError."""
-    from storage import missing
+    from storage.engine import missing
 
     kept = missing.accept(folder) if lost is not None else None
     if as_json:
@@ -143,7 +143,7 @@ def _repair(folder: Path, file: Path, *, as_json: bool) -> None:
 
     from qmd.cli.progress import Progress
     from storage.errors import RescueFailed
-    from storage.rescue import Rescue
+    from storage.rescue.repair import Rescue
 
     if file.exists():
         raise Failure(

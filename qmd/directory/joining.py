@@ -11,7 +11,7 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from qmd.directory.interface import KIND_ACTIVE_DIRECTORY
-from storage.missing import DATABASE
+from storage.engine.missing import DATABASE
 
 if TYPE_CHECKING:
     from qmd.settings import Settings

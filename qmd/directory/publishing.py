@@ -29,8 +29,8 @@ from qmd.directory.interface import (
 )
 from qmd.local_queue import OWN_PREFIX, LocalQueue
 from qmd.refusal import Refusal
-from storage import directory_changes
-from storage.directory_changes import DirectoryChange
+from storage.tables import directory_changes
+from storage.tables.directory_changes import DirectoryChange
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager

@@ -1,4 +1,4 @@
--- What happens to messages, told in the same commit; storage/events.py.
+-- What happens to messages, told in the same commit; storage/tables/events.py.
 CREATE TABLE event_block (
     id          INTEGER PRIMARY KEY,             -- only grows: the newest block is never deleted
     first_at_ms INTEGER NOT NULL,

@@ -1,4 +1,4 @@
--- Whose dead letters their application keeps itself; storage/own_dead_letters.py.
+-- Whose dead letters their application keeps itself; storage/tables/own_dead_letters.py.
 CREATE TABLE own_dead_letter (
     number   INTEGER PRIMARY KEY,                -- of the message; its source are we
     queue_id INTEGER NOT NULL,                   -- of ours, where it is to be when it has died

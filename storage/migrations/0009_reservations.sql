@@ -1,5 +1,5 @@
 -- Pipelines: who reads which queue in batches, what is reserved for them, and what waits to be sent
--- as one; storage/reservations.py, storage/stages.py.
+-- as one; storage/tables/reservations.py, storage/tables/stages.py.
 CREATE TABLE reader (
     id          INTEGER PRIMARY KEY,
     name        TEXT NOT NULL UNIQUE,

@@ -1,4 +1,4 @@
--- Over whom the messages of a queue manager came that is not beside us; storage/ways_back.py.
+-- Over whom the messages of a queue manager came that is not beside us; storage/tables/ways_back.py.
 CREATE TABLE way_back (
     source BLOB PRIMARY KEY CHECK (length(source) = 16),
     via    BLOB NOT NULL CHECK (length(via) = 16),

@@ -1,4 +1,4 @@
--- Acknowledgments to public queues that the directory has yet to find; storage/unaddressed.py.
+-- Acknowledgments to public queues that the directory has yet to find; storage/tables/unaddressed.py.
 CREATE TABLE unaddressed (
     id       INTEGER PRIMARY KEY,
     queue    BLOB NOT NULL CHECK (length(queue) = 16),  -- of PUBLIC=
@@ -7,7 +7,7 @@ CREATE TABLE unaddressed (
     checksum INTEGER NOT NULL
 );
 
--- What the directory has yet to hear of public queues of ours; storage/directory_changes.py.
+-- What the directory has yet to hear of public queues of ours; storage/tables/directory_changes.py.
 CREATE TABLE directory_change (
     queue   BLOB PRIMARY KEY CHECK (length(queue) = 16),  -- its object
     path    TEXT NOT NULL,

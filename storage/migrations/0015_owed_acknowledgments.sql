@@ -1,4 +1,4 @@
--- Messages that have ended in outgoing queues, of whose end we still have to tell; storage/owed.py.
+-- Messages that have ended in outgoing queues, of whose end we still have to tell; storage/tables/owed.py.
 CREATE TABLE owed (
     id            INTEGER PRIMARY KEY,
     message_class INTEGER NOT NULL,

@@ -44,7 +44,7 @@ def a_few_at_a_time() -> None:
 
 def impatient() -> None:
     """Wait for others who have the database locked for 0.2 s instead of 10."""
-    from storage import connection
+    from storage.engine import connection
 
     set_up = connection._set_up
 
@@ -56,7 +56,7 @@ def impatient() -> None:
 
 def migrate() -> None:
     """A version whose schema is one further."""
-    from storage import schema
+    from storage.engine import schema
 
     known = schema.read_migrations()
     following = schema.Migration(
@@ -69,7 +69,7 @@ def migrate() -> None:
 
 def trust_the_log() -> None:
     """Leave out the remedy for failed syncs: the write-ahead log is not written again."""
-    from storage import disk
+    from storage.engine import disk
 
     def only_look(path: Path) -> int:
         return path.stat().st_size if path.exists() else 0
@@ -91,7 +91,7 @@ def never_sync() -> None:
 
 def promise_early() -> None:
     """Tell everybody before the commit instead of after it."""
-    from storage.batch import Batch
+    from storage.engine.batch import Batch
 
     def when_durable(self: Batch, callback: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(callback)
@@ -102,7 +102,7 @@ def promise_early() -> None:
 
 def move_on_later() -> None:
     """Give the position of a sequence a commit of its own, behind that of its messages."""
-    from storage import sequences
+    from storage.tables import sequences
 
     set_states = sequences.set_states
 
@@ -116,7 +116,7 @@ def move_on_later() -> None:
 
 def delete_later() -> None:
     """Let every removal follow a commit later."""
-    from storage import messages
+    from storage.tables import messages
 
     delete = messages.delete
     waiting: list[int] = []

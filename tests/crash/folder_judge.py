@@ -10,13 +10,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from storage import check
-from storage.cells import LEAF_TABLE, Unreadable, read_page
-from storage.database_file import DatabaseFile
 from storage.options import PAGE_BYTES
-from storage.rescue import Rescue
-from storage.survey import MESSAGE_TABLES, Survey
-from storage.write_ahead_log import read_index, read_log
+from storage.rescue import check
+from storage.rescue.cells import LEAF_TABLE, Unreadable, read_page
+from storage.rescue.database_file import DatabaseFile
+from storage.rescue.repair import Rescue
+from storage.rescue.survey import MESSAGE_TABLES, Survey
+from storage.rescue.write_ahead_log import read_index, read_log
 from tests.crash.wounds import DATABASE, LOG, WOUNDS
 from tests.stored_packets import packets
 

@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from storage.recovery import rewrite_log
+from storage.engine.recovery import rewrite_log
 from tests.crash.promises import DEAD_LETTER, JOURNAL, NOWHERE, OUT, State, number_in
 from tests.ledger import disagreements
 from tests.stored_packets import packets

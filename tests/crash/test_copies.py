@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from protocol import parse_user_message
-from storage.recovery import rewrite_log
+from storage.engine.recovery import rewrite_log
 from tests.crash.control import Control
 from tests.crash.disk import Loss, PowerlessDisk
 from tests.crash.machine import Machine

@@ -17,13 +17,14 @@ from protocol.format_name import parse_format_name
 from qmd.compose import NO_ADDRESS, compose, queue_address
 from qmd.frames import RECOVERABLE, NewMessage
 from qmd.packets import cut
-from storage import Storage, StorageOptions, counters, directory_changes, queues, stages, ways_back
-from storage.directory_changes import DirectoryChange
-from storage.events import Event
-from storage.history import Segment
-from storage.keys import message_key
-from storage.outgoing import OutgoingQueueRow
-from storage.ways_back import WayBack
+from storage import Storage, StorageOptions
+from storage.tables import counters, directory_changes, queues, stages, ways_back
+from storage.tables.directory_changes import DirectoryChange
+from storage.tables.events import Event
+from storage.tables.keys import message_key
+from storage.tables.message_id_history import Segment
+from storage.tables.outgoing import OutgoingQueueRow
+from storage.tables.ways_back import WayBack
 
 OWN_ID = bytes(range(16))
 BLOCK = 1000  # arrivals that are reserved at once

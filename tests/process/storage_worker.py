@@ -16,8 +16,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from storage import Storage, StorageOptions, counters, messages, sequences
-from storage.keys import arrival_of, message_key
+from storage import Storage, StorageOptions
+from storage.tables import counters, messages, sequences
+from storage.tables.keys import arrival_of, message_key
 
 QUEUE_ID = 16
 SOURCE = b"the-other-manager"[:16]

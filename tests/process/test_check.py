@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from protocol import parse_user_message
-from storage.database_file import DatabaseFile
 from storage.options import PAGE_BYTES
+from storage.rescue.database_file import DatabaseFile
 from tests.process.harness import Daemon, Hosts, body
 from tests.process.peer import Closed, Listener, Peer
 from tests.process.test_hindrances import refused_start

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from storage.keys import message_key
+from storage.tables.keys import message_key
 from tests.patience import END_S
 from tests.process.harness import Daemon, Hosts, body
 from tests.process.peer import Closed, Peer

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from qmd.core.ready import ReadyWindow
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST
-from storage import history
+from storage.tables import message_id_history as history
 from tests.simulation.oracle import Found, Totals
 from tests.stored_packets import memory_bytes
 

@@ -24,9 +24,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from storage.disk import Disk as StorageDisk
-from storage.disk import Lock, LogFile, LogIndex, MarkFile
-from storage.log_position import INDEX_HEAD_BYTES
+from storage.engine.disk import Disk as StorageDisk
+from storage.engine.disk import Lock, LogFile, LogIndex, MarkFile
+from storage.engine.log_position import INDEX_HEAD_BYTES
 from tests.simulation.contents import Contents, Write, new_contents
 
 SECTOR_BYTES = 512

@@ -64,13 +64,13 @@ MUTANTS = (
     ),
     Mutant(
         "commits are not synced",
-        "storage/connection.py",
+        "storage/engine/connection.py",
         'db.execute("PRAGMA synchronous = FULL")',
         'db.execute("PRAGMA synchronous = OFF")',
     ),
     Mutant(
         "only checkpoints are synced",
-        "storage/connection.py",
+        "storage/engine/connection.py",
         'db.execute("PRAGMA synchronous = FULL")',
         'db.execute("PRAGMA synchronous = NORMAL")',
     ),
@@ -82,7 +82,7 @@ MUTANTS = (
     ),
     Mutant(
         "a failed commit is reported as durable",
-        "storage/writer.py",
+        "storage/engine/writer.py",
         'if error is not None:\n            self._fail(_failed("a commit"',
         "if error is not None:\n            pass\n        elif False:\n"
         '            self._fail(_failed("a commit"',
@@ -241,7 +241,7 @@ MUTANTS = (
     ),
     Mutant(
         "message ids are not stored",
-        "storage/batch.py",
+        "storage/engine/batch.py",
         "            history.remember(db, self._history)\n",
         "            pass\n",
     ),
@@ -253,7 +253,7 @@ MUTANTS = (
     ),
     Mutant(
         "message numbers begin anew with each start",
-        "storage/counters.py",
+        "storage/tables/counters.py",
         "return int(value) - count",
         "return 1",
     ),
@@ -386,7 +386,7 @@ MUTANTS = (
     # Clients.
     Mutant(
         "the outcome of a request is not stored",
-        "storage/batch.py",
+        "storage/engine/batch.py",
         "self._outcomes.append((token, result, at_s))",
         "pass",
     ),
@@ -460,13 +460,13 @@ MUTANTS = (
     # Confirmations.
     Mutant(
         "what waits to be confirmed is forgotten with the order ack",
-        "storage/batch.py",
+        "storage/engine/batch.py",
         "self._kept = awaiting.take_over(db, self._arrived)",
         "self._kept = []",
     ),
     Mutant(
         "two order acks of one commit count a message twice",
-        "storage/batch.py",
+        "storage/engine/batch.py",
         "if len(self._arrivals) > 1:",
         "if False:",
     ),
@@ -527,20 +527,20 @@ MUTANTS = (
     # More of the storage.
     Mutant(
         "callers hear of success when a commit has failed",
-        "storage/writer.py",
+        "storage/engine/writer.py",
         "if self._failure is None:\n            self._report(batch)",
         "self._report(batch)",
     ),
     Mutant(
         "a failed batch is not rolled back before it is repeated",
-        "storage/writer.py",
+        "storage/engine/writer.py",
         'db.execute("ROLLBACK")',
         "pass",
         "tests/unit/storage/test_writer.py",
     ),
     Mutant(
         "released rows are counted and stay",
-        "storage/outgoing.py",
+        "storage/tables/outgoing.py",
         'db.execute("DELETE FROM outgoing WHERE key BETWEEN ? AND ?", (first, last))',
         "pass",
     ),
@@ -591,13 +591,13 @@ MUTANTS = (
     ),
     Mutant(
         "the batch is not repeated on a full disk",
-        "storage/writer.py",
+        "storage/engine/writer.py",
         "_write(db, batch, marker)  # once more, from the beginning",
         "pass",
     ),
     Mutant(
         "a request is stored in part",
-        "storage/batch.py",
+        "storage/engine/batch.py",
         "messages.insert(db, self._messages)",
         "messages.insert(db, self._messages)\n"
         "            db.execute('COMMIT')\n"
@@ -606,7 +606,7 @@ MUTANTS = (
     # What worlds have found since, and what is joined to messages: transactions, moves, receipts.
     Mutant(
         "a queue that is made again knows nothing of what came to the last one",
-        "storage/queues.py",
+        "storage/tables/queues.py",
         "sequences.take_over(db, row.name, row.id)",
         "pass",
         "tests/simulation/test_queue_managers.py::"
@@ -622,7 +622,7 @@ MUTANTS = (
     ),
     Mutant(
         "a decision is forgotten before its databases have heard it",
-        "storage/outcomes.py",
+        "storage/tables/outcomes.py",
         " WHERE token NOT IN (SELECT transaction_id FROM branch) ORDER BY id LIMIT ?)",
         " ORDER BY id LIMIT ?)",
         "tests/unit/storage/test_small_tables.py",
@@ -687,7 +687,7 @@ MUTANTS = (
     ),
     Mutant(
         "an abort is not counted",
-        "storage/messages.py",
+        "storage/tables/messages.py",
         "abort_count = abort_count + 1",
         "abort_count = abort_count",
         "tests/unit/storage/test_messages.py",
@@ -732,13 +732,13 @@ MUTANTS = (
     ),
     Mutant(
         "a body goes with the first of its copies",
-        "storage/shared_parts.py",
+        "storage/tables/shared_parts.py",
         'TABLES = ("message", "outgoing", "awaiting")',
         'TABLES = ("message", "awaiting")',
     ),
     Mutant(
         "a body stays when its last copy is gone",
-        "storage/shared_parts.py",
+        "storage/tables/shared_parts.py",
         "    if named:\n        delete_unnamed",
         "    if not named:\n        delete_unnamed",
     ),
@@ -868,7 +868,7 @@ MUTANTS = (
     ),
     Mutant(
         "a sequence goes on where it began",
-        "storage/outgoing.py",
+        "storage/tables/outgoing.py",
         "base = ?2, next_number = ?3 WHERE",
         "base = ?, next_number = max(1, ? - 1) WHERE",
         "tests/unit/storage/test_outgoing.py",
@@ -966,19 +966,19 @@ MUTANTS = (
     ),
     Mutant(
         "a long batch loses its last message",
-        "storage/batch.py",
+        "storage/engine/batch.py",
         "messages.insert(db, self._messages)",
         "messages.insert(db, self._messages[:20])",
     ),
     Mutant(
         "of many deletions of a batch the last is lost",
-        "storage/batch.py",
+        "storage/engine/batch.py",
         "messages.delete(db, self._message_deletions)",
         "messages.delete(db, self._message_deletions[:20])",
     ),
     Mutant(
         "awaiting rows are not deleted",
-        "storage/batch.py",
+        "storage/engine/batch.py",
         "            awaiting.delete(db, self._awaiting_deletions)",
         "            pass",
     ),
@@ -1043,7 +1043,7 @@ MUTANTS = (
     ),
     Mutant(
         "the first position of a batch counts",
-        "storage/batch.py",
+        "storage/engine/batch.py",
         "self._incoming_states[incoming_id] = state",
         "self._incoming_states.setdefault(incoming_id, state)",
     ),
@@ -1177,7 +1177,7 @@ MUTANTS = (
     ),
     Mutant(
         "the first next number of a batch counts",
-        "storage/batch.py",
+        "storage/engine/batch.py",
         "self._next_numbers.update(numbers)",
         "self._next_numbers = numbers | self._next_numbers",
     ),
@@ -1284,7 +1284,7 @@ MUTANTS = (
     ),
     Mutant(
         "history remembers one less",
-        "storage/history.py",
+        "storage/tables/message_id_history.py",
         "{runs}{last}{_encode(numbers)}",
         "{runs}{last}",
     ),
@@ -1358,19 +1358,19 @@ MUTANTS = (
     ),
     Mutant(
         "units are written before rows are deleted",
-        "storage/batch.py",
+        "storage/engine/batch.py",
         "        if self._message_deletions:\n            messages.delete",
         "        if self._message_deletions and not self._units:\n            messages.delete",
     ),
     Mutant(
         "history of long batches is lost",
-        "storage/batch.py",
+        "storage/engine/batch.py",
         "history.remember(db, self._history)",
         "history.remember(db, [(each, numbers[:18]) for each, numbers in self._history])",
     ),
     Mutant(
         "copies of long batches are lost",
-        "storage/batch.py",
+        "storage/engine/batch.py",
         "outgoing.insert_copies(db, self._outgoing_copies)",
         "outgoing.insert_copies(db, self._outgoing_copies[:5])",
     ),
@@ -1504,7 +1504,7 @@ MUTANTS = (
     ),
     Mutant(
         "ranges of long batches are lost",
-        "storage/batch.py",
+        "storage/engine/batch.py",
         "            outgoing.delete_ranges(db, self._outgoing_ranges)",
         "            outgoing.delete_ranges(db, self._outgoing_ranges[:1])",
     ),
@@ -1550,7 +1550,7 @@ MUTANTS = (
     ),
     Mutant(
         "moves do not count",
-        "storage/messages.py",
+        "storage/tables/messages.py",
         "move_count = move_count + 1",
         "move_count = move_count",
     ),
@@ -1604,7 +1604,7 @@ MUTANTS = (
     ),
     Mutant(
         "the reader sees what is not committed",
-        "storage/batch.py",
+        "storage/engine/batch.py",
         "    def read(self, db: sqlite3.Connection) -> None:\n"
         '        """What `read_after` asked for, on the writer\'s thread."""\n'
         "        for read in self._reads:\n"

@@ -367,7 +367,7 @@ class Host:
     def connect(self, path: str) -> aiosqlite.Connection:
         """As `aiosqlite.connect`; its calls run inline, one after the other, in their time.
 
-        The two private names are the ones that `storage.connection` uses as well.
+        The two private names are the ones that `storage.engine.connection` uses as well.
         """
         daemon = self.daemon
         assert daemon is not None

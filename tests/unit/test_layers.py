@@ -62,7 +62,13 @@ LAYERS: dict[str, set[str]] = {
     "pipeline.commands": {"pipeline", "qmd.cli", "qmd.client", "click"},
     "pipeline.commands.job": {"pipeline", "qmd.cli", "click", "pyspark"},
     "pipeline.submit": {"qmd.cli"},
-    "pipeline.generator": {"pipeline", "qmd.cli.event_files", "storage.keys", "numpy", "pyarrow"},
+    "pipeline.generator": {
+        "pipeline",
+        "qmd.cli.event_files",
+        "storage.tables.keys",
+        "numpy",
+        "pyarrow",
+    },
     "pyspark_qmd": {"pipeline.source", "qmd"},  # where Spark looks for it
 }
 # Of what a layer may import, what stands above it.
@@ -91,8 +97,8 @@ EXCEPTIONS: dict[str, set[str]] = {
     "qmd.cli.serve": {"qmd.daemon"},  # the command becomes the daemon
     # It looks into a data folder that no daemon has.
     "qmd.cli.check": {
-        *("storage.check", "storage.errors", "storage.missing"),
-        *("storage.rescue", "storage.survey"),
+        *("storage.rescue.check", "storage.errors", "storage.engine.missing"),
+        *("storage.rescue.repair", "storage.rescue.survey"),
     },
     # They understand names and files without a daemon.
     "qmd.cli.name": {"qmd.directory.name_parts", "qmd.directory.spelling"},
@@ -250,12 +256,12 @@ def test_no_two_modules_need_each_other():
 @pytest.mark.parametrize(
     ("module", "imported"),
     [
-        ("protocol.packets", "storage.writer"),
+        ("protocol.packets", "storage.engine.writer"),
         ("protocol.packets", "qmd.core.session"),
         ("protocol.framing", "asyncio"),
         ("protocol.headers", "msgspec"),
-        ("storage.messages", "construct"),
-        ("storage.messages", "qmd.core"),
+        ("storage.tables.messages", "construct"),
+        ("storage.tables.messages", "qmd.core"),
         ("qmd.core.session", "time"),
         ("qmd.core.session", "asyncio.events"),
         ("qmd.core.session", "storage"),
@@ -285,9 +291,9 @@ def test_an_import_that_points_upwards_is_noticed(module, imported):
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ("import storage.writer", "storage.writer"),
-        ("import os, storage.writer as writer", "storage.writer"),
-        ("from storage import writer", "storage.writer"),
+        ("import storage.engine.writer", "storage.engine.writer"),
+        ("import os, storage.engine.writer as writer", "storage.engine.writer"),
+        ("from storage import writer", "storage.engine.writer"),
         ("from storage import Storage", "storage"),
         ("from . import sequence", "qmd.core.sequence"),
         ("from .sequence import Position", "qmd.core.sequence"),
@@ -298,7 +304,7 @@ def test_an_import_that_points_upwards_is_noticed(module, imported):
     ],
 )
 def test_every_form_of_import_is_seen(source, expected):
-    known = {"storage.writer", "qmd.core.sequence", "qmd.frames"}
+    known = {"storage.engine.writer", "qmd.core.sequence", "qmd.frames"}
 
     names = [one.name for one in imports("qmd.core.session", source, is_package=False, known=known)]
 

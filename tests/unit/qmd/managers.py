@@ -63,8 +63,8 @@ from qmd.packets import Packet, head_of
 from qmd.reaper import Reaper
 from qmd.recorder import identity_of
 from qmd.settings import Settings
-from storage import awaiting
-from storage.keys import lookup_id_of, queue_id_of
+from storage.tables import awaiting
+from storage.tables.keys import lookup_id_of, queue_id_of
 from tests.ledger import Message, disagreements
 from tests.patience import END_S
 from tests.stored_packets import memory_bytes, unshared_parts

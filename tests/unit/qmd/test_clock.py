@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
-from storage import clock as clock_rows
+from storage.tables import clock as clock_rows
 from tests.unit.qmd.managers import Host, Hosts, World, hosted
 
 DAY_S = 24 * 3600

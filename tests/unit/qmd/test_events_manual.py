@@ -9,8 +9,8 @@ from qmd.cli.event_files import FIELDS
 from qmd.event_log import flat
 from qmd.frames import RECOVERABLE
 from qmd.recorder import Kind
-from storage import event_search
-from storage.events import SCHEMA
+from storage.tables import event_search
+from storage.tables.events import SCHEMA
 from tests.unit.qmd.managers import Hosts, hosted
 
 MANUAL = (Path(__file__).resolve().parents[3] / "docs" / "events.md").read_text()

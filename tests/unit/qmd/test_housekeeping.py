@@ -119,7 +119,7 @@ async def test_a_full_disk_is_said_when_it_begins_while_it_lasts_and_when_it_is_
 
 async def fill_and_clear(a: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(a.storage._reserve, "_disk", little := LittleRoom())
-    monkeypatch.setattr("storage.reserve.ROOM_CHECK_INTERVAL_S", 0.0)
+    monkeypatch.setattr("storage.engine.reserve.ROOM_CHECK_INTERVAL_S", 0.0)
     watch = a.disk_watch
 
     with structlog.testing.capture_logs() as lines:

@@ -8,7 +8,7 @@ from qmd.frames import EXPRESS, Choice, Piece
 from qmd.local_queue import Reader
 from qmd.recorder import Kind
 from qmd.refusal import Refusal
-from storage import events, queues
+from storage.tables import events, queues
 from tests.unit.qmd.managers import Host, Hosts, bodies, hosted
 
 

@@ -17,7 +17,7 @@ from qmd.local_queue import Reader
 from qmd.outgoing_queue import TRANSACTIONAL_FIRST
 from qmd.recorder import Kind
 from qmd.refusal import Refusal
-from storage import events
+from storage.tables import events
 from tests.unit.qmd.managers import (
     DEAD_LETTERS,
     JOURNAL,

@@ -27,8 +27,8 @@ from qmd.frames import (
 from qmd.local_queue import Reader
 from qmd.refusal import Refusal
 from qmd.resending import Changes
-from storage import owed
-from storage.owed import Owed
+from storage.tables import owed
+from storage.tables.owed import Owed
 from tests.unit.qmd.managers import (
     DEAD_LETTERS,
     JOURNAL,

@@ -26,8 +26,9 @@ from qmd.frames import (
 )
 from qmd.local_queue import Reader
 from qmd.refusal import Refusal
-from storage import check, events
-from storage.rescue import Rescue
+from storage.rescue import check
+from storage.rescue.repair import Rescue
+from storage.tables import events
 from tests.stored_packets import packets
 from tests.unit.qmd.managers import (
     DEAD_LETTERS,

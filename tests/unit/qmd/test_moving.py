@@ -15,7 +15,7 @@ from qmd.frames import EVERY_MESSAGE, EXPRESS, Choice, Piece
 from qmd.local_queue import Reader
 from qmd.recorder import Kind
 from qmd.refusal import Refusal
-from storage import events
+from storage.tables import events
 from tests.unit.qmd.managers import DEAD_LETTERS, Host, Hosts, bodies, dial, guid, hosted, packet
 
 

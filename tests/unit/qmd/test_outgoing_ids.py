@@ -10,7 +10,7 @@ from qmd import frames
 from qmd.core.acknowledgment import POSITIVE_ARRIVAL
 from qmd.limits import Limits
 from qmd.refusal import Refusal
-from storage import awaiting, outgoing
+from storage.tables import awaiting, outgoing
 from tests.unit.qmd.managers import Host, Hosts, RemoteListener, hosted, listening, until
 
 FEW = Limits(destinations=8)

@@ -10,7 +10,7 @@ from protocol import parse_user_message
 from protocol.message_class import MessageClass
 from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
 from qmd.refusal import Refusal
-from storage import own_dead_letters
+from storage.tables import own_dead_letters
 from tests.unit.qmd.managers import (
     DEAD_LETTERS,
     TRANSACTIONAL_DEAD_LETTERS,

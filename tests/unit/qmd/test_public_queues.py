@@ -22,7 +22,7 @@ from qmd.client import (
 )
 from qmd.directory.file_format import parse
 from qmd.refusal import Refusal
-from storage import directory_changes, unaddressed
+from storage.tables import directory_changes, unaddressed
 from tests.unit.qmd.managers import Host, Hosts, hosted, until
 
 

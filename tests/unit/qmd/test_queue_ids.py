@@ -9,8 +9,8 @@ import pytest
 from qmd.frames import Choice, Piece
 from qmd.limits import Limits
 from qmd.refusal import Refusal
-from storage import counters
-from storage.keys import QUEUE_ID_MAX
+from storage.tables import counters
+from storage.tables.keys import QUEUE_ID_MAX
 from tests.unit.qmd.managers import Host, Hosts, dial, hosted, packet, until
 
 SOURCE = bytes([7]) * 16

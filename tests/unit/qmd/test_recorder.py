@@ -17,8 +17,8 @@ from qmd.event_log import flat
 from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
 from qmd.local_queue import Reader
 from qmd.recorder import Kind
-from storage import event_search, events
-from storage.events import Event
+from storage.tables import event_search, events
+from storage.tables.events import Event
 from tests.ledger import disagreements
 from tests.unit.qmd.managers import Host, Hosts, dial, guid, hosted, listening, packet, until
 

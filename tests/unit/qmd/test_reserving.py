@@ -14,7 +14,7 @@ from qmd.frames import EXPRESS, Choice, NewMessage, Piece
 from qmd.local_queue import Reader
 from qmd.pipeline_frames import EVERYTHING, Attempt, Filter
 from qmd.refusal import Refusal
-from storage.rescue import Rescue
+from storage.rescue.repair import Rescue
 from tests.unit.qmd.managers import Host, Hosts, bodies, hosted
 
 Value = dict[str, Any]

@@ -19,8 +19,8 @@ from qmd.local_queue import Reader
 from qmd.pipeline_frames import EVERYTHING, Attempt
 from qmd.publishing import ROWS_A_TURN, NotAlike, Prepared
 from qmd.refusal import Refusal
-from storage import events
-from storage.events import Event
+from storage.tables import events
+from storage.tables.events import Event
 from tests.unit.qmd.managers import Host, Hosts, bodies, guid, hosted, listening, until
 
 

@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from storage import Storage, StorageOptions, messages, schema
-from storage.keys import message_key
+from storage import Storage, StorageOptions
+from storage.engine import schema
+from storage.tables import messages
+from storage.tables.keys import message_key
 
 NOW_MS = 1_700_000_000_000
 NOW_S = NOW_MS // 1000

@@ -5,12 +5,13 @@ import shutil
 from contextlib import closing
 from pathlib import Path
 
-from storage import awaiting, check, outgoing
-from storage.awaiting import Arrived, AwaitingRow, Kept, confirm_by
-from storage.damaged import checksum_of
-from storage.events import Event
-from storage.keys import OUTGOING_TRANSACTIONAL_LEVEL, message_key
-from storage.rescue import Rescue
+from storage.rescue import check
+from storage.rescue.repair import Rescue
+from storage.tables import awaiting, outgoing
+from storage.tables.awaiting import Arrived, AwaitingRow, Kept, confirm_by
+from storage.tables.damaged import checksum_of
+from storage.tables.events import Event
+from storage.tables.keys import OUTGOING_TRANSACTIONAL_LEVEL, message_key
 from tests.unit.qmd.managers import packet as message_packet
 from tests.unit.storage.support import (
     NOW_S,

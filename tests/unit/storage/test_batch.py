@@ -4,18 +4,11 @@ import asyncio
 import sqlite3
 from pathlib import Path
 
-from storage import (
-    counters,
-    events,
-    history,
-    messages,
-    outcomes,
-    outgoing,
-    sequences,
-)
-from storage.events import Event
-from storage.keys import message_key
-from storage.outgoing import OutgoingQueueRow
+from storage.tables import counters, events, messages, outcomes, outgoing, sequences
+from storage.tables import message_id_history as history
+from storage.tables.events import Event
+from storage.tables.keys import message_key
+from storage.tables.outgoing import OutgoingQueueRow
 from tests.unit.storage.support import (
     PACKET,
     SOURCE,

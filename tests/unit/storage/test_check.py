@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from storage import CannotStart, FolderInUse, StorageOptions, check, schema
-from storage.connection import set_up_writer
-from storage.database_file import DatabaseFile
+from storage import CannotStart, FolderInUse, StorageOptions
+from storage.engine import schema
+from storage.engine.connection import set_up_writer
 from storage.errors import RescueFailed
-from storage.keys import message_key
 from storage.options import PAGE_BYTES
-from storage.rescue import Rescue
-from storage.survey import KeptMessage
+from storage.rescue import check
+from storage.rescue.database_file import DatabaseFile
+from storage.rescue.repair import Rescue
+from storage.rescue.survey import KeptMessage
+from storage.tables.keys import message_key
 from tests.crash import old_folder
 from tests.unit.storage.support import NOW_S
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from storage import Disk, Storage, StorageError, checkpoint
+from storage import Disk, Storage, StorageError
+from storage.engine import checkpoint
 from storage.options import PAGE_BYTES
 from tests.patience import END_S
 from tests.unit.storage.support import durable, insert, key, opened, other_connection, stored

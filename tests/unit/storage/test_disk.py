@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from storage import Disk, FolderInUse, StorageOptions, recovery
-from storage.reserve import Reserve
+from storage import Disk, FolderInUse, StorageOptions
+from storage.engine import recovery
+from storage.engine.reserve import Reserve
 
 MIB = 1024 * 1024
 

@@ -4,8 +4,8 @@ import sqlite3
 
 import pytest
 
-from storage import event_search, events
-from storage.events import Event
+from storage.tables import event_search, events
+from storage.tables.events import Event
 
 OWN, OTHER = bytes(range(16)), bytes(16)
 

@@ -4,9 +4,9 @@ import sqlite3
 
 import pytest
 
-from storage import events
-from storage.events import Event
-from storage.keys import OUTGOING_TRANSACTIONAL_LEVEL, message_key
+from storage.tables import events
+from storage.tables.events import Event
+from storage.tables.keys import OUTGOING_TRANSACTIONAL_LEVEL, message_key
 
 OWN, OTHER = bytes(range(16)), bytes(16)
 

@@ -2,9 +2,9 @@ import sqlite3
 
 import pytest
 
-from storage import messages, outgoing
-from storage.expiry import expired_messages, expired_outgoing, next_expiry
-from storage.keys import message_key
+from storage.tables import messages, outgoing
+from storage.tables.expiry import expired_messages, expired_outgoing, next_expiry
+from storage.tables.keys import message_key
 
 
 def put_message(db: sqlite3.Connection, arrival: int, expires_at_s: int | None) -> int:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from storage import Disk, Storage, StorageError, counters, messages
+from storage import Disk, Storage, StorageError
 from storage.errors import NoRoomForIt
-from storage.keys import message_key
+from storage.tables import counters, messages
+from storage.tables.keys import message_key
 from tests.patience import END_S
 from tests.unit.storage.support import durable, opened
 

@@ -1,6 +1,6 @@
 import pytest
 
-from storage.keys import (
+from storage.tables.keys import (
     ARRIVAL_MAX,
     LEVEL_MAX,
     LOOKUP_MASK,

@@ -1,10 +1,10 @@
 import sqlite3
 from zlib import crc32
 
-from storage import messages
-from storage.keys import lookup_id_of, message_key, queue_range
-from storage.messages import MessageRow
-from storage.pages import Totals
+from storage.tables import messages
+from storage.tables.keys import lookup_id_of, message_key, queue_range
+from storage.tables.messages import MessageRow
+from storage.tables.pages import Totals
 
 Q = 16
 

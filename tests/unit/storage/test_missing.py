@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from storage import DataMissing, check, mark, missing
-from storage.log_position import LogPosition, read_index
-from storage.mark import Mark
+from storage import DataMissing
+from storage.engine import mark, missing
+from storage.engine.log_position import LogPosition, read_index
+from storage.engine.mark import Mark
 from storage.options import PAGE_BYTES
+from storage.rescue import check
 from tests.unit.storage.support import durable, insert, key, opened, stored
 
 FRAME_BYTES = 24 + PAGE_BYTES

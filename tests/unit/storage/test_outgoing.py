@@ -3,11 +3,12 @@ from zlib import crc32
 
 import pytest
 
-from storage import NoSuchQueue, outgoing
-from storage.keys import level_range, lookup_id_of, message_key
-from storage.outgoing import OutgoingQueueRow, OutgoingRow
-from storage.pages import Totals
-from storage.sequences import encode_sequence_id
+from storage import NoSuchQueue
+from storage.tables import outgoing
+from storage.tables.keys import level_range, lookup_id_of, message_key
+from storage.tables.outgoing import OutgoingQueueRow, OutgoingRow
+from storage.tables.pages import Totals
+from storage.tables.sequences import encode_sequence_id
 
 LEVEL = 8
 

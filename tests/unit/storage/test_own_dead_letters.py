@@ -4,10 +4,10 @@ import asyncio
 import sqlite3
 from pathlib import Path
 
-from storage import messages, outgoing, own_dead_letters
-from storage.keys import message_key
-from storage.own_dead_letters import OwnDeadLetter
-from storage.rescue import Rescue
+from storage.rescue.repair import Rescue
+from storage.tables import messages, outgoing, own_dead_letters
+from storage.tables.keys import message_key
+from storage.tables.own_dead_letters import OwnDeadLetter
 from tests.unit.storage.support import SOURCE, opened
 
 

@@ -2,19 +2,11 @@ import sqlite3
 
 import pytest
 
-from storage import (
-    NoSuchQueue,
-    QueueExists,
-    SystemQueue,
-    TooManyQueues,
-    counters,
-    messages,
-    queues,
-    sequences,
-)
-from storage.keys import QUEUE_ID_MAX, message_key
-from storage.pages import Totals
-from storage.queues import FIRST_USER_QUEUE_ID, QueueRow
+from storage import NoSuchQueue, QueueExists, SystemQueue, TooManyQueues
+from storage.tables import counters, messages, queues, sequences
+from storage.tables.keys import QUEUE_ID_MAX, message_key
+from storage.tables.pages import Totals
+from storage.tables.queues import FIRST_USER_QUEUE_ID, QueueRow
 from tests.unit.storage.support import NOW_S, SOURCE
 
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from storage import messages, ranges, reservations
-from storage.keys import LOOKUP_MASK, message_key
+from storage.tables import messages, ranges, reservations
+from storage.tables.keys import LOOKUP_MASK, message_key
 
 QUEUE = 16
 

@@ -7,16 +7,9 @@ from pathlib import Path
 import aiosqlite
 import pytest
 
-from storage import (
-    DatabaseDamaged,
-    Disk,
-    Lock,
-    RecoveryFailed,
-    StorageError,
-    counters,
-    messages,
-)
-from storage.keys import message_key
+from storage import DatabaseDamaged, Disk, Lock, RecoveryFailed, StorageError
+from storage.tables import counters, messages
+from storage.tables.keys import message_key
 from tests.unit.storage.support import (
     durable,
     opened,

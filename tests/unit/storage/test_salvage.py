@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from storage import StorageOptions, schema
-from storage.connection import set_up_writer
-from storage.database_file import DatabaseFile
+from storage import StorageOptions
+from storage.engine import schema
+from storage.engine.connection import set_up_writer
 from storage.options import PAGE_BYTES
-from storage.salvage import Fault, FoundRow, salvage
+from storage.rescue.database_file import DatabaseFile
+from storage.rescue.salvage import Fault, FoundRow, salvage
 from tests.unit.storage.support import NOW_S, OWN_ID
 
 Rows = set[tuple[object, ...]]

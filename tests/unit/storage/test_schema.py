@@ -6,13 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from storage import (
-    ForeignDatabase,
-    NewerSchema,
-    counters,
-    schema,
-)
-from storage.schema import Migration
+from storage import ForeignDatabase, NewerSchema
+from storage.engine import schema
+from storage.engine.schema import Migration
+from storage.tables import counters
 from tests.unit.storage.support import (
     OWN_ID,
     memory_database,

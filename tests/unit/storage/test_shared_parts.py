@@ -5,9 +5,9 @@ from zlib import crc32
 
 import pytest
 
-from storage import awaiting, damaged, messages, outgoing, pages, shared_parts
-from storage.keys import message_key
-from storage.messages import Move
+from storage.tables import awaiting, damaged, messages, outgoing, pages, shared_parts
+from storage.tables.keys import message_key
+from storage.tables.messages import Move
 
 PART = bytes(range(256)) * 8
 HEAD = b"head of a packet" * 10

@@ -4,9 +4,10 @@ import sqlite3
 
 import pytest
 
-from storage import branches, counters, history, outcomes, owed, sequences, unaddressed
-from storage.branches import BranchRow
-from storage.sequences import IncomingSequenceRow, encode_sequence_id
+from storage.tables import branches, counters, outcomes, owed, sequences, unaddressed
+from storage.tables import message_id_history as history
+from storage.tables.branches import BranchRow
+from storage.tables.sequences import IncomingSequenceRow, encode_sequence_id
 from tests.unit.storage.support import SOURCE
 
 

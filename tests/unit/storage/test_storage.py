@@ -12,15 +12,9 @@ from pathlib import Path
 import aiosqlite
 import pytest
 
-from storage import (
-    CannotStart,
-    FolderInUse,
-    Identity,
-    Recovery,
-    Storage,
-    counters,
-    schema,
-)
+from storage import CannotStart, FolderInUse, Identity, Recovery, Storage
+from storage.engine import schema
+from storage.tables import counters
 from tests.patience import END_S
 from tests.unit.storage.support import (
     NOW_S,
@@ -106,7 +100,7 @@ def test_giving_up_the_reserve_is_enough_to_empty_the_log() -> None:
 
 
 def test_what_aiosqlite_keeps_private_is_as_we_know_it(folder: Path) -> None:
-    """storage/connection.py uses these; after an update read aiosqlite's core.py again."""
+    """storage/engine/connection.py uses these; after an update read aiosqlite's core.py again."""
 
     async def scenario() -> None:
         assert metadata.version("aiosqlite") == "0.22.1"

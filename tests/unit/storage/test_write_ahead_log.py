@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from storage import StorageOptions, check, schema
-from storage.connection import set_up_writer
+from storage import StorageOptions
+from storage.engine import schema
+from storage.engine.connection import set_up_writer
 from storage.options import PAGE_BYTES
-from storage.survey import Survey
-from storage.write_ahead_log import Log, read_log
+from storage.rescue import check
+from storage.rescue.survey import Survey
+from storage.rescue.write_ahead_log import Log, read_log
 from tests.unit.storage.support import NOW_S, OWN_ID
 
 HEADER_BYTES, FRAME_BYTES = 32, PAGE_BYTES + 24

@@ -5,12 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from storage import (
-    Batch,
-    Storage,
-    StorageError,
-    writer,
-)
+from storage import Batch, Storage, StorageError
+from storage.engine import writer
 from tests.unit.storage.support import (
     durable,
     insert,

@@ -1,0 +1,1 @@
+"""The database connection, the writer with its batches, the files and their recovery."""

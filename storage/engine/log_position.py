@@ -1,0 +1,141 @@
+"""How far the write-ahead log goes, as SQLite itself has it, and what stands behind its end.
+
+SQLite writes down after each commit which frames of the log count: at the head of the log's index,
+`queues.db-shm`, as https://sqlite.org/walformat.html has it (2.1, The WAL-Index Format).  Reading
+that costs no look into the log.
+
+A log ends at the first frame whose checksum is wrong.  After a loss of power that is no fault: the
+frames of the last commit, whose sync had not returned, may be there in part.  But a commit begins
+only when the one before it was synced.  So where two frames in a row behind that end are intact,
+and the first of them ends a commit, all before them was durable once: the log was damaged in its
+middle, and what SQLite leaves out had been acknowledged.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from storage.options import PAGE_BYTES
+
+INDEX_HEAD_BYTES = 48
+# Version, 2 unused, initialized, order of checksums, page size, frames, pages, checksum, salts.
+_INDEX_HEAD = struct.Struct("=I8xBxHI4x8s8s8x")
+_INDEX_VERSION = 3_007_000
+
+_HEADER_BYTES = 32
+_FRAME_HEADER = struct.Struct(">4xI8s8s")  # pages after a commit or 0, salts, checksum
+_FRAME_BYTES = 24 + PAGE_BYTES
+_BIG_ENDIAN_MAGIC = 0x377F0683
+
+
+class LogPosition(NamedTuple):
+    """The end of what is committed in the log."""
+
+    salts: bytes  # 8; others each time that the log begins anew
+    frames: int
+    checksum: bytes  # 8; of the last frame and all before it, in the order of this computer
+
+
+NOWHERE = LogPosition(bytes(8), 0, bytes(8))
+
+
+class Readable(Protocol):
+    """A file that is open, such as `storage.engine.disk.LogFile`."""
+
+    def read(self, offset: int, size: int) -> bytes: ...
+
+
+def read_index(head: bytes) -> LogPosition:
+    """What the head of the log's index says; NOWHERE when it says nothing."""
+    if len(head) < INDEX_HEAD_BYTES:
+        return NOWHERE
+    version, is_set_up, _, frames, checksum, salts = _INDEX_HEAD.unpack(head[:INDEX_HEAD_BYTES])
+    if version != _INDEX_VERSION or not is_set_up:
+        return NOWHERE
+    return LogPosition(salts, frames, checksum)
+
+
+def log_salts(log: Readable) -> bytes:
+    """Those in the log's own header; nothing when it has none."""
+    return log.read(16, 8)
+
+
+def has_two_commits(log: Readable) -> bool:
+    """Whether its first frames are of more than one commit, so that the first one was synced."""
+    commits = (number for number, pages, _ in _frames(log, 0) if pages)
+    return next(commits, None) is not None and next(commits, None) is not None
+
+
+def is_damaged_behind(log: Readable, frames: int) -> bool:
+    """Whether a commit that was synced stands behind the first `frames`, where SQLite stops.
+
+    A frame's checksum goes on from that of the frame before it, which may be a damaged one: it is
+    compared with what stands in that frame's header.
+    """
+    before: tuple[int, int, bytes] | None = None
+    for frame in _frames(log, frames):
+        number, pages, checksum = frame
+        if before is not None and before[1] and number == before[0] + 1:
+            earlier = _stored_checksum(log, before[0] - 1)
+            if (
+                _checksum_after(log, before[0], earlier) == before[2]
+                and _checksum_after(log, number, before[2]) == checksum
+                # A copy would be of the same commit.
+                and _frame(log, number) != _frame(log, before[0])
+            ):
+                return True
+        before = number, pages, checksum
+    return False
+
+
+def lacks_only_padding(log: Readable, end: LogPosition, wanted: LogPosition) -> bool:
+    """Whether the log, which ends at `end`, went on to `wanted` with a copy of its last frame.
+
+    Where a disk may spoil what lies beside a write, SQLite fills the last sector of a commit with
+    copies of its last frame, and syncs up to the end of that sector: a loss of power may take the
+    last copy, and nothing else.  https://sqlite.org/psow.html
+    """
+    if end.frames + 1 != wanted.frames or not end.frames:
+        return False
+    last = end.frames - 1
+    copied = _checksum_after(log, last, _stored_checksum(log, last))
+    return bool(copied) and struct.unpack(">2I", copied) == struct.unpack("=2I", wanted.checksum)
+
+
+def _frames(log: Readable, first: int) -> Iterator[tuple[int, int, bytes]]:
+    """(number, pages after a commit or 0, checksum) of frames that bear the salts of the header."""
+    wanted = log_salts(log)
+    number = first
+    while len(header := log.read(_HEADER_BYTES + number * _FRAME_BYTES, 24)) == 24:
+        pages, salts, checksum = _FRAME_HEADER.unpack(header)
+        if salts == wanted:
+            yield number, pages, checksum
+        number += 1
+
+
+def _stored_checksum(log: Readable, number: int) -> bytes:
+    """That of a frame, and before the first one that of the header."""
+    return log.read(_HEADER_BYTES + number * _FRAME_BYTES + 16 if number >= 0 else 24, 8)
+
+
+def _frame(log: Readable, number: int) -> bytes:
+    """What its checksum covers: which page it is, whether it ends a commit, and the page itself."""
+    offset = _HEADER_BYTES + number * _FRAME_BYTES
+    return log.read(offset, 8) + log.read(offset + 24, PAGE_BYTES)
+
+
+def _checksum_after(log: Readable, number: int, before: bytes) -> bytes:
+    """Of a frame, when it goes on from this one; b"" where nothing stands.
+
+    4.2, Checksum Algorithm.
+    """
+    data = _frame(log, number)
+    if len(data) < 8 + PAGE_BYTES or len(before) < 8:
+        return b""
+    order = ">" if log.read(0, 4) == _BIG_ENDIAN_MAGIC.to_bytes(4, "big") else "<"
+    first, second = struct.unpack(">2I", before)
+    words = iter(struct.unpack(f"{order}{len(data) // 4}I", data))
+    for even, odd in zip(words, words, strict=True):
+        first = (first + even + second) & 0xFFFFFFFF
+        second = (second + odd + first) & 0xFFFFFFFF
+    return struct.pack(">2I", first, second)

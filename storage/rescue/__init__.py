@@ -1,0 +1,1 @@
+"""Damaged data folders: examined, and rescued into new ones."""

@@ -1,0 +1,190 @@
+"""What can be saved of a damaged data folder, in a fresh one beside it.
+
+The damaged folder is only read.  Into the fresh one go the messages that are whole, with the queues
+and sequences that they belong to, so that a daemon can start on it; the caller gets all of them,
+whole or not, to keep them elsewhere as well.
+"""
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+from storage.engine import schema
+from storage.engine.connection import set_up_writer
+from storage.engine.hindrance import explain
+from storage.engine.missing import DATABASE
+from storage.engine.recovery import sync_folder
+from storage.errors import RescueFailed
+from storage.options import StorageOptions
+from storage.rescue.salvage import Value
+from storage.rescue.survey import MESSAGE_TABLES, KeptMessage, Survey
+from storage.tables import shared_parts
+from storage.tables.keys import arrival_of
+from storage.tables.queues import FIRST_USER_QUEUE_ID
+
+BATCH_ROWS = 1000
+#: Beyond the highest number that is known to have been given: some may have been, and be forgotten.
+NUMBERS_SKIPPED = 10_000_000
+
+Row = tuple[Value, ...]
+
+#: Counters of numbers that others know.
+_COUNTED = frozenset(("message", "arrival", "start", "fence"))
+
+_SMALL_TABLES = (
+    *("queue", "outgoing_queue", "incoming_sequence", "message_id_history", "outcome"),
+    "own_dead_letter",
+    "unconfirmed",
+    "unaddressed",
+    "owed",
+    # A reservation whose message is lost stands for nothing, and does no harm.
+    *("reader", "reader_queue", "reservation", "stage", "publication"),
+)
+
+
+class Rescue:
+    """`run` it to its end."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.fresh = folder.with_name(f"{folder.name}.repaired")
+        #: What the fresh folder lacks or had to make up, as sentences.
+        self.losses: list[str] = []
+        self.saved = 0
+        self.set_aside = 0
+        self.doubted = 0  # of those set aside: they may have been removed
+
+    def run(self, *, now_s: int, new_id: bytes) -> Iterator[KeptMessage]:
+        """All messages, as they are gone through; `new_id` is for a queue manager that lost its.
+
+        Raises RescueFailed; then there is no fresh folder.
+        """
+        if self.fresh.exists():
+            raise RescueFailed(f"there is a {self.fresh} already, and it stays as it is")
+        unfinished = self._folder.with_name(f"{self._folder.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        try:
+            # Never one that is there: root may run this in a folder of somebody else, who may have
+            # put a link into the way.
+            unfinished.mkdir(mode=0o700)
+        except OSError as error:
+            raise RescueFailed(f"{unfinished} could not be made: {explain(error)}") from error
+        survey = Survey(self._folder / DATABASE)
+        try:
+            with closing(sqlite3.connect(unfinished / DATABASE)) as db:
+                set_up_writer(db, StorageOptions())
+                self._begin(db, survey, now_s, new_id)
+                yield from self._messages(db, survey)
+            self._give_to_owner(unfinished)
+            sync_folder(unfinished)
+            unfinished.rename(self.fresh)
+            sync_folder(self.fresh.parent)
+        except (OSError, sqlite3.Error) as error:
+            raise RescueFailed(f"{unfinished} could not be written: {explain(error)}") from error
+        finally:
+            survey.close()
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+    def _begin(self, db: sqlite3.Connection, survey: Survey, now_s: int, new_id: bytes) -> None:
+        identity = next(iter(survey.rows["identity"].values()), None)
+        if identity is None:
+            self.losses.append(
+                "the identity of the queue manager is lost: it has a new one, and other queue"
+                " managers take it for another"
+            )
+        own_id, created_at_s = identity or (new_id, now_s)
+        assert isinstance(own_id, bytes)
+        assert isinstance(created_at_s, int)
+        schema.prepare(db, schema.read_migrations(), now_s=created_at_s, new_id=own_id)
+        db.execute("BEGIN IMMEDIATE")
+        for table in _SMALL_TABLES:
+            rows: list[Row] = [
+                (rowid, *row)
+                for rowid, row in survey.rows[table].items()
+                # The queue manager's own queues are there already.
+                if table != "queue" or rowid >= FIRST_USER_QUEUE_ID
+            ]
+            if refused := _insert(db, table, rows):
+                self.losses.append(f"{refused} rows of table {table} contradict others")
+        for table, keyed in survey.keyed.items():
+            _insert(db, table, keyed)
+        for part in survey.parts.items():
+            shared_parts.insert(db, [part])
+        skipped = NUMBERS_SKIPPED if survey.is_outdated else 0
+        for name, value in survey.counters.items():
+            further = skipped if name in _COUNTED else 0
+            db.execute("INSERT OR REPLACE INTO counter VALUES (?, ?)", (name, value + further))
+        if survey.is_outdated:
+            self.losses.append(
+                "commits at the end of the log are damaged or gone: what was received in them may"
+                " be here again, and what came in them is lost; numbers go on where none were"
+                " given, and sequences to others may have to begin anew"
+            )
+        if not survey.counters.get("message"):
+            db.execute("INSERT OR REPLACE INTO counter VALUES ('message', ?)", (NUMBERS_SKIPPED,))
+            self.losses.append(
+                "how many message numbers were given is lost: they go on at a number that is"
+                " probably new"
+            )
+        if not survey.counters.get("start"):
+            # Others would take a lower count for that of a clone.
+            db.execute("INSERT INTO counter VALUES ('start', ?)", (NUMBERS_SKIPPED,))
+        db.execute("COMMIT")
+
+    def _messages(self, db: sqlite3.Connection, survey: Survey) -> Iterator[KeptMessage]:
+        arrivals = 0
+        waiting: dict[str, list[Row]] = {table: [] for table in MESSAGE_TABLES}
+        for message in survey.messages():
+            if message.problem is None:
+                self.saved += 1
+                if message.table != "awaiting":  # those have their numbers as keys
+                    arrivals = max(arrivals, arrival_of(message.key))
+                waiting[message.table].append((message.key, *message.columns))
+                if len(waiting[message.table]) == BATCH_ROWS:
+                    _commit(db, waiting)
+            else:
+                self.set_aside += 1
+                self.doubted += message.is_doubted
+            yield message
+        _commit(db, waiting)
+        shared_parts.delete_unnamed(db)
+        if arrivals >= survey.counters.get("arrival", 0):
+            db.execute(
+                "INSERT OR REPLACE INTO counter VALUES ('arrival', ?)",
+                (arrivals + NUMBERS_SKIPPED,),
+            )
+
+    def _give_to_owner(self, fresh: Path) -> None:
+        """Nobody else may read messages; what root has saved belongs to whom it belonged before."""
+        owner = self._folder.stat()
+        # The folder last: once it is the owner's, what is in it can be exchanged.
+        for path in (*fresh.iterdir(), fresh):
+            path.chmod(0o700 if path == fresh else 0o600)
+            if os.geteuid() == 0:
+                os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+
+
+def _commit(db: sqlite3.Connection, waiting: dict[str, list[Row]]) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    for table, rows in waiting.items():
+        _insert(db, table, rows)
+        rows.clear()
+    db.execute("COMMIT")
+
+
+def _insert(db: sqlite3.Connection, table: str, rows: Iterable[Row]) -> int:
+    """Rows as they were found, without columns that came later; how many contradict others."""
+    names = [name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")]
+    refused = 0
+    for row in rows:
+        columns = names[: len(row)]
+        inserted = db.execute(
+            f"INSERT OR IGNORE INTO {table} ({', '.join(columns)})"
+            f" VALUES ({', '.join('?' * len(columns))})",
+            row[: len(columns)],
+        )
+        refused += not inserted.rowcount
+    return refused

@@ -1,0 +1,273 @@
+"""Rows out of a database that may be damaged, page by page.
+
+Tables are trees of pages; their rows stand in the leaves, and those of tables without rowids in the
+pages above them too.  A leaf is found from its root as long as the pages between are whole, and
+otherwise by the pointer map, which knows each page's parent.  So a damaged page costs what stands
+in it, and nothing else.
+
+What stands on a page that is free, or that not all who should know of it know (trees.py), may have
+been deleted long ago; so may a row whose place in its page is not its own (cells.py), or whose end
+stands in pages that belong to others.  Such rows are given with the reason (`FoundRow.doubt`),
+behind all others.  A page that is an older state of itself, and contradicts nothing, is not known:
+its rows count as certain.
+"""
+
+import struct
+from collections import Counter
+from collections.abc import Callable, Container, Iterator
+from typing import NamedTuple
+
+from storage.options import PAGE_BYTES
+from storage.rescue.cells import (
+    INTERIOR_INDEX,
+    INTERIOR_TABLE,
+    KINDS,
+    LEAF_INDEX,
+    LEAF_TABLE,
+    Cell,
+    Unreadable,
+    Value,
+    read_page,
+    record,
+)
+from storage.rescue.database_file import (
+    FIRST_OVERFLOW,
+    FREE,
+    LATER_OVERFLOW,
+    ROOT,
+    TREE,
+    DatabaseFile,
+)
+from storage.rescue.trees import INDEX, SCHEMA, SCHEMA_ROOT, Trees, Use
+
+__all__ = ["INDEX", "UNKNOWN", "Fault", "FoundRow", "Layout", "Salvage", "Value", "salvage"]
+
+#: By root: the table, or INDEX.
+Layout = dict[int, str]
+#: A table whose name is lost, with rows of today.
+UNKNOWN = "?"
+
+_ROWS = frozenset((INTERIOR_INDEX, LEAF_INDEX, LEAF_TABLE))  # kinds of pages that have some
+
+
+class FoundRow(NamedTuple):
+    table: str  # "": none, UNKNOWN: one of today, which is not known
+    rowid: int
+    values: tuple[Value, ...]  # in the order of the columns; the rowid's own is None
+    doubt: str | None  # why it may have been deleted, or never have been
+
+    @property
+    def certain(self) -> bool:
+        return self.doubt is None
+
+
+class Fault(NamedTuple):
+    """Something that could not be read: what it was, and what is wrong with it."""
+
+    table: str | None
+    page: int
+    sentence: str
+
+
+def salvage(file: DatabaseFile) -> Iterator[FoundRow | Fault]:
+    """All rows of all tables, and all that stood in their way."""
+    return Salvage(file).run()
+
+
+class Salvage:
+    """Ask for rows as often as they are needed; they come in the same order each time."""
+
+    def __init__(self, file: DatabaseFile, layout: Callable[[], Layout] = dict) -> None:
+        """`layout`: where the roots of a new database are, for one whose own schema is damaged."""
+        self._file = file
+        self._trees = Trees(file)
+        self._free = file.freelist()
+        self._trees.walk(SCHEMA_ROOT, SCHEMA)
+        roots: dict[int, str] = {}
+        has_all = not self._trees.faults
+        for number, use in list(self._uses()):
+            if use.table == SCHEMA and use.doubt is None:
+                has_all &= self._add_roots(number, use, roots)
+        if not has_all:
+            roots |= self._lost_roots(roots, layout())
+        for root, table in roots.items():
+            self._trees.walk(root, table)
+        self._named: list[int] = []
+        self._unnamed: list[tuple[int, Use]] = []
+        self._doubted: list[tuple[int, Use]] = []
+        for number, use in self._uses():
+            if use.doubt is not None:
+                self._doubted.append((number, use))
+            elif use.is_named:
+                self._named.append(number)
+            else:
+                self._unnamed.append((number, use))
+        self._twice = self._keys_of_two(number for number, _ in self._unnamed)
+
+    def run(self) -> Iterator[FoundRow | Fault]:
+        """All rows of all tables, and all that stood in their way."""
+        yield from self.faults()
+        yield from self.rows()
+
+    def faults(self) -> Iterator[Fault]:
+        """Of the trees: pages that are not what those above them say."""
+        yield from map(Fault._make, self._trees.faults)
+        for number in range(1, self._file.page_count + 1):
+            if self._is_lost(number):
+                yield Fault(None, number, f"page {number} is not what it should be")
+        for number, use in self._doubted:
+            yield Fault(use.table or None, number, f"page {number} is in doubt: {use.doubt}")
+
+    def rows(self, tables: Container[str] | None = None) -> Iterator[FoundRow | Fault]:
+        """Of these tables (None: of all), with what is wrong with their pages.
+
+        What is certain comes first, and first of that the rows that all agree on.
+        """
+        for number in self._named:
+            use = self._trees.use(number)
+            assert use is not None
+            if tables is not None and use.table not in tables:
+                continue
+            for found in self._rows(number, use):
+                if use.table != SCHEMA or isinstance(found, Fault):
+                    yield found
+        for number, use in (*self._unnamed, *self._doubted):
+            if tables is None or use.table in tables:
+                yield from self._rows(number, use)
+
+    def _uses(self) -> Iterator[tuple[int, Use]]:
+        """All pages that have, or had, rows of tables."""
+        for number in range(1, self._file.page_count + 1):
+            if not self._file.is_content(number):
+                continue
+            use = self._trees.use(number) if self._kind(number) in _ROWS else None
+            if use is None or (use.is_named and use.table == INDEX and use.doubt is None):
+                continue
+            if use.table != INDEX:
+                yield number, use
+            elif self._kind(number) == LEAF_TABLE:  # those of indexes are of no use
+                yield number, use._replace(doubt=use.doubt or "its page belongs to no table")
+
+    def _kind(self, number: int) -> int:
+        data = self._file.page(number)
+        start = 100 if number == SCHEMA_ROOT else 0
+        return data[start] if len(data) == PAGE_BYTES else -1
+
+    def _is_lost(self, number: int) -> bool:
+        """Whether the map says that it belongs to a table, and its content does not."""
+        return (
+            self._file.is_content(number)
+            and self._file.pointer(number)[0] == TREE
+            and number not in self._free.pages
+            and not self._trees.names(number)
+            and self._kind(number) not in KINDS
+        )
+
+    def _add_roots(self, number: int, use: Use, roots: dict[int, str]) -> bool:
+        """Add the roots of tables and indexes that the rows of a page of the schema name; whether
+        those are all of its rows.
+
+        A row of it: type, name, table, root page, SQL.
+        """
+        is_whole = True
+        for row in self._rows(number, use):
+            if not isinstance(row, FoundRow) or not row.certain or len(row.values) != 5:
+                is_whole = False
+                continue
+            kind, name, _, root, _ = row.values
+            if kind in ("table", "index") and isinstance(root, int) and root > 0:
+                roots[root] = str(name) if kind == "table" else INDEX
+        return is_whole
+
+    def _lost_roots(self, known: dict[int, str], layout: Layout) -> Layout:
+        """Roots that the map knows, and what is left of the schema does not.
+
+        Where all that is left of it is as in a new database, so is what is lost.  Otherwise the
+        rows must say of which table they are.
+        """
+        is_as_new = all(layout.get(root) == table for root, table in known.items())
+        found: Layout = {}
+        for number in range(3, self._file.page_count + 1):
+            if number in known or self._file.pointer(number)[0] != ROOT:
+                continue
+            if not self._file.is_content(number) or number in self._free.pages:
+                continue
+            is_table = self._kind(number) in (LEAF_TABLE, INTERIOR_TABLE)
+            found[number] = layout.get(number, UNKNOWN) if is_as_new else UNKNOWN
+            if found[number] == UNKNOWN and not is_table:
+                found[number] = INDEX
+        return found
+
+    def _keys_of_two(self, numbers: Iterator[int]) -> set[int]:
+        """Rowids that two pages have which no page names: at most one of them is of today."""
+        counted: Counter[int] = Counter()
+        for number in numbers:
+            try:
+                page = read_page(self._file.page(number), number)
+            except Unreadable:
+                continue
+            if page.kind == LEAF_TABLE:
+                counted.update({cell.rowid for cell in page.cells})
+        return {rowid for rowid, count in counted.items() if count > 1}
+
+    def _rows(self, number: int, use: Use) -> Iterator[FoundRow | Fault]:
+        try:
+            page = read_page(self._file.page(number), number)
+        except Unreadable as error:
+            if use.doubt is None:
+                yield Fault(use.table, number, f"page {number} cannot be read: {error}")
+            return
+        if use.doubt is None:
+            for fault in page.faults:
+                yield Fault(use.table, number, f"page {number}: {fault}")
+        for cell in page.cells:
+            try:
+                payload, doubt = self._payload(cell, number)
+                values = record(payload)
+            except (Unreadable, struct.error, IndexError) as error:
+                if use.doubt is None:
+                    yield Fault(use.table, number, f"page {number}: row {cell.at}: {error}")
+                continue
+            doubt = cell.doubt or doubt or self._doubt_of_key(cell, page.kind, use)
+            if doubt and use.doubt is None:
+                yield Fault(use.table, number, f"page {number}: row {cell.at}: {doubt}")
+            yield FoundRow(use.table, cell.rowid, values, use.doubt or doubt)
+
+    def _doubt_of_key(self, cell: Cell, kind: int, use: Use) -> str | None:
+        if kind != LEAF_TABLE:
+            return None
+        if use.place is not None and not use.place.has(cell.rowid):
+            return "by the pages above it stands elsewhere"
+        if not use.is_named and cell.rowid in self._twice:
+            return "another has its key, and no page names either"
+        return None
+
+    def _payload(self, cell: Cell, number: int) -> tuple[bytes, str | None]:
+        """The whole record, and why its end may not be its own.  1.6.1: the rest of a long row
+        stands in a chain of pages.  Raises Unreadable."""
+        if cell.size > self._file.page_count * PAGE_BYTES:
+            raise Unreadable(f"it says that it has {cell.size} bytes")
+        payload = bytearray(cell.local)
+        following, before, kind = cell.overflow, number, FIRST_OVERFLOW
+        doubt: str | None = None
+        while len(payload) < cell.size:
+            data = self._file.page(following) if following <= self._file.page_count else b""
+            if following < 2 or len(data) < PAGE_BYTES:
+                raise Unreadable(f"it goes on in page {following}, which cannot be read")
+            doubt = doubt or self._doubt_of_overflow(following, (kind, before))
+            before, kind = following, LATER_OVERFLOW
+            (following,) = struct.unpack_from(">I", data)
+            payload += data[4 : 4 + cell.size - len(payload)]
+        if cell.overflow and following != 0:
+            doubt = doubt or "it does not end where it should"
+        return bytes(payload), doubt
+
+    def _doubt_of_overflow(self, number: int, expected: tuple[int, int]) -> str | None:
+        if number in self._free.pages:
+            return f"its end stands in page {number}, which is free"
+        if number in self._file.former:
+            return f"its end stands in page {number}, of which an older state is left only"
+        found = self._file.pointer(number)
+        if found in ((0, 0), expected) or (found[0] == FREE and self._free.is_sound):
+            return None  # of a page that is not free the map is damaged where it says so
+        return f"its end stands in page {number}, which is another's"

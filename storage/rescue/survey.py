@@ -1,0 +1,348 @@
+"""What a data folder holds, damaged or not: all messages that can be read, and if they are whole.
+
+First the small tables, because they say where messages belong; then the messages, one by one.
+
+A message is certain, damaged (it is not what was stored), or in doubt: it is what was stored, and
+may have been removed since, because not all that should know of its row do (salvage.py).
+"""
+
+import sqlite3
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from protocol import parse_user_message
+from protocol.errors import ProtocolError
+from storage.engine import schema
+from storage.options import PAGE_BYTES
+from storage.rescue.database_file import DatabaseFile
+from storage.rescue.salvage import INDEX, UNKNOWN, Fault, FoundRow, Layout, Salvage, Value
+from storage.tables.damaged import checksum_of, is_whole
+from storage.tables.keys import (
+    OUTGOING_TRANSACTIONAL_LEVEL,
+    arrival_of,
+    level_of,
+    lookup_id_of,
+    queue_id_of,
+)
+
+MESSAGE_TABLES = ("message", "outgoing", "awaiting")
+PACKET_BYTES_MIN = 100  # of a user message, and more than any other blob of three columns has
+
+#: Columns without the rowid, by table: what a whole row has.  More of them came with later schemas.
+_COLUMNS: dict[str, tuple[type | tuple[type, ...], ...]] = {
+    "message": (int, (int, type(None)), (str, type(None)), int, int, (int, type(None)), bytes),
+    "outgoing": ((int, type(None)), bytes),
+    "awaiting": (int, bytes, int, int, (int, type(None)), bytes),
+    "unconfirmed": (int, int),
+    "queue": (str, str, str, int, int, (int, type(None)), (int, type(None)), int, int, int),
+    "outgoing_queue": (str, str, str, int, bytes, int, int, int),
+    "identity": (bytes, int),
+    "incoming_sequence": (bytes, int, bytes, int, int),
+    "message_id_history": (bytes, int, int),
+    "outcome": (bytes, bytes, int),
+    "own_dead_letter": (int, str, int),
+    "reader": (str, int, int),
+    "reader_queue": (int, int, bytes, int, int, int, int, int, int, int),
+    "reservation": (int,),
+    "stage": (str, int, int, str, int, int, int, bytes),
+    "publication": (str, int, int, int),
+    "unaddressed": (bytes, int, bytes, int),
+    "owed": (int, int, bytes, int),
+}
+#: All columns of the tables that have no rowid.
+_KEYED: dict[str, tuple[type | tuple[type, ...], ...]] = {
+    "branch": (bytes, str, int),
+    "way_back": (bytes, bytes, str, int),
+    "peer_instance": (bytes, int, bytes, str, int),
+    "directory_change": (bytes, str, int, int),
+}
+#: Behind the columns that a whole row has: how many there may be today, and which of them is the id
+#: of the part that the packet goes on with.
+_LATER: dict[str, tuple[int, int]] = {"message": (3, 1), "outgoing": (5, 3), "awaiting": (4, 2)}
+
+
+#: Rows that are taken though they may have been deleted, where there are no others: a queue that is
+#: made again harms nobody, and the identity never changes.
+_HARMLESS = frozenset(("queue", "identity"))
+
+
+class KeptMessage(NamedTuple):
+    """A message as it was found.  `problem`: why it cannot be relied upon, or None."""
+
+    table: str
+    key: int
+    queue: str  # its name; of a message for elsewhere, its destination
+    columns: tuple[Value, ...]  # without the key
+    packet: bytes
+    problem: str | None
+    is_doubted: bool  # it may have been removed; else a problem means that it is damaged
+
+    @property
+    def lookup_id(self) -> int:
+        return lookup_id_of(self.key)
+
+    @property
+    def arrived_at_ms(self) -> int:
+        """0 where that is not known."""
+        arrived = self.columns[0] if self.table == "message" and self.columns else None
+        return arrived if isinstance(arrived, int) else 0
+
+    @property
+    def reason(self) -> str | None:
+        """Why it came to a dead-letter queue."""
+        reason = self.columns[2] if self.table == "message" and len(self.columns) > 2 else None
+        return reason if isinstance(reason, str) else None
+
+
+class Survey:
+    """Open a folder's database; `close` it.  Raises OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = DatabaseFile(path)
+        self.pages = self._file.page_count
+        #: Commits are lost, or parts of them: rows may be older than what was acknowledged.
+        self.is_outdated = self._file.is_outdated
+        #: What is wrong, as sentences.
+        self.findings: list[str] = list(self._file.findings)
+        #: The small tables: rows by rowid, without it.
+        self.rows: dict[str, dict[int, tuple[Value, ...]]] = {
+            table: {} for table in _COLUMNS if table not in MESSAGE_TABLES
+        }
+        #: Those without a rowid: whole rows.
+        self.keyed: dict[str, list[tuple[Value, ...]]] = {table: [] for table in _KEYED}
+        self.parts = _Parts()
+        self.counters: dict[str, int] = {}
+        self._doubted: Counter[str] = Counter()
+        self._salvage = Salvage(self._file, _layout)
+        self.findings += map(_fault, self._salvage.faults())
+        for found in self._salvage.rows({"counter", "shared_part", *self.rows, *self.keyed}):
+            if isinstance(found, Fault):
+                self.findings.append(_fault(found))
+            elif found.table == "counter":
+                self._add_counter(found)
+            elif found.table == "shared_part":
+                self._add_part(found)
+            elif found.table in self.keyed:
+                self._add_keyed(found)
+            elif found.table in self.rows:
+                self._add(found)
+        for table, count in self._doubted.items():
+            rows = "1 row" if count == 1 else f"{count} rows"
+            self.findings.append(f"{rows} of table {table} may have been deleted, and do not count")
+
+    def close(self) -> None:
+        self._file.close()
+        self.parts.close()
+
+    def _add(self, row: FoundRow) -> None:
+        rows = self.rows[row.table]
+        if not _fits(row.table, row.values):
+            if row.certain:
+                self.findings.append(f"row {row.rowid} of table {row.table} is damaged")
+        elif row.certain or row.table in _HARMLESS:
+            # Rows that are certain come first.
+            if row.certain and rows.get(row.rowid, row.values[1:]) != row.values[1:]:
+                self.findings.append(f"there are two rows {row.rowid} of table {row.table}")
+            rows.setdefault(row.rowid, row.values[1:])
+        else:
+            self._doubted[row.table] += 1
+
+    def _add_keyed(self, row: FoundRow) -> None:
+        kinds = _KEYED[row.table]
+        if not row.certain:
+            self._doubted[row.table] += 1
+        elif len(row.values) == len(kinds) and all(map(isinstance, row.values, kinds)):
+            self.keyed[row.table].append(row.values)
+        else:
+            self.findings.append(f"a row of table {row.table} is damaged")
+
+    def _add_part(self, row: FoundRow) -> None:
+        """One that is whole is what it was: no id is given twice."""
+        match row.values:
+            case (_, bytes(packet), int(checksum)) if checksum_of(packet) == checksum:
+                self.parts.add(row.rowid, packet)
+            case _ if row.certain:
+                self.findings.append(
+                    f"row {row.rowid} of table shared_part is damaged, and with it the copies of a"
+                    " message that share it"
+                )
+
+    def _add_counter(self, row: FoundRow) -> None:
+        """Counters only grow: of two the higher one is the later."""
+        match row.values:
+            case (str(name), int(value)):
+                self.counters[name] = max(value, self.counters.get(name, value))
+            case _ if row.certain:
+                self.findings.append("a row of table counter is damaged")
+
+    def messages(self) -> Iterator[KeptMessage]:
+        """All that can be read: first those whose rows are of today, whole or not, then those in
+        doubt, as far as they are not among the first.  Adds to `findings`."""
+        whole: dict[str, set[int]] = {table: set() for table in MESSAGE_TABLES}
+        doubted: set[tuple[str, int, int]] = set()
+        for found in self._salvage.rows({"", UNKNOWN, "damaged", *MESSAGE_TABLES}):
+            if isinstance(found, Fault):
+                self.findings.append(_fault(found))
+                continue
+            table = (
+                found.table if found.table not in ("", UNKNOWN) else _table_by_shape(found.values)
+            )
+            if table == "damaged":
+                yield self._set_aside(found)
+            if table not in MESSAGE_TABLES:
+                continue
+            message = self._message(table, found)
+            if message.is_doubted:
+                identity = table, message.key, checksum_of(message.packet)
+                # A key is given once: the message is there, and this is where it was before.
+                if message.key not in whole[table] and identity not in doubted:
+                    doubted.add(identity)
+                    yield message
+                continue
+            if message.problem is None and message.key in whole[table]:
+                message = message._replace(problem="another message has its place")
+            if message.problem is None:
+                whole[table].add(message.key)
+            yield message
+
+    def _message(self, table: str, row: FoundRow) -> KeptMessage:
+        packet = next((value for value in reversed(row.values) if isinstance(value, bytes)), b"")
+        message = KeptMessage(
+            *(table, row.rowid, self._queue_of(table, row), row.values[1:], packet, None),
+            is_doubted=not row.certain,
+        )
+        problem = self._problem(message, row)
+        part_id = _part_id(table, row.values)
+        part = None if part_id is None else self.parts.get(part_id)
+        if part is not None and (problem is None or message.is_doubted):
+            message = message._replace(packet=packet + part)
+        if problem is None and part_id is not None:
+            problem = (
+                f"the end of its packet, part {part_id}, which it shares, is damaged"
+                if part is None
+                else self._problem_of_packet(message)
+            )
+        return message._replace(problem=problem)
+
+    def _set_aside(self, row: FoundRow) -> KeptMessage:
+        """A message that a daemon found to be damaged: of table `damaged`."""
+        table = next((each for each in MESSAGE_TABLES if each in row.values), "message")
+        key = next((value for value in row.values[3:4] if isinstance(value, int)), 0)
+        packet = row.values[-1] if isinstance(row.values[-1], bytes) else b""
+        why = "it was set aside, because it was not what was stored"
+        # Which queue one was in that waited for its receipt, nobody has kept.
+        queue = "" if table == "awaiting" else self._queue(table, queue_id_of(key))
+        return KeptMessage(table, key, queue, (), packet, why, is_doubted=not row.certain)
+
+    def _queue_of(self, table: str, row: FoundRow) -> str:
+        if table != "awaiting":
+            return self._queue(table, queue_id_of(row.rowid))
+        queue_id = next((value for value in row.values[1:2] if isinstance(value, int)), 0)
+        return self._queue(table, queue_id)
+
+    def _queue(self, table: str, queue_id: int) -> str:
+        of_queue = self.rows["queue" if table == "message" else "outgoing_queue"]
+        row = of_queue.get(queue_id)
+        return str(row[0]) if row is not None else f"queue {queue_id}, which is lost"
+
+    def _problem(self, message: KeptMessage, row: FoundRow) -> str | None:
+        if row.doubt is not None:
+            return f"it may have been removed before: {row.doubt}"
+        if not _fits(message.table, row.values):
+            return "its row is damaged"
+        checksum = next(iter(row.values[len(_COLUMNS[message.table]) + 1 :]), None)
+        if isinstance(checksum, int) and not is_whole(message.packet, checksum):
+            return "its packet is not what was stored: its checksum does not fit"
+        if _part_id(message.table, row.values) is not None:
+            return None  # it is not whole yet
+        return self._problem_of_packet(message)
+
+    def _problem_of_packet(self, message: KeptMessage) -> str | None:
+        try:
+            packet = parse_user_message(message.packet)
+        except ProtocolError as error:
+            return f"its packet is damaged: {error}"
+        if message.queue.endswith("which is lost"):
+            return f"it belongs to {message.queue}"
+        if message.table == "outgoing" and level_of(message.key) == OUTGOING_TRANSACTIONAL_LEVEL:
+            state = self.rows["outgoing_queue"][queue_id_of(message.key)]
+            base, next_number = state[5], state[6]
+            assert isinstance(base, int)
+            assert isinstance(next_number, int)
+            number = arrival_of(message.key) - base
+            header = packet.transaction
+            if header is None or header.sequence_number != number or number >= next_number:
+                return "its number does not fit its place in the sequence"
+        return None
+
+
+def _layout() -> Layout:
+    """Where the roots of a new database are: they are given in the order of the schema."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        schema.prepare(db, schema.read_migrations(), now_s=0, new_id=bytes(16))
+        rows = db.execute("SELECT type, name, rootpage FROM sqlite_master WHERE rootpage > 0")
+        return {root: name if kind == "table" else INDEX for kind, name, root in rows}
+
+
+def _fits(table: str, values: tuple[Value, ...]) -> bool:
+    """Whether a row has the columns that its table has; the first is the rowid's."""
+    kinds = _COLUMNS[table]
+    return len(values) > len(kinds) and all(
+        isinstance(value, kind) for value, kind in zip(values[1:], kinds, strict=False)
+    )
+
+
+def _table_by_shape(values: tuple[Value, ...]) -> str:
+    """Behind the packet stand its checksum since schema 2, and more since later ones."""
+    for table in MESSAGE_TABLES:
+        packet = len(_COLUMNS[table])
+        if packet < len(values) <= packet + 1 + _LATER[table][0]:
+            content = values[packet]
+            if isinstance(content, bytes) and len(content) >= PACKET_BYTES_MIN:
+                return table
+    return ""
+
+
+def _part_id(table: str, values: tuple[Value, ...]) -> int | None:
+    """Of a row that holds only the head of its packet."""
+    found = next(iter(values[len(_COLUMNS[table]) + 1 + _LATER[table][1] :]), None)
+    return found if isinstance(found, int) else None
+
+
+class _Parts:
+    """The parts that copies share, by their ids; on disk, because they may be many and long."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`
+        self._places: dict[int, tuple[int, int]] = {}
+
+    def add(self, part_id: int, packet: bytes) -> None:
+        self._places[part_id] = self._file.seek(0, 2), len(packet)
+        self._file.write(packet)
+
+    def get(self, part_id: int) -> bytes | None:
+        if part_id not in self._places:
+            return None
+        offset, size = self._places[part_id]
+        self._file.seek(offset)
+        return self._file.read(size)
+
+    def items(self) -> Iterator[tuple[int, bytes]]:
+        for part_id in self._places:
+            packet = self.get(part_id)
+            assert packet is not None
+            yield part_id, packet
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _fault(fault: Fault) -> str:
+    of_table = f" of table {fault.table}" if fault.table else ""
+    return f"{fault.sentence}{of_table}"

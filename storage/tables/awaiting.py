@@ -1,0 +1,223 @@
+"""Table `awaiting`: what has arrived elsewhere, and is kept until somebody has received it there.
+
+And table `unconfirmed`: of which it was given up to wait.  [MS-MQQB] 3.1.5.6 AwaitingFinalACKTable
+"""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from storage.tables import damaged, pages, shared_parts
+from storage.tables.keys import ARRIVAL_MAX
+from storage.tables.pages import EMPTY, PAGE_BYTES_MAX, Totals, key_list
+from storage.tables.sequences import decode_sequence_id, encode_sequence_id
+
+UNCONFIRMED_MAX = 1_000_000
+
+
+class AwaitingRow(NamedTuple):
+    number: int
+    queue_id: int
+    sequence_id: int
+    position: int
+    since_s: int
+    expires_at_s: int | None
+    discard: bool
+    checksum: int
+    part_id: int | None  # of its packet the end is shared with other messages
+    packet: bytes
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the packet is what was stored."""
+        return damaged.is_whole(self.packet, self.checksum)
+
+
+class Arrived(NamedTuple):
+    """Rows of `outgoing` that were acknowledged in order: those of a range of keys."""
+
+    queue_id: int
+    sequence_id: int
+    base: int  # of the sequence in its queue
+    first: int
+    last: int
+    now_s: int
+
+
+class Kept(NamedTuple):
+    """A message that waits from now on."""
+
+    number: int
+    position: int
+    size: int
+
+
+COLUMNS = ", ".join(AwaitingRow._fields)
+_UNTIL_FOR_EVER = 0
+
+
+def take_over(db: sqlite3.Connection, arrived: Arrived) -> list[Kept]:
+    """Copy those of `outgoing` that wait for a final ack, in the order of their sequence.
+
+    The rows themselves are deleted with their range, in the same commit.
+    """
+    waiting = "outgoing WHERE key BETWEEN ? AND ? AND confirm_by_s IS NOT NULL"
+    keys = (arrived.first, arrived.last)
+    # The message's number stands in its packet.
+    db.create_function("little_endian", 1, _little_endian, deterministic=True)
+    rows = db.execute(
+        "SELECT little_endian(substr(packet, 57, 4)), (key & ?) - ?, length(packet) + part_bytes"
+        f" FROM {waiting} ORDER BY key",
+        (ARRIVAL_MAX, arrived.base, *keys),
+    )
+    kept = list(map(Kept._make, rows))
+    if not kept:
+        return kept
+    db.execute(
+        # A number comes again after four thousand million messages, and then belongs to the newer.
+        "INSERT OR REPLACE INTO awaiting (number, queue_id, sequence_id, position, since_s,"
+        " expires_at_s, discard, checksum, packet, part_id, part_bytes)"
+        " SELECT little_endian(substr(packet, 57, 4)), ?, ?, (key & ?) - ?, ?,"
+        f" nullif(confirm_by_s, {_UNTIL_FOR_EVER}), discard, checksum, packet, part_id,"
+        f" part_bytes FROM {waiting}",
+        (
+            arrived.queue_id,
+            encode_sequence_id(arrived.sequence_id),
+            ARRIVAL_MAX,
+            arrived.base,
+            arrived.now_s,
+            *keys,
+        ),
+    )
+    return kept
+
+
+def confirm_by(expires_at_s: int | None) -> int:
+    """What `outgoing.confirm_by_s` says of a message that is waited for until then, or for ever."""
+    return _UNTIL_FOR_EVER if expires_at_s is None else max(expires_at_s, 1)
+
+
+def find_all(
+    db: sqlite3.Connection, numbers: Sequence[int], bytes_max: int = PAGE_BYTES_MAX
+) -> tuple[list[AwaitingRow], int]:
+    """Those of the messages that are there, and how many of `numbers` were looked for: fewer than
+    all when their packets would be more than `bytes_max`."""
+    rows: list[AwaitingRow] = []
+    size = 0
+    for index, number in enumerate(numbers):
+        if size >= bytes_max:
+            return rows, index
+        row = db.execute(f"SELECT {COLUMNS} FROM awaiting WHERE number = ?", (number,)).fetchone()
+        if row is not None:
+            rows.append(shared_parts.whole(db, _row(row)))
+            size += len(rows[-1].packet)
+    return rows, len(numbers)
+
+
+def page(
+    db: sqlite3.Connection, queue_id: int, from_number: int, rows_max: int
+) -> list[AwaitingRow]:
+    """Of one outgoing queue, in the order of their numbers."""
+    cursor = db.execute(
+        f"SELECT {COLUMNS} FROM awaiting WHERE number >= ? AND queue_id = ?"
+        " ORDER BY number LIMIT ?",
+        (from_number, queue_id, rows_max),
+    )
+    return pages.take(cursor, _row, PAGE_BYTES_MAX)
+
+
+def expired(
+    db: sqlite3.Connection, now_s: int, rows_max: int, bytes_max: int = PAGE_BYTES_MAX
+) -> list[AwaitingRow]:
+    """Those that were waited for long enough, the longest at the front."""
+    cursor = db.execute(
+        f"SELECT {COLUMNS} FROM awaiting WHERE expires_at_s < ? ORDER BY expires_at_s LIMIT ?",
+        (now_s, rows_max),
+    )
+    return pages.take(cursor, _row, bytes_max)
+
+
+def delete(db: sqlite3.Connection, numbers: Sequence[int]) -> None:
+    among, listed = "number IN (SELECT value FROM json_each(?))", (key_list(numbers),)
+    with shared_parts.leaving(db, "awaiting", among, listed):
+        db.execute(f"DELETE FROM awaiting WHERE {among}", listed)
+
+
+def totals_by_queue(db: sqlite3.Connection) -> dict[int, Totals]:
+    """By outgoing queue, of those that wait for something; for the start."""
+    found: dict[int, Totals] = {}
+    # Not GROUP BY: it would sort the packets.
+    for queue_id, size in db.execute("SELECT queue_id, length(packet) + part_bytes FROM awaiting"):
+        before = found.get(queue_id, EMPTY)
+        found[queue_id] = Totals(before.messages + 1, before.bytes + size)
+    return found
+
+
+def set_aside(db: sqlite3.Connection, number: int, at_s: int) -> bool:
+    """Move a row that is not what was stored to the damaged ones; False when there is none."""
+    rows, _ = find_all(db, [number])
+    for row in rows:
+        damaged.keep(db, "awaiting", number, row.packet, at_s)
+    delete(db, [number])
+    return bool(rows)
+
+
+def remember_unconfirmed(
+    db: sqlite3.Connection, numbers: Iterable[int], queue_id: int, at_s: int
+) -> None:
+    """Messages of an outgoing queue became dead letters: a final ack may still say otherwise."""
+    db.executemany(
+        "INSERT OR REPLACE INTO unconfirmed (number, queue_id, at_s) VALUES (?, ?, ?)",
+        ((number, queue_id, at_s) for number in numbers),
+    )
+
+
+def unconfirmed(db: sqlite3.Connection, numbers: Sequence[int]) -> dict[int, int]:
+    """Those of the messages that became dead letters, with their outgoing queue."""
+    return dict(
+        db.execute(
+            "SELECT number, queue_id FROM unconfirmed"
+            " WHERE number IN (SELECT value FROM json_each(?))",
+            (key_list(numbers),),
+        )
+    )
+
+
+def unconfirmed_queues(db: sqlite3.Connection) -> set[int]:
+    """Ids of the outgoing queues of messages of which a late final ack may still tell."""
+    return {queue_id for (queue_id,) in db.execute("SELECT DISTINCT queue_id FROM unconfirmed")}
+
+
+def forget_unconfirmed(db: sqlite3.Connection, numbers: Sequence[int]) -> None:
+    db.execute(
+        "DELETE FROM unconfirmed WHERE number IN (SELECT value FROM json_each(?))",
+        (key_list(numbers),),
+    )
+
+
+def forget_old(db: sqlite3.Connection, before_s: int, rows_max: int = UNCONFIRMED_MAX) -> None:
+    """Dead letters of so long ago are not asked about any more, nor more than so many."""
+    db.execute("DELETE FROM unconfirmed WHERE at_s < ?", (before_s,))
+    oldest = db.execute(
+        "SELECT number FROM unconfirmed ORDER BY number DESC LIMIT 1 OFFSET ?", (rows_max,)
+    ).fetchone()
+    if oldest is not None:
+        db.execute("DELETE FROM unconfirmed WHERE number <= ?", oldest)
+
+
+def _little_endian(value: bytes) -> int:
+    return int.from_bytes(value, "little")
+
+
+def _row(row: Iterable[object]) -> AwaitingRow:
+    made = AwaitingRow._make(row)
+    assert isinstance(made.sequence_id, bytes)
+    return made._replace(
+        sequence_id=decode_sequence_id(made.sequence_id), discard=bool(made.discard)
+    )
+
+
+def sequences_by_queue(db: sqlite3.Connection) -> list[tuple[int, int]]:
+    """Outgoing queue and sequence id of all that waits, each pair once."""
+    rows = db.execute("SELECT DISTINCT queue_id, sequence_id FROM awaiting")
+    return [(queue_id, decode_sequence_id(sequence_id)) for queue_id, sequence_id in rows]

@@ -1,0 +1,186 @@
+"""Reading the history of messages: of one, or of all from some moment on.
+
+An event here speaks of one message, or of none (the daemon's own).  Its *cursor* is the block that
+holds it, and its index among the events of that block, counted by message; both stay, so that a
+reader can go on where it ended.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from storage.tables import events
+from storage.tables.events import Block, Event, only
+
+PAGE_BLOCKS = 16
+
+
+class Told(NamedTuple):
+    """One event of one message, and its cursor."""
+
+    block: int
+    at: int
+    event: Event
+
+
+class Page(NamedTuple):
+    """Events in order, and where the next ones begin."""
+
+    found: list[Told]
+    block: int  # the cursor of the first event that was not looked at
+    at: int
+    is_end: bool  # nothing is behind it now
+    missing_blocks: int  # between the cursor that was asked for and the oldest that is kept
+
+
+Filter = Callable[[Event], bool]
+
+
+def of_message(
+    db: sqlite3.Connection, source: bytes, number: int, events_max: int, blocks_max: int = 1 << 30
+) -> tuple[list[Told], bool]:
+    """What is known of one message, the oldest first; True: there may be more, in the middle.
+
+    Its beginning and its end say the most, so a half is taken of each.  Of all the blocks that
+    may speak of it, no more are looked at than allowed, likewise.
+    """
+    blocks = [
+        block
+        for (block,) in db.execute(
+            "SELECT block FROM event_range WHERE source = ? AND first <= ? AND last >= ?"
+            " ORDER BY block",
+            (source, number, number),
+        )
+    ]
+    left_out = len(blocks) > blocks_max
+    if left_out:
+        blocks = [*blocks[: blocks_max // 2], *blocks[-(blocks_max // 2) :]]
+    half = events_max // 2
+    first = _of_message(db, iter(blocks), source, number, half)
+    seen = first[-1].block if len(first) == half else None
+    if seen is None:
+        return first, left_out
+    rest = _of_message(db, reversed(blocks), source, number, events_max - half, newest=True)
+    known = {(told.block, told.at) for told in first}
+    fresh = [told for told in reversed(rest) if (told.block, told.at) not in known]
+    is_cut = len(rest) == events_max - half and len(fresh) == len(rest)
+    return first + fresh, is_cut or left_out
+
+
+def page(
+    db: sqlite3.Connection,
+    block: int,
+    index: int,
+    *,
+    events_max: int,
+    blocks_max: int,
+    is_wanted: Filter,
+    until_ms: int | None = None,
+) -> Page:
+    """The next events from a cursor on, itself included, that are wanted."""
+    found: list[Told] = []
+    missing = 0
+    oldest = db.execute("SELECT min(id) FROM event_block").fetchone()[0]
+    if oldest is not None and block < oldest:
+        missing, block, index = (oldest - block if block else 0), oldest, 0
+    looked_at = 0
+    while looked_at < blocks_max:
+        blocks = events.page(db, block - 1, min(PAGE_BLOCKS, blocks_max - looked_at))
+        if not blocks:
+            return Page(found, block, index, True, missing)
+        for each in blocks:
+            if each.id != block:
+                block, index = each.id, 0
+            if until_ms is not None and each.first_at_ms >= until_ms:
+                return Page(found, block, index, True, missing)
+            for told in numbered(each):
+                if told.at < index:
+                    continue
+                if until_ms is not None and told.event.at_ms >= until_ms:
+                    return Page(found, block, told.at, True, missing)
+                if len(found) == events_max:
+                    return Page(found, block, told.at, False, missing)
+                if is_wanted(told.event):
+                    found.append(told)
+            block, index = each.id + 1, 0
+        looked_at += len(blocks)
+    return Page(found, block, index, False, missing)
+
+
+def last(db: sqlite3.Connection, *, events_max: int, blocks_max: int, is_wanted: Filter) -> Page:
+    """The last events that are wanted, in order; looks at no more than so many blocks."""
+    found: list[Told] = []
+    end: int | None = None
+    for block in _newest(db, blocks_max):
+        end = end or block.id + 1
+        wanted = [told for told in numbered(block) if is_wanted(told.event)]
+        found += reversed(wanted)
+        if len(found) >= events_max:
+            break
+    return Page(found[:events_max][::-1], end or 1, 0, True, 0)
+
+
+def since(db: sqlite3.Connection, at_ms: int) -> int:
+    """The first block that may have events from that moment on."""
+    row = db.execute(
+        "SELECT id FROM event_block WHERE last_at_ms >= ? ORDER BY id LIMIT 1", (at_ms,)
+    ).fetchone()
+    if row is not None:
+        return int(row[0])
+    return int(db.execute("SELECT coalesce(max(id), 0) + 1 FROM event_block").fetchone()[0])
+
+
+def numbered(block: Block) -> Iterator[Told]:
+    """The events of a block, one for each message."""
+    index = 0
+    for event in block.events:
+        if len(event.numbers) <= 1:
+            yield Told(block.id, index, event)
+            index += 1
+            continue
+        for at in range(len(event.numbers)):
+            yield Told(block.id, index, only(event, at))
+            index += 1
+
+
+def _of_message(
+    db: sqlite3.Connection,
+    blocks: Iterator[int],
+    source: bytes,
+    number: int,
+    events_max: int,
+    *,
+    newest: bool = False,
+) -> list[Told]:
+    found: list[Told] = []
+    for block_id in blocks:
+        for block in events.page(db, block_id - 1, 1):
+            if block.id != block_id:
+                continue
+            here = list(_about(block, source, number))
+            for told in reversed(here) if newest else here:
+                found.append(told)
+                if len(found) == events_max:
+                    return found
+    return found
+
+
+def _about(block: Block, source: bytes, number: int) -> Iterator[Told]:
+    start = 0
+    for event in block.events:
+        if event.source == source:
+            for at, each in enumerate(event.numbers):
+                if each == number:  # it may be there several times: sent again, and again
+                    yield Told(block.id, start + at, only(event, at))
+        start += _count(event)
+
+
+def _count(event: Event) -> int:
+    """How many indices it takes; what tells of no message takes one as well."""
+    return max(1, len(event.numbers))
+
+
+def _newest(db: sqlite3.Connection, blocks_max: int) -> Iterator[Block]:
+    ids = db.execute("SELECT id FROM event_block ORDER BY id DESC LIMIT ?", (blocks_max,))
+    for (block_id,) in ids.fetchall():
+        yield from events.page(db, block_id - 1, 1)

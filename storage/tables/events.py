@@ -1,0 +1,340 @@
+"""Table `event_block`: what happened to messages, told in the same commit as what was changed.
+
+Events that tell the same of several messages are one `Event`; the events of one commit are one row,
+so that the log costs a commit one insert and not one for each message.  Table `event_range` says
+which messages of which source a block may speak of, so that the history of one can be found; and,
+under an empty source, which arrivals, so that a message can be found by its lookup id.
+
+The log is kept by size and age: `trim`.  Each block knows how much all blocks before it took, so
+the room that the log takes is known by two seeks.
+
+docs/events.md has the schema of an event for readers outside; `SCHEMA` is its number.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from storage.tables import counters
+from storage.tables.keys import OUTGOING_TRANSACTIONAL_LEVEL, arrival_of, level_of
+
+SCHEMA = 1
+
+#: Kinds of events whose `places` are new: messages came there.  Arrivals only grow, so the ranges
+#: of blocks overlap little.
+ARRIVALS = frozenset(
+    ("sent", "accepted", "moved", "journaled", "dead_lettered", "imported", "requeued")
+)
+
+
+_Raw = bytes  # which is a field's name below
+
+
+class Event(msgspec.Struct, array_like=True, kw_only=True):
+    """Something that happened to messages: `numbers` of the queue manager `source`.
+
+    `places` are their lookup ids: in `to_queue` when they went there, else in `queue`; those of
+    one event all belong to one queue, and to sequences or not.  `positions` are their numbers in
+    the sequence `sequence_id`.  Each of these lists is empty, or as long as `numbers`; a message is
+    at the same index of all.
+
+    Of the copies of a message to many queues one event may be written for all, with `queues`, and
+    `sequence_ids`.  Who reads gets one for each queue, and need not know.
+    """
+
+    kind: str
+    at_ms: int  # since 1970, UTC
+    source: bytes
+    numbers: list[int]
+    queue: str = ""  # of ours by its name, elsewhere the destination's format name
+    peer: str = ""  # the other queue manager: its GUID, or its address where that is not known
+    places: list[int] = msgspec.field(default_factory=list)
+    sequence_id: int = 0
+    positions: list[int] = msgspec.field(default_factory=list)
+    message_class: int = 0
+    bytes: int = 0  # of all their packets
+    reason: str = ""  # a sentence
+    to_queue: str = ""  # where they are now, if they went somewhere
+    transaction: str = ""
+    sizes: list[int] = msgspec.field(default_factory=list)
+    delivery: str = ""  # express, recoverable or transactional, of what begins its life here
+    #: What the messages bear, where they bear it: an index behind the end of these has none.
+    labels: list[str] = msgspec.field(default_factory=list)
+    correlations: list[_Raw] = msgspec.field(default_factory=list)
+    #: Instead of `queue` and `sequence_id`, where each message is in another one.
+    queues: list[str] = msgspec.field(default_factory=list)
+    sequence_ids: list[int] = msgspec.field(default_factory=list)
+
+
+class Block(NamedTuple):
+    id: int
+    first_at_ms: int
+    last_at_ms: int
+    events: list[Event]
+
+
+class Identity(NamedTuple):
+    """Which message something is: the queue manager that numbered it, and the number."""
+
+    source: bytes
+    number: int
+
+
+_SEQUENCES = b"sequences"
+
+_RUN = -1  # a list that begins so counts up: [-1, first, how many]
+_SAME = -2  # and one that begins so repeats: [-2, value, how many]
+_SHORT = 3  # what is no longer is written as it is
+# Of a block beside its data: heads of the row, and one entry of `event_range`.
+_BLOCK_BYTES = 40
+_RANGE_BYTES = 40
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[Event])
+
+#: The counter of what is kept elsewhere too: the first block that is not.
+SHIPPED = "events_shipped"
+
+COLUMNS = "id, first_at_ms, last_at_ms, data"
+
+
+def insert(db: sqlite3.Connection, events: Sequence[Event]) -> None:
+    """One block.  A unit that finds out only in its commit what happens calls it itself."""
+    if not events:
+        return
+    ranges = _ranges(events)
+    data = _encoder.encode([_packed(event) for event in events])
+    (before,) = db.execute(
+        "SELECT coalesce((SELECT end_bytes FROM event_block ORDER BY id DESC LIMIT 1), 0)"
+    ).fetchone()
+    block = db.execute(
+        "INSERT INTO event_block (first_at_ms, last_at_ms, events, data, end_bytes)"
+        " VALUES (?, ?, ?, ?, ?)",
+        (
+            min(event.at_ms for event in events),
+            max(event.at_ms for event in events),
+            sum(len(event.numbers) for event in events),
+            data,
+            before + len(data) + _BLOCK_BYTES + _RANGE_BYTES * len(ranges),
+        ),
+    ).lastrowid
+    db.executemany(
+        "INSERT INTO event_range (source, first, last, block) VALUES (?, ?, ?, ?)",
+        ((*each, block) for each in ranges),
+    )
+
+
+def of_message(
+    db: sqlite3.Connection, source: bytes, number: int, events_max: int = 1000
+) -> list[Event]:
+    """What is known of one message, the oldest first; each event speaks of it alone."""
+    found: list[Event] = []
+    for block in _speaking_of(db, source, number):
+        for event in block.events:
+            if event.source == source and number in event.numbers:
+                found.append(only(event, event.numbers.index(number)))
+                if len(found) == events_max:
+                    return found
+    return found
+
+
+def of_place(db: sqlite3.Connection, queue: str | None, lookup_id: int) -> Identity | None:
+    """The message that came to this place of a queue, whether or not it is still there.
+
+    `queue` as events have it: its name, or the destination of an outgoing queue.  Without a name it
+    is looked for in all: no two queues give the same place, but for those of sequences.
+    """
+    for block in _speaking_of(db, _lane(lookup_id), arrival_of(lookup_id)):
+        for event in block.events:
+            if (
+                event.kind in ARRIVALS
+                and queue in (None, event.to_queue or event.queue)
+                and lookup_id in event.places
+            ):
+                return Identity(event.source, event.numbers[event.places.index(lookup_id)])
+    return None
+
+
+def page(db: sqlite3.Connection, after: int, blocks_max: int) -> list[Block]:
+    """The blocks behind the block `after`, in order."""
+    rows = db.execute(
+        f"SELECT {COLUMNS} FROM event_block WHERE id > ? ORDER BY id LIMIT ?", (after, blocks_max)
+    )
+    return list(map(_block, rows))
+
+
+def last_block(db: sqlite3.Connection) -> int:
+    """The id of the newest block; 0 when there is none."""
+    (last,) = db.execute("SELECT coalesce(max(id), 0) FROM event_block").fetchone()
+    return int(last)
+
+
+def only(event: Event, index: int) -> Event:
+    """The same, told of one of its messages."""
+    return msgspec.structs.replace(
+        event,
+        numbers=event.numbers[index : index + 1],
+        places=event.places[index : index + 1],
+        positions=event.positions[index : index + 1],
+        sizes=event.sizes[index : index + 1],
+        bytes=event.sizes[index] if event.sizes else 0,
+        labels=event.labels[index : index + 1],
+        correlations=event.correlations[index : index + 1],
+    )
+
+
+# Room.
+
+
+def size_bytes(db: sqlite3.Connection) -> int:
+    """How much room the log takes in the database, within some percent.  Two seeks."""
+    (size,) = db.execute(
+        "SELECT coalesce((SELECT end_bytes FROM event_block ORDER BY id DESC LIMIT 1), 0)"
+        " - coalesce((SELECT end_bytes FROM event_block ORDER BY id LIMIT 1), 0)"
+    ).fetchone()
+    return int(size)
+
+
+def mark_shipped(db: sqlite3.Connection, block: int) -> int:
+    """The log is kept elsewhere up to and with this block; the highest that ever was."""
+    shipped = max(counters.following(db, SHIPPED) - 1, block)
+    counters.set_following(db, SHIPPED, shipped + 1)
+    return shipped
+
+
+def trim(
+    db: sqlite3.Connection,
+    *,
+    size_max: int,
+    before_ms: int,
+    blocks_max: int,
+    shipped_only: bool = False,
+) -> int:
+    """Delete the oldest blocks: what is above `size_max`, and what is older than `before_ms`.
+
+    With `shipped_only` none that is not marked as shipped.
+
+    At most so many at once; returns how many, and a number below `blocks_max` means that no more
+    have to go.  The newest block stays, whatever it is, because ids must not be given again.
+    """
+    newest = db.execute("SELECT id, end_bytes FROM event_block ORDER BY id DESC LIMIT 1").fetchone()
+    if newest is None:
+        return 0
+    last_id, end_bytes = newest
+    if shipped_only:
+        last_id = min(last_id, counters.following(db, SHIPPED))
+    oldest = db.execute(
+        f"SELECT end_bytes, {COLUMNS} FROM event_block WHERE id < ? ORDER BY id LIMIT ?",
+        (last_id, blocks_max),
+    )
+    going: list[int] = []
+    for block_end_bytes, *row in oldest:
+        if row[2] >= before_ms and end_bytes - block_end_bytes < size_max:
+            break
+        block = _block((row[0], row[1], row[2], row[3]))
+        db.executemany(
+            "DELETE FROM event_range WHERE source = ? AND first = ? AND last = ? AND block = ?",
+            ((*each, block.id) for each in _ranges(block.events)),
+        )
+        going.append(block.id)
+    db.executemany("DELETE FROM event_block WHERE id = ?", ((each,) for each in going))
+    return len(going)
+
+
+def _speaking_of(db: sqlite3.Connection, source: bytes, number: int) -> list[Block]:
+    rows = db.execute(
+        f"SELECT {COLUMNS} FROM event_block WHERE id IN"
+        " (SELECT block FROM event_range WHERE source = ? AND first <= ? AND last >= ?)"
+        " ORDER BY id",
+        (source, number, number),
+    )
+    return list(map(_block, rows))
+
+
+def _ranges(events: Sequence[Event]) -> list[tuple[bytes, int, int]]:
+    """Source, first and last number of the messages that a block speaks of."""
+    found: dict[bytes, tuple[int, int]] = {}
+    for event in events:
+        if event.numbers:
+            _widen(found, event.source, min(event.numbers), max(event.numbers))
+        if event.places and event.kind in ARRIVALS:
+            # Places in sequences count from 1 in each outgoing queue, and are looked for apart.
+            first, last = min(event.places), max(event.places)
+            lane = _lane(first)
+            if level_of(first) == level_of(last):
+                _widen(found, lane, arrival_of(first), arrival_of(last))
+            else:
+                arrivals = [arrival_of(place) for place in event.places]
+                _widen(found, lane, min(arrivals), max(arrivals))
+    return [(source, first, last) for source, (first, last) in found.items()]
+
+
+def _lane(place: int) -> bytes:
+    """What stands for a source in `event_range` where places are looked for."""
+    return _SEQUENCES if level_of(place) == OUTGOING_TRANSACTIONAL_LEVEL else b""
+
+
+def _widen(ranges: dict[bytes, tuple[int, int]], source: bytes, first: int, last: int) -> None:
+    known = ranges.get(source)
+    if known is not None:
+        first, last = min(first, known[0]), max(last, known[1])
+    ranges[source] = first, last
+
+
+def _packed(event: Event) -> Event:
+    return msgspec.structs.replace(
+        event,
+        numbers=_short(event.numbers),
+        places=_short(event.places),
+        positions=_short(event.positions),
+        sizes=_short(event.sizes),
+        bytes=sum(event.sizes) if event.sizes else event.bytes,
+        sequence_ids=_short(event.sequence_ids),
+    )
+
+
+def _short(numbers: list[int]) -> list[int]:
+    """Most numbers follow each other, and most sizes are the same: then three say it all."""
+    count = len(numbers)
+    if count > _SHORT:
+        first = numbers[0]
+        span = numbers[-1] - first
+        if span == count - 1 and numbers == list(range(first, first + count)):
+            return [_RUN, first, count]
+        if span == 0 and numbers.count(first) == count:
+            return [_SAME, first, count]
+    return numbers
+
+
+def _whole(numbers: list[int]) -> list[int]:
+    if len(numbers) == _SHORT and numbers[0] < 0:
+        how, first, count = numbers
+        return list(range(first, first + count)) if how == _RUN else [first] * count
+    return numbers
+
+
+def _block(row: tuple[int, int, int, bytes]) -> Block:
+    block_id, first_at_ms, last_at_ms, data = row
+    events: list[Event] = []
+    for event in _decoder.decode(data):
+        event.numbers = _whole(event.numbers)
+        event.places = _whole(event.places)
+        event.positions = _whole(event.positions)
+        event.sizes = _whole(event.sizes)
+        if event.queues:
+            events += _by_queue(event)
+        else:
+            events.append(event)
+    return Block(block_id, first_at_ms, last_at_ms, events)
+
+
+def _by_queue(event: Event) -> Iterator[Event]:
+    """What one event tells of copies in many queues, as one for each of them."""
+    sequence_ids = _whole(event.sequence_ids) or [0] * len(event.queues)
+    queues, event.queues, event.sequence_ids = event.queues, [], []
+    for index, (queue, sequence_id) in enumerate(zip(queues, sequence_ids, strict=True)):
+        each = only(event, index)
+        each.queue, each.sequence_id = queue, sequence_id
+        yield each

@@ -1,0 +1,235 @@
+"""Table `message`: what lies in our queues, in the order of receiving.  Keys: keys.py."""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from storage.tables import damaged, pages, shared_parts
+from storage.tables.damaged import checksum_of
+from storage.tables.keys import queue_range
+from storage.tables.pages import PAGE_BYTES_MAX, PAGE_ROWS_MAX, Totals, key_list
+from storage.tables.shared_parts import PartOf
+
+
+class MessageRow(NamedTuple):
+    key: int
+    arrived_at_ms: int
+    expires_at_s: int | None
+    reason: str | None
+    abort_count: int
+    move_count: int
+    last_move_at_ms: int | None
+    checksum: int | None
+    part_id: int | None  # of its packet the end is shared with other messages
+    packet: bytes
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the packet is what was stored."""
+        return damaged.is_whole(self.packet, self.checksum)
+
+
+#: Key, arrival in ms, expiry in s, reason, packet.
+NewMessage = tuple[int, int, int | None, str | None, bytes]
+#: The same with the head of its packet, and the part that this goes on with.
+NewCopy = tuple[int, int, int | None, str | None, bytes, PartOf]
+
+COLUMNS = ", ".join(MessageRow._fields)
+
+
+def insert(db: sqlite3.Connection, rows: Iterable[NewMessage]) -> None:
+    db.executemany(
+        "INSERT INTO message (key, arrived_at_ms, expires_at_s, reason, packet, checksum)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        ((*row, checksum_of(row[4])) for row in rows),
+    )
+
+
+def insert_copies(db: sqlite3.Connection, rows: Iterable[NewCopy]) -> None:
+    for (arrived_at_ms, expires_at_s, reason, part), copies in groupby(rows, _alike):
+        alike = arrived_at_ms, expires_at_s, *part
+        # As in outgoing.py: what is the same in all copies stands in the statement.
+        values = ", ".join("NULL" if value is None else str(int(value)) for value in alike)
+        db.executemany(
+            "INSERT INTO message (key, packet, checksum, reason, arrived_at_ms, expires_at_s,"
+            f" part_id, part_bytes) VALUES (?, ?, ?, ?, {values})",
+            [(row[0], row[4], checksum_of(row[4]), reason) for row in copies],
+        )
+
+
+def _alike(row: NewCopy) -> tuple[int, int | None, str | None, PartOf]:
+    _, arrived_at_ms, expires_at_s, reason, _, part = row
+    return arrived_at_ms, expires_at_s, reason, part
+
+
+def delete(db: sqlite3.Connection, keys: Sequence[int]) -> None:
+    """One statement for all: SQLite sorts the keys and passes over the table once."""
+    among, listed = "key IN (SELECT value FROM json_each(?))", (key_list(keys),)
+    with shared_parts.leaving(db, "message", among, listed):
+        db.execute(f"DELETE FROM message WHERE {among}", listed)
+
+
+def count_abort(db: sqlite3.Connection, keys: Sequence[int]) -> None:
+    """A transaction that had received these messages was aborted."""
+    db.execute(
+        "UPDATE message SET abort_count = abort_count + 1"
+        " WHERE key IN (SELECT value FROM json_each(?))",
+        (key_list(keys),),
+    )
+
+
+class Move(NamedTuple):
+    """A message goes from one key to another.
+
+    `packet`: it is another from there on, without its reason and without an end to its life.
+    """
+
+    key: int
+    to_key: int
+    packet: bytes | None = None
+
+
+def move(db: sqlite3.Connection, moves: Sequence[Move], at_ms: int) -> set[int]:
+    """The keys of those that were there, and are at their new place now."""
+    found = {
+        key
+        for (key,) in db.execute(
+            "SELECT key FROM message WHERE key IN (SELECT value FROM json_each(?))",
+            (key_list([each.key for each in moves]),),
+        )
+    }
+    present = [each for each in moves if each.key in found]
+    db.executemany(
+        "UPDATE message SET key = ?, move_count = move_count + 1, last_move_at_ms = ?"
+        " WHERE key = ?",
+        [(each.to_key, at_ms, each.key) for each in present],
+    )
+    changed = [
+        (each.packet, checksum_of(each.packet), each.to_key)
+        for each in present
+        if each.packet is not None
+    ]
+    if changed:
+        keys = key_list([key for *_, key in changed])
+        with shared_parts.leaving(
+            db, "message", "key IN (SELECT value FROM json_each(?))", (keys,)
+        ):
+            db.executemany(
+                "UPDATE message SET packet = ?, checksum = ?, part_id = NULL, part_bytes = 0,"
+                " reason = NULL, expires_at_s = NULL WHERE key = ?",
+                changed,
+            )
+    return found
+
+
+def set_history(db: sqlite3.Connection, rows: Iterable[tuple[int, int, int, int | None]]) -> None:
+    """Key, abort count, move count and last move of each message."""
+    db.executemany(
+        "UPDATE message SET abort_count = ?2, move_count = ?3, last_move_at_ms = ?4 WHERE key = ?1",
+        rows,
+    )
+
+
+def find(db: sqlite3.Connection, key: int) -> MessageRow | None:
+    row = db.execute(f"SELECT {COLUMNS} FROM message WHERE key = ?", (key,)).fetchone()
+    return None if row is None else shared_parts.whole(db, MessageRow._make(row))
+
+
+def page(
+    db: sqlite3.Connection,
+    queue_id: int,
+    from_lookup: int = 0,
+    rows_max: int = PAGE_ROWS_MAX,
+    bytes_max: int = PAGE_BYTES_MAX,
+) -> list[MessageRow]:
+    """The next messages from `from_lookup` on, itself included, in the order of receiving.
+
+    Stops after `rows_max` rows, or with the row that brings the packets to `bytes_max`.  The page
+    after it begins at `lookup_id_of(rows[-1].key) + 1`; an empty page is the end.
+    """
+    cursor = db.execute(
+        f"SELECT {COLUMNS} FROM message WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?",
+        (*queue_range(queue_id, from_lookup), rows_max),
+    )
+    return pages.take(cursor, MessageRow._make, bytes_max)
+
+
+def beside(
+    db: sqlite3.Connection,
+    queue_id: int,
+    lookup_id: int | None,
+    *,
+    backwards: bool,
+    inclusive: bool,
+) -> MessageRow | None:
+    """The nearest message before or behind a place, or (`lookup_id` None) at the queue's end."""
+    first, last = queue_range(queue_id)
+    if lookup_id is not None:
+        place = first | lookup_id
+        step = 0 if inclusive else 1
+        first, last = (first, place - step) if backwards else (place + step, last)
+        if inclusive:
+            first = last = place
+    order = "DESC" if backwards else "ASC"
+    row = db.execute(
+        f"SELECT {COLUMNS} FROM message WHERE key BETWEEN ? AND ? ORDER BY key {order} LIMIT 1",
+        (first, last),
+    ).fetchone()
+    return None if row is None else shared_parts.whole(db, MessageRow._make(row))
+
+
+def find_all(db: sqlite3.Connection, keys: Sequence[int]) -> list[MessageRow]:
+    """Those of the keys that there are, in the order of receiving."""
+    rows = db.execute(
+        f"SELECT {COLUMNS} FROM message WHERE key IN (SELECT value FROM json_each(?)) ORDER BY key",
+        (key_list(keys),),
+    )
+    return [shared_parts.whole(db, MessageRow._make(row)) for row in rows]
+
+
+def sizes(
+    db: sqlite3.Connection, queue_id: int, from_lookup: int = 0, *, rows_max: int
+) -> list[tuple[int, int]]:
+    """Key and bytes of the next messages of a queue from `from_lookup` on, itself included.
+
+    The packets are not read.
+    """
+    return db.execute(
+        "SELECT key, length(packet) + part_bytes FROM message WHERE key BETWEEN ? AND ?"
+        " ORDER BY key LIMIT ?",
+        (*queue_range(queue_id, from_lookup), rows_max),
+    ).fetchall()
+
+
+def totals(db: sqlite3.Connection, queue_id: int) -> Totals:
+    return pages.totals_between(db, "message", *queue_range(queue_id))
+
+
+def totals_by_queue(db: sqlite3.Connection) -> dict[int, Totals]:
+    """For all queues that hold something; meant for the start, when nothing is known yet."""
+    return pages.by_queue(pages.totals_by_level(db, "message"))
+
+
+def purge(db: sqlite3.Connection, queue_id: int, rows_max: int) -> Totals:
+    """Delete the first messages of the queue, at most `rows_max`; what was deleted.
+
+    Everybody waits for the writer: empty a long queue in several units of some thousand rows.
+    """
+    first, last = queue_range(queue_id)
+    beyond = db.execute(
+        "SELECT key FROM message WHERE key BETWEEN ? AND ? ORDER BY key LIMIT 1 OFFSET ?",
+        (first, last, rows_max),
+    ).fetchone()
+    return _delete_range(db, first, last if beyond is None else beyond[0] - 1)
+
+
+def delete_all(db: sqlite3.Connection, queue_id: int) -> Totals:
+    return _delete_range(db, *queue_range(queue_id))
+
+
+def _delete_range(db: sqlite3.Connection, first: int, last: int) -> Totals:
+    deleted = pages.totals_between(db, "message", first, last)
+    with shared_parts.leaving(db, "message", "key BETWEEN ? AND ?", (first, last)):
+        db.execute("DELETE FROM message WHERE key BETWEEN ? AND ?", (first, last))
+    return deleted

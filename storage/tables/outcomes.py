@@ -1,0 +1,44 @@
+"""Table `outcome`: what a client's request led to, kept with it in one commit.
+
+A client that lost the connection before the answer asks again with the same token, and is told the
+same instead of having its messages sent twice.
+"""
+
+import sqlite3
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class OutcomeRow(NamedTuple):
+    token: bytes
+    result: bytes
+    at_s: int
+
+
+def record(db: sqlite3.Connection, rows: Iterable[OutcomeRow | tuple[bytes, bytes, int]]) -> None:
+    """A token that comes again gets the later result."""
+    db.executemany("INSERT OR REPLACE INTO outcome (token, result, at_s) VALUES (?, ?, ?)", rows)
+
+
+def find(db: sqlite3.Connection, token: bytes) -> bytes | None:
+    """The result that was recorded for the token."""
+    row = db.execute("SELECT result FROM outcome WHERE token = ?", (token,)).fetchone()
+    return None if row is None else row[0]
+
+
+def list_all(db: sqlite3.Connection) -> list[OutcomeRow]:
+    """The oldest first."""
+    rows = db.execute("SELECT token, result, at_s FROM outcome ORDER BY id")
+    return list(map(OutcomeRow._make, rows))
+
+
+def forget(db: sqlite3.Connection, before_s: int, rows_max: int) -> int:
+    """Delete what was recorded before `before_s`, the oldest first; how many rows that were.
+
+    What a database may still have to hear stays: see `storage.tables.branches`.
+    """
+    return db.execute(
+        "DELETE FROM outcome WHERE at_s < ? AND id IN (SELECT id FROM outcome"
+        " WHERE token NOT IN (SELECT transaction_id FROM branch) ORDER BY id LIMIT ?)",
+        (before_s, rows_max),
+    ).rowcount

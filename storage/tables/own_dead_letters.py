@@ -1,0 +1,62 @@
+"""Table `own_dead_letter`: whose dead letters an application keeps itself, and in which queue.
+
+A row goes to disk with its message, and stays until somebody finds that its message is gone: none
+of the ways that a message can go is made slower by it.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from storage.tables.pages import key_list
+
+
+class OwnDeadLetter(NamedTuple):
+    number: int  # of the message; its source are we
+    queue_id: int  # where it is to be if it cannot be delivered
+    place: str  # the table where it is: message or outgoing
+    key: int
+
+
+COLUMNS = ", ".join(OwnDeadLetter._fields)
+
+
+def insert(db: sqlite3.Connection, rows: Iterable[OwnDeadLetter]) -> None:
+    # A number comes again after four thousand million messages, and then belongs to the newer one.
+    db.executemany(f"INSERT OR REPLACE INTO own_dead_letter ({COLUMNS}) VALUES (?, ?, ?, ?)", rows)
+
+
+def queues_by_number(db: sqlite3.Connection) -> dict[int, int]:
+    """For the start."""
+    return dict(db.execute("SELECT number, queue_id FROM own_dead_letter"))
+
+
+def gone(db: sqlite3.Connection, after: int, rows_max: int) -> tuple[list[int], int | None]:
+    """Of the next rows behind the number `after`, those whose message is neither where it was
+    stored nor awaiting a final ack; and where to go on, None at the end."""
+    rows = db.execute(
+        "SELECT number, CASE place WHEN 'outgoing'"
+        " THEN EXISTS (SELECT 1 FROM outgoing WHERE outgoing.key = own_dead_letter.key)"
+        " ELSE EXISTS (SELECT 1 FROM message WHERE message.key = own_dead_letter.key) END"
+        " OR EXISTS (SELECT 1 FROM awaiting WHERE awaiting.number = own_dead_letter.number)"
+        " FROM own_dead_letter WHERE number > ? ORDER BY number LIMIT ?",
+        (after, rows_max),
+    ).fetchall()
+    found = [number for number, is_there in rows if not is_there]
+    return found, rows[-1][0] if len(rows) == rows_max else None
+
+
+def moved(db: sqlite3.Connection, moves: Iterable[tuple[int, int, int]]) -> None:
+    """Messages in our queues have another key: number, old key, new key of each."""
+    db.executemany(
+        "UPDATE own_dead_letter SET key = :to WHERE number = :number AND key = :key"
+        " AND place = 'message'",
+        ({"number": number, "key": key, "to": to} for number, key, to in moves),
+    )
+
+
+def delete(db: sqlite3.Connection, numbers: Sequence[int]) -> None:
+    db.execute(
+        "DELETE FROM own_dead_letter WHERE number IN (SELECT value FROM json_each(?))",
+        (key_list(numbers),),
+    )

@@ -1,0 +1,117 @@
+"""What the two tables of messages have in common: bounded pages, totals, lists of keys."""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from storage.tables import shared_parts
+from storage.tables.keys import key_parts, level_range
+
+PAGE_ROWS_MAX = 256
+PAGE_BYTES_MAX = 16 * 1024 * 1024
+
+Row = TypeVar("Row", bound="tuple[Any, ...]")
+
+
+class Totals(NamedTuple):
+    messages: int
+    bytes: int
+
+
+EMPTY = Totals(0, 0)
+
+
+def take(cursor: sqlite3.Cursor, make: Callable[[Iterable[Any]], Row], bytes_max: int) -> list[Row]:
+    """The cursor's rows, up to and with the one that brings the packets to `bytes_max`.
+
+    The packet stands last in a row, and in front of it the id of a part that it shares.
+    """
+    rows, size = [], 0
+    for row in map(make, cursor):
+        if row[-2] is not None:
+            row = shared_parts.whole(cursor.connection, row)
+        rows.append(row)
+        size += len(row[-1])
+        if size >= bytes_max:
+            break
+    cursor.close()
+    return rows
+
+
+def totals_between(db: sqlite3.Connection, table: str, first: int, last: int) -> Totals:
+    """Reads the head of each row in the range of keys, not its packet."""
+    count, size = db.execute(
+        f"SELECT count(*), coalesce(sum(length(packet) + part_bytes), 0) FROM {table}"
+        " WHERE key BETWEEN ? AND ?",
+        (first, last),
+    ).fetchone()
+    return Totals(count, size)
+
+
+def totals_by_level(db: sqlite3.Connection, table: str) -> dict[tuple[int, int], Totals]:
+    """Totals by queue id and level, of those that hold something.
+
+    From one level to the next by a seek.  GROUP BY would sort all packets in memory first: SQLite
+    does not see that the table is in the order of `key >> 44`.
+    """
+    found: dict[tuple[int, int], Totals] = {}
+    last = -1
+    while True:
+        (first,) = db.execute(f"SELECT min(key) FROM {table} WHERE key > ?", (last,)).fetchone()
+        if first is None:
+            return found
+        queue_id, level, _ = key_parts(first)
+        _, last = level_range(queue_id, level)
+        found[queue_id, level] = totals_between(db, table, first, last)
+
+
+class Head(NamedTuple):
+    """Which message a row holds, read off its packet at fixed places.  [MS-MQMQ] 2.2.19.2"""
+
+    key: int
+    source: bytes
+    number: int
+    size: int  # bytes of the packet
+
+
+#: For `head`: SourceQueueManager to MessageId.  The rest of a long packet is not read.
+HEAD = "key, substr(packet, 17, 44), length(packet) + part_bytes"
+
+
+def head(row: tuple[int, bytes, int]) -> Head:
+    key, identity, size = row
+    # Whatever a damaged row holds, it is given a name.
+    return Head(
+        key, identity[:16].ljust(16, b"\0"), int.from_bytes(identity[40:44], "little"), size
+    )
+
+
+def heads(db: sqlite3.Connection, table: str, keys: Sequence[int]) -> list[Head]:
+    """Which messages the rows with these keys hold, in the order of the keys."""
+    rows = db.execute(
+        f"SELECT {HEAD} FROM {table} WHERE key IN (SELECT value FROM json_each(?)) ORDER BY key",
+        (key_list(keys),),
+    )
+    return list(map(head, rows))
+
+
+def heads_between(db: sqlite3.Connection, table: str, first: int, last: int) -> list[Head]:
+    """Likewise those of a range, both ends included."""
+    rows = db.execute(
+        f"SELECT {HEAD} FROM {table} WHERE key BETWEEN ? AND ? ORDER BY key", (first, last)
+    )
+    return list(map(head, rows))
+
+
+def key_list(keys: Sequence[int]) -> str:
+    """A list of integers as one parameter, for `json_each`."""
+    return f"[{','.join(map(str, keys))}]"
+
+
+def by_queue(totals: dict[tuple[int, int], Totals]) -> dict[int, Totals]:
+    """The levels of each queue added up."""
+    added: dict[int, Totals] = {}
+    for (queue_id, _), (count, size) in totals.items():
+        before = added.get(queue_id, EMPTY)
+        added[queue_id] = Totals(before.messages + count, before.bytes + size)
+    return added

@@ -1,0 +1,328 @@
+"""Pages of messages in the order of a range: by arrival, or by what a reader has reserved.
+
+A range is one scan of neighbours or, where a queue has messages of several priorities, one for each
+of them, merged.  Nothing is taken or changed.
+
+Most messages have nothing but their packets: `quick_page` reads those in columns, in half the time.
+"""
+
+import sqlite3
+from array import array
+from collections.abc import Callable, Iterator
+from heapq import merge
+from itertools import accumulate
+from operator import eq
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from storage.tables import shared_parts
+from storage.tables.keys import (
+    ARRIVAL_MAX,
+    LOOKUP_MASK,
+    arrival_of,
+    level_of,
+    level_range,
+    message_key,
+    queue_range,
+)
+
+#: Row ids of table `reservation`: those of a reader's queue and a position.
+POSITION_BITS = 44
+POSITION_MAX = (1 << POSITION_BITS) - 1
+
+#: Rows that are fetched at once: what is allocated for them is used again for the next.
+CHUNK_ROWS = 256
+
+
+class RangeRow(NamedTuple):
+    """A message in a range.  The packet may be only its beginning."""
+
+    position: int
+    key: int
+    arrived_at_ms: int
+    expires_at_s: int | None
+    reason: str | None
+    abort_count: int
+    move_count: int
+    checksum: int | None
+    part_id: int | None  # as of `MessageRow`
+    packet: bytes
+
+
+#: A `RangeRow` that has no names yet: they cost as much as the row itself.
+Plain = tuple[Any, ...]
+
+_MESSAGE_COLUMNS = (
+    "m.arrived_at_ms, m.expires_at_s, m.reason, m.abort_count, m.move_count, m.checksum, m.part_id"
+)
+
+
+class Scan(NamedTuple):
+    """Messages that stand in order by themselves: a part of a statement, and its arguments."""
+
+    position: str
+    source: str
+    arguments: tuple[int, int]
+    is_of_reader: bool
+
+    def run(self, db: sqlite3.Connection, columns: str) -> sqlite3.Cursor:
+        return db.execute(f"SELECT {columns} {self.source}", self.arguments)
+
+
+def arrived(db: sqlite3.Connection, queue_id: int, after: int, until: int) -> list[Scan]:
+    """Messages of a queue, whoever has them: one scan for each priority that there is."""
+    return [
+        Scan(
+            f"m.key & {ARRIVAL_MAX}",
+            "FROM message m WHERE m.key > ? AND m.key <= ? ORDER BY m.key",
+            (message_key(queue_id, level, after), message_key(queue_id, level, until)),
+            is_of_reader=False,
+        )
+        for level in _levels(db, queue_id)
+    ]
+
+
+def reserved(reader_queue_id: int, after: int, until: int) -> list[Scan]:
+    """Messages that a reader has reserved in a queue."""
+    return [
+        Scan(
+            f"r.id & {POSITION_MAX}",
+            "FROM reservation r JOIN message m ON m.key = r.key WHERE r.id BETWEEN ? AND ?"
+            " ORDER BY r.id",
+            position_range(reader_queue_id, after, until),
+            is_of_reader=True,
+        )
+    ]
+
+
+def position_range(reader_queue_id: int, after: int, until: int) -> tuple[int, int]:
+    """Row ids of reservations behind one position and up to another."""
+    base = reader_queue_id << POSITION_BITS
+    return base + after + 1, base + min(until, POSITION_MAX)
+
+
+# Row by row.
+
+
+def page(
+    db: sqlite3.Connection,
+    scans: list[Scan],
+    *,
+    rows_max: int,
+    bytes_max: int,
+    prefix: int | None = None,
+) -> tuple[list[Plain], bool]:
+    """The next messages of a range, one always, and whether there may be more of it.
+
+    `prefix`: only so many bytes of each packet.
+    """
+    packet = "m.packet" if prefix is None else f"substr(m.packet, 1, {prefix})"
+    found = [
+        scan.run(db, f"{scan.position}, m.key, {_MESSAGE_COLUMNS}, {packet}") for scan in scans
+    ]
+    chunks = (
+        in_chunks(found[0], bytes_max)
+        if len(found) == 1
+        else ([row] for row in _merged(found, key_at=1))
+    )
+    return _take(db, chunks, rows_max, bytes_max, prefix)
+
+
+def by_arrival(
+    db: sqlite3.Connection, columns: str, queue_id: int, after: int, until: int
+) -> Iterator[Plain]:
+    """Rows of a queue from behind `after` to `until`; the first column is their key."""
+    scans = arrived(db, queue_id, after, until)
+    return _merged([scan.run(db, columns) for scan in scans], key_at=0)
+
+
+def in_chunks(rows: sqlite3.Cursor, bytes_max: int) -> Iterator[list[Plain]]:
+    """As many rows at once as are about to fit; a few at first.  The last column is the packet."""
+    size = count = 0
+    wanted = 16
+    while chunk := rows.fetchmany(wanted):
+        yield chunk
+        count += len(chunk)
+        size += sum([len(row[-1] or b"") for row in chunk])
+        left = max(bytes_max - size, 0) * count // max(size, 1)
+        wanted = max(min(left, CHUNK_ROWS, 4 * wanted), 1)
+
+
+def _take(
+    db: sqlite3.Connection,
+    chunks: Iterator[list[Plain]],
+    rows_max: int,
+    bytes_max: int,
+    prefix: int | None,
+) -> tuple[list[Plain], bool]:
+    found: list[Plain] = []
+    size = 0
+    for chunk in chunks:
+        if any(row[-2] is not None for row in chunk):
+            chunk = [_with_part(db, row, prefix) for row in chunk]
+        added = sum(len(row[-1]) for row in chunk)
+        if size + added < bytes_max and len(found) + len(chunk) < rows_max:
+            found += chunk
+            size += added
+            continue
+        for row in chunk:
+            found.append(row)
+            size += len(row[-1])
+            if size >= bytes_max or len(found) == rows_max:
+                return found, True
+    return found, False
+
+
+def _with_part(db: sqlite3.Connection, row: Plain, prefix: int | None) -> Plain:
+    if row[-2] is None or (prefix is not None and len(row[-1]) >= prefix):
+        return row
+    whole = shared_parts.whole(db, RangeRow._make(row))
+    return whole._replace(packet=whole.packet[:prefix])
+
+
+def _merged(scans: list[sqlite3.Cursor], *, key_at: int) -> Iterator[Plain]:
+    if len(scans) == 1:
+        return iter(scans[0])
+    in_order: Callable[[Plain], int] = lambda row: row[key_at] & ARRIVAL_MAX  # noqa: E731
+    return merge(*scans, key=in_order)
+
+
+# In columns.
+
+
+class QuickPage(NamedTuple):
+    """The next messages of a range in columns, where nothing but their packets marks them."""
+
+    positions: "array[int]"
+    lookup_ids: "array[int]"
+    arrived_at_ms: "array[int]"
+    offsets: "array[int]"  # packet i is packets[offsets[i]:offsets[i + 1]]
+    packets: bytes
+    may_be_more: bool
+
+
+#: 0 for a message that has anything that few have: then its row is read as a whole.
+_LOOKUP_ID = (
+    "CASE WHEN m.abort_count OR m.move_count OR m.expires_at_s IS NOT NULL OR m.reason IS NOT NULL"
+    f" OR m.part_id IS NOT NULL THEN 0 ELSE m.key & {LOOKUP_MASK} END"
+)
+
+
+def quick_page(
+    db: sqlite3.Connection, scans: list[Scan], *, rows_max: int, bytes_max: int
+) -> QuickPage | None:
+    """What `page` finds, with all packets as they were stored.
+
+    None: some of it is rare or damaged, there are several priorities, or nothing is there.
+    """
+    if len(scans) != 1:
+        return None
+    scan = scans[0]
+    # Each column costs as much as a fifth of all the rest of a row.
+    positions = [scan.position] if scan.is_of_reader else []
+    columns = [*positions, _LOOKUP_ID, "m.arrived_at_ms", "m.checksum", "m.packet"]
+    found = _Columns()
+    for chunk in in_chunks(scan.run(db, ", ".join(columns)), bytes_max):
+        *first, lookup_ids, arrived_at_ms, checksums, packets = zip(*chunk, strict=True)
+        if not all(lookup_ids) or not all(map(eq, map(crc32, packets), checksums)):
+            return None
+        end = _end(packets, min(len(packets), rows_max - found.count), bytes_max - found.bytes)
+        found.add(first[0][:end] if first else (), lookup_ids[:end], arrived_at_ms[:end])
+        found.add_packets(packets[:end])
+        if found.bytes >= bytes_max or found.count >= rows_max:
+            return found.page(may_be_more=True)
+    return found.page(may_be_more=False) if found.count else None
+
+
+def _end(packets: tuple[bytes, ...], rows_max: int, bytes_max: int) -> int:
+    """How many of these there is room for: the one that fills the page is its last."""
+    if sum(map(len, packets)) < bytes_max:
+        return rows_max
+    sizes = accumulate(map(len, packets))
+    return min(rows_max, next(at for at, size in enumerate(sizes, 1) if size >= bytes_max))
+
+
+class _Columns:
+    """A page as it grows.  Packets are joined some at a time, while they are at hand."""
+
+    def __init__(self) -> None:
+        self.positions, self.lookup_ids, self.arrived_at_ms = array("q"), array("q"), array("q")
+        self.sizes = array("i")
+        self.packets: list[bytes] = []
+        self.bytes = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.lookup_ids)
+
+    def add(
+        self,
+        positions: tuple[int, ...],
+        lookup_ids: tuple[int, ...],
+        arrived_at_ms: tuple[int, ...],
+    ) -> None:
+        self.positions.extend(positions)
+        self.lookup_ids.extend(lookup_ids)
+        self.arrived_at_ms.extend(arrived_at_ms)
+
+    def add_packets(self, packets: tuple[bytes, ...]) -> None:
+        joined = b"".join(packets)
+        self.sizes.extend(map(len, packets))
+        self.packets.append(joined)
+        self.bytes += len(joined)
+
+    def page(self, *, may_be_more: bool) -> QuickPage:
+        return QuickPage(
+            self.positions or _arrivals(self.lookup_ids),
+            self.lookup_ids,
+            self.arrived_at_ms,
+            array("i", accumulate(self.sizes, initial=0)),
+            b"".join(self.packets),
+            may_be_more,
+        )
+
+
+def _arrivals(lookup_ids: "array[int]") -> "array[int]":
+    """Of each its arrival number: all masked at once, as one number of many digits."""
+    masks = array("q", [ARRIVAL_MAX]).tobytes() * len(lookup_ids)
+    both = int.from_bytes(lookup_ids.tobytes(), "little") & int.from_bytes(masks, "little")
+    return array("q", both.to_bytes(len(masks), "little"))
+
+
+# How far a range reaches.
+
+
+def bounds(db: sqlite3.Connection, queue_id: int, after: int, until: int) -> tuple[int, int] | None:
+    """The first and the last arrival in a range; None: it is empty."""
+    firsts, lasts = [], []
+    for level in _levels(db, queue_id):
+        low, high = message_key(queue_id, level, after), message_key(queue_id, level, until)
+        first, last = db.execute(
+            "SELECT (SELECT min(key) FROM message WHERE key > ?1 AND key <= ?2),"
+            " (SELECT max(key) FROM message WHERE key > ?1 AND key <= ?2)",
+            (low, high),
+        ).fetchone()
+        if first is not None:
+            firsts.append(arrival_of(first))
+            lasts.append(arrival_of(last))
+    return (min(firsts), max(lasts)) if firsts else None
+
+
+def arrivals(db: sqlite3.Connection, queue_id: int, after: int, until: int) -> list[int]:
+    """All arrivals in a range, sorted.  Reads the head of each row."""
+    scans = arrived(db, queue_id, after, until)
+    return sorted(row[0] for scan in scans for row in scan.run(db, scan.position))
+
+
+def _levels(db: sqlite3.Connection, queue_id: int) -> list[int]:
+    """Those at which the queue holds something: from one to the next by a seek."""
+    found: list[int] = []
+    first, last = queue_range(queue_id)
+    while True:
+        (key,) = db.execute(
+            "SELECT min(key) FROM message WHERE key BETWEEN ? AND ?", (first, last)
+        ).fetchone()
+        if key is None:
+            return found
+        found.append(level_of(key))
+        first = level_range(queue_id, level_of(key))[1] + 1

@@ -1,0 +1,316 @@
+"""Tables `reader`, `reader_queue`, `reservation`: ranges of queues that stay fixed for a reader.
+
+A reader counts the messages of a queue for itself.  A reservation gives a message the next number,
+its *position*, in the commit that writes who has it; docs/decisions/0019.  The row ids of table
+`reservation` are those of the reader's queue and the position, so a range is one scan; pages of it
+are read in `ranges.py`.
+"""
+
+import sqlite3
+from collections.abc import Sequence, Set
+from typing import Any, NamedTuple
+
+from storage.tables import counters, shared_parts
+from storage.tables.pages import key_list
+from storage.tables.ranges import (
+    POSITION_BITS,
+    POSITION_MAX,
+    by_arrival,
+    in_chunks,
+    position_range,
+)
+
+
+class ReaderRow(NamedTuple):
+    id: int
+    name: str
+    fence: int
+    opened_at_s: int
+
+
+class ReaderQueueRow(NamedTuple):
+    id: int
+    reader_id: int
+    queue_id: int
+    queue: bytes  # its GUID
+    shared: bool
+    position: int
+    next_number: int
+    arrival: int
+    reserved_at_s: int
+    consumed_messages: int
+    consumed_bytes: int
+
+
+_QUEUE_COLUMNS = ", ".join(ReaderQueueRow._fields)
+
+
+# Readers.
+
+
+def open_reader(db: sqlite3.Connection, name: str, now_s: int) -> ReaderRow:
+    """The reader of that name, with a fence above all that there ever were."""
+    fence = counters.reserve(db, "fence", 1)
+    db.execute(
+        "INSERT INTO reader (name, fence, opened_at_s) VALUES (?1, ?2, ?3) ON CONFLICT (name)"
+        " DO UPDATE SET fence = ?2, opened_at_s = ?3",
+        (name, fence, now_s),
+    )
+    row = db.execute(
+        "SELECT id, name, fence, opened_at_s FROM reader WHERE name = ?", (name,)
+    ).fetchone()
+    return ReaderRow._make(row)
+
+
+def add_queue(
+    db: sqlite3.Connection,
+    reader_id: int,
+    queue_id: int,
+    queue: bytes,
+    *,
+    shared: bool,
+    arrival: int,
+) -> ReaderQueueRow:
+    """A reader begins with a queue: with what arrived after `arrival`."""
+    db.execute(
+        "INSERT INTO reader_queue (reader_id, queue_id, queue, shared, position, next_number,"
+        " arrival, reserved_at_s, consumed_messages, consumed_bytes)"
+        " VALUES (?, ?, ?, ?, 0, 1, ?, 0, 0, 0)",
+        (reader_id, queue_id, queue, shared, arrival),
+    )
+    row = db.execute(
+        f"SELECT {_QUEUE_COLUMNS} FROM reader_queue WHERE reader_id = ? AND queue = ?",
+        (reader_id, queue),
+    ).fetchone()
+    return _reader_queue(row)
+
+
+def list_readers(db: sqlite3.Connection) -> list[ReaderRow]:
+    rows = db.execute("SELECT id, name, fence, opened_at_s FROM reader ORDER BY name")
+    return list(map(ReaderRow._make, rows))
+
+
+def list_queues(db: sqlite3.Connection) -> list[ReaderQueueRow]:
+    return [
+        _reader_queue(row)
+        for row in db.execute(f"SELECT {_QUEUE_COLUMNS} FROM reader_queue ORDER BY id")
+    ]
+
+
+def keys(db: sqlite3.Connection) -> list[tuple[int, int]]:
+    """Reader's queue and message key of all that is reserved, in the order of positions."""
+    return db.execute(f"SELECT id >> {POSITION_BITS}, key FROM reservation ORDER BY id").fetchall()
+
+
+def forget_reader(db: sqlite3.Connection, reader_id: int) -> None:
+    """With all of its queues, of which nothing may be reserved any more."""
+    db.execute("DELETE FROM reader_queue WHERE reader_id = ?", (reader_id,))
+    db.execute("DELETE FROM reader WHERE id = ?", (reader_id,))
+
+
+def forget_queue(db: sqlite3.Connection, reader_queue_id: int) -> None:
+    """A reader, or its queue, is no more."""
+    _delete_up_to(db, reader_queue_id, POSITION_MAX)
+    db.execute("DELETE FROM reader_queue WHERE id = ?", (reader_queue_id,))
+
+
+def _reader_queue(row: tuple[Any, ...]) -> ReaderQueueRow:
+    found = ReaderQueueRow._make(row)
+    return found._replace(shared=bool(found.shared))
+
+
+# Reserving.
+
+
+#: A message's key, and the bytes of its packet.
+Candidate = tuple[int, int]
+
+
+def choose(
+    db: sqlite3.Connection,
+    queue_id: int,
+    *,
+    after: int,
+    until: int,
+    busy: Set[int],
+    stop_at_busy: bool,
+    now_s: int,
+    rows_max: int,
+    bytes_max: int,
+) -> tuple[list[Candidate], int | None]:
+    """The next messages by arrival, from behind `after` to `until`, that nobody of `busy` has.
+
+    `busy` are keys; with `stop_at_busy` nothing behind one of them is chosen either, and it is the
+    second value.  Those whose time is over are left out.  No packet is read.
+    """
+    chosen: list[Candidate] = []
+    size = 0
+    for key, packet_bytes, expires_at_s in by_arrival(
+        db, "key, length(packet) + part_bytes, expires_at_s", queue_id, after, until
+    ):
+        if key in busy:
+            if stop_at_busy:
+                return chosen, key
+            continue
+        if expires_at_s is not None and expires_at_s < now_s:
+            continue
+        if len(chosen) == rows_max or (chosen and size + packet_bytes > bytes_max):
+            break
+        chosen.append((key, packet_bytes))
+        size += packet_bytes
+    return chosen, None
+
+
+def reserve(
+    db: sqlite3.Connection,
+    reader_queue_id: int,
+    candidates: Sequence[int],
+    *,
+    at_s: int,
+    arrival: int | None,
+) -> tuple[int, Sequence[int]]:
+    """Give the messages at these keys the next positions; the first of them, and who got one.
+
+    Those that are not there any more get none.  `arrival`: what arrived up to it is done with.
+    """
+    found = candidates
+    listed = key_list(candidates)
+    among = "FROM message WHERE key IN (SELECT value FROM json_each(?))"
+    (count,) = db.execute(f"SELECT count(*) {among}", (listed,)).fetchone()
+    if count != len(candidates):
+        there = {key for (key,) in db.execute(f"SELECT key {among}", (listed,))}
+        found = [key for key in candidates if key in there]
+    (first,) = db.execute(
+        "SELECT next_number FROM reader_queue WHERE id = ?", (reader_queue_id,)
+    ).fetchone()
+    base = reader_queue_id << POSITION_BITS | first
+    # One statement for all: the key of an element of a list is its index.
+    db.execute(
+        "INSERT INTO reservation (id, key) SELECT ? + key, value FROM json_each(?)",
+        (base, key_list(found)),
+    )
+    db.execute(
+        "UPDATE reader_queue SET next_number = ?, arrival = coalesce(?, arrival),"
+        " reserved_at_s = ? WHERE id = ?",
+        (first + len(found), arrival, at_s, reader_queue_id),
+    )
+    return first, found
+
+
+class Measured(NamedTuple):
+    end: int
+    messages: int
+    bytes: int
+    is_cut: bool  # a limit ended it
+
+
+def measure(
+    db: sqlite3.Connection,
+    reader_queue_id: int,
+    after: int,
+    *,
+    rows_max: int,
+    bytes_max: int,
+    one_always: bool = True,
+) -> Measured:
+    """How far the limits reach into what is reserved behind a position.
+
+    Without a limit of bytes (0) no message is looked at.  `one_always`: one is within any limit.
+    """
+    first, last = position_range(reader_queue_id, after, POSITION_MAX)
+    size = count = 0
+    end = after
+    for position, packet_bytes in db.execute(
+        f"SELECT r.id & {POSITION_MAX}, length(m.packet) + m.part_bytes FROM reservation r"
+        " LEFT JOIN message m ON m.key = r.key WHERE r.id BETWEEN ? AND ? ORDER BY r.id",
+        (first, last),
+    ):
+        is_free = count == 0 and one_always
+        if count == rows_max or (
+            bytes_max and not is_free and size + (packet_bytes or 0) > bytes_max
+        ):
+            return Measured(end, count, size, True)
+        end = position
+        count += 1
+        size += packet_bytes or 0
+    return Measured(end, count, size, False)
+
+
+# Consuming.
+
+
+class HeldRow(NamedTuple):
+    """A reservation with its message; without one (packet None) where that is not there."""
+
+    position: int
+    key: int
+    checksum: int | None
+    part_id: int | None
+    packet: bytes | None
+
+
+def held_page(
+    db: sqlite3.Connection,
+    reader_queue_id: int,
+    after: int,
+    until: int,
+    *,
+    rows_max: int,
+    bytes_max: int,
+    with_packets: bool,
+) -> list[HeldRow]:
+    """The next reservations of a range; one at least, where there is one."""
+    packet = "m.packet" if with_packets else "NULL"
+    rows = db.execute(
+        f"SELECT r.id & {POSITION_MAX}, r.key, m.checksum, m.part_id, {packet} FROM reservation r"
+        " LEFT JOIN message m ON m.key = r.key WHERE r.id BETWEEN ? AND ? ORDER BY r.id LIMIT ?",
+        (*position_range(reader_queue_id, after, until), rows_max),
+    )
+    if not with_packets:
+        return list(map(HeldRow._make, rows))
+    found: list[HeldRow] = []
+    size = 0
+    for chunk in in_chunks(rows, bytes_max):
+        for row in map(HeldRow._make, chunk):
+            if row.part_id is not None and row.packet is not None:
+                row = shared_parts.whole(db, row)
+            found.append(row)
+            size += len(row.packet or b"")
+            if size >= bytes_max:
+                return found
+    return found
+
+
+def consumed(
+    db: sqlite3.Connection, reader_queue_id: int, position: int, messages: int, size: int
+) -> None:
+    """A reader is done with all up to a position: so many messages more, and bytes of packets."""
+    _delete_up_to(db, reader_queue_id, position)
+    db.execute(
+        "UPDATE reader_queue SET position = max(position, ?),"
+        " consumed_messages = consumed_messages + ?, consumed_bytes = consumed_bytes + ?"
+        " WHERE id = ?",
+        (position, messages, size, reader_queue_id),
+    )
+
+
+def release(db: sqlite3.Connection, reader_queue_id: int) -> None:
+    """What was reserved is so no more; the positions are used up."""
+    _delete_up_to(db, reader_queue_id, POSITION_MAX)
+    db.execute(
+        "UPDATE reader_queue SET position = next_number - 1 WHERE id = ?", (reader_queue_id,)
+    )
+
+
+def raise_fence(db: sqlite3.Connection, reader_id: int) -> int:
+    """Whoever has opened the reader before can do nothing any more; the new fence."""
+    fence = counters.reserve(db, "fence", 1)
+    db.execute("UPDATE reader SET fence = ? WHERE id = ?", (fence, reader_id))
+    return fence
+
+
+def _delete_up_to(db: sqlite3.Connection, reader_queue_id: int, position: int) -> None:
+    db.execute(
+        "DELETE FROM reservation WHERE id BETWEEN ? AND ?",
+        position_range(reader_queue_id, -1, position),
+    )
