@@ -40,7 +40,7 @@ from protocol import (
     wide_text,
     without_session_header,
 )
-from protocol.reference import build_plainly, parse_plainly
+from protocol.codec.reference import build_plainly, parse_plainly
 
 ROUNDS = 5
 ROUND_S = 0.1

@@ -28,15 +28,15 @@ from protocol.errors import MalformedPacket as MalformedPacket
 from protocol.errors import ProtocolError as ProtocolError
 
 if TYPE_CHECKING:
-    from protocol.format_name import *
     from protocol.framing import *
     from protocol.identifiers import *
     from protocol.message_class import *
+    from protocol.names.format_name import *
     from protocol.packets import *
     from protocol.ping import *
 
 # In this order: what is cheap to load comes first.
-_LAZY = ("identifiers", "message_class", "format_name", "packets", "framing", "ping")
+_LAZY = ("identifiers", "message_class", "names.format_name", "packets", "framing", "ping")
 
 
 def __getattr__(name: str) -> Any:

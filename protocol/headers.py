@@ -27,6 +27,8 @@ from construct import (
     this,
 )
 
+from protocol.codec.layout import ABSENT, Octets, Present, Refuse, WideText, layout
+from protocol.codec.marks import Align, AlignTo, Measured, Rule
 from protocol.flags import (
     BaseFlags,
     DebugFlags,
@@ -35,8 +37,6 @@ from protocol.flags import (
     TransactionFlags,
     UserFlags,
 )
-from protocol.layout import ABSENT, Octets, Present, Refuse, WideText, layout
-from protocol.marks import Align, AlignTo, Measured, Rule
 
 VERSION = 0x10
 SIGNATURE = 0x524F494C  # on the wire "LIOR"

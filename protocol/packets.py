@@ -27,6 +27,19 @@ from protocol.acknowledgments import (
     order_ack_body,
     order_queue_name,
 )
+from protocol.codec.records import (
+    CONNECTION_PARAMETERS,
+    ESTABLISH_CONNECTION,
+    INTERNAL_FLAGS_OFFSET,
+    SESSION_ACK,
+    ConnectionParameters,
+    EstablishConnection,
+    FinalAckBody,
+    InternalHeader,
+    OrderAckBody,
+    SessionAck,
+    UserMessage,
+)
 from protocol.errors import MalformedPacket
 from protocol.flags import (
     BaseFlags,
@@ -67,7 +80,7 @@ from protocol.internal_packets import (
     parse_establish_connection,
     parse_session_ack,
 )
-from protocol.multi_queue import (
+from protocol.names.multi_queue import (
     MqfAddressHeader,
     MqfElement,
     MqfSignatureHeader,
@@ -82,19 +95,6 @@ from protocol.patching import (
     properties_offset,
     transaction_offset,
     without_session_header,
-)
-from protocol.records import (
-    CONNECTION_PARAMETERS,
-    ESTABLISH_CONNECTION,
-    INTERNAL_FLAGS_OFFSET,
-    SESSION_ACK,
-    ConnectionParameters,
-    EstablishConnection,
-    FinalAckBody,
-    InternalHeader,
-    OrderAckBody,
-    SessionAck,
-    UserMessage,
 )
 from protocol.text import plain_text, wide_text
 from protocol.user_message import build_user_message, parse_user_message

@@ -10,10 +10,10 @@ from typing import Annotated, NamedTuple
 
 from construct import Int16ul, Int32ul, this
 
-from protocol.derive import Codec
+from protocol.codec.derive import Codec
+from protocol.codec.layout import Octets
+from protocol.codec.marks import NothingLeft, Rule
 from protocol.flags import PingFlags
-from protocol.layout import Octets
-from protocol.marks import NothingLeft, Rule
 
 PING_PORT = 3527
 PING_BYTES = 24

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.derive import Codec
-from protocol.records import UserMessage
+from protocol.codec.derive import Codec
+from protocol.codec.records import UserMessage
 
 _CODEC = Codec(UserMessage)
 _parse, _build = _CODEC.parse, _CODEC.build

@@ -19,10 +19,10 @@ from protocol import (
     PrivateQueueName,
     UserMessage,
 )
-from protocol.direct_name import PORT, Transport, parse_wire_name
 from protocol.errors import InvalidName
-from protocol.format_name import DirectName, FormatName, PrivateName, PublicName
 from protocol.identifiers import guid_text
+from protocol.names.direct_name import PORT, Transport, parse_wire_name
+from protocol.names.format_name import DirectName, FormatName, PrivateName, PublicName
 from qmd.addressing import Addressing
 from qmd.compose import PRIORITY_MAX
 from qmd.core.acknowledgment import (

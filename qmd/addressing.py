@@ -15,8 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from protocol import parse_user_message
-from protocol.format_name import PublicName
 from protocol.identifiers import GUID_BYTES
+from protocol.names.format_name import PublicName
 from qmd.core.stored_packet import is_express
 from qmd.directory.interface import DirectoryAway
 from qmd.directory.resolving import MustAsk

@@ -20,10 +20,10 @@ import msgspec
 import structlog
 
 from protocol import DirectQueueName, UserMessage
-from protocol.direct_name import parse_wire_name, queue_key
 from protocol.errors import ProtocolError
-from protocol.format_name import parse_destination
 from protocol.identifiers import correlation_bytes, guid_text
+from protocol.names.direct_name import parse_wire_name, queue_key
+from protocol.names.format_name import parse_destination
 from qmd.compose import NO_ADDRESS, compose, queue_address
 from qmd.frames import EXPRESS, NewMessage
 from storage.errors import StorageError

@@ -179,7 +179,7 @@ def destination_of(message: UserMessage) -> str:
     """The queue that a packet names as its destination, as a format name; "" for none."""
     from protocol import DirectQueueName
     from protocol.errors import ProtocolError
-    from protocol.format_name import PrivateName, PublicName, parse_wire_name
+    from protocol.names.format_name import PrivateName, PublicName, parse_wire_name
     from protocol.text import plain_text
 
     user = message.user

@@ -33,9 +33,15 @@ from protocol import (
     UserMessage,
     build_user_message,
 )
-from protocol.format_name import DirectName, FormatName, MultipleName, PrivateName, PublicName
 from protocol.identifiers import NULL_GUID
-from protocol.multi_queue import (
+from protocol.names.format_name import (
+    DirectName,
+    FormatName,
+    MultipleName,
+    PrivateName,
+    PublicName,
+)
+from protocol.names.multi_queue import (
     MQF_ADMIN,
     MQF_DESTINATION,
     MQF_DIRECT,

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from protocol import transaction_offset
-from protocol.format_name import (
+from protocol.identifiers import NULL_GUID
+from protocol.names.format_name import (
     ConnectorName,
     DirectName,
     DistributionListName,
@@ -26,8 +27,7 @@ from protocol.format_name import (
     SingleName,
     parse_destination,
 )
-from protocol.identifiers import NULL_GUID
-from protocol.multi_queue import MQF_ELEMENTS_MAX
+from protocol.names.multi_queue import MQF_ELEMENTS_MAX
 from qmd.compose import (
     DISTRIBUTION_LIST,
     QueueAddress,

@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from protocol.direct_name import DirectName, queue_key
 from protocol.errors import InvalidName
-from protocol.format_name import parse_destination
 from protocol.identifiers import correlation_text, guid_text, message_id_text
 from protocol.message_class import MessageClass
+from protocol.names.direct_name import DirectName, queue_key
+from protocol.names.format_name import parse_destination
 from qmd.recorder import Kind
 from qmd.refusal import Refusal
 from storage.tables import event_search

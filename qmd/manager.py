@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import structlog
 
-from protocol.direct_name import DirectName, queue_key
-from protocol.format_name import parse_destination
+from protocol.names.direct_name import DirectName, queue_key
+from protocol.names.format_name import parse_destination
 from qmd import quotas
 from qmd.acknowledging import Acknowledging
 from qmd.administration import Administration

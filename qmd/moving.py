@@ -22,11 +22,11 @@ import msgspec
 import structlog
 
 from protocol import patch_class
-from protocol.direct_name import DirectName
 from protocol.errors import InvalidName
-from protocol.format_name import parse_destination
 from protocol.message_class import MessageClass
-from protocol.path_name import LocalPath
+from protocol.names.direct_name import DirectName
+from protocol.names.format_name import parse_destination
+from protocol.names.path_name import LocalPath
 from qmd.choosing import Chosen
 from qmd.compose import PRIORITY_MAX
 from qmd.core.stored_packet import INFINITE_S, is_transactional, message_number, source_of

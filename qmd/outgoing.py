@@ -15,9 +15,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from protocol.direct_name import PORT
-from protocol.format_name import DirectName, FormatName, PrivateName, PublicName, parse_format_name
 from protocol.identifiers import guid_bytes, guid_text
+from protocol.names.direct_name import PORT
+from protocol.names.format_name import (
+    DirectName,
+    FormatName,
+    PrivateName,
+    PublicName,
+    parse_format_name,
+)
 from qmd.acknowledging import ORDER_QUEUE
 from qmd.compose import QueueAddress, queue_address
 from qmd.core.sequence import OutgoingSequence

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import qmd
 from protocol import parse_user_message
-from protocol.format_name import PublicName
 from protocol.identifiers import guid_text, message_id_text, sequence_parts
+from protocol.names.format_name import PublicName
 from qmd import frames, quotas, sequence_renewal
 from qmd.core.sequence import OutgoingSequence
 from qmd.event_log import time_text

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from protocol.errors import InvalidName
-from protocol.format_name import parse_destination
+from protocol.names.format_name import parse_destination
 from qmd.core.stored_packet import message_number, source_of
 from qmd.frames import TRANSACTIONAL
 from qmd.local_queue import LocalQueue

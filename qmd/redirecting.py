@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from protocol.direct_name import PORT, DirectName
 from protocol.errors import InvalidName
-from protocol.format_name import FormatName, parse_format_name
 from protocol.identifiers import guid_bytes, guid_text
+from protocol.names.direct_name import PORT, DirectName
+from protocol.names.format_name import FormatName, parse_format_name
 from qmd import overview
 from qmd.outgoing_queue import OutgoingQueue
 from qmd.refusal import Refusal

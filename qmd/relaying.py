@@ -39,12 +39,12 @@ from protocol import (
     patch_hops,
     transaction_offset,
 )
-from protocol.direct_name import DirectName, parse_wire_name
 from protocol.errors import InvalidName, MalformedPacket, ProtocolError
-from protocol.format_name import PrivateName, PublicName
 from protocol.headers import HOPS_MAX
 from protocol.identifiers import NULL_GUID, guid_text
 from protocol.message_class import MessageClass
+from protocol.names.direct_name import DirectName, parse_wire_name
+from protocol.names.format_name import PrivateName, PublicName
 from protocol.patching import SEQUENCE_ID_IN_TRANSACTION, SEQUENCE_STRUCT
 from qmd.compose import PRIORITY_MAX
 from qmd.core.fate import reason_text

@@ -18,15 +18,10 @@ import msgspec
 import structlog
 
 from protocol import DirectQueueName, PrivateQueueName, UserMessage, parse_user_message
-from protocol.direct_name import DirectName
 from protocol.errors import InvalidName, ProtocolError
-from protocol.format_name import (
-    PrivateName,
-    PublicName,
-    parse_destination,
-    parse_wire_name,
-)
-from protocol.multi_queue import MQF_DIRECT, MQF_PUBLIC, MqfElement
+from protocol.names.direct_name import DirectName
+from protocol.names.format_name import PrivateName, PublicName, parse_destination, parse_wire_name
+from protocol.names.multi_queue import MQF_DIRECT, MQF_PUBLIC, MqfElement
 from qmd.choosing import Chosen, destination_of, id_of
 from qmd.compose import REPLY_QUEUES_MAX
 from qmd.core.stored_packet import is_transactional

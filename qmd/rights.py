@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from protocol.direct_name import DirectName, queue_key
 from protocol.errors import InvalidName
-from protocol.format_name import FormatName, MultipleName, PublicName, parse_destination
 from protocol.identifiers import guid_bytes
+from protocol.names.direct_name import DirectName, queue_key
+from protocol.names.format_name import FormatName, MultipleName, PublicName, parse_destination
 from qmd.directory.spelling import AliasPath, ListPath, QueuePath
 from qmd.refusal import Refusal
 

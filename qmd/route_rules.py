@@ -15,10 +15,10 @@ import re
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import NamedTuple
 
-from protocol.direct_name import PORT
 from protocol.errors import InvalidName
 from protocol.identifiers import guid_bytes
-from protocol.path_name import COMPUTER
+from protocol.names.direct_name import PORT
+from protocol.names.path_name import COMPUTER
 
 RULE = '"DESTINATION via HOP then HOP", for example "10.2.0.0/16 via gate-a then gate-b:1802"'
 DIRECT = "direct"

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocol import DirectQueueName, UserMessage
-from protocol.direct_name import PORT, DirectName, parse_wire_name, queue_key
 from protocol.errors import InvalidName, ProtocolError
-from protocol.format_name import (
+from protocol.names.direct_name import PORT, DirectName, parse_wire_name, queue_key
+from protocol.names.format_name import (
     DistributionListName,
     FormatName,
     MultipleName,

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from protocol.direct_name import PORT
 from protocol.identifiers import guid_text
+from protocol.names.direct_name import PORT
 from qmd.core.sites import Machine, Site, next_hops
 from qmd.directory.interface import (
     KIND_NONE,

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from protocol.format_name import FormatName, PublicName
 from protocol.headers import PACKET_BYTES_MAX
 from protocol.identifiers import NULL_GUID, guid_text
+from protocol.names.format_name import FormatName, PublicName
 from protocol.patching import with_queue_manager
 from qmd.compose import PRIORITY_MAX, QueueAddress, check, multi_queue_size, packet_size
 from qmd.copies import Copies, Several

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
 from protocol.errors import InvalidName
-from protocol.path_name import COMPUTER
+from protocol.names.path_name import COMPUTER
 from qmd.route_rules import RULE, Pattern, Rule, parse_pattern, parse_rule
 from qmd.units import (
     DURATION_RULE,

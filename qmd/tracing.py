@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from protocol import UserMessage, parse_user_message
-from protocol.format_name import PublicName
+from protocol.names.format_name import PublicName
 from qmd.core.report import build_report
 from qmd.recorder import Kind
 

@@ -16,9 +16,9 @@ from pipeline.source.headers import DIRECT, GUID_WORDS, SECURITY_WORDS, Headers,
 from pipeline.source.rows import Rows, Whole
 from protocol import INFINITE, PropertyFlags, plain_text
 from protocol.errors import InvalidName
-from protocol.format_name import parse_wire_name
 from protocol.identifiers import guid_text
 from protocol.message_class import MessageClass
+from protocol.names.format_name import parse_wire_name
 from protocol.security_id import security_id_text
 
 _DELIVERIES = pa.array(["express", "recoverable", "transactional"])

@@ -245,7 +245,7 @@ def send(
 
     import asyncio
 
-    from protocol.format_name import parse_destination
+    from protocol.names.format_name import parse_destination
 
     parse_destination(destination, local_host=".")  # what is no name needs no daemon
     given["acknowledge"] = acknowledge or 0
@@ -271,7 +271,7 @@ async def _send(
     *,
     only_one: bool,
 ) -> None:
-    from protocol.format_name import parse_destination
+    from protocol.names.format_name import parse_destination
 
     async with configuration.connect() as qm:
         report.canonical = str(parse_destination(destination, local_host=qm.name))

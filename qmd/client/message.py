@@ -222,7 +222,7 @@ class Message:
     @property
     def report_queue(self) -> str | None:
         """Which queue gets them: always a public one, by its GUID."""
-        from protocol.format_name import PublicName
+        from protocol.names.format_name import PublicName
 
         debug = self.packet.debug
         return None if debug is None or debug.queue is None else str(PublicName(debug.queue))
@@ -362,7 +362,7 @@ class Message:
     def _queue(self, kind: int, value: Any) -> str | None:
         """A queue name in a UserHeader, as a format name.  [MS-MQMQ] 2.2.19.2"""
         from protocol.errors import InvalidName
-        from protocol.format_name import PrivateName, PublicName, parse_wire_name
+        from protocol.names.format_name import PrivateName, PublicName, parse_wire_name
         from protocol.text import plain_text
 
         user = self.packet.user
@@ -388,13 +388,13 @@ class Message:
 def _element(element: MqfElement) -> str:
     """A queue of a list of queues, as a format name.  [MS-MQMQ] 2.2.18.1.4"""
     from protocol.errors import InvalidName
-    from protocol.format_name import (
+    from protocol.names.format_name import (
         DistributionListName,
         PrivateName,
         PublicName,
         parse_wire_name,
     )
-    from protocol.multi_queue import MQF_DIRECT, MQF_DISTRIBUTION_LIST
+    from protocol.names.multi_queue import MQF_DIRECT, MQF_DISTRIBUTION_LIST
     from protocol.text import plain_text
 
     name = element.name

@@ -44,7 +44,7 @@ from protocol.headers import (
     QueueName,
 )
 from protocol.identifiers import correlation_bytes
-from protocol.multi_queue import MQF_DIRECT, MQF_DISTRIBUTION_LIST
+from protocol.names.multi_queue import MQF_DIRECT, MQF_DISTRIBUTION_LIST
 from qmd.core.sequence import Position
 from qmd.core.stored_packet import final_ack_body
 

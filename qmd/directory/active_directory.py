@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 import structlog
 
-from protocol.format_name import SingleName
+from protocol.names.format_name import SingleName
 from qmd.core.retry import Retry
 from qmd.directory.active_directory_changes import Changes
 from qmd.directory.active_directory_lookups import LookUps

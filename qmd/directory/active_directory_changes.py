@@ -17,8 +17,8 @@ from typing import Final
 
 from sansldap import FilterAnd, FilterEquality
 
-from protocol.format_name import DistributionListName, PublicName, SingleName, Suffix
 from protocol.identifiers import NULL_GUID, guid_text
+from protocol.names.format_name import DistributionListName, PublicName, SingleName, Suffix
 from qmd.directory import ldap_names
 from qmd.directory.active_directory_lookups import (
     ALIAS,

@@ -19,14 +19,14 @@ from typing import Final
 from sansldap import FilterAnd, FilterEquality, FilterExtensibleMatch, FilterNot, FilterOr
 
 from protocol.errors import InvalidName
-from protocol.format_name import (
+from protocol.identifiers import NULL_GUID, guid_text
+from protocol.names.format_name import (
     DistributionListName,
     MultipleName,
     PublicName,
     SingleName,
     parse_format_name,
 )
-from protocol.identifiers import NULL_GUID, guid_text
 from qmd.directory import ldap_names
 from qmd.directory.interface import (
     AliasEntry,

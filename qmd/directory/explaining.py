@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from protocol.direct_name import DirectName
 from protocol.errors import InvalidName
-from protocol.format_name import PrivateName, PublicName
+from protocol.names.direct_name import DirectName
+from protocol.names.format_name import PrivateName, PublicName
 from qmd import directory_frames as frames
 from qmd.directory.interface import KIND_NONE
 from qmd.directory.name_parts import parts_of

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
-from protocol.format_name import SingleName
 from protocol.identifiers import guid_text
+from protocol.names.format_name import SingleName
 from qmd.directory import file_editing as editing
 from qmd.directory.file_format import Contents, DirectoryFileError, parse, read_text
 from qmd.directory.interface import (

@@ -26,11 +26,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from protocol.direct_name import DirectName, parse_address
 from protocol.errors import InvalidName
-from protocol.format_name import DistributionListName, PublicName, SingleName
 from protocol.identifiers import NULL_GUID, guid_bytes, guid_text
-from protocol.path_name import COMPUTER, QUEUE, parse_path_name
+from protocol.names.direct_name import DirectName, parse_address
+from protocol.names.format_name import DistributionListName, PublicName, SingleName
+from protocol.names.path_name import COMPUTER, QUEUE, parse_path_name
 from qmd.config import ConfigError
 from qmd.directory.file_editing import line_of
 from qmd.directory.interface import (

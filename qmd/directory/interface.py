@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from protocol.format_name import SingleName
 from protocol.identifiers import NULL_GUID, guid_text
+from protocol.names.format_name import SingleName
 from qmd.refusal import Refusal
 
 KIND_NONE, KIND_FILE, KIND_ACTIVE_DIRECTORY = "none", "file", "active-directory"

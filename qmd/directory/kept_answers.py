@@ -25,7 +25,7 @@ from qmd.directory.interface import (
 from qmd.refusal import placed
 
 if TYPE_CHECKING:
-    from protocol.format_name import DistributionListName
+    from protocol.names.format_name import DistributionListName
     from qmd.settings import DirectorySettings
 
 T = TypeVar("T")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from protocol.format_name import (
+from protocol.identifiers import guid_text
+from protocol.names.format_name import (
     ConnectorName,
     DirectName,
     DistributionListName,
@@ -13,7 +14,6 @@ from protocol.format_name import (
     PrivateName,
     PublicName,
 )
-from protocol.identifiers import guid_text
 from qmd.directory.spelling import AliasPath, ListPath, QueuePath, Spelled
 
 

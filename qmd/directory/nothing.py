@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-from protocol.format_name import SingleName
 from protocol.identifiers import guid_text
+from protocol.names.format_name import SingleName
 from qmd.directory.interface import (
     KIND_NONE,
     AliasEntry,

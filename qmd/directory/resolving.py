@@ -24,9 +24,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from protocol.direct_name import DirectName, Transport, parse_address
 from protocol.errors import InvalidName, ReadOnlyElement
-from protocol.format_name import (
+from protocol.names.direct_name import DirectName, Transport, parse_address
+from protocol.names.format_name import (
     ConnectorName,
     DistributionListName,
     FormatName,
@@ -36,7 +36,7 @@ from protocol.format_name import (
     PublicName,
     SingleName,
 )
-from protocol.path_name import parse_local_path
+from protocol.names.path_name import parse_local_path
 from qmd.directory.interface import (
     KIND_NONE,
     Directory,
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TARGETS_MAX = 10_000  # of one name; as many as a header can tell, protocol/multi_queue.py
+TARGETS_MAX = 10_000  # of one name; as many as a header can tell, protocol/names/multi_queue.py
 RESOLUTIONS_MAX = 10_000  # kept of what names came to
 
 

@@ -6,16 +6,16 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from protocol.direct_name import PORT, DirectName
 from protocol.errors import InvalidName
-from protocol.format_name import (
+from protocol.identifiers import NULL_GUID, guid_text
+from protocol.names.direct_name import PORT, DirectName
+from protocol.names.format_name import (
     DistributionListName,
     MachineName,
     PrivateName,
     PublicName,
     SingleName,
 )
-from protocol.identifiers import NULL_GUID, guid_text
 from qmd import directory_frames as frames
 from qmd.directory.interface import (
     AliasEntry,

@@ -11,16 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from protocol.direct_name import PROTOCOLS, DirectName, Transport
 from protocol.errors import InvalidName
-from protocol.format_name import (
-    ELEMENTS_MAX,
-    FormatName,
-    MultipleName,
-    parse_destination,
-)
-from protocol.path_name import NameRule
-from protocol.single_name import PARSERS, SingleName
+from protocol.names.direct_name import PROTOCOLS, DirectName, Transport
+from protocol.names.format_name import ELEMENTS_MAX, FormatName, MultipleName, parse_destination
+from protocol.names.path_name import NameRule
+from protocol.names.single_name import PARSERS, SingleName
 
 LIST_PREFIX, ALIAS_PREFIX = "list:", "alias:"
 ENTRY_CHARACTERS_MAX = 255  # of a list's or an alias' name; that of a common name in LDAP is 64

@@ -47,8 +47,8 @@ from protocol import (
     ping_response,
     wide_text,
 )
+from protocol.codec.reference import build_plainly, parse_plainly
 from protocol.flags import PingFlags
-from protocol.reference import build_plainly, parse_plainly
 from tests.conformance import published_frames as published
 
 CLIENT = bytes.fromhex("D1587355509195954997B6E611EA26C6")

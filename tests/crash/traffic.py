@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from protocol.format_name import parse_format_name
+from protocol.names.format_name import parse_format_name
 from qmd.compose import NO_ADDRESS, compose, queue_address
 from qmd.frames import RECOVERABLE, NewMessage
 from qmd.packets import cut

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from protocol.format_name import DistributionListName, PublicName, parse_format_name
+from protocol.names.format_name import DistributionListName, PublicName, parse_format_name
 from qmd.directory.active_directory import ActiveDirectory
 from qmd.directory.active_directory_lookups import QUEUE
 from qmd.directory.interface import (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sansldap import FilterEquality
 
-from protocol.format_name import PublicName
+from protocol.names.format_name import PublicName
 from qmd.core.retry import Retry
 from qmd.directory import active_directory_lookups, ldap_client
 from qmd.directory.interface import EntryUnusable

@@ -9,12 +9,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from protocol.format_name import (
-    DistributionListName,
-    PublicName,
-    parse_format_name,
-)
 from protocol.identifiers import guid_text
+from protocol.names.format_name import DistributionListName, PublicName, parse_format_name
 from qmd.directory.active_directory import ActiveDirectory
 from qmd.directory.interface import EntryUnusable, NotInDirectory, SiteLink
 from tests.directory.domain import administrator, directory, server

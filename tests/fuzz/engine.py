@@ -18,7 +18,7 @@ INSTRUMENTED = ["protocol", "qmd"]
 STRUCTURED = 0.7  # of the mutations; the others are libFuzzer's own
 
 with atheris.instrument_imports(include=INSTRUMENTED):
-    from protocol.derive import Codec
+    from protocol.codec.derive import Codec
     from tests.fuzz.limits import Memory
     from tests.fuzz.target import Target
     from tests.fuzz.targets import TARGETS

@@ -13,7 +13,8 @@ from random import Random
 from typing import Any
 
 from protocol.errors import InvalidName
-from protocol.format_name import (
+from protocol.identifiers import guid_bytes, guid_text, parse_message_id
+from protocol.names.format_name import (
     DirectName,
     FormatName,
     parse_destination,
@@ -22,7 +23,6 @@ from protocol.format_name import (
     parse_wire_name,
     queue_key,
 )
-from protocol.identifiers import guid_bytes, guid_text, parse_message_id
 from qmd.config import ConfigError, parse_settings, write_default_config
 from qmd.settings import all_settings
 from tests.fuzz.limits import outcome

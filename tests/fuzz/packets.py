@@ -30,10 +30,10 @@ from protocol import (
     transaction_offset,
     without_session_header,
 )
-from protocol.derive import Codec
+from protocol.codec.derive import Codec
+from protocol.codec.records import ConnectionParameters, EstablishConnection, SessionAck
+from protocol.codec.reference import parse_plainly
 from protocol.ping import Ping, parse_ping, ping_response
-from protocol.records import ConnectionParameters, EstablishConnection, SessionAck
-from protocol.reference import parse_plainly
 from qmd.client import Message
 from qmd.core import stored_packet
 from qmd.core.acknowledgment import (

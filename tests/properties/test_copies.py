@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import parse_user_message
-from protocol.format_name import DirectName, PrivateName, PublicName, SingleName, Transport
+from protocol.names.format_name import DirectName, PrivateName, PublicName, SingleName, Transport
 from qmd.compose import NO_ADDRESS, compose, multi_queue_size, queue_address, reply_address
 from qmd.copies import Heads, list_address, with_multi_queue_header
 from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.format_name import parse_format_name
 from protocol.identifiers import guid_text
+from protocol.names.format_name import parse_format_name
 from qmd.directory import file_editing as editing
 from qmd.directory.file_format import made_guid
 from qmd.refusal import Refusal

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.format_name import DirectName, PrivateName, PublicName, SingleName, Transport
+from protocol.names.format_name import DirectName, PrivateName, PublicName, SingleName, Transport
 from qmd.compose import NO_ADDRESS, QueueAddress, compose, queue_address, reply_address
 from qmd.forms import Form, Row, shape
 from qmd.frames import RECOVERABLE, TRANSACTIONAL, NewMessage

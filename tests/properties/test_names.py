@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidName
-from protocol.format_name import (
+from protocol.names.format_name import (
     ConnectorName,
     DirectName,
     DistributionListName,

@@ -1,6 +1,6 @@
 """Real packets, for the peer to store."""
 
-from protocol.format_name import parse_destination
+from protocol.names.format_name import parse_destination
 from qmd import frames
 from qmd.compose import NO_ADDRESS, compose, queue_address
 

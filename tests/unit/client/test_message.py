@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import pytest
 
 from protocol import DirectQueueName
-from protocol.format_name import parse_format_name
 from protocol.identifiers import sequence_id
+from protocol.names.format_name import parse_format_name
 from qmd import frames
 from qmd.client import Message, SequencePosition
 from qmd.compose import NO_ADDRESS, QueueAddress, compose, queue_address, reply_address

@@ -36,7 +36,7 @@ from protocol import (
     plain_text,
     wide_text,
 )
-from protocol.multi_queue import MQF_DIRECT, MQF_DISTRIBUTION_LIST, MQF_PRIVATE, MQF_PUBLIC
+from protocol.names.multi_queue import MQF_DIRECT, MQF_DISTRIBUTION_LIST, MQF_PRIVATE, MQF_PUBLIC
 from qmd.core.acknowledgment import (
     ADMINISTRATION_QUEUES_MAX,
     FinalAcks,

@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from protocol.format_name import DirectName
 from protocol.identifiers import guid_bytes
+from protocol.names.format_name import DirectName
 from qmd.directory.file import FileDirectory
 from qmd.directory.interface import DirectoryAway, ListEntry, QueueEntry
 from qmd.directory.resolving import Own, Resolution, Resolver

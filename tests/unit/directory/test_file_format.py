@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from protocol.format_name import parse_format_name
 from protocol.identifiers import guid_bytes
+from protocol.names.format_name import parse_format_name
 from qmd.directory import file_editing as editing
 from qmd.directory.file_format import Contents, DirectoryFileError, made_guid, parse
 from qmd.directory.interface import NewQueue

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from protocol.format_name import parse_format_name
 from protocol.identifiers import guid_bytes, guid_text
+from protocol.names.format_name import parse_format_name
 from qmd.directory.file_format import made_guid
 from qmd.directory.interface import DirectoryAway, EntryUnusable, NoDirectory, NotInDirectory
 from qmd.directory.nothing import Nothing

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidName
-from protocol.format_name import parse_destination
+from protocol.names.format_name import parse_destination
 from qmd.directory.spelling import (
     AliasPath,
     ListPath,

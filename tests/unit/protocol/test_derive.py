@@ -10,9 +10,9 @@ import construct
 import pytest
 
 from protocol import MalformedPacket
-from protocol.derive import Codec
-from protocol.marks import Rule
-from protocol.reference import build_plainly, parse_plainly
+from protocol.codec.derive import Codec
+from protocol.codec.marks import Rule
+from protocol.codec.reference import build_plainly, parse_plainly
 
 
 class Small(NamedTuple):
@@ -92,7 +92,7 @@ def test_errors_show_the_derived_line() -> None:
     "statement",
     [
         "import protocol",
-        "import protocol.format_name",
+        "import protocol.names.format_name",
         "from protocol import format_name",
         "from protocol import InvalidName, MessageClass, guid_text",
         "from protocol.errors import MalformedPacket",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import InvalidName
-from protocol.format_name import (
+from protocol.names.format_name import (
     ConnectorName,
     DirectName,
     DistributionListName,
@@ -625,6 +625,6 @@ def test_the_manual_says_what_each_spelling_means() -> None:
 
 
 def test_names_need_no_construct() -> None:
-    program = "import sys, protocol.format_name; sys.exit('construct' in sys.modules)"
+    program = "import sys, protocol.names.format_name; sys.exit('construct' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -14,7 +14,7 @@ from protocol import (
     parse_user_message,
     wide_text,
 )
-from protocol.multi_queue import MQF_ELEMENTS_MAX
+from protocol.names.multi_queue import MQF_ELEMENTS_MAX
 from tests.unit.protocol.samples import OTHER, express_message, multi_queue_header, put
 
 AT = 188  # where the header starts: behind the properties of the express message

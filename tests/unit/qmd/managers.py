@@ -37,9 +37,9 @@ from protocol import (
     patch_sequence,
     transaction_offset,
 )
-from protocol.format_name import parse_format_name
 from protocol.framing import PacketBuffer
 from protocol.message_class import MessageClass
+from protocol.names.format_name import parse_format_name
 from qmd import frames
 from qmd.compose import NO_ADDRESS, compose, queue_address, reply_address
 from qmd.connection import PeerConnection

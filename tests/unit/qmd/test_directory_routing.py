@@ -8,7 +8,7 @@ from typing import Any
 
 from protocol import parse_user_message
 from protocol.identifiers import guid_text
-from protocol.multi_queue import MQF_DIRECT, MQF_PUBLIC
+from protocol.names.multi_queue import MQF_DIRECT, MQF_PUBLIC
 from qmd.client import Acknowledge, connect
 from qmd.frames import TRANSACTIONAL
 from qmd.outgoing_queue import OutgoingQueue

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from protocol import parse_user_message
-from protocol.format_name import (
+from protocol.headers import PACKET_BYTES_MAX
+from protocol.names.format_name import (
     DirectName,
     DistributionListName,
     MultipleName,
     PublicName,
     parse_destination,
 )
-from protocol.headers import PACKET_BYTES_MAX
-from protocol.multi_queue import MQF_ELEMENTS_MAX
+from protocol.names.multi_queue import MQF_ELEMENTS_MAX
 from qmd.client import Message, QueueManagerError, SentId, connect
 from qmd.compose import NO_ADDRESS, compose, multi_queue_size, packet_size, queue_address
 from qmd.copies import several_of

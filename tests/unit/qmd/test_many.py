@@ -175,7 +175,7 @@ async def test_copies_are_whole_after_a_restart(hosts: Hosts) -> None:
 
 
 def _name(text: str) -> Any:
-    from protocol.format_name import parse_format_name
+    from protocol.names.format_name import parse_format_name
 
     return parse_format_name(text)
 

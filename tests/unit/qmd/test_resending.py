@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from protocol import parse_user_message
-from protocol.format_name import PublicName
 from protocol.identifiers import correlation_text, guid_text
+from protocol.names.format_name import PublicName
 from qmd.client.choice import chosen
 from qmd.client.message import Message
 from qmd.frames import EVERY_MESSAGE, EXPRESS, TRANSACTIONAL, Choice, Piece
@@ -156,7 +156,7 @@ async def test_a_message_for_elsewhere_goes_over_the_port_that_it_was_sent_to(
 
 
 def _parsed(text: str) -> Any:
-    from protocol.format_name import parse_format_name
+    from protocol.names.format_name import parse_format_name
 
     return parse_format_name(text)
 

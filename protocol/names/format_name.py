@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from protocol.direct_name import (
+from protocol.errors import InvalidName, ReadOnlyElement
+from protocol.names.direct_name import (
     PORT,
     PROTOCOLS,
     DirectName,
@@ -28,9 +29,14 @@ from protocol.direct_name import (
     parse_wire_name,
     queue_key,
 )
-from protocol.errors import InvalidName, ReadOnlyElement
-from protocol.path_name import LocalPath, PathName, Suffix, parse_local_path, parse_path_name
-from protocol.single_name import (
+from protocol.names.path_name import (
+    LocalPath,
+    PathName,
+    Suffix,
+    parse_local_path,
+    parse_path_name,
+)
+from protocol.names.single_name import (
     PARSERS,
     ConnectorName,
     DistributionListName,

@@ -9,9 +9,7 @@ from typing import Any, ClassVar
 import construct as C
 from construct import expr as E
 
-from protocol.errors import MalformedPacket
-from protocol.flags import FlagWord
-from protocol.layout import (
+from protocol.codec.layout import (
     Absent,
     Aligned,
     Flags,
@@ -23,7 +21,18 @@ from protocol.layout import (
     WideText,
     Within,
 )
-from protocol.marks import Align, AlignTo, Bound, Measured, NothingLeft, Reserved, Rule, Unbound
+from protocol.codec.marks import (
+    Align,
+    AlignTo,
+    Bound,
+    Measured,
+    NothingLeft,
+    Reserved,
+    Rule,
+    Unbound,
+)
+from protocol.errors import MalformedPacket
+from protocol.flags import FlagWord
 
 _OPERATORS = {
     operator.add: "+",

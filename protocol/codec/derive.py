@@ -20,9 +20,9 @@ import linecache
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from protocol.derive_build import BuildWriter
-from protocol.derive_parse import ParseWriter
-from protocol.layout import layout
+from protocol.codec.derive_build import BuildWriter
+from protocol.codec.derive_parse import ParseWriter
+from protocol.codec.layout import layout
 
 Record = TypeVar("Record")
 

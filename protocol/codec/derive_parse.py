@@ -11,9 +11,8 @@ from struct import Struct
 
 import construct as C
 
-from protocol.derive_source import Field, Place, Run, Scope, Writer
-from protocol.errors import MalformedPacket
-from protocol.layout import (
+from protocol.codec.derive_source import Field, Place, Run, Scope, Writer
+from protocol.codec.layout import (
     Absent,
     Aligned,
     Flags,
@@ -24,7 +23,8 @@ from protocol.layout import (
     WideText,
     Within,
 )
-from protocol.marks import Align, AlignTo, Bound, Measured, NothingLeft, Rule, Unbound
+from protocol.codec.marks import Align, AlignTo, Bound, Measured, NothingLeft, Rule, Unbound
+from protocol.errors import MalformedPacket
 from protocol.text import end_of_text, ends_with_its_only_null
 
 

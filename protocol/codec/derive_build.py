@@ -12,10 +12,19 @@ from typing import Any
 
 import construct as C
 
-from protocol.derive_source import Field, Place, Run, Scope, Writer, unwrap
+from protocol.codec.derive_source import Field, Place, Run, Scope, Writer, unwrap
+from protocol.codec.layout import (
+    Absent,
+    Aligned,
+    Octets,
+    Present,
+    Repeat,
+    ScannedText,
+    WideText,
+    Within,
+)
+from protocol.codec.marks import Align, AlignTo, Bound, Measured, NothingLeft, Rule, Unbound
 from protocol.errors import MalformedPacket
-from protocol.layout import Absent, Aligned, Octets, Present, Repeat, ScannedText, WideText, Within
-from protocol.marks import Align, AlignTo, Bound, Measured, NothingLeft, Rule, Unbound
 from protocol.text import ends_with_its_only_null
 
 _WRONG_TYPE = "MUST be what the flags announce"

@@ -25,8 +25,8 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import construct as C
 
+from protocol.codec.marks import Align, Measured, PacketStream, Rule, RuleBroken
 from protocol.flags import FlagWord
-from protocol.marks import Align, Measured, PacketStream, Rule, RuleBroken
 from protocol.text import NULL, ends_with_its_only_null
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from protocol.direct_name import DirectName, parse_direct, parse_ipv4
 from protocol.errors import InvalidName
 from protocol.identifiers import guid_bytes, guid_text
-from protocol.path_name import SYSTEM_QUEUES, NameRule, Suffix, parse_suffix, shown
+from protocol.names.direct_name import DirectName, parse_direct, parse_ipv4
+from protocol.names.path_name import SYSTEM_QUEUES, NameRule, Suffix, parse_suffix, shown
 
 DOMAIN_CHARACTERS_MAX = 255
 

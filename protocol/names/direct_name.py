@@ -17,7 +17,7 @@ from ipaddress import AddressValueError, IPv6Address
 from string import ascii_letters, digits
 
 from protocol.errors import InvalidName
-from protocol.path_name import (
+from protocol.names.path_name import (
     COMPUTER,
     LocalPath,
     NameRule,

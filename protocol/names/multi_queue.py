@@ -10,9 +10,17 @@ from typing import Annotated, NamedTuple
 
 from construct import Int16ul, Int32ul, Rebuild, Switch, len_, this
 
+from protocol.codec.layout import (
+    Aligned,
+    Octets,
+    Refuse,
+    Repeat,
+    ScannedText,
+    Within,
+    layout,
+)
+from protocol.codec.marks import Align, Measured, Rule
 from protocol.headers import LARGE_PACKET_BYTES_MAX, PrivateQueueName
-from protocol.layout import Aligned, Octets, Refuse, Repeat, ScannedText, Within, layout
-from protocol.marks import Align, Measured, Rule
 
 MQF_PUBLIC = 1
 MQF_PRIVATE = 2

@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 import construct as C
 
+from protocol.codec.layout import Present, Repeat, Within, layout
+from protocol.codec.marks import PacketStream, RuleBroken
 from protocol.errors import MalformedPacket
-from protocol.layout import Present, Repeat, Within, layout
-from protocol.marks import PacketStream, RuleBroken
 
 Record = TypeVar("Record")
 

@@ -10,6 +10,8 @@ from typing import Annotated, NamedTuple
 
 from construct import Int16ul, Int32ul, Int64ul, this
 
+from protocol.codec.layout import Octets, Present
+from protocol.codec.marks import Bound, NothingLeft, Reserved, Rule, Unbound
 from protocol.flags import InternalFlags, OperatingSystem
 from protocol.headers import (
     BaseHeader,
@@ -21,9 +23,7 @@ from protocol.headers import (
     TransactionHeader,
     UserHeader,
 )
-from protocol.layout import Octets, Present
-from protocol.marks import Bound, NothingLeft, Reserved, Rule, Unbound
-from protocol.multi_queue import MultiQueueFormatHeader
+from protocol.names.multi_queue import MultiQueueFormatHeader
 
 BASE_FLAGS_OFFSET = 2
 PACKET_SIZE_OFFSET = 8

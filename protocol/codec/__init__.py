@@ -1,0 +1,1 @@
+"""Parsers and builders, derived from declared layouts."""

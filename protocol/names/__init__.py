@@ -1,0 +1,1 @@
+"""Format names and path names.  [MS-MQMQ] 2.1"""
