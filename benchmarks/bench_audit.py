@@ -53,9 +53,9 @@ def measure(logs: Path, rounds: int) -> dict[str, Any]:
     from pipeline.commands.job import job_settings
     from pipeline.events import find_files
     from pipeline.generator.fleet import TRUTH
-    from pipeline.jobs.audit import audit
-    from pipeline.jobs.state import State
-    from pipeline.session import LOCAL, spark_session
+    from pipeline.jobs.audit.job import audit
+    from pipeline.jobs.audit.state import State
+    from pipeline.spark.session import LOCAL, spark_session
 
     truth = json.loads((logs / TRUTH).read_text())
     wanted = Counter(each["kind"] for each in truth["findings"])

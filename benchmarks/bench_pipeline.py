@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import pair
-from pipeline.session import spark_session, use_here
 from pipeline.source.checkpoint import finish
+from pipeline.spark.session import spark_session, use_here
 from qmd.client import new_message
 
 RUNS = 4

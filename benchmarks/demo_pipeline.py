@@ -281,7 +281,7 @@ def main() -> int:
     )
     parser.add_argument("--keep", action="store_true", help="keep the folder in any case")
     arguments = parser.parse_args()
-    from pipeline.session import NoJava, require_java
+    from pipeline.spark.session import NoJava, require_java
 
     try:
         require_java()

@@ -14,8 +14,8 @@ import threading
 from functools import partial
 from typing import Any
 
-from pipeline.session import spark_session
 from pipeline.source.checkpoint import finish
+from pipeline.spark.session import spark_session
 
 MESSAGES_A_BATCH = 400
 COLUMNS = "position, label, body"

@@ -77,7 +77,7 @@ class Job:
         """A session; one that is there already is taken, and stays."""
         from pyspark.sql import SparkSession
 
-        from pipeline.session import NoJava, spark_session
+        from pipeline.spark.session import NoJava, spark_session
 
         master = self.master or submitted_master()
         conf = job_settings(master)
@@ -253,7 +253,7 @@ def job_settings(master: str) -> dict[str, str]:
 
 def submitted_master() -> str:
     """Where spark-submit wants the job to run; without it, here."""
-    from pipeline.session import LOCAL
+    from pipeline.spark.session import LOCAL
 
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return LOCAL
@@ -272,7 +272,7 @@ def require(*, java: bool = True) -> None:
             "pipeline_extra_missing",
         )
     if java:
-        from pipeline.java import NoJava, require_java
+        from pipeline.spark.java import NoJava, require_java
 
         try:
             require_java()

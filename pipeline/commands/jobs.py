@@ -100,10 +100,10 @@ def audit(
     log comes.  Exit code 1: there are findings, and nothing else; an audit
     that failed ends with 70, and leaves the last results as they were.
     """
-    from pipeline.jobs.audit import audit as run_audit
-    from pipeline.jobs.findings import ABOUT_HOSTS, KINDS, AuditSettings
+    from pipeline.jobs.audit.findings import ABOUT_HOSTS, KINDS, AuditSettings
+    from pipeline.jobs.audit.job import audit as run_audit
+    from pipeline.jobs.audit.state import State, StateOfAnother
     from pipeline.jobs.outcome import write_audit
-    from pipeline.jobs.state import State, StateOfAnother
 
     wanted = _kinds(fail_on, [kind for kind in KINDS if kind not in ABOUT_HOSTS])
     files = job.files()
@@ -293,8 +293,8 @@ def _run_on(
     again: bool,
 ) -> None:
     """A job that goes on where its last run ended: `work` gets new files, and what is known."""
-    from pipeline.jobs.memory import Memory
-    from pipeline.jobs.state import StateOfAnother
+    from pipeline.jobs.audit.state import StateOfAnother
+    from pipeline.jobs.incremental.memory import Memory
     from pipeline.jobs.whole import BROKEN_FILES
 
     files = job.files()

@@ -60,8 +60,8 @@ def ship(
     from qmd.cli.output import print_json
 
     try:
-        from pipeline.ship_files import Target, require_libraries
-        from pipeline.shipping import Notes, Ship, ShipFailed
+        from pipeline.ship.destination import Target, require_libraries
+        from pipeline.ship.shipment import Notes, Ship, ShipFailed
 
         require_libraries()
     except ImportError as error:

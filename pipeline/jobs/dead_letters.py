@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.events import LogFile, hash_of
-from pipeline.jobs.facts import coded
-from pipeline.jobs.increments import each_once
-from pipeline.jobs.memory import Memory, joined
-from pipeline.jobs.seen import DAY_MS
+from pipeline.jobs.audit.facts import coded
+from pipeline.jobs.incremental.known_events import DAY_MS
+from pipeline.jobs.incremental.memory import Memory, joined
+from pipeline.jobs.incremental.new_events import each_once
 
 Frame = Any
 

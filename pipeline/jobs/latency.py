@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from pipeline.events import LogFile
 from pipeline.jobs import clocks
-from pipeline.jobs.facts import coded, ids_of, is_local
-from pipeline.jobs.increments import each_once
-from pipeline.jobs.memory import Memory, joined
-from pipeline.jobs.seen import DAY_MS, Chains
+from pipeline.jobs.audit.facts import coded, ids_of, is_local
+from pipeline.jobs.incremental.known_events import DAY_MS, Chains
+from pipeline.jobs.incremental.memory import Memory, joined
+from pipeline.jobs.incremental.new_events import each_once
 
 Frame = Any
 Array = Any

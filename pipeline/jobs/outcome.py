@@ -12,8 +12,8 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
 
-from pipeline.jobs.findings import FINDING_SCHEMA, AuditResult
-from pipeline.jobs.state import State
+from pipeline.jobs.audit.findings import FINDING_SCHEMA, AuditResult
+from pipeline.jobs.audit.state import State
 from pipeline.report import plots
 from pipeline.report.audit_page import audit_page
 

@@ -15,9 +15,9 @@ import pandas as pd
 import pyarrow as pa
 
 from pipeline.events import LogFile
-from pipeline.jobs.facts import coded
-from pipeline.jobs.increments import each_once
-from pipeline.jobs.memory import Memory, joined
+from pipeline.jobs.audit.facts import coded
+from pipeline.jobs.incremental.memory import Memory, joined
+from pipeline.jobs.incremental.new_events import each_once
 
 Frame = Any
 Array = Any

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.jobs.findings import ABOUT_HOSTS, KINDS, AuditResult
+from pipeline.jobs.audit.findings import ABOUT_HOSTS, KINDS, AuditResult
 from pipeline.report import plots
 from pipeline.report.page import BAD, GOOD, UNSURE, Page, moment, table
 

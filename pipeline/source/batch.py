@@ -16,12 +16,12 @@ import numpy as np
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pipeline.source.connecting import Connected
-from pipeline.source.decoding import batch_of
+from pipeline.source.decode.packets import batch_of
+from pipeline.source.decode.rows import Place, Rows
 from pipeline.source.errors import plainly
 from pipeline.source.events import event_batch
 from pipeline.source.filters import Pushed, is_exact, pushed
 from pipeline.source.options import Endpoint, Options
-from pipeline.source.rows import Place, Rows
 from qmd import pipeline_frames
 
 EVENTS_A_PAGE = 5_000

@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pipeline.source.decoding import batch_of
+from pipeline.source.decode.packets import batch_of
+from pipeline.source.decode.rows import Place, Rows
 from pipeline.source.errors import SourceError, option_error, plainly
 from pipeline.source.events import event_batch, event_rows
 from pipeline.source.options import Options
-from pipeline.source.rows import Place, Rows
 from qmd.client.archive import BrokenLine, read_line
 
 LINES_A_BATCH = 5_000

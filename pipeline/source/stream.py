@@ -31,10 +31,10 @@ from pyspark.sql.streaming.datasource import (
 
 from pipeline.source.batch import Stretch, expand, read_stretch
 from pipeline.source.connecting import Connected
+from pipeline.source.decode.rows import Place
 from pipeline.source.errors import SourceError, plainly
 from pipeline.source.offsets import Offset, ends_of, offset_of
 from pipeline.source.options import Options
-from pipeline.source.rows import Place
 from qmd.client.pipeline import ReadQueue, Run
 
 EVERYTHING = 1 << 62

@@ -25,8 +25,8 @@ class Cluster:
     def __init__(self, folder: Path, *, workers: int = WORKERS) -> None:
         import pyspark
 
-        from pipeline.java import java_home
-        from pipeline.spark_home import light_home
+        from pipeline.spark.java import java_home
+        from pipeline.spark.spark_home import light_home
 
         self.folder = folder
         self.workers = workers

@@ -11,8 +11,8 @@ import json
 import sys
 from pathlib import Path
 
-from pipeline.session import spark_session
-from pipeline.streams import run_stream
+from pipeline.spark.session import spark_session
+from pipeline.spark.streams import run_stream
 
 SETTINGS = {
     "spark.driver.host": "127.0.0.1",

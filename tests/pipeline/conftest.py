@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A session in local mode, with its folders among the tests' own."""
     pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
-    from pipeline.session import NoJava, require_java, spark_session
+    from pipeline.spark.session import NoJava, require_java, spark_session
 
     try:
         require_java()

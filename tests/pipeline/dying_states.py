@@ -17,8 +17,8 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.jobs.memory import Memory
-from pipeline.jobs.state import State
+from pipeline.jobs.audit.state import State
+from pipeline.jobs.incremental.memory import Memory
 
 CHANGES = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree")
 

@@ -14,8 +14,8 @@ import random
 import sys
 from pathlib import Path
 
-from pipeline.session import spark_session
 from pipeline.source.checkpoint import finish
+from pipeline.spark.session import spark_session
 
 LIMITS = (50, 200, 1000, 5000)  # of one batch
 COLUMNS = "position, queue, label, body"

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
 
-from pipeline.java import NoJava, require_java
+from pipeline.spark.java import NoJava, require_java
 from qmd.client import blocking, new_message
 from tests.pipeline.cluster import Cluster
 from tests.pipeline.cluster_job import SETTINGS

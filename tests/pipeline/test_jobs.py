@@ -22,17 +22,17 @@ from pyarrow import parquet
 from benchmarks.bench_audit import last_stage, shuffles
 from pipeline.events import Choice, find_files, pieces, read_piece
 from pipeline.generator import Fleet, generate, parse_faults
-from pipeline.jobs.audit import audit
+from pipeline.jobs.audit.facts import COLUMNS, facts_of
+from pipeline.jobs.audit.findings import ABOUT_HOSTS, AuditResult, AuditSettings
+from pipeline.jobs.audit.job import audit
+from pipeline.jobs.audit.passes import PROBE, Wanted, print_rows
+from pipeline.jobs.audit.settled import Stretches
+from pipeline.jobs.audit.state import State
+from pipeline.jobs.audit.survey import survey
 from pipeline.jobs.dead_letters import dead_letters
-from pipeline.jobs.facts import COLUMNS, facts_of
-from pipeline.jobs.findings import ABOUT_HOSTS, AuditResult, AuditSettings
+from pipeline.jobs.incremental.memory import Memory
 from pipeline.jobs.latency import latency
-from pipeline.jobs.memory import Memory
 from pipeline.jobs.outcome import write_audit
-from pipeline.jobs.passes import PROBE, Wanted, print_rows
-from pipeline.jobs.settled import Stretches
-from pipeline.jobs.state import State
-from pipeline.jobs.survey import survey
 from pipeline.jobs.trace import trace
 from pipeline.jobs.traffic import traffic
 from tests.pipeline.foreign_faults import more_faults

@@ -25,10 +25,10 @@ from pipeline.events import LogFile, find_files
 from pipeline.generator import Fleet, generate, parse_faults
 from pipeline.jobs.archive import Archive
 from pipeline.jobs.dead_letters import dead_letters
-from pipeline.jobs.increments import together
+from pipeline.jobs.incremental.known_events import Chains, Seen, merged, stretches_of
+from pipeline.jobs.incremental.memory import Memory
+from pipeline.jobs.incremental.new_events import together
 from pipeline.jobs.latency import STEP, latency
-from pipeline.jobs.memory import Memory
-from pipeline.jobs.seen import Chains, Seen, merged, stretches_of
 from pipeline.jobs.traffic import traffic
 from qmd.cli import main
 from qmd.cli.event_files import arrow_schema

@@ -18,8 +18,8 @@ from pyarrow import parquet
 
 from pipeline.jobs.archive import Archive
 from pipeline.jobs.replay import Replay, ReplayFailed
-from pipeline.ship_files import Target
-from pipeline.shipping import Notes, Ship
+from pipeline.ship.destination import Target
+from pipeline.ship.shipment import Notes, Ship
 from qmd.cli import main
 from qmd.client import blocking
 from tests.process.harness import Daemon

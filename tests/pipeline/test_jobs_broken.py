@@ -22,9 +22,9 @@ from pipeline import events
 from pipeline.events import find_files
 from pipeline.generator import Fleet, generate, parse_faults
 from pipeline.jobs.archive import Archive
-from pipeline.jobs.audit import audit
-from pipeline.jobs.findings import AuditSettings
-from pipeline.jobs.state import State
+from pipeline.jobs.audit.findings import AuditSettings
+from pipeline.jobs.audit.job import audit
+from pipeline.jobs.audit.state import State
 from qmd.cli import main
 
 pytestmark = pytest.mark.timeout(1800)

@@ -21,10 +21,10 @@ from pyarrow import parquet
 
 from pipeline.events import find_files
 from pipeline.generator import Fleet, generate, parse_faults
-from pipeline.jobs.audit import audit
-from pipeline.jobs.findings import AuditResult, AuditSettings
+from pipeline.jobs.audit.findings import AuditResult, AuditSettings
+from pipeline.jobs.audit.job import audit
+from pipeline.jobs.audit.state import State
 from pipeline.jobs.outcome import write_audit
-from pipeline.jobs.state import State
 from qmd.cli import main
 from tests.pipeline.foreign_fleet import DAY, HOUR, MIDNIGHT, Message, Stream
 from tests.pipeline.foreign_fleet import Fleet as ForeignFleet

@@ -22,9 +22,9 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from pipeline.events import find_files
-from pipeline.jobs.audit import audit
-from pipeline.jobs.findings import ABOUT_HOSTS, AuditResult, AuditSettings
-from pipeline.jobs.state import State
+from pipeline.jobs.audit.findings import ABOUT_HOSTS, AuditResult, AuditSettings
+from pipeline.jobs.audit.job import audit
+from pipeline.jobs.audit.state import State
 from tests.pipeline.foreign_fleet import (
     HOUR,
     MIDNIGHT,

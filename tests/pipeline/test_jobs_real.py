@@ -14,9 +14,9 @@ pytest.importorskip("pandas", reason="the extra qmd-msmq[spark] is not installed
 
 from benchmarks.pair import Daemon, ended_at_last, nothing_is_left, run
 from pipeline.events import find_files
-from pipeline.jobs.audit import audit
-from pipeline.jobs.findings import AuditSettings
-from pipeline.jobs.state import State
+from pipeline.jobs.audit.findings import AuditSettings
+from pipeline.jobs.audit.job import audit
+from pipeline.jobs.audit.state import State
 
 MESSAGES = 300
 

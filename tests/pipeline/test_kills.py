@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
 
-from pipeline.java import NoJava, require_java
+from pipeline.spark.java import NoJava, require_java
 from tests.pipeline.kills import Kills, differences
 
 pytestmark = [

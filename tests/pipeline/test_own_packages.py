@@ -21,7 +21,7 @@ pytestmark = [
 
 def test_workers_take_the_packages_of_qmd(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
-    from pipeline.session import NoJava, require_java
+    from pipeline.spark.session import NoJava, require_java
 
     try:
         require_java()

@@ -18,7 +18,7 @@ pytest.importorskip("matplotlib", reason="the extra qmd-msmq[spark] is not insta
 
 import pandas as pd
 
-from pipeline.jobs.findings import FINDING_SCHEMA, AuditResult, Picture
+from pipeline.jobs.audit.findings import FINDING_SCHEMA, AuditResult, Picture
 from pipeline.jobs.outcome import draw
 from pipeline.report import plots
 from pipeline.report.audit_page import audit_page

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.session import java_options
-from pipeline.spark_home import light_home
+from pipeline.spark.session import java_options
+from pipeline.spark.spark_home import light_home
 
 
 def test_a_session_works_in_utc_and_lets_filters_through(spark):

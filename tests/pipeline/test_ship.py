@@ -16,8 +16,8 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("fsspec")
 
-from pipeline.ship_files import Target
-from pipeline.shipping import Notes, Ship, ShipFailed, Shipped
+from pipeline.ship.destination import Target
+from pipeline.ship.shipment import Notes, Ship, ShipFailed, Shipped
 from qmd.client import blocking
 from tests.process.harness import Daemon
 

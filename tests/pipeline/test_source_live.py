@@ -24,7 +24,7 @@ from pipeline.source.connecting import Connected
 from pipeline.source.errors import SourceError
 from pipeline.source.offsets import ends_of
 from pipeline.source.options import Endpoint
-from pipeline.streams import run_stream
+from pipeline.spark.streams import run_stream
 from qmd.client import blocking, new_message
 from tests.process.harness import Daemon, Hosts
 

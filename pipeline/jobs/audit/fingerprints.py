@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from pipeline.jobs.facts import EXPRESS, HALF, Facts, Role
+from pipeline.jobs.audit.facts import EXPRESS, HALF, Facts, Role
 
 Array = Any
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.source import schema
-from pipeline.source.headers import DIRECT, GUID_WORDS, SECURITY_WORDS, Headers, Words
-from pipeline.source.rows import Rows, Whole
+from pipeline.source.decode.headers import DIRECT, GUID_WORDS, SECURITY_WORDS, Headers, Words
+from pipeline.source.decode.rows import Rows, Whole
 from protocol import INFINITE, PropertyFlags, plain_text
 from protocol.errors import InvalidName
 from protocol.identifiers import guid_text

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.jobs.facts import HALF
-from pipeline.jobs.findings import FINDING_SCHEMA, KINDS
-from pipeline.jobs.survey import Survey, host_in, low, queue_in
+from pipeline.jobs.audit.facts import HALF
+from pipeline.jobs.audit.findings import FINDING_SCHEMA, KINDS
+from pipeline.jobs.audit.survey import Survey, host_in, low, queue_in
 
 Frame = Any
 

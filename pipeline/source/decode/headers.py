@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.source.rows import Rows, Whole
+from pipeline.source.decode.rows import Rows, Whole
 from protocol import SIGNATURE, VERSION
 
 Words = npt.NDArray[Any]  # of 32 bits without a sign

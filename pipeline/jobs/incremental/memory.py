@@ -14,9 +14,9 @@ from typing import Any
 import pandas as pd
 
 from pipeline.events import LogFile
-from pipeline.jobs.published import new_part, publish, read_about
-from pipeline.jobs.seen import merged, no_stretches
-from pipeline.jobs.state import StateOfAnother
+from pipeline.jobs.audit.state import StateOfAnother
+from pipeline.jobs.incremental.known_events import merged, no_stretches
+from pipeline.jobs.incremental.published import new_part, publish, read_about
 
 Frame = Any
 VERSION = 1

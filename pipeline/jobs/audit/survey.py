@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from pipeline.jobs import clocks
-from pipeline.jobs.facts import ARRIVAL_MAX, HALF, Role
-from pipeline.jobs.runs import What, follows
-from pipeline.jobs.settled import (
+from pipeline.jobs.audit.facts import ARRIVAL_MAX, HALF, Role
+from pipeline.jobs.audit.fingerprints import What, follows
+from pipeline.jobs.audit.settled import (
     COVERED,
     NUMBERS,
     SEGMENT,

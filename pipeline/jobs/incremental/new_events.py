@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 
 from pipeline.events import LogFile, hash_of, open_parquet, pieces, read_piece, text_hashes
-from pipeline.jobs.seen import Seen, overlapping, stretches_of
+from pipeline.jobs.incremental.known_events import Seen, overlapping, stretches_of
 
 Frame = Any
 Piece = tuple[str, int, int]

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.ship_files import Target
-from pipeline.ship_reached import (
+from pipeline.ship.destination import Target
+from pipeline.ship.reached import (
     DIGESTED,
     PAGE_EVENTS,
     Reached,
@@ -308,8 +308,8 @@ class Ship:
 
         from pipeline.source import schema
         from pipeline.source.batch import rows_of
-        from pipeline.source.decoding import batch_of
-        from pipeline.source.rows import Place
+        from pipeline.source.decode.packets import batch_of
+        from pipeline.source.decode.rows import Place
 
         columns = schema.column_names("messages")
         place = Place(self.host, str(self._qm.id), source.name)

@@ -1,6 +1,6 @@
 """Running a stream to its end, and closing its last batch: what a script or a timer calls.
 
-from pipeline.streams import run_stream
+from pipeline.spark.streams import run_stream
 
 orders = spark.readStream.format("qmd").option(...).load()
 run_stream(orders.writeStream.format("parquet").option("path", "/lake/orders"),
@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from pipeline.session import use_here
 from pipeline.source.checkpoint import Finished, finish
 from pipeline.source.options import Endpoint
+from pipeline.spark.session import use_here
 
 LOOK_S = 0.5
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.jobs.facts import Facts, Role
-from pipeline.jobs.runs import follows
+from pipeline.jobs.audit.facts import Facts, Role
+from pipeline.jobs.audit.fingerprints import follows
 
 Frame = Any
 Array = Any

@@ -7,7 +7,7 @@ What a candidate needs to be proved stands in it, and is looked up in `judging.p
 
 from __future__ import annotations
 
-from pipeline.jobs.facts import ARRIVAL_MAX, EXPRESS, HALF, RECOVERABLE, Role
+from pipeline.jobs.audit.facts import ARRIVAL_MAX, EXPRESS, HALF, RECOVERABLE, Role
 
 # Of what came twice the first time counts: who was put back from a backup gives places once more.
 _FIRST = "struct(at_ms, place)"

@@ -20,13 +20,13 @@ from typing import Any
 
 from pipeline import events
 from pipeline.events import LogFile
-from pipeline.jobs.findings import AuditResult, AuditSettings
-from pipeline.jobs.judging import judge
-from pipeline.jobs.labels import Labels
-from pipeline.jobs.passes import fingerprints, suspect_facts, tasks_for
-from pipeline.jobs.settled import Stretches
-from pipeline.jobs.state import State
-from pipeline.jobs.survey import survey
+from pipeline.jobs.audit.findings import AuditResult, AuditSettings
+from pipeline.jobs.audit.labels import Labels
+from pipeline.jobs.audit.passes import fingerprints, suspect_facts, tasks_for
+from pipeline.jobs.audit.settled import Stretches
+from pipeline.jobs.audit.state import State
+from pipeline.jobs.audit.survey import survey
+from pipeline.jobs.audit.verdicts import judge
 
 Progress = Callable[[str], None]
 

@@ -26,12 +26,12 @@ import pandas as pd
 
 from pipeline.events import LogFile
 from pipeline.jobs import clocks
+from pipeline.jobs.audit.facts import Facts
+from pipeline.jobs.audit.fingerprints import What
+from pipeline.jobs.audit.settled import COVERED, NUMBERS, SEGMENT
+from pipeline.jobs.audit.survey import RUN_COLUMNS, SAMPLES, Survey
 from pipeline.jobs.clocks import BOUNDS
-from pipeline.jobs.facts import Facts
-from pipeline.jobs.published import new_part, publish, read_about
-from pipeline.jobs.runs import What
-from pipeline.jobs.settled import COVERED, NUMBERS, SEGMENT
-from pipeline.jobs.survey import RUN_COLUMNS, SAMPLES, Survey
+from pipeline.jobs.incremental.published import new_part, publish, read_about
 
 Frame = Any
 VERSION = 4

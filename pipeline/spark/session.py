@@ -1,6 +1,6 @@
 """A Spark session set up as the pipeline needs it.
 
-    from pipeline.session import spark_session
+    from pipeline.spark.session import spark_session
 
     spark = spark_session("orders to the lake")
 
@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.java import NoJava, java_home, require_java
-from pipeline.spark_home import light_home
+from pipeline.spark.java import NoJava, java_home, require_java
+from pipeline.spark.spark_home import light_home
 
 __all__ = ["LOCAL", "NoJava", "require_java", "spark_session", "use_here"]
 

@@ -11,20 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.events import host_of_path
-from pipeline.jobs import clocks, rules
-from pipeline.jobs.facts import Facts, Role
-from pipeline.jobs.findings import (
-    FINDING_SCHEMA,
-    KINDS,
-    AuditResult,
-    AuditSettings,
-    Picture,
-)
-from pipeline.jobs.labels import Labels
-from pipeline.jobs.runs import What
-from pipeline.jobs.settled import SEGMENT, Stretches, in_pairs, joined, keys_of
-from pipeline.jobs.state import State
-from pipeline.jobs.survey import END, Survey
+from pipeline.jobs import clocks
+from pipeline.jobs.audit import rules
+from pipeline.jobs.audit.facts import Facts, Role
+from pipeline.jobs.audit.findings import FINDING_SCHEMA, KINDS, AuditResult, AuditSettings, Picture
+from pipeline.jobs.audit.fingerprints import What
+from pipeline.jobs.audit.labels import Labels
+from pipeline.jobs.audit.settled import SEGMENT, Stretches, in_pairs, joined, keys_of
+from pipeline.jobs.audit.state import State
+from pipeline.jobs.audit.survey import END, Survey
 
 Frame = Any
 

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.source import schema
-from pipeline.source.headers import Headers
-from pipeline.source.rows import Rows
+from pipeline.source.decode.headers import Headers
+from pipeline.source.decode.rows import Rows
 from protocol import LARGE_PACKET_BYTES_MAX
 from qmd.client import Message
 from qmd.frames import StoredMessage

@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.source import schema
-from pipeline.source.headers import Headers
-from pipeline.source.one_by_one import one_by_one
-from pipeline.source.quickly import quickly
-from pipeline.source.rows import Place, Rows
+from pipeline.source.decode.columns import quickly
+from pipeline.source.decode.headers import Headers
+from pipeline.source.decode.one_by_one import one_by_one
+from pipeline.source.decode.rows import Place, Rows
 
 
 def batch_of(rows: Rows, place: Place, columns: Sequence[str]) -> Any:

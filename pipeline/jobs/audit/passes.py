@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.events import LogFile, Unreadable, pieces, read_piece, text_hashes
-from pipeline.jobs.facts import (
+from pipeline.jobs.audit.facts import (
     ARRIVAL_MAX,
     COLUMNS,
     ENDING_KINDS,
@@ -27,10 +27,17 @@ from pipeline.jobs.facts import (
     halves,
     ids_of,
 )
-from pipeline.jobs.runs import SCHEMA, SPARK_SCHEMA, fingerprint, first_of_each, mixed, unreadable
-from pipeline.jobs.settled import Stretches, ends, in_pairs
-from pipeline.jobs.state import State
-from pipeline.jobs.survey import Survey
+from pipeline.jobs.audit.fingerprints import (
+    SCHEMA,
+    SPARK_SCHEMA,
+    fingerprint,
+    first_of_each,
+    mixed,
+    unreadable,
+)
+from pipeline.jobs.audit.settled import Stretches, ends, in_pairs
+from pipeline.jobs.audit.state import State
+from pipeline.jobs.audit.survey import Survey
 
 Frame = Any
 

@@ -1,0 +1,1 @@
+"""The audit of a fleet's event logs.  docs/jobs.md"""

@@ -1,0 +1,1 @@
+"""Jobs that read each event once.  docs/jobs.md"""

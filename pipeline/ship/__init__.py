@@ -1,0 +1,1 @@
+"""Events and journals are shipped as Parquet files.  docs/ship.md"""

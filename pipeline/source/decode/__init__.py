@@ -1,0 +1,1 @@
+"""Packets become columns."""

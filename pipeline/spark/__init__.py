@@ -1,0 +1,1 @@
+"""Spark and Java: sessions, their settings, streams."""
