@@ -26,10 +26,10 @@ from typing import Any
 
 import structlog
 
-from qmd.environment import Environment
-from qmd.frames import TRANSACTIONAL, NewMessage
+from qmd.config.settings import Settings
+from qmd.control_protocol.messages import TRANSACTIONAL, NewMessage
 from qmd.manager import QueueManager
-from qmd.settings import Settings
+from qmd.runtime.environment import Environment
 
 Figures = dict[str, Any]
 

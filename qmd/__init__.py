@@ -1,6 +1,6 @@
 """qmd: a queue manager for Linux that speaks the MSMQ binary protocol.  [MS-MQQB]"""
 
-from qmd.own_packages import come_first
+from qmd.runtime.own_packages import come_first
 
 __version__ = "0.1.0"
 

@@ -26,19 +26,19 @@ from protocol.errors import ProtocolError
 from protocol.identifiers import guid_text
 from protocol.ping import parse_ping, ping_response
 from qmd import __version__
-from qmd.connection import PeerConnection
-from qmd.control import ControlServer
+from qmd.config.settings import Settings
+from qmd.control.remote import RemoteServer
+from qmd.control.server import ControlServer
+from qmd.control.tokens import TokenFileError
 from qmd.directory.interface import DirectoryError
-from qmd.directory.joining import id_to_begin_with, missing_package
-from qmd.environment import Environment, Listening
-from qmd.log import set_up_logging
+from qmd.directory.machine_object import id_to_begin_with, missing_package
+from qmd.errors import Refusal
 from qmd.manager import Bug, QueueManager
-from qmd.reaper import Reaper
-from qmd.refusal import Refusal
-from qmd.remote_control import RemoteServer
-from qmd.remote_tokens import TokenFileError
-from qmd.service_manager import ServiceManager
-from qmd.settings import Settings
+from qmd.outcomes.expiry import Reaper
+from qmd.peers.connection import PeerConnection
+from qmd.runtime.environment import Environment, Listening
+from qmd.runtime.log import set_up_logging
+from qmd.runtime.systemd import ServiceManager
 from storage.errors import CannotStart, DataMissing, ForeignDatabase, NewerSchema, StorageError
 
 log = structlog.get_logger()

@@ -21,69 +21,69 @@ import structlog
 
 from protocol.names.direct_name import DirectName, queue_key
 from protocol.names.format_name import parse_destination
-from qmd import quotas
-from qmd.acknowledging import Acknowledging
-from qmd.administration import Administration
-from qmd.asking import Asking
-from qmd.branches import Branches
-from qmd.budget import Budget, Gate, MemoryProbe
-from qmd.choosing import Choosing
-from qmd.clock import Clock
-from qmd.compose import queue_address
-from qmd.confirmations import Confirmations
-from qmd.damage import Damage
-from qmd.dead_letters import DeadLetters
+from qmd.bulk.range_read import Ranges
+from qmd.bulk.reader import State as Reservations
+from qmd.bulk.reader import read_state as read_reservations
+from qmd.bulk.reservations import Reserving
+from qmd.bulk.staging import Staging
+from qmd.config.settings import Settings
+from qmd.directory.factory import open_directory
 from qmd.directory.interface import Reloadable
-from qmd.directory.kinds import open_directory
-from qmd.directory.publishing import Publishing
-from qmd.directory.resolving import Own, Resolver
-from qmd.disk_watch import DiskWatch
-from qmd.endings import Endings
-from qmd.environment import Environment
-from qmd.event_log import EventLog
-from qmd.housekeeping import Housekeeping
-from qmd.identities import Identities
-from qmd.importing import Importing
-from qmd.incoming import Incoming
-from qmd.incoming_streams import IncomingStreams
-from qmd.inquiry import Inquiry
-from qmd.known_messages import KnownMessages
-from qmd.limits import Limits
-from qmd.local_queue import LocalQueue
-from qmd.log import LimitedLog
-from qmd.moving import Moving
-from qmd.numbers import Numbers
-from qmd.outgoing import Outgoing
-from qmd.owed_acks import OwedAcks
-from qmd.own_dead_letters import OwnDeadLetters
-from qmd.packets import Parts
-from qmd.peers import Peers
-from qmd.picking import Picking
-from qmd.public_name import public_guid
-from qmd.ranges import Ranges
-from qmd.readers import State as Reservations
-from qmd.readers import read_state as read_reservations
-from qmd.reading import Reading
-from qmd.recorder import Recorder
-from qmd.redirecting import Redirecting
-from qmd.refusing import Refusing
-from qmd.relaying import Relaying
-from qmd.releasing import Releasing
-from qmd.resending import Resending
-from qmd.reserving import Reserving
-from qmd.retention import Retention
-from qmd.routes import Routes
-from qmd.routing import Routing
-from qmd.sending import Sending
-from qmd.sequence_renewal import SequenceRenewal
-from qmd.settings import Settings
-from qmd.staging import Staging
-from qmd.timers import Timers
-from qmd.tracing import Tracing
-from qmd.transactions import Transactions
-from qmd.turns import Light, Turns
-from qmd.undelivered import Undelivered
-from qmd.usage import Usage
+from qmd.directory.registration import Publishing
+from qmd.directory.resolver import Own, Resolver
+from qmd.events.recorder import Recorder
+from qmd.history.event_query import EventLog
+from qmd.history.message_lookup import Inquiry
+from qmd.history.remote_lookup import Asking
+from qmd.maintenance.disk_watch import DiskWatch
+from qmd.maintenance.housekeeping import Housekeeping
+from qmd.maintenance.retention import Retention
+from qmd.message.build import queue_address
+from qmd.message.shared_packet import Parts
+from qmd.naming.destinations import Routes
+from qmd.operations.dead_letter_summary import DeadLetters
+from qmd.operations.import_messages import Importing
+from qmd.operations.move import Moving
+from qmd.operations.queue_admin import Administration
+from qmd.operations.receive import Reading
+from qmd.operations.receive_selected import Picking
+from qmd.operations.resend import Resending
+from qmd.operations.selection import Choosing
+from qmd.operations.send import Sending
+from qmd.operations.transactions import Transactions
+from qmd.operations.two_phase_commit import Branches
+from qmd.outcomes.acknowledgments import Acknowledging
+from qmd.outcomes.dead_letter import Endings
+from qmd.outcomes.nack import Refusing
+from qmd.outcomes.reports import Tracing
+from qmd.outcomes.undeliverable import Undelivered
+from qmd.peers.identity_conflicts import Identities
+from qmd.peers.next_hop import Routing
+from qmd.peers.pending_acks import OwedAcks
+from qmd.peers.redirect import Redirecting
+from qmd.peers.sessions import Peers
+from qmd.queues import quotas
+from qmd.queues.incoming_sequences import IncomingStreams
+from qmd.queues.limits import Limits
+from qmd.queues.local_queue import LocalQueue
+from qmd.queues.message_id_history import KnownMessages
+from qmd.queues.named_dead_letter_queue import OwnDeadLetters
+from qmd.queues.outgoing_queues import Outgoing
+from qmd.queues.public_guid import public_guid
+from qmd.queues.quarantine import Damage
+from qmd.queues.usage import Usage
+from qmd.runtime.budget import Budget, Gate, MemoryProbe
+from qmd.runtime.clock import Clock
+from qmd.runtime.environment import Environment
+from qmd.runtime.fair_scheduler import Light, Turns
+from qmd.runtime.id_allocator import Numbers
+from qmd.runtime.log import LimitedLog
+from qmd.runtime.timers import Timers
+from qmd.transfer.confirmation import Confirmations
+from qmd.transfer.incoming import Incoming
+from qmd.transfer.relay import Relaying
+from qmd.transfer.release import Releasing
+from qmd.transfer.sequence_renewal import SequenceRenewal
 from storage import Storage, StorageOptions
 from storage.errors import StorageError
 from storage.tables import awaiting as awaiting_rows
@@ -104,7 +104,7 @@ from storage.tables.pages import EMPTY, Totals
 if TYPE_CHECKING:
     import sqlite3
 
-    from qmd.refusal import Refusal
+    from qmd.errors import Refusal
 
 log = structlog.get_logger()
 

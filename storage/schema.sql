@@ -1,7 +1,7 @@
 -- What the queue manager keeps, all of it.  A new database gets this file; an older one comes here
 -- by storage/migrations.  Times are seconds (_s) or milliseconds (_ms) since 1970, UTC; but times of
 -- life (expires_at_s everywhere, at_s of message_id_history and outcome) are by the queue manager's
--- own clock, which began as the wall clock, and is not set: qmd/clock.py.
+-- own clock, which began as the wall clock, and is not set: qmd/runtime/clock.py.
 --
 -- Message rows have small columns first and the packet last: what stands behind a long packet can
 -- only be read by walking through its overflow pages.

@@ -19,7 +19,7 @@ from pipeline.jobs.archive import CONTENTS, Archive
 from pipeline.source import schema
 from pipeline.source.sink import PROPERTIES, messages_of
 from qmd.client.blocking import Blocking
-from qmd.pipeline_frames import Attempt
+from qmd.control_protocol.bulk import Attempt
 
 BATCH_ROWS = 5000
 #: Rows in the order in which they arrived; those of one moment in that of their queue.

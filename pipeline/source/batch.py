@@ -22,7 +22,7 @@ from pipeline.source.errors import plainly
 from pipeline.source.events import event_batch
 from pipeline.source.filters import Pushed, is_exact, pushed
 from pipeline.source.options import Endpoint, Options
-from qmd import pipeline_frames
+from qmd.control_protocol import bulk as pipeline_frames
 
 EVENTS_A_PAGE = 5_000
 PATTERN = "*?["

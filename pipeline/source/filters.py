@@ -17,7 +17,7 @@ from typing import Any
 from protocol.errors import InvalidName
 from protocol.identifiers import parse_correlation
 from qmd.client import Choice
-from qmd.pipeline_frames import Filter
+from qmd.control_protocol.bulk import Filter
 
 _POSITION_MAX = (1 << 44) - 1  # of an arrival number
 _IDS_MAX = 10_000

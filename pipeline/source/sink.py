@@ -32,8 +32,8 @@ from pipeline.source.errors import SourceError, option_error, plainly
 from pipeline.source.options import Options
 from protocol.errors import InvalidName
 from qmd.client import new_message
-from qmd.frames import NewMessage
-from qmd.pipeline_frames import Attempt
+from qmd.control_protocol.bulk import Attempt
+from qmd.control_protocol.messages import NewMessage
 
 # What Spark tells a task of its batch; not documented, and a test looks after it.
 EPOCH = "streaming.sql.batchId"

@@ -10,7 +10,7 @@ ENTRIES = (
         "Client and daemon are of different releases, or a program of somebody else's sent bytes"
         " that are no request of the control protocol.",
         "Use client and daemon of the same release. What a request looks like stands in"
-        " `qmd/frames.py`.",
+        " `qmd/control_protocol/messages.py`.",
         "bad_request",
         "MQ_ERROR_INVALID_PARAMETER",
     ),

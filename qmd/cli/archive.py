@@ -20,7 +20,7 @@ from qmd.cli.program import ExitCode, Failure
 
 if TYPE_CHECKING:
     from qmd.client import QueueManager
-    from qmd.frames import ImportedMessage
+    from qmd.control_protocol.messages import ImportedMessage
 
 BATCH_MESSAGES = 256  # imported in one commit
 BATCH_BYTES = 8 * 1024 * 1024

@@ -182,7 +182,7 @@ def _write(out: IO[str], message: KeptMessage) -> None:
 
     from protocol.errors import ProtocolError
     from qmd.client.message import Message
-    from qmd.frames import StoredMessage
+    from qmd.control_protocol.messages import StoredMessage
 
     line: dict[str, Any] = {
         "place": "queue" if message.table == "message" else message.table,

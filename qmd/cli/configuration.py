@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from qmd.client import QueueManager
     from qmd.client.blocking import Blocking
-    from qmd.config import Settings
+    from qmd.config.file import Settings
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class Configuration:
 
     def settings(self) -> Settings:
         """Raises ConfigError."""
-        from qmd.config import ConfigError, load_settings
+        from qmd.config.file import ConfigError, load_settings
 
         if not self._is_named and not self.path.exists():
             raise ConfigError(

@@ -73,7 +73,7 @@ def check(configuration: Configuration, file: Path | None, as_json: bool) -> Non
     Without FILE: that of the configuration.
     """
     from qmd.cli.output import print_json
-    from qmd.directory.file_format import parse, read_text
+    from qmd.directory.file.format import parse, read_text
 
     path = configuration.settings().directory.file if file is None else file
     counts = dict(parse(read_text(path), path).counts)

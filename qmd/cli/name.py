@@ -69,7 +69,7 @@ def _facts(element: Spelled) -> dict[str, Any]:
 def _by_the_daemon(configuration: Configuration, text: str) -> tuple[dict[str, Any] | None, str]:
     """What it says; or None, and why it says nothing."""
     from qmd.client import ClientError, NotConnected, connect
-    from qmd.config import ConfigError
+    from qmd.config.file import ConfigError
 
     if not configuration.path.exists():
         return None, f"there is no {configuration.path}"

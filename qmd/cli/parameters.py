@@ -37,7 +37,7 @@ def system_queue(text: str) -> str:
 
 def duration(text: str) -> float:
     """The type of an option: `30s`, `5m`, `12h`, `4d`, `500ms`; seconds."""
-    from qmd.units import parse_duration
+    from qmd.config.units import parse_duration
 
     try:
         return parse_duration(text)
@@ -52,7 +52,7 @@ def past(seconds: float) -> datetime:
 
 def whole_seconds(text: str) -> int:
     """The same for what a packet carries: whole seconds, or `never`."""
-    from qmd.frames import INFINITE_S
+    from qmd.control_protocol.messages import INFINITE_S
 
     if text == "never":
         return INFINITE_S
@@ -64,7 +64,7 @@ def whole_seconds(text: str) -> int:
 
 def size(text: str) -> int:
     """The type of an option: `500MB`, `64KiB`; bytes."""
-    from qmd.units import parse_size
+    from qmd.config.units import parse_size
 
     try:
         return parse_size(text)
@@ -74,7 +74,7 @@ def size(text: str) -> int:
 
 def quota(text: str) -> int:
     """The same for what may also be without a limit: `none`."""
-    from qmd.frames import UNLIMITED
+    from qmd.control_protocol.messages import UNLIMITED
 
     return UNLIMITED if text == "none" else size(text)
 

@@ -193,7 +193,7 @@ def _explain(error: Exception) -> Failure | None:
     """What `error` means to the person at the terminal; None for a fault of ours."""
     from protocol.errors import InvalidName
     from qmd.client import errors
-    from qmd.config import ConfigError
+    from qmd.config.file import ConfigError
 
     match error:
         case ConfigError():

@@ -42,7 +42,7 @@ def init(folder: Path, listen: str, name: str, as_json: bool) -> None:
     root's own use, it says that the daemon may run as root; it does not otherwise.
     """
     from qmd.cli.output import print_json
-    from qmd.config import write_default_config
+    from qmd.config.file import write_default_config
 
     # What root makes is root's: nobody else could use it, and so it must say what it is.
     is_root = os.geteuid() == 0

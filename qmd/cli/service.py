@@ -67,7 +67,7 @@ def run(
     """
     import asyncio
 
-    from qmd.log import forward_standard_logging, set_up_logging
+    from qmd.runtime.log import forward_standard_logging, set_up_logging
     from qmd.service.contract import ServiceError
 
     set_up_logging("info", log_format)
@@ -131,7 +131,7 @@ def _is_ours(module: ModuleType) -> bool:
 
 def _beside(name: str) -> Iterator[Path]:
     """Files of the working directory that stand for a name of ours."""
-    from qmd.own_packages import is_ours
+    from qmd.runtime.own_packages import is_ours
 
     for file in (Path(f"{name}.py"), Path(name, "__init__.py")):
         if file.is_file() and not is_ours(name, str(file)):

@@ -42,7 +42,7 @@ from qmd.client.sender import Sender
 from qmd.client.sent_id import SentId, copies_of
 from qmd.client.transaction import Transaction
 from qmd.client.two_phase import Database
-from qmd.frames import UNLIMITED, Choice
+from qmd.control_protocol.messages import UNLIMITED, Choice
 
 __all__ = [
     "UNLIMITED",

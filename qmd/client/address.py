@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from qmd import frames
 from qmd.client.errors import NotConnected
+from qmd.control_protocol import messages as frames
 
 T = TypeVar("T", bound=asyncio.Protocol)
 

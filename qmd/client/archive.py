@@ -16,7 +16,7 @@ import json
 from typing import Any
 
 from qmd.client.message import Message
-from qmd.frames import MOMENT_MS_MAX, ImportedMessage
+from qmd.control_protocol.messages import MOMENT_MS_MAX, ImportedMessage
 
 VERSION = 1
 TEXT_CHARACTERS_MAX = 1000  # of a body that is text, shown beside the packet that has it

@@ -14,8 +14,8 @@ from qmd.client.queue import Access, Place, Share
 from qmd.client.queue_manager import Facts, Moved
 from qmd.client.queue_manager import QueueManager as AwaitedQueueManager
 from qmd.client.two_phase import Database
-from qmd.frames import Choice, NewMessage
-from qmd.pipeline_frames import Attempt, Filter, Rows
+from qmd.control_protocol.bulk import Attempt, Filter, Rows
+from qmd.control_protocol.messages import Choice, NewMessage
 
 T = TypeVar("T")
 

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from qmd import frames
 from qmd.client.address import Address, SocketAddress
 from qmd.client.connection import Connection, open_connection
 from qmd.client.errors import (
@@ -30,6 +29,7 @@ from qmd.client.errors import (
     TooLarge,
 )
 from qmd.client.forks import Home
+from qmd.control_protocol import messages as frames
 
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 2.0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from qmd.client.understood import understood
-from qmd.frames import Choice
+from qmd.control_protocol.messages import Choice
 
 
 def chosen(

@@ -15,10 +15,10 @@ from typing import Any, cast
 
 import msgspec
 
-from qmd import frames
 from qmd.client import forks
 from qmd.client.address import RESTART_ADVICE, Address, SocketAddress
 from qmd.client.errors import BadRequest, NotConnected, TooLarge, refusal
+from qmd.control_protocol import messages as frames
 
 
 class Connection(asyncio.Protocol):

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from qmd import directory_frames as frames
 from qmd.client.caller import Caller
-from qmd.frames import Request
+from qmd.control_protocol import directory as frames
+from qmd.control_protocol.messages import Request
 
 Facts = dict[str, Any]
 

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qmd import frames
 from qmd.catalogue import find_by_code, id_of
+from qmd.control_protocol import messages as frames
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

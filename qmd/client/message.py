@@ -6,7 +6,7 @@ import base64
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from qmd import frames
+from qmd.control_protocol import messages as frames
 
 if TYPE_CHECKING:
     from protocol import MqfElement, UserMessage

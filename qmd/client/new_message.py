@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from typing import Literal, TypedDict, Unpack
 
-from qmd import frames
 from qmd.client.understood import understood
+from qmd.control_protocol import messages as frames
 
 DeliveryName = Literal["automatic", "express", "recoverable", "transactional"]
 

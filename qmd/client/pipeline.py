@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from qmd import pipeline_frames
 from qmd.client.ambient import refuse_inside
 from qmd.client.caller import Caller
-from qmd.frames import NewMessage, StoredMessage
-from qmd.pipeline_frames import EVERYTHING, ROWS_MAX, Attempt, Filter, Rows
+from qmd.control_protocol import bulk as pipeline_frames
+from qmd.control_protocol.bulk import EVERYTHING, ROWS_MAX, Attempt, Filter, Rows
+from qmd.control_protocol.messages import NewMessage, StoredMessage
 
 STAGE_BYTES = 4 * 1024 * 1024  # of bodies in one request
 READ_BYTES = 8 * 1024 * 1024  # of packets in one answer
@@ -101,7 +101,7 @@ class Pipeline:
     ) -> Run:
         """Begin a run of the reader; runs before it are refused whatever they ask from now on.
 
-        `queues` by any spelling, or id.  `shared`: see `qmd.pipeline_frames.OpenReader`.
+        `queues` by any spelling, or id.  `shared`: see `qmd.control_protocol.bulk.OpenReader`.
         """
         refuse_inside(self._caller, "open_reader")
         told = await self._caller.ask(

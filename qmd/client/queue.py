@@ -13,14 +13,14 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Literal, Unpack
 
-from qmd import frames
 from qmd.client.caller import Caller
 from qmd.client.choice import chosen
 from qmd.client.connection import Connection
 from qmd.client.errors import AccessDenied, NotConnected
 from qmd.client.message import Message
 from qmd.client.new_message import Properties
-from qmd.frames import Choice
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol.messages import Choice
 
 if TYPE_CHECKING:
     from qmd.client.queue_manager import QueueManager

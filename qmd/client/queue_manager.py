@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
-from qmd import frames, operator_frames
 from qmd.client.address import Address, address_of
 from qmd.client.ambient import joined, refuse_inside
 from qmd.client.caller import Caller
@@ -30,8 +29,10 @@ from qmd.client.receiver import Receiver, Taken
 from qmd.client.sender import WINDOW_MESSAGES, Sender
 from qmd.client.sent_id import sent_ids
 from qmd.client.transaction import Transaction
-from qmd.frames import EVERY_MESSAGE, Choice
-from qmd.routing_frames import ForgetIdentity, RedirectOutgoing, RestartOutgoing
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol import operations as operator_frames
+from qmd.control_protocol.messages import EVERY_MESSAGE, Choice
+from qmd.control_protocol.routing import ForgetIdentity, RedirectOutgoing, RestartOutgoing
 
 RECONNECT_S = 30.0
 RECEIVE_BATCH_MESSAGES = 256

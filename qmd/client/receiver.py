@@ -18,7 +18,6 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
 
-from qmd import frames
 from qmd.client.ambient import refuse_inside
 from qmd.client.caller import Caller
 from qmd.client.connection import Connection
@@ -31,6 +30,7 @@ from qmd.client.errors import (
     Stopping,
 )
 from qmd.client.message import Message
+from qmd.control_protocol import messages as frames
 
 _RECEIVE_INSTEAD = "receive them inside the transaction, by `receive`"
 

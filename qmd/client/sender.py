@@ -16,13 +16,13 @@ import os
 from collections import deque
 from typing import NamedTuple, Unpack
 
-from qmd import frames
 from qmd.client.ambient import refuse_inside
 from qmd.client.caller import Caller
 from qmd.client.connection import Connection
 from qmd.client.errors import NotConnected, Stopping
 from qmd.client.new_message import Properties, new_message
 from qmd.client.sent_id import sent_ids
+from qmd.control_protocol import messages as frames
 
 BATCH_MESSAGES_MAX = 128
 BATCH_BYTES_MAX = 4 * 1024 * 1024  # a larger message is a batch of its own

@@ -21,7 +21,6 @@ import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from qmd import frames
 from qmd.client import ambient
 from qmd.client.caller import Caller
 from qmd.client.connection import Connection
@@ -37,6 +36,7 @@ from qmd.client.message import Message
 from qmd.client.new_message import Properties, new_message
 from qmd.client.sent_id import sent_ids
 from qmd.client.two_phase import Branch, Database
+from qmd.control_protocol import messages as frames
 
 if TYPE_CHECKING:
     from qmd.client.queue_manager import QueueManager

@@ -27,8 +27,8 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from qmd import frames
 from qmd.client.errors import ClientError
+from qmd.control_protocol import messages as frames
 
 if TYPE_CHECKING:
     from qmd.client.connection import Connection

@@ -45,8 +45,8 @@ from protocol.headers import (
 )
 from protocol.identifiers import correlation_bytes
 from protocol.names.multi_queue import MQF_DIRECT, MQF_DISTRIBUTION_LIST
+from qmd.core.packet_fields import final_ack_body
 from qmd.core.sequence import Position
-from qmd.core.stored_packet import final_ack_body
 
 AckDestination = DirectQueueName | PrivateQueueName | bytes
 """A direct name, a private queue of a queue manager, or the GUID of a public queue."""

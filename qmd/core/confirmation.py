@@ -16,7 +16,7 @@ time-to-be-received does ([MS-MQMQ] 2.2.19.2): so the application can count it a
 
 from __future__ import annotations
 
-from qmd.core.stored_packet import INFINITE_S
+from qmd.core.packet_fields import INFINITE_S
 
 
 def extended_interval_s(

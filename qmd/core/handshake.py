@@ -25,7 +25,7 @@ from protocol import (
     parse_establish_connection,
 )
 from protocol.identifiers import NULL_GUID
-from qmd.core.instance import TWO_OF_ONE_IDENTITY, Instance, from_padding, to_padding
+from qmd.core.peer_instance import TWO_OF_ONE_IDENTITY, Instance, from_padding, to_padding
 from qmd.core.session_events import SessionOver, SessionSettings, SessionState
 
 ROUND_TRIPS = 8  # that the acknowledgment of stored messages may wait, [MS-MQQB] 3.1.5.3.2

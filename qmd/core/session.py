@@ -35,7 +35,7 @@ from protocol import (
 )
 from protocol.errors import ProtocolError
 from qmd.core.handshake import Handshake, Judge
-from qmd.core.instance import Instance
+from qmd.core.peer_instance import Instance
 from qmd.core.session_acks import FLAGS_MAX, SessionAcks
 from qmd.core.session_events import (
     NEVER,

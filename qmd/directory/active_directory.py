@@ -37,8 +37,8 @@ from qmd.directory.interface import (
     QueueEntry,
     SiteEntry,
 )
-from qmd.directory.ldap_client import RANGE_VALUES, LdapClient
-from qmd.directory.ldap_connection import (
+from qmd.directory.ldap.client import RANGE_VALUES, LdapClient
+from qmd.directory.ldap.connection import (
     Access,
     LdapError,
     LdapRefused,
@@ -46,10 +46,10 @@ from qmd.directory.ldap_connection import (
     Security,
     Server,
 )
-from qmd.directory.ldap_messages import ResultCode
+from qmd.directory.ldap.messages import ResultCode
 
 if TYPE_CHECKING:
-    from qmd.settings import DirectorySettings
+    from qmd.config.settings import DirectorySettings
 
 log = structlog.get_logger()
 

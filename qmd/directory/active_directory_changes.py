@@ -19,7 +19,6 @@ from sansldap import FilterAnd, FilterEquality
 
 from protocol.identifiers import NULL_GUID, guid_text
 from protocol.names.format_name import DistributionListName, PublicName, SingleName, Suffix
-from qmd.directory import ldap_names
 from qmd.directory.active_directory_lookups import (
     ALIAS,
     CONFIGURATION,
@@ -42,10 +41,11 @@ from qmd.directory.interface import (
     NotInDirectory,
     QueueEntry,
 )
-from qmd.directory.ldap_client import LdapClient
-from qmd.directory.ldap_connection import LdapRefused
-from qmd.directory.ldap_messages import Change, Entry, ResultCode, Scope
-from qmd.directory.security_descriptor import queue_manager_descriptor
+from qmd.directory.ldap import names as ldap_names
+from qmd.directory.ldap.client import LdapClient
+from qmd.directory.ldap.connection import LdapRefused
+from qmd.directory.ldap.messages import Change, Entry, ResultCode, Scope
+from qmd.directory.ldap.security_descriptor import queue_manager_descriptor
 
 LABEL_CHARACTERS_MAX: Final = 124  # of mSMQLabelEx, by the schema
 FORMAT_NAME_CHARACTERS_MAX: Final = 255  # of msMQ-Recipient-FormatName

@@ -27,7 +27,6 @@ from protocol.names.format_name import (
     SingleName,
     parse_format_name,
 )
-from qmd.directory import ldap_names
 from qmd.directory.interface import (
     AliasEntry,
     EntryUnusable,
@@ -38,8 +37,9 @@ from qmd.directory.interface import (
     SiteEntry,
     SiteLink,
 )
-from qmd.directory.ldap_client import LdapClient, TooManyValues
-from qmd.directory.ldap_messages import Entry, Scope
+from qmd.directory.ldap import names as ldap_names
+from qmd.directory.ldap.client import LdapClient, TooManyValues
+from qmd.directory.ldap.messages import Entry, Scope
 
 QUEUE, CONFIGURATION, COMPUTER = "msmqqueue", "msmqconfiguration", "computer"
 GROUP, QUEUE_GROUP, ALIAS = "group", "msmq-group", "msmq-custom-recipient"

@@ -23,7 +23,7 @@ from typing import Protocol, runtime_checkable
 
 from protocol.identifiers import NULL_GUID, guid_text
 from protocol.names.format_name import SingleName
-from qmd.refusal import Refusal
+from qmd.errors import Refusal
 
 KIND_NONE, KIND_FILE, KIND_ACTIVE_DIRECTORY = "none", "file", "active-directory"
 

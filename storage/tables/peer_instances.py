@@ -1,4 +1,6 @@
-"""Table `peer_instance`: which run of each queue manager was met last; qmd/identities.py."""
+"""Table `peer_instance`: which run of each queue manager was met last.
+
+qmd/peers/identity_conflicts.py decides by it."""
 
 import sqlite3
 from typing import NamedTuple

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import qmd.daemon
-import qmd.reaper
-from qmd.environment import Environment
+import qmd.outcomes.expiry
+from qmd.runtime.environment import Environment
 from storage import StorageOptions
 
 CLOCK_RATE = 20
@@ -34,12 +34,12 @@ class Hurried(Environment):
 def hurry() -> None:
     """What expires within a second is over in a twentieth of it."""
     qmd.daemon.Environment = Hurried  # type: ignore[misc]
-    qmd.reaper.INTERVAL_S = 0.01  # type: ignore[misc]
+    qmd.outcomes.expiry.INTERVAL_S = 0.01  # type: ignore[misc]
 
 
 def a_few_at_a_time() -> None:
     """What is over ends in several commits, however little it is."""
-    qmd.reaper.EXPIRED_ROWS = 3  # type: ignore[misc]
+    qmd.outcomes.expiry.EXPIRED_ROWS = 3  # type: ignore[misc]
 
 
 def impatient() -> None:

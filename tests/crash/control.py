@@ -35,7 +35,8 @@ class Refusal(Exception):
 
 
 class Control:
-    """Requests are arrays of `qmd/frames.py`; answers are waited for in any order."""
+    """Requests are arrays of qmd/control_protocol/messages.py; answers are waited for in any
+    order."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -111,7 +111,7 @@ def _serve(descriptor: int) -> None:
     import structlog  # noqa: F401
     import uvloop  # noqa: F401
 
-    import qmd.config
+    import qmd.config.file
     import qmd.daemon  # noqa: F401
     from tests.crash import changes  # noqa: F401
 
@@ -143,7 +143,7 @@ def _keep(request: dict[str, object], status: int) -> NoReturn:
 
 
 def _be(request: dict[str, object]) -> NoReturn:
-    from qmd.config import load_settings
+    from qmd.config.file import load_settings
     from qmd.daemon import main
     from tests.crash import changes
 

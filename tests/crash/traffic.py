@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from protocol.names.format_name import parse_format_name
-from qmd.compose import NO_ADDRESS, compose, queue_address
-from qmd.frames import RECOVERABLE, NewMessage
-from qmd.packets import cut
+from qmd.control_protocol.messages import RECOVERABLE, NewMessage
+from qmd.message.build import NO_ADDRESS, compose, queue_address
+from qmd.message.shared_packet import cut
 from storage import Storage, StorageOptions
 from storage.tables import counters, directory_changes, queues, stages, ways_back
 from storage.tables.directory_changes import DirectoryChange

@@ -10,11 +10,11 @@ from typing import Any
 
 from sansldap import FilterEquality
 
-from qmd.directory import ldap_names
 from qmd.directory.active_directory import ActiveDirectory
-from qmd.directory.ldap_client import ANYTHING
-from qmd.directory.ldap_connection import Access, LdapConnection, Security, Server
-from qmd.directory.ldap_messages import Change, Scope
+from qmd.directory.ldap import names as ldap_names
+from qmd.directory.ldap.client import ANYTHING
+from qmd.directory.ldap.connection import Access, LdapConnection, Security, Server
+from qmd.directory.ldap.messages import Change, Scope
 from tests.directory.domain_controller import DomainController
 
 TIMEOUT_S = 60.0

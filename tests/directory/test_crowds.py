@@ -11,10 +11,11 @@ from sansldap import FilterEquality
 
 from protocol.names.format_name import PublicName
 from qmd.core.retry import Retry
-from qmd.directory import active_directory_lookups, ldap_client
+from qmd.directory import active_directory_lookups
 from qmd.directory.interface import EntryUnusable
-from qmd.directory.ldap_client import LdapClient
-from qmd.directory.ldap_messages import Entry, Scope
+from qmd.directory.ldap import client as ldap_client
+from qmd.directory.ldap.client import LdapClient
+from qmd.directory.ldap.messages import Entry, Scope
 from tests.directory.domain import access, directory, server
 from tests.directory.domain_controller import DomainController
 

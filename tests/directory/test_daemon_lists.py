@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from qmd.directory.ldap_messages import Change
+from qmd.directory.ldap.messages import Change
 from tests.directory.domain import administrator
 from tests.directory.hosts import public
 

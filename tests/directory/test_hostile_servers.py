@@ -21,10 +21,11 @@ from sansldap import (
 )
 from sansldap._messages import PackingOptions
 
-from qmd.directory import ldap_client, ldap_connection
 from qmd.directory.active_directory import ActiveDirectory
 from qmd.directory.interface import DirectoryError
-from qmd.directory.ldap_connection import Access, Security, Server
+from qmd.directory.ldap import client as ldap_client
+from qmd.directory.ldap import connection as ldap_connection
+from qmd.directory.ldap.connection import Access, Security, Server
 
 SUCCESS = LDAPResult(LDAPResultCode.SUCCESS, "", "", None)
 ROOT = [PartialAttribute("defaultNamingContext", [b"DC=x"])]

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from qmd import frames, operator_frames
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol import operations as operator_frames
 from tests.fuzz.limits import outcome, within_limits
 from tests.fuzz.target import Target, numbers, pieces, steered
 

@@ -23,8 +23,9 @@ from sansldap import (
 )
 from sansldap._messages import PackingOptions
 
-from qmd.directory import ldap_messages, ldap_names
-from qmd.directory.ldap_messages import (
+from qmd.directory.ldap import messages as ldap_messages
+from qmd.directory.ldap import names as ldap_names
+from qmd.directory.ldap.messages import (
     MESSAGE_ID_MAX,
     VALUES_MAX,
     Bound,

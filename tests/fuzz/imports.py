@@ -11,7 +11,7 @@ from typing import Any
 
 from protocol.packets import parse_user_message
 from qmd.client.archive import BrokenLine, read_line
-from qmd.frames import MOMENT_MS_MAX
+from qmd.control_protocol.messages import MOMENT_MS_MAX
 from tests.fuzz import packets
 from tests.fuzz.limits import outcome
 from tests.fuzz.target import Target

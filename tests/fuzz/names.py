@@ -23,8 +23,8 @@ from protocol.names.format_name import (
     parse_wire_name,
     queue_key,
 )
-from qmd.config import ConfigError, parse_settings, write_default_config
-from qmd.settings import all_settings
+from qmd.config.file import ConfigError, parse_settings, write_default_config
+from qmd.config.settings import all_settings
 from tests.fuzz.limits import outcome
 from tests.fuzz.target import Target
 

@@ -35,15 +35,15 @@ from protocol.codec.records import ConnectionParameters, EstablishConnection, Se
 from protocol.codec.reference import parse_plainly
 from protocol.ping import Ping, parse_ping, ping_response
 from qmd.client import Message
-from qmd.core import stored_packet
+from qmd.control_protocol.messages import StoredMessage
+from qmd.core import packet_fields as stored_packet
 from qmd.core.acknowledgment import (
     administration_queues,
     build_acknowledgment,
     final_ack_packet,
     order_queue_of,
 )
-from qmd.core.fate import consequences
-from qmd.frames import StoredMessage
+from qmd.core.disposition import consequences
 from tests.conformance import published_frames
 from tests.fuzz import mutation
 from tests.fuzz.limits import outcome, within_limits

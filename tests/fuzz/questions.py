@@ -10,9 +10,16 @@ from random import Random
 
 import msgspec
 
-from qmd.asking import ANSWER_BYTES_MAX, Answer, Question, ToldEvent, facts_of, understood
 from qmd.cli.event_files import FIELDS
 from qmd.cli.why import EventTable, _print_side
+from qmd.history.remote_lookup import (
+    ANSWER_BYTES_MAX,
+    Answer,
+    Question,
+    ToldEvent,
+    facts_of,
+    understood,
+)
 from tests.fuzz.limits import within_limits
 from tests.fuzz.target import Target
 

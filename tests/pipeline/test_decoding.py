@@ -20,7 +20,7 @@ from pipeline.source.decode.packets import batch_of
 from pipeline.source.decode.rows import Place, Rows
 from protocol import MalformedPacket, build_user_message
 from qmd.client import Message
-from qmd.frames import StoredMessage
+from qmd.control_protocol.messages import StoredMessage
 from tests.properties.packet_strategies import spoilt, user_messages
 
 ALL = schema.column_names("messages")

@@ -21,7 +21,7 @@ from qmd.client import (
     new_message,
     no_transaction,
 )
-from qmd.pipeline_frames import Attempt
+from qmd.control_protocol.bulk import Attempt
 from tests.process.harness import Cleaner, Daemon, Hosts
 from tests.process.test_client import with_client
 

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from qmd import frames, operator_frames
 from qmd.client import LoginRefused, NotConnected, QueueManagerError, blocking, new_message
 from qmd.client.address import RemoteAddress
-from qmd.pipeline_frames import Attempt
-from qmd.remote_tokens import create, revoke
+from qmd.control.tokens import create, revoke
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol import operations as operator_frames
+from qmd.control_protocol.bulk import Attempt
 from tests.patience import END_S
 from tests.process.harness import Daemon, free_port
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from qmd import frames
 from qmd.client import (
     Database,
     NoSuchQueue,
@@ -22,6 +21,7 @@ from qmd.client import (
     TransactionDoomed,
     connect,
 )
+from qmd.control_protocol import messages as frames
 from tests.patience import END_S
 from tests.process import postgresql
 from tests.process.harness import ROOT, Daemon, Hosts, body

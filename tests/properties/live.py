@@ -15,7 +15,7 @@ from typing import Any
 import uvloop
 
 from protocol import parse_user_message
-from qmd.frames import NewMessage
+from qmd.control_protocol.messages import NewMessage
 from tests.patience import END_S
 from tests.process import wire
 from tests.unit.qmd.managers import (

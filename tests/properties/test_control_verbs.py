@@ -14,8 +14,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from qmd import control, frames, operator_frames
-from qmd.control import ControlServer
+from qmd.control import server as control
+from qmd.control.server import ControlServer
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol import operations as operator_frames
 from tests.patience import END_S
 from tests.unit.qmd.managers import Hosts
 

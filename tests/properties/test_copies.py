@@ -9,10 +9,16 @@ from hypothesis import strategies as st
 
 from protocol import parse_user_message
 from protocol.names.format_name import DirectName, PrivateName, PublicName, SingleName, Transport
-from qmd.compose import NO_ADDRESS, compose, multi_queue_size, queue_address, reply_address
-from qmd.copies import Heads, list_address, with_multi_queue_header
-from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
-from qmd.packets import split
+from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
+from qmd.message.build import (
+    NO_ADDRESS,
+    compose,
+    multi_queue_size,
+    queue_address,
+    reply_address,
+)
+from qmd.message.shared_packet import split
+from qmd.naming.fan_out import Heads, list_address, with_multi_queue_header
 
 GUIDS = st.binary(min_size=16, max_size=16)
 NAMES: st.SearchStrategy[SingleName] = st.one_of(

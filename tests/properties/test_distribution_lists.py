@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from protocol.identifiers import guid_text
 from protocol.names.format_name import parse_format_name
-from qmd.directory import file_editing as editing
-from qmd.directory.file_format import made_guid
-from qmd.refusal import Refusal
+from qmd.directory.file import editing
+from qmd.directory.file.format import made_guid
+from qmd.errors import Refusal
 from tests.unit.directory.directories import Desk
 
 QUEUES, LISTS = 6, 6

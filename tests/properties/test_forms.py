@@ -7,9 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.names.format_name import DirectName, PrivateName, PublicName, SingleName, Transport
-from qmd.compose import NO_ADDRESS, QueueAddress, compose, queue_address, reply_address
-from qmd.forms import Form, Row, shape
-from qmd.frames import RECOVERABLE, TRANSACTIONAL, NewMessage
+from qmd.control_protocol.messages import RECOVERABLE, TRANSACTIONAL, NewMessage
+from qmd.message.build import (
+    NO_ADDRESS,
+    QueueAddress,
+    compose,
+    queue_address,
+    reply_address,
+)
+from qmd.message.template import Form, Row, shape
 
 GUIDS = st.binary(min_size=16, max_size=16)
 NAMES: st.SearchStrategy[SingleName] = st.one_of(

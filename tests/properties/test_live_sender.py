@@ -15,8 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from qmd import frames
-from qmd.frames import NewMessage
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol.messages import NewMessage
 from tests.process import wire
 from tests.process.peer import Closed, Peer, RemoteQueueManager
 from tests.properties.live import EXAMPLES, STEPS, QueueManager

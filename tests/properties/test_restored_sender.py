@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from qmd import frames
-from qmd.outgoing_queue import OutgoingQueue
+from qmd.control_protocol import messages as frames
+from qmd.queues.outgoing_queue import OutgoingQueue
 from tests.unit.qmd.managers import TRANSACTIONAL_DEAD_LETTERS, Host, Hosts, bodies, until
 
 STEPS = 14

@@ -11,15 +11,15 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from qmd.core.ready import ReadyWindow
-from qmd.outgoing_queue import TRANSACTIONAL_FIRST
+from qmd.core.ready_window import ReadyWindow
+from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST
 from storage.tables import message_id_history as history
 from tests.simulation.oracle import Found, Totals
 from tests.stored_packets import memory_bytes
 
 if TYPE_CHECKING:
     from qmd.manager import QueueManager
-    from qmd.packets import Packet
+    from qmd.message.shared_packet import Packet
 
 _LOOKUP_BITS = 48
 _LATEST = 3

@@ -123,11 +123,11 @@ LIST_DELIVERIES = (*("transactional",) * 3, *("recoverable",) * 2, "express", "a
 LIST_ELEMENTS = (2, 2, 2, 3, 3, 5, 8)
 # Their limits are drawn apart, so that all else is as it was in worlds without.
 KNOBS_OF_LISTS = {
-    "qmd.handover.SHARED_BYTES_MIN": (1, 100),
-    "qmd.connection.TURN_PACKETS_MAX": (1, 3, 64),
-    "qmd.control.TURN_REQUESTS_MAX": (1, 3, 256),
-    "qmd.turns.SHARED_PACKETS": (1, 256),
-    "qmd.turns.DISK_WAITS_MAX": (1, 4),
+    "qmd.operations.send_batch.SHARED_BYTES_MIN": (1, 100),
+    "qmd.peers.connection.TURN_PACKETS_MAX": (1, 3, 64),
+    "qmd.control.server.TURN_REQUESTS_MAX": (1, 3, 256),
+    "qmd.runtime.fair_scheduler.SHARED_PACKETS": (1, 256),
+    "qmd.runtime.fair_scheduler.DISK_WAITS_MAX": (1, 4),
 }
 
 # In some worlds not everybody reaches everybody: messages go over a third host.
@@ -169,29 +169,29 @@ AMNESIA = 0.7
 
 # Limits of the code under test, and how low they may be.
 KNOBS = {
-    "qmd.outgoing_queue.WINDOW_ENTRIES_MAX": (1, 3, 10),
-    "qmd.outgoing_queue.IN_FLIGHT_ENTRIES_MAX": (1, 3),
-    "qmd.local_queue.WINDOW_ENTRIES_MAX": (1, 3, 10),
-    "qmd.local_queue.TAKE_BYTES_MAX": (100, 5_000),
-    "qmd.outgoing.REFILL_ROWS": (1, 2, 7),
-    "qmd.reading.REFILL_ROWS": (1, 2, 7),
-    "qmd.reading.PEEK_ROWS_MAX": (2,),
-    "qmd.link.PUMP_MESSAGES_MAX": (1, 3),
-    "qmd.link.PUMP_BYTES_MAX": (500,),
-    "qmd.reaper.EXPIRED_ROWS": (1, 3),
-    "qmd.confirmations.GIVEN_UP_ROWS": (1, 3),
-    "qmd.connection.FINAL_ACKS_MAX": (1,),
-    "qmd.connection.WRITE_BYTES_HIGH": (1_000,),
-    "qmd.connection.WRITE_BYTES_LOW": (100,),
-    "qmd.control.WRITE_BYTES_HIGH": (1_000,),
+    "qmd.queues.outgoing_queue.WINDOW_ENTRIES_MAX": (1, 3, 10),
+    "qmd.queues.outgoing_queue.IN_FLIGHT_ENTRIES_MAX": (1, 3),
+    "qmd.queues.local_queue.WINDOW_ENTRIES_MAX": (1, 3, 10),
+    "qmd.queues.local_queue.TAKE_BYTES_MAX": (100, 5_000),
+    "qmd.queues.outgoing_queues.REFILL_ROWS": (1, 2, 7),
+    "qmd.operations.receive.REFILL_ROWS": (1, 2, 7),
+    "qmd.operations.receive.PEEK_ROWS_MAX": (2,),
+    "qmd.peers.link.PUMP_MESSAGES_MAX": (1, 3),
+    "qmd.peers.link.PUMP_BYTES_MAX": (500,),
+    "qmd.outcomes.expiry.EXPIRED_ROWS": (1, 3),
+    "qmd.transfer.confirmation.GIVEN_UP_ROWS": (1, 3),
+    "qmd.peers.connection.FINAL_ACKS_MAX": (1,),
+    "qmd.peers.connection.WRITE_BYTES_HIGH": (1_000,),
+    "qmd.peers.connection.WRITE_BYTES_LOW": (100,),
+    "qmd.control.server.WRITE_BYTES_HIGH": (1_000,),
     "qmd.client.sender.BATCH_MESSAGES_MAX": (1, 5),
     "qmd.manager.MESSAGE_NUMBERS_BLOCK": (50_000,),
 }
 # How much is read for a window, and of how low ones: more than it takes, but not hundreds of rows
 # for each message, which would be most of what such a world costs.
 REFILLS = {
-    "qmd.outgoing_queue.WINDOW_ENTRIES_MAX": "qmd.outgoing.REFILL_ROWS",
-    "qmd.local_queue.WINDOW_ENTRIES_MAX": "qmd.reading.REFILL_ROWS",
+    "qmd.queues.outgoing_queue.WINDOW_ENTRIES_MAX": "qmd.queues.outgoing_queues.REFILL_ROWS",
+    "qmd.queues.local_queue.WINDOW_ENTRIES_MAX": "qmd.operations.receive.REFILL_ROWS",
 }
 REFILLED_WINDOWS = 4
 # So many of the busy worlds have low windows as well: much arrives while they are filled.

@@ -21,7 +21,7 @@ MUTANTS = (
     # Acknowledged before it is on disk.
     Mutant(
         "receiver acknowledges before the commit",
-        "qmd/incoming.py",
+        "qmd/transfer/incoming.py",
         "        batch.when_durable(\n"
         "            partial(self._durable, turn.connection, turn.decided, turn.arrivals, "
         "turn.accepted)\n"
@@ -30,14 +30,14 @@ MUTANTS = (
     ),
     Mutant(
         "a final ack of a refusal leaves before the commit",
-        "qmd/refusing.py",
+        "qmd/outcomes/nack.py",
         "batch.when_durable(partial(connection.owe_final_ack, final_ack))",
         "connection.owe_final_ack(final_ack)",
         "tests/unit/qmd/test_manager_receipts.py",
     ),
     Mutant(
         "session ack leaves before the commit",
-        "qmd/incoming.py",
+        "qmd/transfer/incoming.py",
         "for stream in turn.rejected | dict.fromkeys(turn.accepted):\n            batch.set",
         "turn.connection.mark_stored(turn.decided)\n"
         "        for stream in turn.rejected | dict.fromkeys(turn.accepted):\n"
@@ -52,13 +52,13 @@ MUTANTS = (
     ),
     Mutant(
         "application is told before the commit",
-        "qmd/handover.py",
+        "qmd/operations/send_batch.py",
         "batch.when_durable(partial(self._durable, ids, done))",
         "self._durable(ids, done)",
     ),
     Mutant(
         "removal is answered before the commit",
-        "qmd/reading.py",
+        "qmd/operations/receive.py",
         "batch.when_durable(partial(self._removed, queue, lookup_ids, done))",
         "self._removed(queue, lookup_ids, done)",
     ),
@@ -90,52 +90,52 @@ MUTANTS = (
     # The log of events tells something else than the tables.
     Mutant(
         "a release is told before it is made",
-        "qmd/releasing.py",
+        "qmd/transfer/release.py",
         "                told.add(message_number(packet), 0, len(packet))\n",
         "                numbers = [message_number(packet)]\n"
         "                self._tell_acknowledged(queue, source, numbers, [len(packet)])\n",
     ),
     Mutant(
         "an ack for an earlier pass is not told",
-        "qmd/releasing.py",
+        "qmd/transfer/release.py",
         "done = outgoing_rows.identities(db, first, last)",
         "done = outgoing_rows.identities(db, 1, 0)",
     ),
     # Not sent again.
     Mutant(
         "nothing is sent again after a reconnect",
-        "qmd/outgoing_queue.py",
+        "qmd/queues/outgoing_queue.py",
         "self.sequence.restart()",
         "self.sequence.restart()\n        if not transactional_only:\n            return",
     ),
     Mutant(
         "what is in flight stays so when the session is lost",
-        "qmd/outgoing_queue.py",
+        "qmd/queues/outgoing_queue.py",
         "self.in_flight.clear()\n        self.window.clear_to_disk(0)",
         "self.window.clear_to_disk(TRANSACTIONAL_FIRST)",
     ),
     Mutant(
         "express messages are not put back",
-        "qmd/outgoing_queue.py",
+        "qmd/queues/outgoing_queue.py",
         "self.window.put_back(key, waiting, len(waiting[0]))",
         "pass",
     ),
     Mutant(
         "resend timer is not armed",
-        "qmd/outgoing.py",
+        "qmd/queues/outgoing_queues.py",
         "wake_at = queue.sequence.next_timer()",
         "wake_at = None",
     ),
     Mutant(
         "a resend leaves out the first message",
-        "qmd/outgoing_queue.py",
+        "qmd/queues/outgoing_queue.py",
         "self.window.clear_to_disk(TRANSACTIONAL_FIRST)\n            return",
         "first = TRANSACTIONAL_FIRST | (self.sequence.base + self.sequence.acknowledged + 2)\n"
         "            self.window.clear_to_disk(first)\n            return",
     ),
     Mutant(
         "what the last run left is not sent",
-        "qmd/outgoing.py",
+        "qmd/queues/outgoing_queues.py",
         "if queue.messages or queue.awaiting.messages:\n                queue.link.wake()",
         "pass",
     ),
@@ -147,14 +147,14 @@ MUTANTS = (
     ),
     Mutant(
         "the retry after a failed connection is forgotten",
-        "qmd/link.py",
+        "qmd/peers/link.py",
         "self._retry_timer = loop.call_later(wait_s, self._retry_now)",
         "pass",
     ),
     # Sequences.
     Mutant(
         "previous number is not linked around what died",
-        "qmd/outgoing_queue.py",
+        "qmd/queues/outgoing_queue.py",
         "if previous != number - 1 or key <= self.renumbered_to:",
         "if False:",
     ),
@@ -178,37 +178,37 @@ MUTANTS = (
     ),
     Mutant(
         "receiver's position is not stored",
-        "qmd/incoming.py",
+        "qmd/transfer/incoming.py",
         "batch.set_incoming_sequence(stream.id, *stream.state(turn.wall_s))",
         "pass",
     ),
     Mutant(
         "receiver's position is not restored",
-        "qmd/incoming_streams.py",
+        "qmd/queues/incoming_sequences.py",
         "IncomingSequence(row.sequence_id, row.number, settings=self._sequence_settings)",
         "IncomingSequence(0, 0, settings=self._sequence_settings)",
     ),
     Mutant(
         "sender's position is not stored",
-        "qmd/handover.py",
+        "qmd/operations/send_batch.py",
         "manager.outgoing.save(self._in_sequences, batch)",
         "pass",
     ),
     Mutant(
         "an order ack releases one too many",
-        "qmd/releasing.py",
+        "qmd/transfer/release.py",
         "TRANSACTIONAL_FIRST + queue.sequence.base + released\n        )",
         "TRANSACTIONAL_FIRST + queue.sequence.base + released + 1\n        )",
     ),
     Mutant(
         "an order ack of an earlier pass releases one too few",
-        "qmd/releasing.py",
+        "qmd/transfer/release.py",
         "TRANSACTIONAL_FIRST + queue.sequence.base + released\n        )",
         "TRANSACTIONAL_FIRST + queue.sequence.base + released - 1\n        )",
     ),
     Mutant(
         "an order ack releases what follows in this pass",
-        "qmd/outgoing_queue.py",
+        "qmd/queues/outgoing_queue.py",
         "while transmitted and transmitted[0].number <= number:",
         "while transmitted and transmitted[0].number <= number + 1:",
     ),
@@ -227,7 +227,7 @@ MUTANTS = (
     ),
     Mutant(
         "what follows a dying message does not wait for its removal",
-        "qmd/outgoing_queue.py",
+        "qmd/queues/outgoing_queue.py",
         "self.removing.add(key)",
         "pass",
         "tests/unit/qmd/test_manager_sending.py",
@@ -235,7 +235,7 @@ MUTANTS = (
     # Duplicates of plain messages.
     Mutant(
         "duplicates are not looked for",
-        "qmd/known_messages.py",
+        "qmd/queues/message_id_history.py",
         "if not self.has(source, number):\n            return False",
         "return False",
     ),
@@ -247,7 +247,7 @@ MUTANTS = (
     ),
     Mutant(
         "message ids are not restored",
-        "qmd/known_messages.py",
+        "qmd/queues/message_id_history.py",
         "            segment.restore(runs)\n",
         "",
     ),
@@ -307,75 +307,75 @@ MUTANTS = (
     # Deaths.
     Mutant(
         "a message that died stays on the disk",
-        "qmd/undelivered.py",
+        "qmd/outcomes/undeliverable.py",
         "outgoing_rows.delete(db, [queue.id << LOOKUP_BITS | each.key for each, *_ in buried])",
         "pass",
     ),
     Mutant(
         "no dead letter at the source",
-        "qmd/undelivered.py",
+        "qmd/outcomes/undeliverable.py",
         "is_kept = is_kept_as_dead(row.packet, discard=row.discard)",
         "is_kept = False",
     ),
     Mutant(
         "a refused message is kept twice",
-        "qmd/refusing.py",
+        "qmd/outcomes/nack.py",
         "known = manager.known_messages.has(source, number)",
         "known = False",
     ),
     Mutant(
         "a refused message is kept nowhere",
-        "qmd/refusing.py",
+        "qmd/outcomes/nack.py",
         "if result.dead_letter is not None and not known:",
         "if False:",
     ),
     Mutant(
         "no final ack for what is refused",
-        "qmd/refusing.py",
+        "qmd/outcomes/nack.py",
         "batch.when_durable(partial(connection.owe_final_ack, final_ack))",
         "pass",
     ),
     Mutant(
         "a message that expires in its queue is only deleted",
-        "qmd/endings.py",
+        "qmd/outcomes/dead_letter.py",
         "if result.dead_letter is not None:\n                self.dead_letter(",
         "if False:\n                self.dead_letter(",
     ),
     # Readers.
     Mutant(
         "a dead reader keeps what it took",
-        "qmd/reading.py",
+        "qmd/operations/receive.py",
         'self.give_back(reader, queue, sorted(mine), "its reader\'s connection ended")',
         "pass",
         "tests/unit/qmd/test_manager_reading.py",
     ),
     Mutant(
         "what was taken is taken again after a refill",
-        "qmd/core/ready.py",
+        "qmd/core/ready_window.py",
         "if key not in self._taken and key not in gone and key not in arrived_keys:",
         "if key not in gone and key not in arrived_keys:",
     ),
     Mutant(
         "a refill brings back what was removed meanwhile",
-        "qmd/core/ready.py",
+        "qmd/core/ready_window.py",
         "if key not in self._taken and key not in gone and key not in arrived_keys:",
         "if key not in self._taken and key not in arrived_keys:",
     ),
     Mutant(
         "a refill skips a message",
-        "qmd/core/ready.py",
+        "qmd/core/ready_window.py",
         "self._horizon = _NOWHERE if complete else rows[-1][0] + 1",
         "self._horizon = _NOWHERE if complete else rows[-1][0] + 2",
     ),
     Mutant(
         "a full window forgets what falls out of it",
-        "qmd/core/ready.py",
+        "qmd/core/ready_window.py",
         "self._horizon, _, size = lane.pop()",
         "_, _, size = lane.pop()",
     ),
     Mutant(
         "messages given back come last",
-        "qmd/local_queue.py",
+        "qmd/queues/local_queue.py",
         "self.window.put_back(lookup_id, held, len(held.packet))\n"
         "                if message.expires_at_s",
         "self.window.put_back(\n"
@@ -421,13 +421,13 @@ MUTANTS = (
     # Books.
     Mutant(
         "released messages count on",
-        "qmd/releasing.py",
+        "qmd/transfer/release.py",
         "size += message.size\n        queue.shrink(size)",
         "size += message.size",
     ),
     Mutant(
         "dead letters are not counted",
-        "qmd/undelivered.py",
+        "qmd/outcomes/undeliverable.py",
         "dead_letters.messages += 1",
         "pass",
     ),
@@ -439,20 +439,20 @@ MUTANTS = (
     ),
     Mutant(
         "what was told of a death is owed for ever",
-        "qmd/undelivered.py",
+        "qmd/outcomes/undeliverable.py",
         "manager.storage.batch.run(partial(owed_rows.remove, ids=told))",
         "pass",
     ),
     # Transactions of applications.
     Mutant(
         "a transaction that was aborted keeps what it took",
-        "qmd/transactions.py",
+        "qmd/operations/transactions.py",
         "count = self._manager.reading.abort(transaction.reader, transaction.id.hex(), reason)",
         "count = 0",
     ),
     Mutant(
         "a transaction commits after its application was told that it did not",
-        "qmd/transactions.py",
+        "qmd/operations/transactions.py",
         "if connection < newest:",
         "if False:",
         "tests/unit/qmd/test_manager_transactions.py",
@@ -472,26 +472,26 @@ MUTANTS = (
     ),
     Mutant(
         "nobody tells the source that a message was received",
-        "qmd/endings.py",
+        "qmd/outcomes/dead_letter.py",
         "if to_be_told:",
         "if False:",
     ),
     Mutant(
         "a message confirmed as lost is only forgotten",
-        "qmd/confirmations.py",
+        "qmd/transfer/confirmation.py",
         "self._bury(Kind.FINAL_ACK_RECEIVED, queue, row, message_class, reason)",
         "pass",
     ),
     Mutant(
         "a final ack is acknowledged before its consequence is on disk",
-        "qmd/confirmations.py",
+        "qmd/transfer/confirmation.py",
         "        else:\n            self._manager.storage.batch.when_durable("
         "partial(connection.mark_stored, numbers))",
         "        else:\n            connection.mark_stored(numbers)",
     ),
     Mutant(
         "books of what waits are not corrected",
-        "qmd/confirmations.py",
+        "qmd/transfer/confirmation.py",
         "queue.awaiting.add(len(found) - expected.messages, size - expected.bytes)",
         "pass",
         "tests/unit/qmd/test_manager_confirmations.py",
@@ -548,28 +548,28 @@ MUTANTS = (
     # Times of life.
     Mutant(
         "messages live by the wall clock",
-        "qmd/clock.py",
+        "qmd/runtime/clock.py",
         "return int(self._environment.boot_time() + self._ahead_s)",
         "return int(self._environment.time())",
         "tests/unit/qmd/test_manager_lifetimes.py",
     ),
     Mutant(
         "a restart counts the time since the computer's start anew",
-        "qmd/clock.py",
+        "qmd/runtime/clock.py",
         "return at + boot_s - row.boot_ms / 1000",
         "return at",
         "tests/unit/qmd/test_clock.py",
     ),
     Mutant(
         "any wall clock after the computer's restart is believed",
-        "qmd/clock.py",
+        "qmd/runtime/clock.py",
         "if 0 <= downtime_s <= self._downtime_max_s:",
         "if True:",
         "tests/unit/qmd/test_clock.py",
     ),
     Mutant(
         "what is given back too late is ready again",
-        "qmd/local_queue.py",
+        "qmd/queues/local_queue.py",
         "                        self.expired.append(whole_message(held))\n"
         "                    elif",
         "                        pass\n                    elif",
@@ -577,14 +577,14 @@ MUTANTS = (
     ),
     Mutant(
         "what waited while the clock was set leaves as it was made",
-        "qmd/outgoing_queue.py",
+        "qmd/queues/outgoing_queue.py",
         "return with_sent_time(packet, sent_s)",
         "return packet",
         "tests/unit/qmd/test_manager_lifetimes.py",
     ),
     Mutant(
         "a sent time in the future lengthens a life",
-        "qmd/core/stored_packet.py",
+        "qmd/core/packet_fields.py",
         "max(wall_s - sent_time_s(packet), 0)",
         "(wall_s - sent_time_s(packet))",
         "tests/unit/qmd/test_manager_lifetimes.py",
@@ -614,7 +614,7 @@ MUTANTS = (
     ),
     Mutant(
         "an order ack sweeps away what only the disk can count",
-        "qmd/releasing.py",
+        "qmd/transfer/release.py",
         "first = max(TRANSACTIONAL_FIRST, queue.known_to_disk + 1)",
         "first = TRANSACTIONAL_FIRST",
         "tests/simulation/test_queue_managers.py::"
@@ -629,14 +629,14 @@ MUTANTS = (
     ),
     Mutant(
         "a database prepares before anybody would know of it",
-        "qmd/branches.py",
+        "qmd/operations/two_phase_commit.py",
         "await manager.storage.batch.run(partial(branch_rows.add, row=row))",
         "pass",
         "tests/process/test_two_phase.py::test_what_was_left_in_doubt_can_be_seen_and_is_recovered",
     ),
     Mutant(
         "a part of a transaction that is under way is forgotten",
-        "qmd/branches.py",
+        "qmd/operations/two_phase_commit.py",
         "if self._manager.transactions.is_under_way(transaction_id):",
         "if False:",
         "tests/process/test_two_phase.py::"
@@ -644,14 +644,14 @@ MUTANTS = (
     ),
     Mutant(
         "a transaction without an outcome counts as committed",
-        "qmd/branches.py",
+        "qmd/operations/two_phase_commit.py",
         'decision = "roll back"',
         'decision = "commit"',
         "tests/process/test_two_phase.py::test_what_was_left_in_doubt_can_be_seen_and_is_recovered",
     ),
     Mutant(
         "who leaves during the commit has it undone",
-        "qmd/transactions.py",
+        "qmd/operations/transactions.py",
         "if transaction.owner is owner and not transaction.is_committing:\n"
         "                self._abort",
         "if transaction.owner is owner:\n                self._abort",
@@ -659,28 +659,28 @@ MUTANTS = (
     ),
     Mutant(
         "what a transaction moves or rejects is only removed",
-        "qmd/transactions.py",
+        "qmd/operations/transactions.py",
         "self._settle_received(transaction)\n        for queue",
         "for queue",
         "tests/unit/qmd/test_manager_transactions.py",
     ),
     Mutant(
         "a transaction that somebody asked about may still be committed",
-        "qmd/transactions.py",
+        "qmd/operations/transactions.py",
         'self._abort(transaction, "another connection asked for its outcome")',
         "pass",
         "tests/unit/qmd/test_manager_transactions.py",
     ),
     Mutant(
         "a final ack for another message with the number ends this one",
-        "qmd/confirmations.py",
+        "qmd/transfer/confirmation.py",
         "return  # it speaks of another message",
         "pass",
         "tests/unit/qmd/test_manager_confirmations.py",
     ),
     Mutant(
         "what is named to be moved and is gone is passed over in silence",
-        "qmd/moving.py",
+        "qmd/operations/move.py",
         "if gone and is_named:",
         "if False:",
         "tests/unit/qmd/test_moving.py",
@@ -694,7 +694,7 @@ MUTANTS = (
     ),
     Mutant(
         "what somebody received has no copy in its queue's journal",
-        "qmd/endings.py",
+        "qmd/outcomes/dead_letter.py",
         "places.append(self._keep(journal, packet, None, wall_ms))",
         "places.append(1)",
         "tests/unit/qmd/test_journals.py",
@@ -702,31 +702,31 @@ MUTANTS = (
     # One message to several queues: its copies, and the body that they share.
     Mutant(
         "all copies bear the number of the first",
-        "qmd/handover.py",
+        "qmd/operations/send_batch.py",
         "[(routes[index], numbers[index]) for index in rest]",
         "[(routes[index], numbers[0]) for index in rest]",
     ),
     Mutant(
         "a copy does not say for whom it is",
-        "qmd/copies.py",
+        "qmd/naming/fan_out.py",
         "                destination.wire,\n                self._queues,",
         "                self._queues[:0],\n                self._queues,",
     ),
     Mutant(
         "of a message to several queues the last is left out",
-        "qmd/handover.py",
+        "qmd/operations/send_batch.py",
         "[(routes[index], numbers[index]) for index in rest]",
         "[(routes[index], numbers[index]) for index in rest[:-1]]",
     ),
     Mutant(
         "a queue that is not transactional takes a transactional copy",
-        "qmd/handover.py",
+        "qmd/operations/send_batch.py",
         "if index in copies.misfits:",
         "if index in ():",
     ),
     Mutant(
         "a body is shared where nobody takes it",
-        "qmd/handover.py",
+        "qmd/operations/send_batch.py",
         "taken = len(numbers) - len(copies.misfits)",
         "taken = len(numbers)",
     ),
@@ -744,31 +744,31 @@ MUTANTS = (
     ),
     Mutant(
         "a body is taken for another one",
-        "qmd/packets.py",
+        "qmd/message/shared_packet.py",
         "part = self._known.get(part_id)",
         "part = next(iter(self._known.values()), None)",
     ),
     Mutant(
         "a copy counts as its head",
-        "qmd/packets.py",
+        "qmd/message/shared_packet.py",
         "return len(self.head) + len(self.part.packet)",
         "return len(self.head)",
     ),
     Mutant(
         "a row of a copy says the wrong length of its body",
-        "qmd/packets.py",
+        "qmd/message/shared_packet.py",
         "(packet.part.id, len(packet.part.packet))",
         "(packet.part.id, len(packet.head))",
     ),
     Mutant(
         "the row of a copy does not name its body",
-        "qmd/handover.py",
+        "qmd/operations/send_batch.py",
         "            part=part_of(packet),\n",
         "            part=None,\n",
     ),
     Mutant(
         "copies are handed over before the commit",
-        "qmd/handover.py",
+        "qmd/operations/send_batch.py",
         "kind[route] = [appended]",
         "kind[route] = [appended]\n"
         "                manager.outgoing.appended(route, kind.pop(route))",
@@ -776,76 +776,76 @@ MUTANTS = (
     # Over another queue manager.
     Mutant(
         "a relay takes a message twice",
-        "qmd/relaying.py",
+        "qmd/transfer/relay.py",
         "if not held.add(transaction.sequence_number):",
         "if not held.add(transaction.sequence_number) and False:",
     ),
     Mutant(
         "a relay remembers what it has passed on",
-        "qmd/relaying.py",
+        "qmd/transfer/relay.py",
         "            held.discard(number)\n",
         "            pass\n",
     ),
     Mutant(
         "a relay forgets with its process what it holds",
-        "qmd/relaying.py",
+        "qmd/transfer/relay.py",
         "self._hold(queue, source, sequence_id).add(number)",
         "self._hold(queue, source, sequence_id)",
     ),
     Mutant(
         "a relay acknowledges what it does not keep",
-        "qmd/relaying.py",
+        "qmd/transfer/relay.py",
         "self._append(queue, bytes(copy), message, connection.peer, left_s)",
         "self._append(queue, bytes(copy), message, connection.peer, left_s) if hops else None",
     ),
     Mutant(
         "a relay takes acknowledgments of others for its own",
-        "qmd/relaying.py",
+        "qmd/transfer/relay.py",
         "            if isinstance(destination, int):\n                return PrivateName",
         "            if isinstance(destination, int):\n                return None\n"
         "                return PrivateName",
     ),
     Mutant(
         "the way back is not remembered",
-        "qmd/routing.py",
+        "qmd/peers/next_hop.py",
         "        self._set(source, via, connection.host)\n",
         "",
     ),
     Mutant(
         "the way back is forgotten with the process",
-        "qmd/routing.py",
+        "qmd/peers/next_hop.py",
         "lambda db: ways_back.remember(db, row)",
         "lambda db: None",
         "tests/unit/qmd/test_relaying.py",
     ),
     Mutant(
         "where a route is given the straight way is tried as well",
-        "qmd/routing.py",
+        "qmd/peers/next_hop.py",
         "                return self._links(rule.hops, link)\n        return itself",
         "                return (*self._links(rule.hops, link), link)\n        return itself",
     ),
     Mutant(
         "a route is for nobody",
-        "qmd/routing.py",
+        "qmd/peers/next_hop.py",
         "else link.address is not None and pattern.has_host(link.address[0])",
         "else False",
     ),
     # Found by asking what no fault above touches.
     Mutant(
         "a message that ends in its queue stays on the disk",
-        "qmd/endings.py",
+        "qmd/outcomes/dead_letter.py",
         "batch.delete_messages([queue.id << LOOKUP_BITS | lookup_id for lookup_id, _ in stored])",
         "pass",
     ),
     Mutant(
         "the journal is written in another commit than the release",
-        "qmd/releasing.py",
+        "qmd/transfer/release.py",
         "        if has_copies:\n            self.release()",
         "        if False:\n            self.release()",
     ),
     Mutant(
         "who carries messages is taken for who gets them",
-        "qmd/link.py",
+        "qmd/peers/link.py",
         "        known = set(self.speakers)\n",
         "        carriers = self._manager.routing.carriers(self)\n"
         "        known = {*self.speakers, *(each.remote_id for each in carriers)} - {None}\n",
@@ -853,14 +853,14 @@ MUTANTS = (
     ),
     Mutant(
         "a release takes along what is beyond it",
-        "qmd/releasing.py",
+        "qmd/transfer/release.py",
         "batch.delete_outgoing_range(base | first, base | messages[-1].key)",
         "batch.delete_outgoing_range(base | first, base | messages[-1].key + 1)",
         "tests/unit/qmd/test_manager_confirmations.py",
     ),
     Mutant(
         "a removal is forgotten by the window before it is durable",
-        "qmd/reading.py",
+        "qmd/operations/receive.py",
         "batch.when_durable(partial(self._removed, queue, lookup_ids, done))",
         "queue.forget(lookup_ids)\n"
         "        batch.when_durable(partial(self._removed, queue, [], done))",
@@ -892,7 +892,7 @@ MUTANTS = (
     # What a stranger would try.
     Mutant(
         "a refusal is acknowledged by the session before the commit",
-        "qmd/incoming.py",
+        "qmd/transfer/incoming.py",
         "        if not (turn.decided or turn.arrivals or turn.accepted or turn.rejected):\n"
         "            return\n        batch =",
         "        if not (turn.arrivals or turn.accepted or turn.rejected):\n"
@@ -902,7 +902,7 @@ MUTANTS = (
     ),
     Mutant(
         "nobody is woken when messages arrive",
-        "qmd/incoming.py",
+        "qmd/transfer/incoming.py",
         "            queue.arrived(messages)\n"
         "            manager.reading.serve(queue)\n"
         "        if self._waiting",
@@ -910,31 +910,31 @@ MUTANTS = (
     ),
     Mutant(
         "priorities are upside down",
-        "qmd/incoming.py",
+        "qmd/transfer/incoming.py",
         "if is_transactional else 7 - (message.base.flags & 7)",
         "if is_transactional else message.base.flags & 7",
     ),
     Mutant(
         "priorities of what is sent here are upside down",
-        "qmd/handover.py",
+        "qmd/operations/send_batch.py",
         "return self._manager.next_lookup_id(PRIORITY_MAX - new.priority), None",
         "return self._manager.next_lookup_id(new.priority), None",
     ),
     Mutant(
         "what is received counts on in bytes",
-        "qmd/local_queue.py",
+        "qmd/queues/local_queue.py",
         "        self.messages -= messages\n        self.shrink(size)",
         "        self.messages -= messages",
     ),
     Mutant(
         "expired messages are not counted out",
-        "qmd/endings.py",
+        "qmd/outcomes/dead_letter.py",
         "            queue.count_out(len(rows), sum(len(row.packet) for row in rows))",
         "            pass",
     ),
     Mutant(
         "session acks do not count messages out",
-        "qmd/releasing.py",
+        "qmd/transfer/release.py",
         "                queue.others -= 1\n"
         "                queue.shrink(len(packet))\n"
         "                self._releasable_keys",
@@ -942,25 +942,25 @@ MUTANTS = (
     ),
     Mutant(
         "a dead letter has no reason",
-        "qmd/endings.py",
+        "qmd/outcomes/dead_letter.py",
         "batch.insert_message(key, packet, wall_ms, None, reason)",
         "batch.insert_message(key, packet, wall_ms, None, None)",
     ),
     Mutant(
         "a confirmed message is not journaled",
-        "qmd/confirmations.py",
+        "qmd/transfer/confirmation.py",
         "            if wants_journal(packet):\n                manager.endings.journal(packet)",
         "            if False:\n                manager.endings.journal(packet)",
     ),
     Mutant(
         "what is journaled is not told",
-        "qmd/endings.py",
+        "qmd/outcomes/dead_letter.py",
         "        if kept:\n            recorder.record(",
         "        if False:\n            recorder.record(",
     ),
     Mutant(
         "what is received is not told",
-        "qmd/reading.py",
+        "qmd/operations/receive.py",
         "        self._manager.recorder.record(\n            Kind.RECEIVED,",
         "        (lambda *a, **k: None)(\n            Kind.RECEIVED,",
     ),
@@ -984,19 +984,19 @@ MUTANTS = (
     ),
     Mutant(
         "an abort of a transaction does not count",
-        "qmd/reading.py",
+        "qmd/operations/receive.py",
         "            if not reader.is_unread:\n                keys",
         "            if False:\n                keys",
     ),
     Mutant(
         "a dead letter can be read before the commit",
-        "qmd/endings.py",
+        "qmd/outcomes/dead_letter.py",
         "batch.when_durable(partial(self._manager.reading.arrived, queue, [stored]))",
         "self._manager.reading.arrived(queue, [stored])",
     ),
     Mutant(
         "arrivals can be read before the commit",
-        "qmd/incoming.py",
+        "qmd/transfer/incoming.py",
         "        batch.when_durable(\n"
         "            partial(self._durable, turn.connection, turn.decided, turn.arrivals,",
         "        for queue, messages in turn.arrivals.items():\n"
@@ -1006,38 +1006,38 @@ MUTANTS = (
     ),
     Mutant(
         "a relay passes on before the commit",
-        "qmd/relaying.py",
+        "qmd/transfer/relay.py",
         "self._waiting.setdefault(queue, []).append(appended)",
         "manager.outgoing.appended(queue, [appended])",
     ),
     Mutant(
         "a final ack of a receipt leaves before the commit",
-        "qmd/acknowledging.py",
+        "qmd/outcomes/acknowledgments.py",
         "batch.when_durable(partial(manager.outgoing.appended, way.queue, acks))",
         "manager.outgoing.appended(way.queue, acks)",
     ),
     Mutant(
         "who waited long enough is not answered",
-        "qmd/reading.py",
+        "qmd/operations/receive.py",
         "            queue.waiters.remove(waiter)\n            waiter.answer([])\n\n"
         "    def arrived",
         "            queue.waiters.remove(waiter)\n\n    def arrived",
     ),
     Mutant(
         "a dead letter keeps its class",
-        "qmd/endings.py",
+        "qmd/outcomes/dead_letter.py",
         "dead = patch_class(packet, message_class)",
         "dead = packet",
     ),
     Mutant(
         "a dead letter of an outgoing queue keeps its class",
-        "qmd/undelivered.py",
+        "qmd/outcomes/undeliverable.py",
         "                    reason,\n                    patch_class(each.packet, message_class),",
         "                    reason,\n                    each.packet,",
     ),
     Mutant(
         "what was sent and received here is not journaled",
-        "qmd/endings.py",
+        "qmd/outcomes/dead_letter.py",
         "            if result.journal:\n                self.journal(packet)",
         "            if False:\n                self.journal(packet)",
     ),
@@ -1049,21 +1049,21 @@ MUTANTS = (
     ),
     Mutant(
         "what a transaction sends leaves before the commit",
-        "qmd/handover.py",
+        "qmd/operations/send_batch.py",
         "        if self._to_queues or self._to_send or self._token:\n",
         "        manager.outgoing.all_appended(self._to_send)\n        self._to_send = {}\n"
         "        if self._to_queues or self._to_send or self._token:\n",
     ),
     Mutant(
         "local messages can be read before the commit",
-        "qmd/handover.py",
+        "qmd/operations/send_batch.py",
         "            batch.when_durable(partial(self._durable, ids, done))",
         "            self._durable(ids, lambda ids: None)\n"
         "            batch.when_durable(partial(done, ids))",
     ),
     Mutant(
         "order acks of accepted positions",
-        "qmd/incoming.py",
+        "qmd/transfer/incoming.py",
         "if stream.sequence.mark_durable(sequence_id, number, now):",
         "if stream.sequence.mark_durable(stream.sequence.accepted_id, "
         "stream.sequence.accepted_number, now) if (stream.sequence.durable_id, "
@@ -1072,94 +1072,94 @@ MUTANTS = (
     ),
     Mutant(
         "ids of streams are given twice",
-        "qmd/incoming_streams.py",
+        "qmd/queues/incoming_sequences.py",
         "name, stream)\n        self._next_id = max(self._next_id, row.id + 1)",
         "name, stream)\n        self._next_id = max(self._next_id, row.id)",
     ),
     Mutant(
         "what was passed on to its peer stays in memory",
-        "qmd/releasing.py",
+        "qmd/transfer/release.py",
         "        for queue, key in messages:\n            queue.window.remove(key)",
         "        pass",
     ),
     Mutant(
         "the newest message cannot die",
-        "qmd/outgoing_queue.py",
+        "qmd/queues/outgoing_queue.py",
         "if not self.sequence.acknowledged < number < self.sequence.next_number:",
         "if not self.sequence.acknowledged < number < self.sequence.next_number - 1:",
     ),
     Mutant(
         "what died stays in flight",
-        "qmd/outgoing_queue.py",
+        "qmd/queues/outgoing_queue.py",
         "        if sent is not None:\n            self.transmitted.remove(sent)",
         "        pass",
     ),
     Mutant(
         "a final ack is looked for before what it follows",
-        "qmd/confirmations.py",
+        "qmd/transfer/confirmation.py",
         "        manager.releasing.release()  # what was acknowledged by them is where "
         "we look for it\n",
         "",
     ),
     Mutant(
         "what is given back while its queue is deleted is gone with it",
-        "qmd/administration.py",
+        "qmd/operations/queue_admin.py",
         "if not left or (left == before and not ended.messages):",
         "if True:",
         "tests/unit/qmd/test_purging.py",
     ),
     Mutant(
         "what was ended is counted out before the commit",
-        "qmd/endings.py",
+        "qmd/outcomes/dead_letter.py",
         "        batch.when_durable(ended)",
         "        ended()",
     ),
     Mutant(
         "what is discarded in its queue is not told",
-        "qmd/endings.py",
+        "qmd/outcomes/dead_letter.py",
         "        if discarded:\n            recorder.record(",
         "        if False:\n            recorder.record(",
     ),
     Mutant(
         "nobody is served after a refill",
-        "qmd/reading.py",
+        "qmd/operations/receive.py",
         "complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)\n        self.serve(queue)",
         "complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)",
     ),
     Mutant(
         "a quota lets one more in",
-        "qmd/incoming.py",
+        "qmd/transfer/incoming.py",
         "        if not has_room:\n            self._refuse(",
         "        if not has_room and queue.bytes > (queue.quota_bytes or 0):\n"
         "            self._refuse(",
     ),
     Mutant(
         "acknowledgments are journaled",
-        "qmd/endings.py",
+        "qmd/outcomes/dead_letter.py",
         "            if message_class_of(packet) in SYSTEM_CLASSES:\n                continue\n",
         "",
     ),
     Mutant(
         "an aborted transaction waits on for messages",
-        "qmd/reading.py",
+        "qmd/operations/receive.py",
         "        self.stop_waiting(reader)\n        manager = self._manager\n        count = 0",
         "        manager = self._manager\n        count = 0",
     ),
     Mutant(
         "a plain message that was delivered is not journaled",
-        "qmd/releasing.py",
+        "qmd/transfer/release.py",
         "if wants_journal(packet) and not queue.for_others:",
         "if False:",
     ),
     Mutant(
         "an abort is answered before it is counted",
-        "qmd/message_verbs.py",
+        "qmd/control/message_handlers.py",
         "connection.manager.storage.batch.when_durable(done)",
         "done()",
     ),
     Mutant(
         "a dead reader waits on",
-        "qmd/reading.py",
+        "qmd/operations/receive.py",
         "        for queue in self._manager.queues.values():\n"
         "            for waiter in [waiter for waiter in queue.waiters "
         "if waiter.reader is reader]:\n"
@@ -1170,7 +1170,7 @@ MUTANTS = (
     ),
     Mutant(
         "a transaction of a client that died goes on",
-        "qmd/transactions.py",
+        "qmd/operations/transactions.py",
         "            if transaction.owner is owner and not transaction.is_committing:\n"
         "                self._abort",
         "            if False:\n                self._abort",
@@ -1183,77 +1183,77 @@ MUTANTS = (
     ),
     Mutant(
         "a death leaves its key among the dying",
-        "qmd/undelivered.py",
+        "qmd/outcomes/undeliverable.py",
         "            queue.end_removal(each.key)\n",
         "",
     ),
     Mutant(
         "refilled outgoing queues wake nobody",
-        "qmd/outgoing.py",
+        "qmd/queues/outgoing_queues.py",
         "complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)\n        queue.link.wake()",
         "complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)",
     ),
     Mutant(
         "copies to one queue after the other do not expire",
-        "qmd/handover.py",
+        "qmd/operations/send_batch.py",
         "route, key, packet, batch, self._reach_by_s, confirm_by_s, discard=discard",
         "route, key, packet, batch, None, confirm_by_s, discard=discard",
     ),
     Mutant(
         "clients that wait for the disk are not let on",
-        "qmd/incoming.py",
+        "qmd/transfer/incoming.py",
         "                connection.resume_reading()",
         "                pass",
     ),
     Mutant(
         "express messages that died are sent",
-        "qmd/outgoing_queue.py",
+        "qmd/queues/outgoing_queue.py",
         "        self.usage.express_bytes -= express_removed(waiting[0])\n"
         "        self.window.remove(key)",
         "        self.usage.express_bytes -= express_removed(waiting[0])",
     ),
     Mutant(
         "a commit of a transaction leaves one message behind",
-        "qmd/transactions.py",
+        "qmd/operations/transactions.py",
         'reader, queue, sorted(mine), b"", _nobody, transaction=transaction.id.hex()',
         'reader, queue, sorted(mine)[1:], b"", _nobody, transaction=transaction.id.hex()',
     ),
     Mutant(
         "moved messages count in their old queue",
-        "qmd/moving.py",
+        "qmd/operations/move.py",
         "        source.count_out(len(stored), size)\n",
         "",
     ),
     Mutant(
         "what is owed for a death is not stored",
-        "qmd/undelivered.py",
+        "qmd/outcomes/undeliverable.py",
         "                    if _is_owed(packet, message_class, for_others=queue.for_others)\n"
         "                ],",
         "                    if False\n                ],",
     ),
     Mutant(
         "a move forgets what it moved in memory",
-        "qmd/moving.py",
+        "qmd/operations/move.py",
         "            source.forget([lookup_id])\n",
         "",
     ),
     Mutant(
         "what a transaction took is removed though it is aborted",
-        "qmd/transactions.py",
+        "qmd/operations/transactions.py",
         '            self._abort(transaction, f"it could not be committed: {refusal.text}")\n'
         "            raise",
         "            raise",
     ),
     Mutant(
         "moved messages can be read before the commit",
-        "qmd/moving.py",
+        "qmd/operations/move.py",
         "        run = manager.storage.batch.run(unit)\n",
         "        target.arrived([each.moved for each in stored])\n"
         "        run = manager.storage.batch.run(unit)\n",
     ),
     Mutant(
         "a move of urgent messages makes them common",
-        "qmd/moving.py",
+        "qmd/operations/move.py",
         "level = TRANSACTIONAL_LEVEL if is_transactional_ else PRIORITY_MAX - (packet[2] & 7)",
         "level = TRANSACTIONAL_LEVEL",
     ),
@@ -1271,13 +1271,13 @@ MUTANTS = (
     ),
     Mutant(
         "acknowledgments of refused ones are not asked for",
-        "qmd/incoming.py",
+        "qmd/transfer/incoming.py",
         "if message.properties.flags & POSITIVE_ARRIVAL:",
         "if False:",
     ),
     Mutant(
         "put back express messages are lost",
-        "qmd/core/ready.py",
+        "qmd/core/ready_window.py",
         "            self._insert(self._express, (key, item, size))\n"
         "        elif key in self._taken:",
         "            pass\n        elif key in self._taken:",
@@ -1290,49 +1290,49 @@ MUTANTS = (
     ),
     Mutant(
         "the reaper does not look at express messages",
-        "qmd/reaper.py",
+        "qmd/outcomes/expiry.py",
         "ended = self._reap_express(now_s)",
         "ended = 0",
     ),
     Mutant(
         "the reaper does not look at the disk",
-        "qmd/reaper.py",
+        "qmd/outcomes/expiry.py",
         "if earliest is not None and earliest < now_s:",
         "if False:",
     ),
     Mutant(
         "positions of what has come are told wrong",
-        "qmd/incoming.py",
+        "qmd/transfer/incoming.py",
         "told.positions.append(transaction.sequence_number)",
         "told.positions.append(transaction.sequence_number + 1)",
     ),
     Mutant(
         "who gave all back still has something",
-        "qmd/local_queue.py",
+        "qmd/queues/local_queue.py",
         "        if not mine:\n            self.takers.discard(reader)\n        return count",
         "        return count",
     ),
     Mutant(
         "no final ack of what ends in its queue",
-        "qmd/endings.py",
+        "qmd/outcomes/dead_letter.py",
         "            if result.final_ack is not None:\n                to_be_told.append(packet)",
         "            pass",
     ),
     Mutant(
         "released rows are not counted out",
-        "qmd/releasing.py",
+        "qmd/transfer/release.py",
         "        queue.shrink(released.bytes)\n",
         "",
     ),
     Mutant(
         "what was acknowledged while it died is counted twice",
-        "qmd/undelivered.py",
+        "qmd/outcomes/undeliverable.py",
         "        if packet is None and dying.sent is None:\n            return",
         "        if False:\n            return",
     ),
     Mutant(
         "what is owed is not told at the start",
-        "qmd/undelivered.py",
+        "qmd/outcomes/undeliverable.py",
         "            if is_whole:\n"
         "                self._tell(row.packet, row.message_class, for_others=row.for_others)",
         "            if is_whole:\n                pass",
@@ -1340,19 +1340,19 @@ MUTANTS = (
     ),
     Mutant(
         "nothing is waited for after order acks",
-        "qmd/confirmations.py",
+        "qmd/transfer/confirmation.py",
         "count = sum(message.confirms for message in messages)",
         "count = 0",
     ),
     Mutant(
         "a token is recorded with what is sent elsewhere only",
-        "qmd/handover.py",
+        "qmd/operations/send_batch.py",
         "        if self._token:\n            result",
         "        if self._token and self._to_send:\n            result",
     ),
     Mutant(
         "a committed transaction lives on",
-        "qmd/transactions.py",
+        "qmd/operations/transactions.py",
         "        self._forget(transaction)\n        self.committed_count += 1",
         "        self.committed_count += 1",
     ),
@@ -1376,50 +1376,50 @@ MUTANTS = (
     ),
     Mutant(
         "messages for others are counted as ours",
-        "qmd/outgoing_queue.py",
+        "qmd/queues/outgoing_queue.py",
         "        if self.others_usage is not None:\n            self.others_usage.bytes -= size",
         "        pass",
     ),
     Mutant(
         "a paused queue is not stored",
-        "qmd/outgoing.py",
+        "qmd/queues/outgoing_queues.py",
         "        queue.paused = paused\n        log",
         "        log",
     ),
     Mutant(
         "plain messages are forgotten at once",
-        "qmd/known_messages.py",
+        "qmd/queues/message_id_history.py",
         "before_s = now_s - self._bounds.age_s",
         "before_s = (now_s := now_s + 10**9)",
     ),
     Mutant(
         "what is refused is not known",
-        "qmd/refusing.py",
+        "qmd/outcomes/nack.py",
         "            manager.known_messages.add(connection, source, number)\n",
         "",
     ),
     Mutant(
         "order acks speak of what is accepted",
-        "qmd/owed_acks.py",
+        "qmd/peers/pending_acks.py",
         "                stream.sequence.durable,",
         "                type(stream.sequence.durable)("
         "stream.sequence.accepted_id, stream.sequence.accepted_number),",
     ),
     Mutant(
         "a relay takes a plain message twice",
-        "qmd/relaying.py",
+        "qmd/transfer/relay.py",
         "            manager.known_messages.add(connection, source, user.message_number)",
         "            pass",
     ),
     Mutant(
         "nobody is served when messages are given back",
-        "qmd/reading.py",
+        "qmd/operations/receive.py",
         "        if count:\n            self.serve(queue)",
         "        if False:\n            self.serve(queue)",
     ),
     Mutant(
         "a deleted queue keeps its waiters",
-        "qmd/administration.py",
+        "qmd/operations/queue_admin.py",
         "            for waiter in waiters:\n"
         "                manager.timers.cancel(waiter)\n"
         "                waiter.answer([])",
@@ -1427,71 +1427,71 @@ MUTANTS = (
     ),
     Mutant(
         "what has come never ends in its queue",
-        "qmd/incoming.py",
+        "qmd/transfer/incoming.py",
         "expires_at_s = manager.clock.deadline_s(left_s)",
         "expires_at_s = None",
     ),
     Mutant(
         "a refill of another place is used",
-        "qmd/core/ready.py",
+        "qmd/core/ready_window.py",
         "is_of_use = not self._refill_is_void and self._horizon == self._refill_from",
         "is_of_use = not self._refill_is_void",
     ),
     Mutant(
         "express bytes are not counted out",
-        "qmd/local_queue.py",
+        "qmd/queues/local_queue.py",
         "                self._express_deadlines.discard(lookup_id)\n"
         "                self.usage.express_bytes -= express_removed(express.packet)",
         "                self._express_deadlines.discard(lookup_id)",
     ),
     Mutant(
         "nobody is told of the end of what he asked about",
-        "qmd/endings.py",
+        "qmd/outcomes/dead_letter.py",
         "            if result.acknowledgment is not None:\n                manager.acknowledging",
         "            if False:\n                manager.acknowledging",
     ),
     Mutant(
         "no final ack of what is received",
-        "qmd/endings.py",
+        "qmd/outcomes/dead_letter.py",
         "                if message_class_of(packet) not in SYSTEM_CLASSES:\n"
         "                    to_be_told.append(packet)",
         "                pass",
     ),
     Mutant(
         "what is rejected is kept nowhere",
-        "qmd/endings.py",
+        "qmd/outcomes/dead_letter.py",
         "                self.dead_letter(packet, message_class, reason, wall_ms, queue.name)",
         "                if message_class != MessageClass.NACK_RECEIVE_REJECTED:\n"
         "                    self.dead_letter(packet, message_class, reason, wall_ms, queue.name)",
     ),
     Mutant(
         "what only the disk counted does not wait",
-        "qmd/releasing.py",
+        "qmd/transfer/release.py",
         "        queue.awaiting.add(len(kept), sum(each.size for each in kept))\n",
         "",
     ),
     Mutant(
         "an order ack of an earlier pass tells nobody",
-        "qmd/releasing.py",
+        "qmd/transfer/release.py",
         "                event_rows.insert(db, tell_kept(kept))\n",
         "",
     ),
     Mutant(
         "what is owed is told at each start",
-        "qmd/undelivered.py",
+        "qmd/outcomes/undeliverable.py",
         "            manager.storage.batch.run(partial(owed_rows.remove, ids=[row.id]))\n\n",
         "            pass\n\n",
         "tests/unit/qmd/test_manager_receipts.py",
     ),
     Mutant(
         "what nobody confirmed is no dead letter",
-        "qmd/confirmations.py",
+        "qmd/transfer/confirmation.py",
         "if is_kept_as_dead(packet, discard=row.discard):",
         "if False:",
     ),
     Mutant(
         "local copies are told before the others",
-        "qmd/handover.py",
+        "qmd/operations/send_batch.py",
         "        done(ids)\n"
         "        for queue, messages in self._to_queues.items():\n"
         "            queue.arrived(messages)\n"
@@ -1517,7 +1517,7 @@ MUTANTS = (
     ),
     Mutant(
         "sizes are told wrong",
-        "qmd/recorder.py",
+        "qmd/events/recorder.py",
         "            event.sizes.append(len(packet))\n            if places:",
         "            event.sizes.append(len(packet) + 1)\n            if places:",
     ),
@@ -1535,7 +1535,7 @@ MUTANTS = (
     ),
     Mutant(
         "express messages that are dropped count on",
-        "qmd/outgoing_queue.py",
+        "qmd/queues/outgoing_queue.py",
         "        self.window.remove(key)\n"
         "        self.others -= 1\n"
         "        self.shrink(len(packet))\n"
@@ -1544,7 +1544,7 @@ MUTANTS = (
     ),
     Mutant(
         "a queue that is resumed is not woken",
-        "qmd/outgoing.py",
+        "qmd/queues/outgoing_queues.py",
         "destination=queue.destination)\n        queue.link.wake()\n\n    def kick",
         "destination=queue.destination)\n\n    def kick",
     ),
@@ -1556,7 +1556,7 @@ MUTANTS = (
     ),
     Mutant(
         "a position of a commit is the first one",
-        "qmd/incoming.py",
+        "qmd/transfer/incoming.py",
         "        turn.accepted[stream] = (\n"
         "            message.transaction.sequence_id,\n"
         "            message.transaction.sequence_number,\n"
@@ -1568,37 +1568,37 @@ MUTANTS = (
     ),
     Mutant(
         "bytes of what has come are counted wrong",
-        "qmd/incoming.py",
+        "qmd/transfer/incoming.py",
         "        queue.messages += 1\n        queue.grow(len(packet))",
         "        queue.messages += 1\n        queue.grow(len(packet) - 1)",
     ),
     Mutant(
         "messages are known in memory only",
-        "qmd/known_messages.py",
+        "qmd/queues/message_id_history.py",
         "        history.unwritten = batch.remember_message_ids(",
         "        history.unwritten = [] and batch.remember_message_ids(",
     ),
     Mutant(
         "an order ack that is due is not sent",
-        "qmd/owed_acks.py",
+        "qmd/peers/pending_acks.py",
         "            self.owe_order_ack(stream)\n        self.arm",
         "            pass\n        self.arm",
     ),
     Mutant(
         "a refused message is refused to nobody",
-        "qmd/refusing.py",
+        "qmd/outcomes/nack.py",
         "        if result.acknowledgment is not None and not known:",
         "        if False:",
     ),
     Mutant(
         "express messages are not known",
-        "qmd/incoming.py",
+        "qmd/transfer/incoming.py",
         "        if not is_transactional:\n            # Those",
         "        if not is_transactional and user.flags & _EXPRESS_BITS:\n            # Those",
     ),
     Mutant(
         "a deleted queue is sent to by its old name",
-        "qmd/incoming.py",
+        "qmd/transfer/incoming.py",
         "        self._queues_by_wire_name.clear()\n\n",
         "        pass\n\n",
     ),
@@ -1615,14 +1615,14 @@ MUTANTS = (
     ),
     Mutant(
         "a receipt is told to nobody when it is of another",
-        "qmd/endings.py",
+        "qmd/outcomes/dead_letter.py",
         "                if message_class_of(packet) not in SYSTEM_CLASSES:\n"
         "                    to_be_told.append(packet)",
         "                pass",
     ),
     Mutant(
         "acknowledgments of nobody are dead letters",
-        "qmd/core/fate.py",
+        "qmd/core/disposition.py",
         "    if message.properties.message_class in SYSTEM_CLASSES:\n"
         "        if at_source or message_class & RECEPTION or not "
         "_needs_final_ack(message, message_class):\n"
@@ -1632,13 +1632,13 @@ MUTANTS = (
     ),
     Mutant(
         "a refill forgets what it missed",
-        "qmd/core/ready.py",
+        "qmd/core/ready_window.py",
         "        self._horizon = min(self._horizon, missed)\n        for key",
         "        for key",
     ),
     Mutant(
         "what a transaction rejects is received",
-        "qmd/transactions.py",
+        "qmd/operations/transactions.py",
         "            self._manager.reading.reject(\n"
         '                transaction.reader, queue, lookup_ids, reason, b"", _nobody\n'
         "            )",
@@ -1646,13 +1646,13 @@ MUTANTS = (
     ),
     Mutant(
         "what is lost with a stop is not told",
-        "qmd/recorder.py",
+        "qmd/events/recorder.py",
         "            messages = list(queue.express.values())\n            self.record(",
         "            messages = []\n            self.record(",
     ),
     Mutant(
         "a relay has no limit",
-        "qmd/relaying.py",
+        "qmd/transfer/relay.py",
         "if self.usage.bytes + len(packet) > manager.settings.routing.relay_bytes_max:",
         "if False:",
         "tests/unit/qmd/test_relaying.py",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from qmd.outgoing_queue import TRANSACTIONAL_FIRST, InFlight
+from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, InFlight
 from tests.simulation import vfs
 from tests.simulation.__main__ import regressions
 from tests.simulation.applications import Queue

@@ -17,12 +17,12 @@ from typing import Any, cast
 
 import aiosqlite
 
-from qmd.config import parse_settings
+from qmd.config.file import parse_settings
+from qmd.config.settings import Settings
 from qmd.daemon import serve
-from qmd.environment import Environment
 from qmd.manager import QueueManager
-from qmd.service_manager import ServiceManager
-from qmd.settings import Settings
+from qmd.runtime.environment import Environment
+from qmd.runtime.systemd import ServiceManager
 from storage import Storage, StorageOptions
 from storage.errors import StorageError
 from tests.simulation import vfs

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qmd.cli.program import ExitCode
-from qmd.config import load_settings, write_default_config
+from qmd.config.file import load_settings, write_default_config
 from tests.patience import END_S
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"

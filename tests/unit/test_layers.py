@@ -21,38 +21,61 @@ LAYERS: dict[str, set[str]] = {
     "protocol": {"protocol", "construct"},
     "storage": {"storage", "protocol", "aiosqlite", "msgspec"},
     "qmd.core": {"qmd.core", "protocol"},
-    "qmd.frames": {"msgspec"},
-    "qmd.pipeline_frames": {"qmd.frames", "msgspec"},
-    "qmd.directory_frames": {"qmd.frames", "msgspec"},
-    "qmd.routing_frames": {"qmd.frames", "msgspec"},
-    "qmd.operator_frames": {"qmd.frames", "msgspec"},
-    "qmd.units": set(),
-    "qmd.route_rules": {"protocol"},
-    "qmd.setting_kinds": {"qmd.units", "qmd.route_rules", "protocol"},
-    "qmd.settings": {"qmd.setting_kinds", "qmd.route_rules", "qmd.units", "protocol"},
-    "qmd.config": {"qmd.settings"},
+    "qmd.control_protocol.messages": {"msgspec"},
+    "qmd.control_protocol.bulk": {"qmd.control_protocol.messages", "msgspec"},
+    "qmd.control_protocol.directory": {"qmd.control_protocol.messages", "msgspec"},
+    "qmd.control_protocol.routing": {"qmd.control_protocol.messages", "msgspec"},
+    "qmd.control_protocol.operations": {"qmd.control_protocol.messages", "msgspec"},
+    "qmd.config.units": set(),
+    "qmd.config.route_rules": {"protocol"},
+    "qmd.config.value_types": {"qmd.config.units", "qmd.config.route_rules", "protocol"},
+    "qmd.config.settings": {
+        "qmd.config.value_types",
+        "qmd.config.route_rules",
+        "qmd.config.units",
+        "protocol",
+    },
+    "qmd.config.file": {"qmd.config.settings"},
     "qmd.catalogue": {"qmd.catalogue"},
     "qmd.client": {
-        *("qmd.client", "qmd.catalogue", "qmd.frames", "qmd.pipeline_frames"),
-        "qmd.directory_frames",
-        *("qmd.operator_frames", "qmd.routing_frames"),
+        *(
+            "qmd.client",
+            "qmd.catalogue",
+            "qmd.control_protocol.messages",
+            "qmd.control_protocol.bulk",
+        ),
+        "qmd.control_protocol.directory",
+        *("qmd.control_protocol.operations", "qmd.control_protocol.routing"),
         *("protocol", "msgspec", "uvloop"),
     },
     "qmd.service": {"qmd.service", "qmd.client", "msgspec", "structlog"},
     "qmd.cli": {
-        *("qmd.cli", "qmd.catalogue", "qmd.client", "qmd.config", "qmd.frames", "qmd.units"),
+        *(
+            "qmd.cli",
+            "qmd.catalogue",
+            "qmd.client",
+            "qmd.config.file",
+            "qmd.control_protocol.messages",
+            "qmd.config.units",
+        ),
         *("protocol", "click"),
     },
     "qmd.daemon": THE_DAEMONS,
-    "qmd.control": THE_DAEMONS,
-    "qmd.message_verbs": THE_DAEMONS,  # handlers of requests, which know the connection
-    "qmd.operator_verbs": THE_DAEMONS,
-    "qmd.remote_control": THE_DAEMONS,
-    "qmd.remote_tokens": set(),
+    "qmd.control.server": THE_DAEMONS,
+    "qmd.control.message_handlers": THE_DAEMONS,  # handlers of requests, which know the connection
+    "qmd.control.operator_handlers": THE_DAEMONS,
+    "qmd.control.remote": THE_DAEMONS,
+    "qmd.control.tokens": set(),
     "qmd": THE_DAEMONS,  # the queue manager, its queues and its connections
     # It is a client like any other; and heavy libraries are its alone.
     "pipeline": {
-        *("pipeline", "qmd.client", "qmd.catalogue", "qmd.frames", "qmd.pipeline_frames"),
+        *(
+            "pipeline",
+            "qmd.client",
+            "qmd.catalogue",
+            "qmd.control_protocol.messages",
+            "qmd.control_protocol.bulk",
+        ),
         "protocol",
         *("fsspec", "matplotlib", "msgspec", "numpy", "pandas", "pyarrow", "pyspark"),
     },
@@ -75,25 +98,29 @@ LAYERS: dict[str, set[str]] = {
 ABOVE: dict[str, set[str]] = {
     "qmd.daemon": {"qmd.cli", "qmd.client", "qmd.__main__"},
     **{
-        name: {"qmd.cli", "qmd.client", "qmd.__main__", "qmd.daemon", "qmd.remote_control"}
-        for name in ("qmd.control", "qmd.message_verbs", "qmd.operator_verbs")
+        name: {"qmd.cli", "qmd.client", "qmd.__main__", "qmd.daemon", "qmd.control.remote"}
+        for name in (
+            "qmd.control.server",
+            "qmd.control.message_handlers",
+            "qmd.control.operator_handlers",
+        )
     },
-    "qmd.remote_control": {"qmd.cli", "qmd.client", "qmd.__main__", "qmd.daemon"},
+    "qmd.control.remote": {"qmd.cli", "qmd.client", "qmd.__main__", "qmd.daemon"},
     "qmd": {
-        *("qmd.cli", "qmd.client", "qmd.__main__", "qmd.daemon", "qmd.control"),
-        *("qmd.remote_control", "qmd.message_verbs", "qmd.operator_verbs"),
+        *("qmd.cli", "qmd.client", "qmd.__main__", "qmd.daemon", "qmd.control.server"),
+        *("qmd.control.remote", "qmd.control.message_handlers", "qmd.control.operator_handlers"),
     },
 }
 # What single modules know beyond their layer, and why.
 EXCEPTIONS: dict[str, set[str]] = {
     "qmd.cli.service": {
         "qmd.service",
-        "qmd.log",
-        "qmd.own_packages",
+        "qmd.runtime.log",
+        "qmd.runtime.own_packages",
         "structlog",
     },  # the command becomes the service
     "qmd.cli.transaction": {"psycopg"},  # an extra, imported when it is used
-    "qmd.cli.remote": {"qmd.remote_tokens"},  # it writes the file that the daemon reads
+    "qmd.cli.remote": {"qmd.control.tokens"},  # it writes the file that the daemon reads
     "qmd.cli.serve": {"qmd.daemon"},  # the command becomes the daemon
     # It looks into a data folder that no daemon has.
     "qmd.cli.check": {
@@ -102,7 +129,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     },
     # They understand names and files without a daemon.
     "qmd.cli.name": {"qmd.directory.name_parts", "qmd.directory.spelling"},
-    "qmd.cli.directory": {"qmd.directory.file_format"},
+    "qmd.cli.directory": {"qmd.directory.file.format"},
     "qmd.cli.event_files": {"pyarrow"},  # only where it is installed, and asked for
     # An extra, imported where the configuration names an Active Directory.
     **{
@@ -112,7 +139,7 @@ EXCEPTIONS: dict[str, set[str]] = {
             *("active_directory_lookups", "active_directory_changes"),
         )
     },
-    "qmd.directory.ldap_negotiate": {"spnego", "cryptography"},
+    "qmd.directory.ldap.negotiate": {"spnego", "cryptography"},
     "qmd.__main__": {"qmd.cli"},  # `python -m qmd` is the command
 }
 
@@ -265,18 +292,18 @@ def test_no_two_modules_need_each_other():
         ("qmd.core.session", "time"),
         ("qmd.core.session", "asyncio.events"),
         ("qmd.core.session", "storage"),
-        ("qmd.core.session", "qmd.frames"),
+        ("qmd.core.session", "qmd.control_protocol.messages"),
         ("qmd.core.session", "structlog"),
         ("qmd.client", "storage"),
         ("qmd.client.connection", "qmd.core.session"),
         ("qmd.cli.queue", "qmd.manager"),
         ("qmd.cli.queue", "qmd.daemon"),
-        ("qmd.manager", "qmd.control"),
+        ("qmd.manager", "qmd.control.server"),
         ("qmd.manager", "qmd.daemon"),
-        ("qmd.control", "qmd.client"),
-        ("qmd.local_queue", "qmd.cli"),
+        ("qmd.control.server", "qmd.client"),
+        ("qmd.queues.local_queue", "qmd.cli"),
         ("qmd.manager", "sqlite3"),
-        ("qmd.link", "construct"),
+        ("qmd.peers.link", "construct"),
         ("qmd.daemon", "aiosqlite"),
         ("qmd.manager", "pipeline.spark.session"),
         ("qmd.client", "pyarrow"),
@@ -297,14 +324,14 @@ def test_an_import_that_points_upwards_is_noticed(module, imported):
         ("from storage import Storage", "storage"),
         ("from . import sequence", "qmd.core.sequence"),
         ("from .sequence import Position", "qmd.core.sequence"),
-        ("from .. import frames", "qmd.frames"),
-        ("from ..frames import Send", "qmd.frames"),
-        ("def late():\n    from ..frames import Send", "qmd.frames"),
+        ("from .. import frames", "qmd.control_protocol.messages"),
+        ("from ..frames import Send", "qmd.control_protocol.messages"),
+        ("def late():\n    from ..frames import Send", "qmd.control_protocol.messages"),
         ("try:\n    import uvloop\nexcept ImportError:\n    pass", "uvloop"),
     ],
 )
 def test_every_form_of_import_is_seen(source, expected):
-    known = {"storage.engine.writer", "qmd.core.sequence", "qmd.frames"}
+    known = {"storage.engine.writer", "qmd.core.sequence", "qmd.control_protocol.messages"}
 
     names = [one.name for one in imports("qmd.core.session", source, is_package=False, known=known)]
 

@@ -9,12 +9,12 @@ import pytest
 
 from model.__main__ import CHECKS, MODEL
 from qmd.core.sequence import IncomingSequence, OutgoingSequence
-from qmd.incoming import Incoming
-from qmd.outgoing import Outgoing
-from qmd.outgoing_queue import OutgoingQueue
-from qmd.releasing import Releasing
-from qmd.sending import Sending
-from qmd.undelivered import Undelivered
+from qmd.operations.send import Sending
+from qmd.outcomes.undeliverable import Undelivered
+from qmd.queues.outgoing_queue import OutgoingQueue
+from qmd.queues.outgoing_queues import Outgoing
+from qmd.transfer.incoming import Incoming
+from qmd.transfer.release import Releasing
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = {

@@ -14,7 +14,7 @@ from pipeline.source.decode.headers import Headers
 from pipeline.source.decode.rows import Rows
 from protocol import LARGE_PACKET_BYTES_MAX
 from qmd.client import Message
-from qmd.frames import StoredMessage
+from qmd.control_protocol.messages import StoredMessage
 
 
 def one_by_one(rows: Rows, columns: Sequence[str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from qmd import frames
+from qmd.control_protocol import messages as frames
 from tests.unit.client.packets import packet
 
 PLAIN = r"DIRECT=OS:.\private$\orders"

@@ -9,10 +9,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from qmd import frames, operator_frames
 from qmd.cli import main
 from qmd.cli.program import Failure
 from qmd.cli.status import problems, readable
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol import operations as operator_frames
 
 
 def commands(group=main, path=()):

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from qmd import frames, operator_frames
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol import operations as operator_frames
 from tests.patience import END_S
 
 

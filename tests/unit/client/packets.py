@@ -1,8 +1,8 @@
 """Real packets, for the peer to store."""
 
 from protocol.names.format_name import parse_destination
-from qmd import frames
-from qmd.compose import NO_ADDRESS, compose, queue_address
+from qmd.control_protocol import messages as frames
+from qmd.message.build import NO_ADDRESS, compose, queue_address
 
 
 def packet(message: frames.NewMessage) -> bytes:

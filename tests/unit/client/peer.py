@@ -1,7 +1,7 @@
 """The other end of the control socket for these tests: queues in memory, and a bad line.
 
-It speaks `qmd.frames` over a real socket.  `before` and `after` name verbs at which the
-connection breaks once: before the request is done, or after it and before its answer.
+It speaks `qmd.control_protocol.messages` over a real socket.  `before` and `after` name verbs at
+which the connection breaks once: before the request is done, or after it and before its answer.
 After one of `dies_after` nobody listens any more, either.
 """
 
@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from qmd import frames, operator_frames
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol import operations as operator_frames
 
 
 class HungUp(Exception):

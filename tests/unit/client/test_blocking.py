@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from qmd import frames
 from qmd.client import NotConnected, OverQuota, blocking
+from qmd.control_protocol import messages as frames
 from tests.unit.client.peer import peer_in_thread
 
 

@@ -6,9 +6,10 @@ import struct
 
 import pytest
 
-from qmd import frames, operator_frames
 from qmd.client import NotConnected, TooLarge
 from qmd.client.connection import Connection, open_connection
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol import operations as operator_frames
 from tests.unit.client.peer import Peer
 
 

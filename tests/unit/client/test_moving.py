@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from qmd import frames
 from qmd.client import chosen, connect
+from qmd.control_protocol import messages as frames
 from tests.unit.client.peer import Peer
 
 

@@ -1,9 +1,10 @@
 """The verbs of pipelines as they cross the socket: what the client sends is what is decoded."""
 
-from qmd import frames, pipeline_frames
 from qmd.client.pipeline import STAGE_BYTES, _pieces, each_message
-from qmd.frames import NewMessage
-from qmd.pipeline_frames import Attempt, Filter, Publish, ReadRange, Rows
+from qmd.control_protocol import bulk as pipeline_frames
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol.bulk import Attempt, Filter, Publish, ReadRange, Rows
+from qmd.control_protocol.messages import NewMessage
 
 
 def test_requests_of_pipelines_are_decoded_as_they_were_made() -> None:

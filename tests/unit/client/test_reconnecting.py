@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from qmd import frames, operator_frames
 from qmd.client import NoSuchQueue, NotConnected, OutcomeUnknown, QueueManagerError, connect
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol import operations as operator_frames
 from tests.unit.client.peer import Peer
 
 

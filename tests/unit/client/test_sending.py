@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from qmd import frames
 from qmd.client import (
     Acknowledge,
     BadRequest,
@@ -15,6 +14,7 @@ from qmd.client import (
     new_message,
 )
 from qmd.client.sender import BATCH_MESSAGES_MAX
+from qmd.control_protocol import messages as frames
 from tests.unit.client.peer import Peer
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from qmd.core.confirmation import extended_interval_s
-from qmd.core.stored_packet import INFINITE_S
+from qmd.core.packet_fields import INFINITE_S
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from protocol import (
     UserMessage,
     wide_text,
 )
-from qmd.core.fate import INSECURE, NOTHING, Consequences, consequences, reason_text
+from qmd.core.disposition import INSECURE, NOTHING, Consequences, consequences, reason_text
 
 NAME = wide_text("OS:hostb\\private$\\orders")
 ARRIVAL_NACKS = sorted(each for each in MessageClass if each & 0xC000 == 0x8000)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qmd.core.held import HeldNumbers
+from qmd.core.number_ranges import HeldNumbers
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 12))))

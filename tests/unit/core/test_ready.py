@@ -2,7 +2,7 @@
 
 import pytest
 
-from qmd.core.ready import LEVEL_SHIFT_BITS, ReadyWindow
+from qmd.core.ready_window import LEVEL_SHIFT_BITS, ReadyWindow
 
 HIGH, NORMAL, LAST = 0, 4 << LEVEL_SHIFT_BITS, 8 << LEVEL_SHIFT_BITS
 

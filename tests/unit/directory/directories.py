@@ -9,10 +9,10 @@ from typing import Any
 
 from protocol.identifiers import guid_bytes
 from protocol.names.format_name import DirectName
-from qmd.directory.file import FileDirectory
+from qmd.config.settings import DirectorySettings
+from qmd.directory.file.directory import FileDirectory
 from qmd.directory.interface import DirectoryAway, ListEntry, QueueEntry
-from qmd.directory.resolving import Own, Resolution, Resolver
-from qmd.settings import DirectorySettings
+from qmd.directory.resolver import Own, Resolution, Resolver
 from tests.patience import END_S
 
 OWN_GUID = guid_bytes("00000000-0000-0000-0000-0000000000aa")

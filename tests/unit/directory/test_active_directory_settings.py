@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from qmd.config import ConfigError, parse_settings
-from qmd.directory import joining
+from qmd.config.file import ConfigError, parse_settings
+from qmd.config.settings import Settings
+from qmd.directory import machine_object as joining
 from qmd.directory.active_directory import ActiveDirectory
-from qmd.settings import Settings
 
 FILE = Path("/etc/qmd/qmd.toml")
 WHOLE = 'kind = "active-directory"\nuser = "me@x"\n'

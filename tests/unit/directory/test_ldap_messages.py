@@ -15,8 +15,8 @@ from sansldap import (
 from sansldap._messages import PackingOptions, unpack_ldap_message
 from sansldap.asn1 import ASN1Reader
 
-from qmd.directory import ldap_messages
-from qmd.directory.ldap_messages import Change, Entry, Frames, LdapFault, Result, Scope
+from qmd.directory.ldap import messages as ldap_messages
+from qmd.directory.ldap.messages import Change, Entry, Frames, LdapFault, Result, Scope
 from tests.fuzz.directory import packed
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qmd.directory import ldap_names
+from qmd.directory.ldap import names as ldap_names
 
 
 @pytest.mark.parametrize(

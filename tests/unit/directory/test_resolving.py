@@ -6,12 +6,12 @@ import pytest
 
 from protocol.identifiers import guid_bytes, guid_text
 from protocol.names.format_name import parse_format_name
-from qmd.directory.file_format import made_guid
+from qmd.config.settings import DirectorySettings
+from qmd.directory.file.format import made_guid
 from qmd.directory.interface import DirectoryAway, EntryUnusable, NoDirectory, NotInDirectory
-from qmd.directory.nothing import Nothing
-from qmd.directory.resolving import Own, Resolver
-from qmd.refusal import Refusal
-from qmd.settings import DirectorySettings
+from qmd.directory.null import Nothing
+from qmd.directory.resolver import Own, Resolver
+from qmd.errors import Refusal
 from tests.unit.directory.directories import HOST_GUID, Desk, with_desk
 
 ORDERS = "[[queue]]\npath = 'hostb\\orders'\ntransactional = true\n"

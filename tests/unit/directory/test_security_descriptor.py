@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qmd.directory.security_descriptor import descriptor, queue_manager_descriptor, sid
+from qmd.directory.ldap.security_descriptor import descriptor, queue_manager_descriptor, sid
 
 COMPUTER = sid("S-1-5-21-1-2-3-1104")
 

@@ -93,7 +93,7 @@ def test_errors_show_the_derived_line() -> None:
     [
         "import protocol",
         "import protocol.names.format_name",
-        "from protocol import format_name",
+        "from protocol.names import format_name",
         "from protocol import InvalidName, MessageClass, guid_text",
         "from protocol.errors import MalformedPacket",
     ],

@@ -40,10 +40,10 @@ from protocol import (
 from protocol.framing import PacketBuffer
 from protocol.message_class import MessageClass
 from protocol.names.format_name import parse_format_name
-from qmd import frames
-from qmd.compose import NO_ADDRESS, compose, queue_address, reply_address
-from qmd.connection import PeerConnection
-from qmd.control import ControlServer
+from qmd.config.settings import Settings
+from qmd.control.server import ControlServer
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol.messages import NewMessage, StoredMessage
 from qmd.core.session import (
     Acknowledged,
     Closed,
@@ -53,16 +53,16 @@ from qmd.core.session import (
     SessionSettings,
 )
 from qmd.daemon import _unhandled
-from qmd.environment import Environment
-from qmd.frames import NewMessage, StoredMessage
-from qmd.limits import Limits
-from qmd.local_queue import LocalQueue, Reader
+from qmd.events.recorder import identity_of
 from qmd.manager import QueueManager
-from qmd.outgoing_queue import OutgoingQueue
-from qmd.packets import Packet, head_of
-from qmd.reaper import Reaper
-from qmd.recorder import identity_of
-from qmd.settings import Settings
+from qmd.message.build import NO_ADDRESS, compose, queue_address, reply_address
+from qmd.message.shared_packet import Packet, head_of
+from qmd.outcomes.expiry import Reaper
+from qmd.peers.connection import PeerConnection
+from qmd.queues.limits import Limits
+from qmd.queues.local_queue import LocalQueue, Reader
+from qmd.queues.outgoing_queue import OutgoingQueue
+from qmd.runtime.environment import Environment
 from storage.tables import awaiting
 from storage.tables.keys import lookup_id_of, queue_id_of
 from tests.ledger import Message, disagreements

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from qmd.budget import Budget, Gate
-from qmd.frames import NewMessage
-from qmd.refusal import Refusal
-from qmd.timers import Timers
+from qmd.control_protocol.messages import NewMessage
+from qmd.errors import Refusal
+from qmd.runtime.budget import Budget, Gate
+from qmd.runtime.timers import Timers
 from tests.unit.qmd.managers import Hosts, hosted
 
 

@@ -14,8 +14,8 @@ from protocol.message_class import MessageClass
 from qmd.catalogue import AREAS, ENTRIES, RETIRED, find, find_by_code, hresult, reference
 from qmd.cli import main
 from qmd.client import errors
-from qmd.core.fate import _REASONS
-from qmd.log import set_up_logging
+from qmd.core.disposition import _REASONS
+from qmd.runtime.log import set_up_logging
 
 ROOT = Path(__file__).parents[3]
 CODES = {entry.code for entry in ENTRIES}

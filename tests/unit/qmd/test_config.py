@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from qmd.config import (
+from qmd.config.file import (
     ConfigError,
     Settings,
     load_settings,
@@ -21,8 +21,15 @@ from qmd.config import (
     reference,
     write_default_config,
 )
-from qmd.setting_kinds import Duration, Durations, OptionalDuration, OptionalSize, Size, Whole
-from qmd.settings import SECTIONS, all_settings
+from qmd.config.settings import SECTIONS, all_settings
+from qmd.config.value_types import (
+    Duration,
+    Durations,
+    OptionalDuration,
+    OptionalSize,
+    Size,
+    Whole,
+)
 
 ROOT = Path(__file__).parents[3]
 FILE = Path("/etc/qmd/qmd.toml")
@@ -565,7 +572,7 @@ def test_the_manual_has_the_tables_of_the_declaration() -> None:
 
 def test_the_import_is_light() -> None:
     heavy = "asyncio construct structlog msgspec aiosqlite socket tomllib difflib logging"
-    program = f"import sys, qmd.config; print(*(set(sys.modules) & set({heavy.split()})))"
+    program = f"import sys, qmd.config.file; print(*(set(sys.modules) & set({heavy.split()})))"
 
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True

@@ -10,9 +10,9 @@ from protocol import parse_user_message
 from protocol.identifiers import guid_text
 from protocol.names.multi_queue import MQF_DIRECT, MQF_PUBLIC
 from qmd.client import Acknowledge, connect
-from qmd.frames import TRANSACTIONAL
-from qmd.outgoing_queue import OutgoingQueue
-from qmd.route_rules import parse_pattern
+from qmd.config.route_rules import parse_pattern
+from qmd.control_protocol.messages import TRANSACTIONAL
+from qmd.queues.outgoing_queue import OutgoingQueue
 from tests.unit.qmd.managers import Host, Hosts, hosted, until
 
 RELAY: dict[str, Any] = {"relay_for": (parse_pattern("127.0.0.0/8").network,)}

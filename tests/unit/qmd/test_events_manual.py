@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from qmd.cli.event_files import FIELDS
-from qmd.event_log import flat
-from qmd.frames import RECOVERABLE
-from qmd.recorder import Kind
+from qmd.control_protocol.messages import RECOVERABLE
+from qmd.events.recorder import Kind
+from qmd.history.event_query import flat
 from storage.tables import event_search
 from storage.tables.events import SCHEMA
 from tests.unit.qmd.managers import Hosts, hosted

@@ -7,7 +7,7 @@ import struct
 import msgspec
 import pytest
 
-from qmd import frames
+from qmd.control_protocol import messages as frames
 
 NO_REQUESTS = [
     b"",

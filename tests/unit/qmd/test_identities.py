@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 
 from protocol import MessageClass
-from qmd.core.instance import Instance, Verdict, from_padding, judge, to_padding
-from qmd.frames import TRANSACTIONAL
+from qmd.control_protocol.messages import TRANSACTIONAL
+from qmd.core.peer_instance import Instance, Verdict, from_padding, judge, to_padding
 from tests.unit.qmd.managers import Host, Hosts, Remote, dial, guid, hosted, packet, until
 
 

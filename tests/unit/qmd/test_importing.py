@@ -10,8 +10,8 @@ import pytest
 
 from qmd.client.archive import BrokenLine, line_of, read_line
 from qmd.client.message import Message
-from qmd.frames import ImportedMessage
-from qmd.refusal import Refusal
+from qmd.control_protocol.messages import ImportedMessage
+from qmd.errors import Refusal
 from tests.unit.qmd.managers import DEAD_LETTERS, Host, Hosts, bodies, hosted
 
 

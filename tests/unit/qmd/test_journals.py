@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from qmd.frames import EXPRESS, Choice, Piece
-from qmd.local_queue import Reader
-from qmd.recorder import Kind
-from qmd.refusal import Refusal
+from qmd.control_protocol.messages import EXPRESS, Choice, Piece
+from qmd.errors import Refusal
+from qmd.events.recorder import Kind
+from qmd.queues.local_queue import Reader
 from storage.tables import events, queues
 from tests.unit.qmd.managers import Host, Hosts, bodies, hosted
 

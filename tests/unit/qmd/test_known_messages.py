@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from qmd import known_messages
-from qmd.known_messages import KnownMessages
+from qmd.queues import message_id_history as known_messages
+from qmd.queues.message_id_history import KnownMessages
 from tests.unit.qmd.managers import Host, Hosts, bodies, dial, hosted, packet, until
 
 DAY_S = 86400

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
-from qmd.refusal import Refusal
-from qmd.setting_kinds import Hosts as HostsKind
+from qmd.config.value_types import Hosts as HostsKind
+from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
+from qmd.errors import Refusal
 from tests.unit.qmd.managers import (
     DEAD_LETTERS,
     Host,

@@ -1,4 +1,4 @@
-"""A packet lists all the queues that got a copy, those of distribution lists too.  qmd/copies.py"""
+"""A packet lists all the queues that got a copy, those of distribution lists too."""
 
 from __future__ import annotations
 
@@ -18,11 +18,17 @@ from protocol.names.format_name import (
 )
 from protocol.names.multi_queue import MQF_ELEMENTS_MAX
 from qmd.client import Message, QueueManagerError, SentId, connect
-from qmd.compose import NO_ADDRESS, compose, multi_queue_size, packet_size, queue_address
-from qmd.copies import several_of
-from qmd.directory.resolving import Resolution, Target
-from qmd.frames import RECOVERABLE, NewMessage, StoredMessage
-from qmd.refusal import Refusal
+from qmd.control_protocol.messages import RECOVERABLE, NewMessage, StoredMessage
+from qmd.directory.resolver import Resolution, Target
+from qmd.errors import Refusal
+from qmd.message.build import (
+    NO_ADDRESS,
+    compose,
+    multi_queue_size,
+    packet_size,
+    queue_address,
+)
+from qmd.naming.fan_out import several_of
 from tests.unit.qmd.managers import Host, Hosts, hosted, until
 
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import pytest
 import structlog
 
-from qmd.log import LimitedLog, set_up_logging
+from qmd.runtime.log import LimitedLog, set_up_logging
 
 
 class Terminal(io.BytesIO):
@@ -180,7 +180,7 @@ def test_a_closed_log_does_not_stop_the_caller() -> None:
 
 def test_standard_error_is_where_it_goes() -> None:
     program = (
-        "import structlog; from qmd.log import set_up_logging; "
+        "import structlog; from qmd.runtime.log import set_up_logging; "
         "set_up_logging('info', 'auto'); structlog.get_logger().info('started')"
     )
 

@@ -6,7 +6,7 @@ import os
 import queue
 import select
 
-from qmd.log_output import PENDING_BYTES_MAX, DirectOutput, ThreadedOutput, output_to
+from qmd.runtime.log_output import PENDING_BYTES_MAX, DirectOutput, ThreadedOutput, output_to
 
 
 def test_lines_wait_for_their_reader_in_order_and_the_others_are_counted() -> None:

@@ -12,11 +12,11 @@ import pytest
 
 from protocol import parse_user_message
 from protocol.message_class import MessageClass
-from qmd.frames import INFINITE_S, TRANSACTIONAL, NewMessage
-from qmd.local_queue import Reader
-from qmd.outgoing_queue import TRANSACTIONAL_FIRST
-from qmd.recorder import Kind
-from qmd.refusal import Refusal
+from qmd.control_protocol.messages import INFINITE_S, TRANSACTIONAL, NewMessage
+from qmd.errors import Refusal
+from qmd.events.recorder import Kind
+from qmd.queues.local_queue import Reader
+from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST
 from storage.tables import events
 from tests.unit.qmd.managers import (
     DEAD_LETTERS,

@@ -1,6 +1,6 @@
 """Express messages: in memory only, and yet no more than once when somebody asks twice."""
 
-from qmd.frames import EXPRESS, NewMessage
+from qmd.control_protocol.messages import EXPRESS, NewMessage
 from tests.unit.qmd.managers import DEAD_LETTERS, Hosts, dial, hosted, listening, packet, until
 
 PEER = bytes(range(16))

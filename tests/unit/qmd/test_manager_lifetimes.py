@@ -11,11 +11,11 @@ import pytest
 
 from protocol import parse_user_message
 from protocol.message_class import MessageClass
-from qmd import frames
-from qmd.core.stored_packet import sent_time_s
-from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL, Choice
-from qmd.local_queue import Reader
-from qmd.reaper import Reaper
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, Choice
+from qmd.core.packet_fields import sent_time_s
+from qmd.outcomes.expiry import Reaper
+from qmd.queues.local_queue import Reader
 from tests.unit.qmd.managers import (
     DEAD_LETTERS,
     TRANSACTIONAL_DEAD_LETTERS,

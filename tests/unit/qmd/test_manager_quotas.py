@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import structlog
 
-from qmd import overview
-from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL, UNLIMITED, NewMessage
-from qmd.local_queue import Reader
-from qmd.refusal import Refusal
+from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, UNLIMITED, NewMessage
+from qmd.errors import Refusal
+from qmd.history import status as overview
+from qmd.queues.local_queue import Reader
 from tests.unit.qmd.managers import (
     DEAD_LETTERS,
     JOURNAL,

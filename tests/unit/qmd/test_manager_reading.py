@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from qmd import frames
-from qmd.frames import EXPRESS
-from qmd.local_queue import Reader
-from qmd.refusal import Refusal
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol.messages import EXPRESS
+from qmd.errors import Refusal
+from qmd.queues.local_queue import Reader
 from tests.unit.qmd.managers import Hosts, bodies, hosted, until
 
 

@@ -15,8 +15,7 @@ import pytest
 from protocol import final_ack_body, is_order_queue, parse_user_message
 from protocol.identifiers import correlation_text
 from protocol.message_class import MessageClass
-from qmd.core.session import MessageReceived
-from qmd.frames import (
+from qmd.control_protocol.messages import (
     EVERY_MESSAGE,
     EXPRESS,
     RECOVERABLE,
@@ -24,9 +23,10 @@ from qmd.frames import (
     Piece,
     StoredMessage,
 )
-from qmd.local_queue import Reader
-from qmd.refusal import Refusal
-from qmd.resending import Changes
+from qmd.core.session import MessageReceived
+from qmd.errors import Refusal
+from qmd.operations.resend import Changes
+from qmd.queues.local_queue import Reader
 from storage.tables import owed
 from storage.tables.owed import Owed
 from tests.unit.qmd.managers import (

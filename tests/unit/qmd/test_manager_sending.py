@@ -10,10 +10,10 @@ import pytest
 
 from protocol import parse_user_message
 from protocol.message_class import MessageClass
-from qmd import frames
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
 from qmd.core.sequence import NUMBER_MAX
-from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
-from qmd.refusal import Refusal
+from qmd.errors import Refusal
 from tests.patience import END_S
 from tests.unit.qmd.managers import (
     DEAD_LETTERS,

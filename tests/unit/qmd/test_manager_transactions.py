@@ -7,8 +7,15 @@ import pytest
 
 from protocol import parse_user_message
 from protocol.errors import InvalidName
-from qmd.frames import EXPRESS, NO_WAIT, RECOVERABLE, Choice, NewMessage, StoredMessage
-from qmd.refusal import Refusal
+from qmd.control_protocol.messages import (
+    EXPRESS,
+    NO_WAIT,
+    RECOVERABLE,
+    Choice,
+    NewMessage,
+    StoredMessage,
+)
+from qmd.errors import Refusal
 from tests.unit.qmd.managers import Host, Hosts, bodies, hosted, listening, until
 
 PEER = bytes(range(16))

@@ -1,4 +1,4 @@
-"""One message to several queues: a copy for each of them, all or none.  qmd/copies.py"""
+"""One message to several queues: a copy for each of them, all or none.  qmd/naming/fan_out.py"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from protocol import parse_user_message
 from protocol.identifiers import parse_message_id
 from protocol.message_class import MessageClass
 from qmd.client.message import Message
-from qmd.frames import (
+from qmd.control_protocol.messages import (
     EVERY_MESSAGE,
     EXPRESS,
     RECOVERABLE,
@@ -24,8 +24,8 @@ from qmd.frames import (
     NewMessage,
     Piece,
 )
-from qmd.local_queue import Reader
-from qmd.refusal import Refusal
+from qmd.errors import Refusal
+from qmd.queues.local_queue import Reader
 from storage.rescue import check
 from storage.rescue.repair import Rescue
 from storage.tables import events

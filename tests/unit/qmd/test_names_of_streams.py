@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog.testing
 
-from qmd import incoming_streams
+from qmd.queues import incoming_sequences as incoming_streams
 from storage.tables.sequences import encode_sequence_id
 from tests.unit.qmd.managers import Host, Hosts, Remote, dial, guid, hosted, packet, until
 

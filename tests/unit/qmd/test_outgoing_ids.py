@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from qmd import frames
+from qmd.control_protocol import messages as frames
 from qmd.core.acknowledgment import POSITIVE_ARRIVAL
-from qmd.limits import Limits
-from qmd.refusal import Refusal
+from qmd.errors import Refusal
+from qmd.queues.limits import Limits
 from storage.tables import awaiting, outgoing
 from tests.unit.qmd.managers import Host, Hosts, RemoteListener, hosted, listening, until
 

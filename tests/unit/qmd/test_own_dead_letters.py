@@ -8,8 +8,8 @@ import pytest
 
 from protocol import parse_user_message
 from protocol.message_class import MessageClass
-from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
-from qmd.refusal import Refusal
+from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
+from qmd.errors import Refusal
 from storage.tables import own_dead_letters
 from tests.unit.qmd.managers import (
     DEAD_LETTERS,

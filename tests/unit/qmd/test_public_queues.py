@@ -11,7 +11,6 @@ import structlog.testing
 
 from protocol import parse_user_message
 from protocol.identifiers import guid_text
-from qmd import frames
 from qmd.client import (
     Acknowledge,
     DirectoryFailed,
@@ -20,8 +19,9 @@ from qmd.client import (
     QueueManagerError,
     connect,
 )
-from qmd.directory.file_format import parse
-from qmd.refusal import Refusal
+from qmd.control_protocol import messages as frames
+from qmd.directory.file.format import parse
+from qmd.errors import Refusal
 from storage.tables import directory_changes, unaddressed
 from tests.unit.qmd.managers import Host, Hosts, hosted, until
 

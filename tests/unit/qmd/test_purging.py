@@ -10,10 +10,10 @@ import pytest
 from protocol import final_ack_body, is_order_queue, parse_user_message
 from protocol.message_class import MessageClass
 from qmd.client.choice import chosen
-from qmd.frames import EVERY_MESSAGE, EXPRESS, NewMessage, Piece
-from qmd.local_queue import Reader
-from qmd.recorder import Kind
-from qmd.refusal import Refusal
+from qmd.control_protocol.messages import EVERY_MESSAGE, EXPRESS, NewMessage, Piece
+from qmd.errors import Refusal
+from qmd.events.recorder import Kind
+from qmd.queues.local_queue import Reader
 from storage.tables import events
 from tests.unit.qmd.managers import (
     DEAD_LETTERS,

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from qmd.frames import Choice, Piece
-from qmd.limits import Limits
-from qmd.refusal import Refusal
+from qmd.control_protocol.messages import Choice, Piece
+from qmd.errors import Refusal
+from qmd.queues.limits import Limits
 from storage.tables import counters
 from storage.tables.keys import QUEUE_ID_MAX
 from tests.unit.qmd.managers import Host, Hosts, dial, hosted, packet, until

@@ -12,11 +12,11 @@ from contextlib import closing
 
 from protocol.identifiers import correlation_bytes, guid_text, message_id_text
 from protocol.message_class import MessageClass
-from qmd import recorder
-from qmd.event_log import flat
-from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
-from qmd.local_queue import Reader
-from qmd.recorder import Kind
+from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
+from qmd.events import recorder
+from qmd.events.recorder import Kind
+from qmd.history.event_query import flat
+from qmd.queues.local_queue import Reader
 from storage.tables import event_search, events
 from storage.tables.events import Event
 from tests.ledger import disagreements

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qmd.frames import TRANSACTIONAL
-from qmd.refusal import Refusal
+from qmd.control_protocol.messages import TRANSACTIONAL
+from qmd.errors import Refusal
 from tests.unit.qmd.managers import Hosts, guid, hosted, listening, until
 
 DEAD = "DIRECT=TCP:127.0.0.1:1\\private$\\orders"

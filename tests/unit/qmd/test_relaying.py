@@ -7,10 +7,10 @@ from typing import Any
 from protocol import parse_user_message
 from protocol.identifiers import guid_text
 from protocol.message_class import MessageClass
-from qmd.core.stored_packet import message_number
-from qmd.frames import TRANSACTIONAL
-from qmd.packets import whole
-from qmd.route_rules import parse_pattern, parse_rule
+from qmd.config.route_rules import parse_pattern, parse_rule
+from qmd.control_protocol.messages import TRANSACTIONAL
+from qmd.core.packet_fields import message_number
+from qmd.message.shared_packet import whole
 from tests.unit.qmd.managers import (
     DEAD_LETTERS,
     TRANSACTIONAL_DEAD_LETTERS,

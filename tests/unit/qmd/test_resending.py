@@ -12,11 +12,11 @@ from protocol.identifiers import correlation_text, guid_text
 from protocol.names.format_name import PublicName
 from qmd.client.choice import chosen
 from qmd.client.message import Message
-from qmd.frames import EVERY_MESSAGE, EXPRESS, TRANSACTIONAL, Choice, Piece
-from qmd.local_queue import Reader
-from qmd.recorder import Kind
-from qmd.refusal import Refusal
-from qmd.resending import Changes
+from qmd.control_protocol.messages import EVERY_MESSAGE, EXPRESS, TRANSACTIONAL, Choice, Piece
+from qmd.errors import Refusal
+from qmd.events.recorder import Kind
+from qmd.operations.resend import Changes
+from qmd.queues.local_queue import Reader
 from storage.tables import events
 from tests.unit.qmd.managers import (
     DEAD_LETTERS,

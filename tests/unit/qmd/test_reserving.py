@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from protocol.message_class import MessageClass
-from qmd import frames
 from qmd.client.pipeline import each_message
-from qmd.frames import EXPRESS, Choice, NewMessage, Piece
-from qmd.local_queue import Reader
-from qmd.pipeline_frames import EVERYTHING, Attempt, Filter
-from qmd.refusal import Refusal
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol.bulk import EVERYTHING, Attempt, Filter
+from qmd.control_protocol.messages import EXPRESS, Choice, NewMessage, Piece
+from qmd.errors import Refusal
+from qmd.queues.local_queue import Reader
 from storage.rescue.repair import Rescue
 from tests.unit.qmd.managers import Host, Hosts, bodies, hosted
 

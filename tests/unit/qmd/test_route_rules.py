@@ -2,7 +2,7 @@
 
 import pytest
 
-from qmd.route_rules import Hop, parse_hop, parse_pattern, parse_rule
+from qmd.config.route_rules import Hop, parse_hop, parse_pattern, parse_rule
 
 GUID = "3f2504e0-4f89-11d3-9a0c-0305e82c3301"
 

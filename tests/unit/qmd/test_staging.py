@@ -11,14 +11,20 @@ import msgspec
 import pytest
 
 from protocol import parse_user_message
-from qmd import frames
+from qmd.bulk.publish import ROWS_A_TURN, NotAlike, Prepared
 from qmd.client.new_message import Acknowledge
 from qmd.client.pipeline import each_message
-from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage, StoredMessage
-from qmd.local_queue import Reader
-from qmd.pipeline_frames import EVERYTHING, Attempt
-from qmd.publishing import ROWS_A_TURN, NotAlike, Prepared
-from qmd.refusal import Refusal
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol.bulk import EVERYTHING, Attempt
+from qmd.control_protocol.messages import (
+    EXPRESS,
+    RECOVERABLE,
+    TRANSACTIONAL,
+    NewMessage,
+    StoredMessage,
+)
+from qmd.errors import Refusal
+from qmd.queues.local_queue import Reader
 from storage.tables import events
 from storage.tables.events import Event
 from tests.unit.qmd.managers import Host, Hosts, bodies, guid, hosted, listening, until

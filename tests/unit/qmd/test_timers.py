@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from qmd.timers import Alarm, Timers
+from qmd.runtime.timers import Alarm, Timers
 from tests.patience import END_S
 
 

@@ -15,7 +15,7 @@ from qmd.client import (
     connect,
     new_message,
 )
-from qmd.pipeline_frames import Attempt
+from qmd.control_protocol.bulk import Attempt
 from tests.unit.qmd.managers import TRANSACTIONAL_DEAD_LETTERS, Host, Hosts, hosted, until
 from tests.unit.qmd.test_public_queues import _with_addresses, create_public, directory_of, start
 

@@ -4,8 +4,8 @@ import pytest
 
 from protocol import parse_user_message
 from protocol.identifiers import parse_message_id
-from qmd.frames import EXPRESS, RECOVERABLE, NewMessage
-from qmd.tracing import time_date
+from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, NewMessage
+from qmd.outcomes.reports import time_date
 from tests.unit.qmd.managers import Hosts, hosted, until
 
 

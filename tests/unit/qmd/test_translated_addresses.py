@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 from protocol import parse_user_message
 from qmd.client import Acknowledge
-from qmd.frames import TRANSACTIONAL
-from qmd.outgoing_queue import OutgoingQueue
+from qmd.control_protocol.messages import TRANSACTIONAL
+from qmd.queues.outgoing_queue import OutgoingQueue
 from tests.unit.qmd.managers import Host, Hosts, hosted, until
 
 

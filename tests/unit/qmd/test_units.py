@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qmd.units import (
+from qmd.config.units import (
     format_duration,
     format_size,
     parse_duration,

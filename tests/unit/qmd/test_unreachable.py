@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from qmd.frames import TRANSACTIONAL
-from qmd.unreachable import explain
+from qmd.control_protocol.messages import TRANSACTIONAL
+from qmd.peers.connect_errors import explain
 from tests.unit.qmd.managers import Hosts, hosted, until
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qmd.usage import Gauge, Measured, Usage
+from qmd.queues.usage import Gauge, Measured, Usage
 
 
 def gauge(quota_bytes: int | None) -> tuple[Gauge, list[int]]:

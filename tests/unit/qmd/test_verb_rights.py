@@ -2,8 +2,8 @@
 
 The things that are tried on are others' and real: a queue with messages and a subqueue, a
 transaction that has received and sent, a message by its id, a reader that has reserved, rows that
-are staged, an outgoing queue.  A verb without a row in `qmd.verb_rights`, or without a try here,
-fails.
+are staged, an outgoing queue.  A verb without a row in `qmd.control.verb_rights`, or without a try
+here, fails.
 """
 
 from __future__ import annotations
@@ -21,17 +21,26 @@ from typing import Any, NamedTuple, get_type_hints
 import msgspec
 import pytest
 
-from qmd import control, frames, verb_rights
-from qmd import directory_frames as directory
-from qmd import operator_frames as operator
-from qmd import pipeline_frames as pipeline
-from qmd import routing_frames as routing
+from qmd.access.rights import (
+    ADMIN,
+    ALL_RIGHTS,
+    ANY,
+    READ,
+    WRITE,
+    GrantedRights,
+    rights_of,
+)
 from qmd.catalogue import find_by_code
-from qmd.frames import Done, ImportedMessage, NewMessage, Refused, Request
-from qmd.pipeline_frames import Attempt
-from qmd.remote_control import RemoteServer
-from qmd.remote_tokens import Grant, create
-from qmd.rights import ADMIN, ALL_RIGHTS, ANY, READ, WRITE, GrantedRights, rights_of
+from qmd.control import server as control
+from qmd.control import verb_rights
+from qmd.control.remote import RemoteServer
+from qmd.control.tokens import Grant, create
+from qmd.control_protocol import bulk as pipeline
+from qmd.control_protocol import directory, routing
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol import operations as operator
+from qmd.control_protocol.bulk import Attempt
+from qmd.control_protocol.messages import Done, ImportedMessage, NewMessage, Refused, Request
 from tests.patience import END_S
 from tests.unit.qmd.managers import Host, Hosts, hosted
 
@@ -407,7 +416,9 @@ def test_ids_of_every_verb_that_bears_any_are_claimed() -> None:
 def test_the_manual_has_the_table() -> None:
     manual = (ROOT / "docs" / "remote.md").read_text()
 
-    assert verb_rights.reference() in manual, "put in what `python -m qmd.verb_rights` prints"
+    assert verb_rights.reference() in manual, (
+        "put in what `python -m qmd.control.verb_rights` prints"
+    )
 
 
 @hosted

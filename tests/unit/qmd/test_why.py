@@ -13,12 +13,14 @@ import pytest
 
 from protocol.identifiers import guid_text, parse_message_id
 from protocol.message_class import MessageClass
-from qmd import account, asking, inquiry
-from qmd.asking import QUEUE, Answer, Question
-from qmd.frames import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
-from qmd.local_queue import Reader
-from qmd.recorder import Kind
-from qmd.refusal import Refusal
+from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
+from qmd.errors import Refusal
+from qmd.events.recorder import Kind
+from qmd.history import explanation as account
+from qmd.history import message_lookup as inquiry
+from qmd.history import remote_lookup as asking
+from qmd.history.remote_lookup import QUEUE, Answer, Question
+from qmd.queues.local_queue import Reader
 from tests.patience import END_S
 from tests.unit.qmd.managers import Host, Hosts, dial, guid, hosted, listening, packet, until
 

@@ -1,0 +1,1 @@
+"""Access: the rights of a client on queues and messages."""

@@ -1,0 +1,1 @@
+"""Bulk access for data pipelines: range reads, readers with reservations, staged publication."""

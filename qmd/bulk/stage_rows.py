@@ -1,0 +1,26 @@
+"""What a staged row may be."""
+
+from __future__ import annotations
+
+from qmd.control_protocol.messages import EXPRESS, NewMessage
+from qmd.errors import Refusal
+from qmd.message.build import check
+
+
+def check_row(row: NewMessage) -> None:
+    """Raises Refusal for what can never be published."""
+    if row.delivery == EXPRESS:
+        raise Refusal(
+            "express_not_staged",
+            "an express message cannot be published exactly once: it lives in memory, so a"
+            " crash would lose it, or send it again when somebody has received it already",
+            "Make it recoverable or transactional.",
+        )
+    check(row)
+    if not row.destination:
+        raise Refusal("name_not_understood", "a row names no destination", "Give each row a queue.")
+
+
+def of_row(at: int, refusal: Refusal) -> Refusal:
+    """The refusal of one row, which it names."""
+    return Refusal(refusal.code, f"row {at}: {refusal.text}", refusal.remedy)

@@ -1,0 +1,1 @@
+"""The configuration: the file, the settings with their types and units, the rules of routes."""

@@ -1,0 +1,591 @@
+# ruff: noqa: RUF009 (setting() is dataclasses.field with more to say)
+"""Every setting of the queue manager: key, default, what is allowed, what it means.
+
+The one declaration from which the loader, the file that `qmd init` writes and the manual are
+made.  An attribute is named as its key in the file, with the unit behind it: `ack_timeout`
+is `ack_timeout_s`, seconds; `computer` is `computer_bytes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from qmd.config.route_rules import Pattern, Rule
+from qmd.config.value_types import (
+    Address,
+    Choice,
+    ComputerName,
+    ComputerNames,
+    Duration,
+    Durations,
+    Flag,
+    Hosts,
+    Kind,
+    LdapServers,
+    Location,
+    Mode,
+    Network,
+    Networks,
+    OptionalDuration,
+    OptionalLocation,
+    OptionalSize,
+    Patterns,
+    Routes,
+    Size,
+    Text,
+    Whole,
+)
+
+T = TypeVar("T")
+
+MEMORY_PART = 8  # of the memory, for each budget that has no size of its own
+MEMORY_BYTES_MIN, MEMORY_BYTES_MAX = 64 * 1024 * 1024, 1024 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One key of one section, as the file has it."""
+
+    section: str
+    key: str
+    attribute: str
+    kind: Kind[object]
+    default: object
+    meaning: str
+
+
+def setting(kind: Kind[T], default: object, meaning: str) -> T:
+    """A field of a section; `default` is what would stand in the file."""
+    return field(default=kind.parse(default), metadata={"setting": (kind, default, meaning)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueManagerSettings:
+    """What this queue manager is called, and where it keeps everything."""
+
+    name: str = setting(
+        ComputerName(),
+        "",
+        "The computer's name, as others write it in DIRECT=OS:name\\queue. Empty: the host name.",
+    )
+    aliases: tuple[str, ...] = setting(
+        ComputerNames(), [], "Other names of this computer that stand for it in format names."
+    )
+    data: Path = setting(
+        Location(), "data", "The folder of the messages, the identity and the queues."
+    )
+    run_as_root: bool = setting(
+        Flag(), False, "Whether the daemon may run as root. It needs no right of root's."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenSettings:
+    """Where other queue managers reach this one."""
+
+    address: str = setting(
+        Address(), "127.0.0.1", "The address to listen on. The default lets nobody in from outside."
+    )
+    port: int = setting(
+        Whole(0, 65535), 1801, "The TCP port; others expect 1801. 0: any free one, for tests."
+    )
+    ping: bool = setting(Flag(), False, "Whether to answer the protocol's ping, over UDP.")
+    ping_port: int = setting(
+        Whole(0, 65535), 3527, "The UDP port for it; others expect 3527. 0: any free one."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeersSettings:
+    """Which other queue managers may connect, and how much of us they may occupy."""
+
+    allow: tuple[Network, ...] = setting(
+        Networks(),
+        ["127.0.0.0/8", "::1/128"],
+        "Connections from elsewhere are closed before a byte is read.",
+    )
+    large_messages: tuple[Network | str, ...] = setting(
+        Hosts(),
+        [],
+        "Hosts that run qmd too: messages to and from them may be larger than 4MiB, up to "
+        "message_bytes_max. Name the address from which a host connects, and the names and "
+        "addresses by which messages are sent to it; there, name this one.",
+    )
+    sessions_max: int = setting(Whole(1, 65535), 1000, "Sessions at once, from all peers.")
+    sessions_per_peer_max: int = setting(
+        Whole(1, 65535), 500, "Sessions at once from one address; at most sessions_max."
+    )
+    handshakes_max: int = setting(
+        Whole(1, 65535),
+        256,
+        "Connections at once that have not finished the handshake; the oldest gives way.",
+    )
+    handshake_timeout_s: float = setting(
+        Duration("10ms", "10m"), "60s", "How long the handshake may take, [MS-MQQB] 3.1.2.1."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingSettings:
+    """Which way messages go, and whether others' go over this computer: docs/routing.md."""
+
+    routes: tuple[Rule, ...] = setting(
+        Routes(),
+        [],
+        "Over which queue managers a destination is reached. The first that fits is taken, its "
+        "hops are tried in turn. Without a route a destination is reached directly.",
+    )
+    relay_for: tuple[Network | str, ...] = setting(
+        Hosts(),
+        [],
+        "For whom messages to other computers are passed on: where they connect from. Empty: for "
+        "nobody.",
+    )
+    relay_to: tuple[Pattern, ...] = setting(
+        Patterns(),
+        [],
+        "Which direct names in messages that arrive stand for other computers. All others stand "
+        "for this one, whatever their host part says. Names with a GUID need no entry.",
+    )
+    relay_bytes_max: int = setting(
+        Size("1MB", "1000TB"), "1GB", "How much may wait here that others have sent to others."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlSettings:
+    """The Unix socket that the command line and applications use."""
+
+    socket: Path = setting(Location(), "qmd.sock", "The socket; at most 107 bytes with its folder.")
+    mode: int = setting(Mode(), "0660", "Who may use it: its owner and its group.")
+    group: str = setting(Text(), "", "The group that owns it. Empty: the daemon's own group.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteSettings:
+    """The control protocol over TCP with TLS, for pipelines and operators on other hosts."""
+
+    enabled: bool = setting(Flag(), False, "Whether anybody may use it from elsewhere.")
+    address: str = setting(Address(), "127.0.0.1", "The address to listen on.")
+    port: int = setting(Whole(0, 65535), 1806, "The TCP port. 0: any free one, for tests.")
+    certificate: Path = setting(
+        Location(), "remote.crt", "The certificate (PEM), with those between it and its authority."
+    )
+    key: Path = setting(Location(), "remote.key", "Its key (PEM).")
+    client_ca: Path | None = setting(
+        OptionalLocation(),
+        "",
+        "Authorities (PEM) of clients' certificates. With it, nobody gets in without one.",
+    )
+    tokens: Path = setting(
+        Location(), "remote-tokens", "The tokens, as hashes; see `qmd remote token`."
+    )
+    plain_on_loopback: bool = setting(
+        Flag(), False, "Whether it is without TLS; then the address must be a loopback one."
+    )
+    connections_max: int = setting(Whole(1, 10_000), 64, "Connections at once.")
+    login_timeout_s: float = setting(
+        Duration("10ms", "10m"), "10s", "How long the handshake and the login may take together."
+    )
+    requests_per_second: int = setting(
+        Whole(1, 1_000_000), 2000, "Requests of one connection, averaged over 5 seconds."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotasSettings:
+    """How much may be kept. A full queue refuses messages; it never drops what it has."""
+
+    computer_bytes: int = setting(
+        Size("1MB", "1000TB"), "8GB", "All messages of this queue manager together."
+    )
+    queue_bytes: int = setting(
+        Size("1kB", "1000TB"), "4GB", "One queue, when it is created without a quota."
+    )
+    journal_bytes: int = setting(Size("1kB", "1000TB"), "1GB", "One journal queue, likewise.")
+    message_bytes_max: int = setting(
+        Size("1kB", "48MiB"),
+        "4MiB",
+        "One message's body. The packet that other hosts take has 4MiB with its headers; a larger "
+        "body is for queues of this computer and for hosts of [peers] large_messages.",
+    )
+    express_bytes: int = setting(
+        Size("1MB", "1TB"), "256MB", "Memory for express messages, which are never on disk."
+    )
+    disk_reserve_bytes: int = setting(
+        Size("1MB", "1TB"), "64MB", "Kept free on the disk, so that a full one can be drained."
+    )
+
+
+class Budgets(NamedTuple):
+    """Bytes."""
+
+    packets: int
+    requests: int
+    transactions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySettings:
+    """What may wait in memory; half of each at most for one address, process or connection."""
+
+    packets_bytes: int | None = setting(
+        OptionalSize("1MB", "1TB"),
+        "",
+        "Packets of more than 64KiB from other queue managers, until they are complete and taken. "
+        "Where there is no room the connection is not read; the slowest end when others wait. "
+        "Empty: an eighth of the memory that the daemon may have, 64MiB to 1GiB.",
+    )
+    requests_bytes: int | None = setting(
+        OptionalSize("1MB", "1TB"),
+        "",
+        "Requests of applications until they are begun; as much again for answers that are not "
+        "read. Where there is no room the connection is not read; the slowest end when others "
+        "wait. Empty: as for packets.",
+    )
+    transactions_bytes: int | None = setting(
+        OptionalSize("1MB", "1TB"),
+        "",
+        "Messages that transactions have sent and not committed. Where there is no room a send is "
+        "refused. Empty: as for packets.",
+    )
+
+    def of(self, memory_bytes: int) -> Budgets:
+        """The budgets of a daemon that may have so much memory."""
+        share = min(max(memory_bytes // MEMORY_PART, MEMORY_BYTES_MIN), MEMORY_BYTES_MAX)
+        chosen = (self.packets_bytes, self.requests_bytes, self.transactions_bytes)
+        return Budgets(*(share if each is None else each for each in chosen))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliverySettings:
+    """Timers and windows of the sessions and transactional sequences."""
+
+    time_to_reach_queue_s: float = setting(
+        Duration("1s", "49710d"),
+        "4d",
+        "How long a message may travel when its sender says nothing.",
+    )
+    downtime_max_s: float = setting(
+        Duration("0s", "49710d"),
+        "30d",
+        "For how long the queue manager may have been down, by the wall clock of a computer that "
+        "was started anew. A longer time is not counted as time that messages have lived.",
+    )
+    window_size: int = setting(
+        Whole(1, 32767), 64, "Messages that a peer may send before we acknowledge one."
+    )
+    ack_timeout_s: float = setting(
+        Duration("10ms", "120s"),
+        "20s",
+        "How long we wait for a session ack. The specification allows 20s to 120s.",
+    )
+    recoverable_ack_timeout_min_s: float = setting(
+        Duration("1ms", "120s"),
+        "500ms",
+        "The least delay of session acks of recoverable messages that we announce; the "
+        "specification allows 500ms to 120s.",
+    )
+    acknowledge_at_once: bool = setting(
+        Flag(), True, "Whether our acknowledgments leave with the commit that they speak of."
+    )
+    order_ack_timeout_s: float = setting(
+        Duration("1ms", "60s"),
+        "500ms",
+        "How long an order ack waits for more messages when it does not leave at once.",
+    )
+    order_ack_delay_max_s: float = setting(
+        Duration("1ms", "10m"), "10s", "How long a busy sequence may postpone its order ack."
+    )
+    resend_s: tuple[float, ...] = setting(
+        Durations(Duration("10ms", "7d"), 32),
+        ["30s", "30s", "30s", "5m", "5m", "5m", "30m", "30m", "30m", "6h"],
+        "When unacknowledged transactional messages are sent again; the last one repeats.",
+    )
+    connect_timeout_s: float = setting(
+        Duration("10ms", "10m"), "10s", "How long connecting to a peer may take."
+    )
+    retry_first_s: float = setting(
+        Duration("1ms", "1h"), "500ms", "The pause after the first failed connection; it doubles."
+    )
+    retry_max_s: float = setting(Duration("1ms", "1d"), "30s", "The longest such pause.")
+    idle_close_s: float = setting(
+        Duration("10ms", "1d"), "300s", "A session without messages for so long is closed."
+    )
+    message_id_history_entries: int = setting(
+        Whole(1, 1_000_000),
+        10_000,
+        "Plain messages of each source that are remembered at least, to notice duplicates; those "
+        "with neighbouring numbers count as one.",
+    )
+    message_id_history_age_s: float = setting(
+        Duration("1s", "7d"),
+        "30m",
+        "How long each is remembered. The last 1000 of a source are remembered for a week beyond "
+        "its last one.",
+    )
+    xact_delay_receive_nack_s: float | None = setting(
+        OptionalDuration("0s", "49710d"),
+        "",
+        "How long after its time-to-be-received a transactional message is waited for that should "
+        "be confirmed. Empty: as long again, or its time-to-reach-queue where that was set and is "
+        "shorter.",
+    )
+    xact_dead_letter_always: bool = setting(
+        Flag(),
+        False,
+        "Whether every transactional message asks for dead-lettering, and with it for confirmation "
+        "of its receipt, whatever its application says.",
+    )
+    insecure_nacks: bool = setting(
+        Flag(),
+        False,
+        "Whether refusals that tell about our queues and keys are sent, [MS-MQQB] 3.1.1.3.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionsSettings:
+    """Transactions of applications, which live in memory until they commit."""
+
+    idle_s: float = setting(
+        Duration("100ms", "7d"), "5m", "One of which nothing was heard for so long is aborted."
+    )
+    live_max: int = setting(Whole(1, 1_000_000), 10_000, "Transactions under way at once.")
+    messages_bytes_max: int = setting(
+        Size("1KiB", "1GiB"), "64MiB", "Bodies of the messages that one of them sends."
+    )
+    outcome_age_s: float = setting(
+        Duration("1m", "30d"),
+        "1h",
+        "How long it is known what became of a request or transaction, for a client that asks"
+        " again.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectorySettings:
+    """Where public queues, distribution lists and other computers are looked up."""
+
+    kind: str = setting(
+        Choice(("none", "file", "active-directory")),
+        "none",
+        "None: workgroup mode, for direct and private names. File: a TOML file. Active-directory: a"
+        " domain controller.",
+    )
+    file: Path = setting(
+        Location(), "directory.toml", 'The file of kind "file"; several hosts may share it.'
+    )
+    reload_s: float = setting(
+        Duration("10ms", "1h"), "1s", "How often the file is looked at, whether it has changed."
+    )
+    timeout_s: float = setting(
+        Duration("10ms", "10m"),
+        "5s",
+        "How long a send or another request waits for the directory.",
+    )
+    age_s: float = setting(
+        Duration("1s", "7d"), "5m", "How long what the directory said is used without asking anew."
+    )
+    negative_age_s: float = setting(
+        Duration("1s", "1d"), "15s", "The same of what the directory has not got."
+    )
+    pause_s: float = setting(
+        Duration("0s", "10m"),
+        "2s",
+        "How long a directory that was found away is not asked again.",
+    )
+    servers: tuple[str, ...] = setting(
+        LdapServers(),
+        [],
+        "The domain controllers of kind active-directory; they are tried in this order.",
+    )
+    join: bool = setting(
+        Flag(),
+        False,
+        "Whether this queue manager is in the Active Directory itself and has public queues there:"
+        " at its very first start it takes its id from there.",
+    )
+    start_tls: bool = setting(
+        Flag(), False, "Whether ldap:// servers are asked to begin TLS, and refused without it."
+    )
+    ca_file: Path | None = setting(
+        OptionalLocation(),
+        "",
+        "The CA certificates that sign for the servers. Empty: those of the system.",
+    )
+    server_name: str = setting(
+        Text(), "", "The name in the servers' certificates. Empty: the host of the server."
+    )
+    bind: str = setting(
+        Choice(("simple", "negotiate", "external")),
+        "simple",
+        "Simple: name and password, over TLS. Negotiate: Kerberos or NTLM. External: the client's"
+        " certificate.",
+    )
+    user: str = setting(
+        Text(),
+        "",
+        "Who we are there: name@domain, DOMAIN\\name or a distinguished name; a computer account is"
+        " name$@domain.",
+    )
+    password_file: Path | None = setting(
+        OptionalLocation(),
+        "",
+        "The file with the password. Empty: it is in the environment variable QMD_LDAP_PASSWORD.",
+    )
+    plain_password: bool = setting(
+        Flag(), False, "Whether a password may cross the network without TLS, readable by all."
+    )
+    certificate: Path | None = setting(
+        OptionalLocation(), "", "The client's certificate, for bind external."
+    )
+    certificate_key: Path | None = setting(
+        OptionalLocation(), "", "Its key, without a password. Empty: in the certificate's file."
+    )
+    base: str = setting(
+        Text(), "", "Below which name is searched. Empty: the whole domain of the server."
+    )
+    lists_base: str = setting(
+        Text(), "", "Where `qmd dl create` puts distribution lists. Empty: CN=Users of the domain."
+    )
+    connect_timeout_s: float = setting(
+        Duration("10ms", "10m"),
+        "3s",
+        "How long it may take to be connected, with TLS and bind, to one server.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSettings:
+    """Data pipelines: ranges that are reserved for readers, rows that wait to be sent as one."""
+
+    quiet_warning_s: float = setting(
+        Duration("1s", "3650d"),
+        "1d",
+        "A reader that has reserved messages and was not heard of for so long is warned about.",
+    )
+    stage_age_s: float = setting(
+        Duration("1m", "3650d"), "1d", "What was staged and not published for so long is removed."
+    )
+    staged_bytes_max: int = setting(
+        Size("1MB", "1TB"), "1GB", "What may be staged; it counts in the computer quota too."
+    )
+    published_rows_max: int = setting(
+        Whole(1, 1_000_000), 200_000, "Messages of one publication, which is one commit."
+    )
+    publication_age_s: float = setting(
+        Duration("1d", "3650d"),
+        "365d",
+        "How long it is known what a query has published, after the last time it did.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageSettings:
+    """The database; there is seldom a reason to change these."""
+
+    commit_rows_max: int = setting(Whole(1, 100_000), 2048, "Rows that one commit may write.")
+    checkpoint_pages: int = setting(
+        Whole(100, 1_000_000), 4000, "Pages of 8 KiB in the write-ahead log before a checkpoint."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsSettings:
+    """The flight recorder: what became of each message, kept in the database."""
+
+    enabled: bool = setting(
+        Flag(), True, "Whether it is kept. Without it nobody can say what became of a message."
+    )
+    size_bytes: int = setting(
+        Size("1MB", "1000TB"), "256MiB", "How much of it is kept; the oldest goes first."
+    )
+    age_s: float = setting(Duration("1m", "3650d"), "14d", "How long it is kept at most.")
+    keep_unshipped: bool = setting(
+        Flag(),
+        False,
+        "Whether size and age wait for `qmd ship`. A disk that is full does not wait for it.",
+    )
+    ask: bool = setting(
+        Flag(), True, "Whether the queue manager at the other end is asked what it knows."
+    )
+    answer: tuple[Network, ...] = setting(
+        Networks(),
+        ["127.0.0.0/8", "::1/128"],
+        "Whose questions about messages exchanged with them are answered.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """What is written to standard error."""
+
+    level: str = setting(
+        Choice(("debug", "info", "warning", "error")), "info", "The least important level written."
+    )
+    format: str = setting(
+        Choice(("auto", "console", "json")),
+        "auto",
+        'Auto: "console" on a terminal, "json" (one object a line) otherwise.',
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The whole configuration."""
+
+    queue_manager: QueueManagerSettings = field(default_factory=QueueManagerSettings)
+    listen: ListenSettings = field(default_factory=ListenSettings)
+    peers: PeersSettings = field(default_factory=PeersSettings)
+    routing: RoutingSettings = field(default_factory=RoutingSettings)
+    control: ControlSettings = field(default_factory=ControlSettings)
+    remote: RemoteSettings = field(default_factory=RemoteSettings)
+    quotas: QuotasSettings = field(default_factory=QuotasSettings)
+    memory: MemorySettings = field(default_factory=MemorySettings)
+    delivery: DeliverySettings = field(default_factory=DeliverySettings)
+    transactions: TransactionsSettings = field(default_factory=TransactionsSettings)
+    directory: DirectorySettings = field(default_factory=DirectorySettings)
+    pipeline: PipelineSettings = field(default_factory=PipelineSettings)
+    storage: StorageSettings = field(default_factory=StorageSettings)
+    events: EventsSettings = field(default_factory=EventsSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "queue_manager": QueueManagerSettings,
+    "listen": ListenSettings,
+    "peers": PeersSettings,
+    "routing": RoutingSettings,
+    "control": ControlSettings,
+    "remote": RemoteSettings,
+    "quotas": QuotasSettings,
+    "memory": MemorySettings,
+    "delivery": DeliverySettings,
+    "transactions": TransactionsSettings,
+    "directory": DirectorySettings,
+    "pipeline": PipelineSettings,
+    "storage": StorageSettings,
+    "events": EventsSettings,
+    "log": LogSettings,
+}
+
+
+def settings_of(section: str) -> dict[str, Setting]:
+    """The keys of one section, in the order of declaration."""
+    found = (_setting(section, item) for item in fields(SECTIONS[section]))
+    return {item.key: item for item in found}
+
+
+def all_settings() -> Iterator[Setting]:
+    for section in SECTIONS:
+        yield from settings_of(section).values()
+
+
+def _setting(section: str, item: Field[Any]) -> Setting:
+    kind, default, meaning = item.metadata["setting"]
+    key = item.name.removesuffix(kind.attribute_suffix)
+    return Setting(section, key, item.name, kind, default, meaning)

@@ -1,0 +1,355 @@
+"""What a setting may be: each kind checks a value from a TOML file and says what is allowed."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from pathlib import Path
+from typing import ClassVar, Generic, TypeVar
+
+from protocol.errors import InvalidName
+from protocol.names.path_name import COMPUTER
+from qmd.config.route_rules import RULE, Pattern, Rule, parse_pattern, parse_rule
+from qmd.config.units import DURATION_RULE, SIZE_RULE, parse_duration_ms, parse_size
+
+T = TypeVar("T")
+Network = IPv4Network | IPv6Network
+
+
+class Kind(ABC, Generic[T]):
+    """One kind of value."""
+
+    attribute_suffix: ClassVar[str] = ""
+    """The unit that the attribute's name has behind the key's."""
+
+    @property
+    @abstractmethod
+    def allowed(self) -> str:
+        """What is allowed, as a phrase for error messages and the manual."""
+
+    @abstractmethod
+    def parse(self, value: object) -> T:
+        """Converts what TOML gave.  Raises ValueError, with what is wrong if `allowed` hides it."""
+
+    def from_environment(self, text: str) -> object:
+        """What TOML would have given for the text of an environment variable."""
+        return text
+
+
+class Text(Kind[str]):
+    allowed = "text"
+
+    def parse(self, value: object) -> str:
+        if not isinstance(value, str) or not value.isprintable():
+            raise ValueError
+        return value
+
+
+class ComputerName(Kind[str]):
+    """Empty stands for the name of this host."""
+
+    allowed = "a computer name of at most 256 characters"
+
+    def parse(self, value: object) -> str:
+        return _computer(value if value != "" else os.uname().nodename or "localhost")
+
+
+class ComputerNames(Kind[tuple[str, ...]]):
+    allowed = "a list of computer names of at most 256 characters"
+
+    def parse(self, value: object) -> tuple[str, ...]:
+        return tuple(_computer(name) for name in _list(value))
+
+    def from_environment(self, text: str) -> object:
+        return _split(text)
+
+
+class Address(Kind[str]):
+    allowed = "an IPv4 or IPv6 address of this computer; 0.0.0.0 or :: for all of them"
+
+    def parse(self, value: object) -> str:
+        if not isinstance(value, str):
+            raise ValueError
+        return str(ip_address(value))
+
+
+class Networks(Kind[tuple[Network, ...]]):
+    allowed = 'a list of networks such as "10.0.0.0/8" and addresses such as "::1"'
+
+    def parse(self, value: object) -> tuple[Network, ...]:
+        networks = _list(value)
+        if not all(isinstance(network, str) for network in networks):
+            raise ValueError
+        return tuple(ip_network(str(network)) for network in networks)
+
+    def from_environment(self, text: str) -> object:
+        return _split(text)
+
+
+class Hosts(Kind[tuple[Network | str, ...]]):
+    allowed = 'a list of networks such as "10.0.0.0/8", addresses and computer names'
+
+    def parse(self, value: object) -> tuple[Network | str, ...]:
+        return tuple(map(_host, _list(value)))
+
+    def from_environment(self, text: str) -> object:
+        return _split(text)
+
+
+class Routes(Kind[tuple[Rule, ...]]):
+    allowed = f"a list of routes, each {RULE}"
+
+    def parse(self, value: object) -> tuple[Rule, ...]:
+        return tuple(parse_rule(_text(each)) for each in _list(value))
+
+    def from_environment(self, text: str) -> object:
+        return _split(text)
+
+
+class Patterns(Kind[tuple[Pattern, ...]]):
+    allowed = (
+        'a list of networks such as "10.0.0.0/8", addresses, computer names, ends of names such as'
+        ' "*.example.com", GUIDs of queue managers, and "*" for all'
+    )
+
+    def parse(self, value: object) -> tuple[Pattern, ...]:
+        return tuple(parse_pattern(_text(each)) for each in _list(value))
+
+    def from_environment(self, text: str) -> object:
+        return _split(text)
+
+
+class Flag(Kind[bool]):
+    allowed = "true or false"
+
+    def parse(self, value: object) -> bool:
+        if not isinstance(value, bool):
+            raise ValueError
+        return value
+
+    def from_environment(self, text: str) -> object:
+        return {"true": True, "false": False}.get(text, text)
+
+
+class Location(Kind[Path]):
+    allowed = "a path; a relative one starts at the folder of the configuration file"
+
+    def parse(self, value: object) -> Path:
+        if not isinstance(value, str) or not value or "\0" in value:
+            raise ValueError
+        return Path(value)
+
+
+class OptionalLocation(Kind[Path | None]):
+    allowed = "a path, a relative one starting at the folder of the configuration file; or empty"
+
+    def parse(self, value: object) -> Path | None:
+        return None if value == "" else Location().parse(value)
+
+
+LDAP_PORTS = {"ldaps": 636, "ldap": 389}
+
+
+class LdapServers(Kind[tuple[str, ...]]):
+    """As `ldaps://host:port`, the port always there, an IPv6 address in brackets."""
+
+    allowed = 'a list such as ["ldaps://dc1.example.com", "ldap://10.0.0.5:389"]'
+
+    def parse(self, value: object) -> tuple[str, ...]:
+        return tuple(map(_ldap_server, _list(value)))
+
+    def from_environment(self, text: str) -> object:
+        return _split(text)
+
+
+class Mode(Kind[int]):
+    allowed = 'the permissions of a file in octal, from "0600" to "0666"'
+
+    def parse(self, value: object) -> int:
+        if not isinstance(value, str) or len(value) != 4 or set(value) - set("01234567"):
+            raise ValueError
+        mode = int(value, 8)
+        if mode & ~0o666 or mode & 0o600 != 0o600:
+            raise ValueError
+        return mode
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Kind[str]):
+    words: tuple[str, ...]
+
+    @property
+    def allowed(self) -> str:
+        return " or ".join(f'"{word}"' for word in self.words)
+
+    def parse(self, value: object) -> str:
+        if not isinstance(value, str) or value not in self.words:
+            raise ValueError
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Whole(Kind[int]):
+    """A whole number."""
+
+    least: int
+    most: int
+
+    @property
+    def allowed(self) -> str:
+        return f"a whole number from {self.least} to {self.most}"
+
+    def parse(self, value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ValueError
+        return _in_range(value, self.least, self.most)
+
+    def from_environment(self, text: str) -> object:
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else text
+
+
+@dataclass(frozen=True, slots=True)
+class Duration(Kind[float]):
+    """Seconds; whole milliseconds."""
+
+    least: str
+    most: str
+    attribute_suffix: ClassVar[str] = "_s"
+
+    @property
+    def allowed(self) -> str:
+        return f'"{self.least}" to "{self.most}"'
+
+    def parse(self, value: object) -> float:
+        if not isinstance(value, str):
+            raise ValueError(f"write {DURATION_RULE}")
+        duration_ms = parse_duration_ms(value)
+        return _in_range(duration_ms, *map(parse_duration_ms, (self.least, self.most))) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalDuration(Kind[float | None]):
+    """The same, or nothing: empty."""
+
+    least: str
+    most: str
+    attribute_suffix: ClassVar[str] = "_s"
+
+    @property
+    def allowed(self) -> str:
+        return f'"{self.least}" to "{self.most}", or empty'
+
+    def parse(self, value: object) -> float | None:
+        return None if value == "" else Duration(self.least, self.most).parse(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Durations(Kind[tuple[float, ...]]):
+    each: Duration
+    count_max: int
+    attribute_suffix: ClassVar[str] = "_s"
+
+    @property
+    def allowed(self) -> str:
+        return f"a list of 1 to {self.count_max} durations, each {self.each.allowed}"
+
+    def parse(self, value: object) -> tuple[float, ...]:
+        durations = _list(value)
+        _in_range(len(durations), 1, self.count_max)
+        return tuple(self.each.parse(duration) for duration in durations)
+
+    def from_environment(self, text: str) -> object:
+        return _split(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Size(Kind[int]):
+    """Bytes."""
+
+    least: str
+    most: str
+    attribute_suffix: ClassVar[str] = "_bytes"
+
+    @property
+    def allowed(self) -> str:
+        return f'"{self.least}" to "{self.most}"'
+
+    def parse(self, value: object) -> int:
+        if not isinstance(value, str):
+            raise ValueError(f"write {SIZE_RULE}")
+        return _in_range(parse_size(value), *map(parse_size, (self.least, self.most)))
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalSize(Kind[int | None]):
+    """The same, or nothing: empty."""
+
+    least: str
+    most: str
+    attribute_suffix: ClassVar[str] = "_bytes"
+
+    @property
+    def allowed(self) -> str:
+        return f'"{self.least}" to "{self.most}", or empty'
+
+    def parse(self, value: object) -> int | None:
+        return None if value == "" else Size(self.least, self.most).parse(value)
+
+
+def _in_range(number: int, least: int, most: int) -> int:
+    if not least <= number <= most:
+        raise ValueError
+    return number
+
+
+def _list(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise ValueError
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    return value
+
+
+def _split(text: str) -> list[object]:
+    return [part.strip() for part in text.split(",")] if text else []
+
+
+def _ldap_server(value: object) -> str:
+    if not isinstance(value, str) or not value.isascii() or not value.isprintable():
+        raise ValueError
+    scheme, _, rest = value.partition("://")
+    scheme, rest = scheme.lower(), rest.removesuffix("/")
+    if scheme not in LDAP_PORTS:
+        raise ValueError("a server begins with ldaps:// or ldap://")
+    host, colon, port = rest.rpartition(":")
+    if not colon or "]" in port:
+        host, port = rest, str(LDAP_PORTS[scheme])
+    if not (port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536):
+        raise ValueError(f"{port!r} is no port")
+    if host.startswith("[") and host.endswith("]"):
+        ip_address(host[1:-1])
+    else:
+        host = _computer(host)
+    return f"{scheme}://{host}:{int(port)}"
+
+
+def _computer(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    try:
+        return COMPUTER.check(value, "name", 0)
+    except InvalidName as error:
+        raise ValueError(str(error)) from error
+
+
+def _host(value: object) -> Network | str:
+    """A network, or the name of a computer; what looks like a network has to be one."""
+    if isinstance(value, str) and ("/" in value or ":" in value or value[:1].isdigit()):
+        return ip_network(value)
+    return _computer(value)

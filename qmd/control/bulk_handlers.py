@@ -1,0 +1,145 @@
+"""The verbs of `qmd/control_protocol/bulk.py`, answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from qmd.bulk.reader import id_text
+from qmd.control_protocol import bulk as frames
+
+if TYPE_CHECKING:
+    from qmd.access.rights import Rights
+    from qmd.manager import QueueManager
+
+Work = Coroutine[Any, Any, object]
+
+
+class Verb(NamedTuple):
+    work: Callable[[QueueManager, Rights, Any], Work]
+    changes: bool = True  # something: it goes on when its connection ends
+    is_page: bool = False  # of messages: one at a time for a client that reads them
+
+
+async def _open(manager: QueueManager, rights: Rights, request: frames.OpenReader) -> object:
+    return await manager.reserving.open(
+        request.reader,
+        request.queues,
+        shared=request.shared,
+        start=request.start,
+        rights=rights,
+    )
+
+
+async def _reserve(manager: QueueManager, rights: Rights, request: frames.Reserve) -> object:
+    return await manager.reserving.reserve(
+        request.reader,
+        request.fence,
+        request.queue,
+        request.start,
+        request.messages_max,
+        request.bytes_max,
+        one_always=request.one_always,
+    )
+
+
+async def _read(manager: QueueManager, rights: Rights, request: frames.ReadRange) -> object:
+    if request.reader:
+        return await manager.reserving.read(
+            request.reader,
+            request.queue,
+            request.after,
+            request.until,
+            limit=request.limit,
+            bytes_max=request.bytes_max,
+            wanted=request.filter,
+            bodies=request.bodies,
+        )
+    return await manager.ranges.read(
+        manager.reserving.find(request.queue),
+        request.after,
+        request.until,
+        limit=request.limit,
+        bytes_max=request.bytes_max,
+        wanted=request.filter,
+        bodies=request.bodies,
+    )
+
+
+async def _split(manager: QueueManager, rights: Rights, request: frames.SplitRange) -> object:
+    queue = manager.reserving.find(request.queue)
+    split = await manager.ranges.split(queue, request.parts, request.after, request.until)
+    return {"queue": id_text(queue), "name": queue.name, **split}
+
+
+async def _consume(manager: QueueManager, rights: Rights, request: frames.Consume) -> object:
+    return await manager.reserving.consume(request.reader, request.fence, request.ends)
+
+
+async def _list_readers(
+    manager: QueueManager, rights: Rights, request: frames.ListReaders
+) -> object:
+    return manager.reserving.overview()
+
+
+async def _release(manager: QueueManager, rights: Rights, request: frames.ReleaseReader) -> object:
+    return await manager.reserving.release(
+        request.reader,
+        request.queue,
+        dry_run=request.dry_run,
+        forget=request.forget,
+        rights=rights,
+    )
+
+
+async def _stage(manager: QueueManager, rights: Rights, request: frames.Stage) -> object:
+    return await manager.staging.stage(
+        request.query,
+        request.epoch,
+        request.partition,
+        request.attempt,
+        request.first_row,
+        request.rows,
+        rights,
+    )
+
+
+async def _publish(manager: QueueManager, rights: Rights, request: frames.Publish) -> object:
+    return await manager.staging.publish(request.query, request.epoch, request.attempts, rights)
+
+
+async def _discard(manager: QueueManager, rights: Rights, request: frames.DiscardStages) -> object:
+    return await manager.staging.discard(
+        request.query,
+        request.epoch,
+        request.partition,
+        request.attempt,
+        request.older_than_s,
+        rights,
+    )
+
+
+async def _list_stages(manager: QueueManager, rights: Rights, request: frames.ListStages) -> object:
+    return manager.staging.overview()
+
+
+async def _mark_shipped(
+    manager: QueueManager, rights: Rights, request: frames.MarkShipped
+) -> object:
+    return await manager.recorder.mark_shipped(request.block)
+
+
+VERBS: dict[type, Verb] = {
+    frames.OpenReader: Verb(_open),
+    frames.Reserve: Verb(_reserve),
+    frames.ReadRange: Verb(_read, changes=False, is_page=True),
+    frames.SplitRange: Verb(_split, changes=False),
+    frames.Consume: Verb(_consume),
+    frames.ListReaders: Verb(_list_readers, changes=False),
+    frames.ReleaseReader: Verb(_release),
+    frames.Stage: Verb(_stage),
+    frames.Publish: Verb(_publish),
+    frames.DiscardStages: Verb(_discard),
+    frames.ListStages: Verb(_list_stages, changes=False),
+    frames.MarkShipped: Verb(_mark_shipped),
+}

@@ -1,0 +1,281 @@
+"""The verbs of applications on the control socket: messages, and transactions of them.
+
+Each handler begins what its request asks for, and sees to the answer.  What can be refused at once
+is refused before anything is begun: a name that a directory must be asked about comes again then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from qmd.control import validate as checked
+from qmd.control_protocol import messages as frames
+from qmd.directory.resolver import MustAsk
+from qmd.errors import Refusal
+from qmd.operations.resend import Changes
+
+if TYPE_CHECKING:
+    from qmd.control.server import ControlConnection
+    from qmd.queues.local_queue import LocalQueue
+
+
+def _send(connection: ControlConnection, request: frames.Send) -> None:
+    if request.transaction:
+        ids = connection.manager.transactions.send(
+            request.transaction, connection, request.messages
+        )
+        connection.done(request.number, ids)
+    elif request.once:
+        connection.change(request.number, _send_once(connection, request))
+    else:
+        connection.manager.transactions.refuse_sealed(request.token, connection.serial)
+        connection.manager.sending.send(
+            request.messages, request.token, partial(connection.done, request.number)
+        )
+
+
+async def _send_once(connection: ControlConnection, request: frames.Send) -> object:
+    if not request.token:
+        raise Refusal(
+            "no_token",
+            "a message that is to be sent once has no id by which it can be known again",
+            "Choose one: up to 64 bytes of your own, another for each message.",
+        )
+    while True:
+        try:
+            return await connection.manager.transactions.send_once(
+                request.messages, request.token, connection.serial
+            )
+        except MustAsk as ask:
+            await connection.manager.resolver.resolve_text(ask.name)
+
+
+def _take(connection: ControlConnection, request: frames.Take) -> None:
+    queue = connection.manager.routes.find_queue(request.queue)
+    connection.manager.picking.check_share(queue, connection)
+    limit, wait_s = checked.limit(request.limit), checked.wait_s(request.wait_s)
+    answer = partial(connection.done, request.number)
+    if request.transaction:
+        connection.manager.transactions.take(
+            request.transaction, connection, queue, limit, wait_s, answer
+        )
+    else:
+        connection.manager.reading.take(connection.reader, queue, limit, wait_s, answer)
+
+
+def _take_chosen(connection: ControlConnection, request: frames.TakeChosen) -> None:
+    queue = connection.manager.routes.find_queue(request.queue)
+    connection.manager.picking.check_share(queue, connection)
+    limit, wait_s = checked.limit(request.limit), checked.wait_s(request.wait_s)
+    if request.transaction:
+        work = connection.manager.transactions.take_chosen(
+            request.transaction, connection, queue, request.choice, limit, wait_s
+        )
+    else:
+        work = connection.manager.picking.take(
+            connection.reader, queue, request.choice, limit, wait_s
+        )
+    connection.look(request.number, work)
+
+
+def _look_at(connection: ControlConnection, request: frames.Look) -> None:
+    queue = connection.manager.routes.find_queue(request.queue)
+    connection.look(request.number, _look_beside(connection, queue, request))
+
+
+async def _look_beside(
+    connection: ControlConnection, queue: LocalQueue, request: frames.Look
+) -> object:
+    lookup_id = checked.place(request.lookup_id)
+    message = await connection.manager.picking.look(queue, request.which, lookup_id)
+    return [] if message is None else [message]
+
+
+def _open_exclusive(connection: ControlConnection, request: frames.OpenExclusive) -> None:
+    queue = connection.manager.routes.find_queue(request.queue)
+    connection.manager.picking.open(queue, connection)
+    connection.done(request.number, None)
+
+
+def _close_exclusive(connection: ControlConnection, request: frames.CloseExclusive) -> None:
+    queue = connection.manager.routes.find_queue(request.queue)
+    connection.manager.picking.close(queue, connection)
+    connection.done(request.number, None)
+
+
+def _remove(connection: ControlConnection, request: frames.Remove) -> None:
+    connection.manager.transactions.refuse_sealed(request.token, connection.serial)
+    queue = connection.manager.routes.find_queue(request.queue)
+    connection.manager.reading.check_can_be_told(connection.reader, queue, request.lookup_ids)
+    connection.manager.reading.remove(
+        connection.reader,
+        queue,
+        request.lookup_ids,
+        request.token,
+        partial(connection.done, request.number),
+    )
+
+
+def _reject(connection: ControlConnection, request: frames.Reject) -> None:
+    connection.manager.transactions.refuse_sealed(request.token, connection.serial)
+    queue = connection.manager.routes.find_queue(request.queue)
+    connection.manager.reading.check_can_be_told(connection.reader, queue, request.lookup_ids)
+    connection.manager.reading.reject(
+        connection.reader,
+        queue,
+        request.lookup_ids,
+        checked.reason(request.reason),
+        request.token,
+        partial(connection.done, request.number),
+    )
+
+
+def _give_back(connection: ControlConnection, request: frames.GiveBack) -> None:
+    queue = connection.manager.routes.find_queue(request.queue)
+    connection.done(
+        request.number,
+        connection.manager.reading.give_back(connection.reader, queue, request.lookup_ids),
+    )
+
+
+def _peek(connection: ControlConnection, request: frames.Peek) -> None:
+    queue = connection.manager.routes.find_queue(request.queue)
+    start, limit, wait_s = (
+        checked.place(request.start),
+        checked.limit(request.limit),
+        checked.wait_s(request.wait_s),
+    )
+    work = connection.manager.reading.peek(queue, start, limit, wait_s, connection.turn)
+    connection.look(request.number, work)
+
+
+def _move(connection: ControlConnection, request: frames.Move) -> None:
+    connection.manager.transactions.refuse_sealed(request.token, connection.serial)
+    queue = connection.manager.routes.find_queue(request.queue)
+    work = connection.manager.moving.move(
+        queue,
+        request.target,
+        request.choice,
+        request.piece,
+        dry_run=request.dry_run,
+        token=request.token,
+    )
+    connection.change(request.number, _once(connection, request.token, work))
+
+
+def _resend(connection: ControlConnection, request: frames.Resend) -> None:
+    connection.manager.transactions.refuse_sealed(request.token, connection.serial)
+    queue = connection.manager.routes.find_queue(request.queue)
+    work = connection.manager.resending.resend(
+        queue,
+        request.choice,
+        request.piece,
+        Changes(request.to, request.label, request.body),
+        keep=request.keep,
+        dry_run=request.dry_run,
+        token=request.token,
+        rights=connection.rights,
+    )
+    connection.change(request.number, _once(connection, request.token, work))
+
+
+def _import(connection: ControlConnection, request: frames.Import) -> None:
+    connection.manager.transactions.refuse_sealed(request.token, connection.serial)
+    connection.manager.importing.take_in(
+        connection.manager.routes.find_queue(request.queue),
+        request.messages,
+        dry_run=request.dry_run,
+        token=request.token,
+        done=partial(connection.done, request.number),
+    )
+
+
+async def _once(
+    connection: ControlConnection, token: bytes, work: Coroutine[Any, Any, object]
+) -> object:
+    """What takes more than one turn, and is not done twice for one token."""
+    async with connection.manager.at_work(token) as done_before:
+        if done_before is not None:
+            work.close()
+            return done_before
+        return await work
+
+
+def _outcome(connection: ControlConnection, request: frames.Outcome) -> None:
+    connection.manager.transactions.check_owner(request.token, connection.rights)
+    connection.look(request.number, connection.manager.outcome(request.token, connection.serial))
+
+
+def _begin(connection: ControlConnection, request: frames.Begin) -> None:
+    idle_s = checked.wait_s(request.idle_s)
+    connection.manager.transactions.begin(request.transaction, connection, idle_s)
+    connection.done(request.number, None)
+
+
+def _settle(connection: ControlConnection, request: frames.Settle) -> None:
+    queue = connection.manager.routes.find_queue(request.queue)
+    connection.change(
+        request.number,
+        connection.manager.transactions.settle(
+            request.transaction,
+            connection,
+            queue,
+            request.lookup_ids,
+            target=request.target,
+            reason=checked.reason(request.reason),
+        ),
+    )
+
+
+def _commit(connection: ControlConnection, request: frames.Commit) -> None:
+    connection.manager.transactions.commit(
+        request.transaction, connection, partial(connection.done, request.number)
+    )
+
+
+def _abort(connection: ControlConnection, request: frames.Abort) -> None:
+    count = connection.manager.transactions.abort(
+        request.transaction, connection, request.reason, unread=request.unread
+    )
+    done = partial(connection.done, request.number, count)
+    if count:
+        # Whoever hears of it may look at once, and has to find the abort counted.
+        connection.manager.storage.batch.when_durable(done)
+    else:
+        done()
+
+
+def _enlist(connection: ControlConnection, request: frames.Enlist) -> None:
+    work = connection.manager.branches.enlist(request.transaction, connection, request.resource)
+    connection.change(request.number, work)
+
+
+def _forget_branch(connection: ControlConnection, request: frames.ForgetBranch) -> None:
+    work = connection.manager.branches.forget(request.transaction, request.resource)
+    connection.change(request.number, work)
+
+
+HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
+    frames.Send: _send,
+    frames.Take: _take,
+    frames.TakeChosen: _take_chosen,
+    frames.Look: _look_at,
+    frames.OpenExclusive: _open_exclusive,
+    frames.CloseExclusive: _close_exclusive,
+    frames.Remove: _remove,
+    frames.Reject: _reject,
+    frames.GiveBack: _give_back,
+    frames.Peek: _peek,
+    frames.Move: _move,
+    frames.Resend: _resend,
+    frames.Import: _import,
+    frames.Outcome: _outcome,
+    frames.Begin: _begin,
+    frames.Settle: _settle,
+    frames.Commit: _commit,
+    frames.Abort: _abort,
+    frames.Enlist: _enlist,
+    frames.ForgetBranch: _forget_branch,
+}

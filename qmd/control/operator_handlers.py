@@ -1,0 +1,234 @@
+"""The verbs of operators on the control socket: queues, what is on its way, histories.
+
+As in `message_verbs`, what can be refused at once is refused before anything is begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from qmd.control import validate as checked
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol import operations as operator_frames
+from qmd.history import status as overview
+from qmd.operations.queue_admin import Purged
+
+if TYPE_CHECKING:
+    from qmd.control.server import ControlConnection
+    from qmd.queues.local_queue import LocalQueue
+    from qmd.queues.outgoing_queue import OutgoingQueue
+
+
+def _dead_letters(connection: ControlConnection, request: frames.DeadLetters) -> None:
+    queue = connection.manager.routes.find_queue(request.queue)
+    connection.look(request.number, connection.manager.dead_letters.groups(queue))
+
+
+def _list_branches(connection: ControlConnection, request: frames.ListBranches) -> None:
+    connection.look(request.number, connection.manager.branches.overview())
+
+
+def _list_transactions(connection: ControlConnection, request: frames.ListTransactions) -> None:
+    connection.done(request.number, overview.transactions(connection.manager, connection.rights))
+
+
+def _create_queue(connection: ControlConnection, request: operator_frames.CreateQueue) -> None:
+    connection.change(request.number, _create(connection, request))
+
+
+async def _create(connection: ControlConnection, request: operator_frames.CreateQueue) -> object:
+    queue = await connection.manager.administration.create(
+        request.name,
+        transactional=request.transactional,
+        label=request.label,
+        journal=request.journal,
+        quota_bytes=request.quota_bytes,
+        journal_quota_bytes=request.journal_quota_bytes,
+        public=request.public,
+    )
+    return overview.queue(queue)
+
+
+def _set_queue(connection: ControlConnection, request: operator_frames.SetQueue) -> None:
+    queue = connection.manager.routes.find_queue(request.name)
+    connection.change(request.number, _set(connection, queue, request))
+
+
+async def _set(
+    connection: ControlConnection, queue: LocalQueue, request: operator_frames.SetQueue
+) -> object:
+    await connection.manager.administration.change(
+        queue,
+        quota_bytes=request.quota_bytes,
+        journal_quota_bytes=request.journal_quota_bytes,
+        journal=request.journal,
+        label=request.label,
+    )
+    waits = any(each.queue == queue.guid for each in connection.manager.publishing.waiting)
+    return {**overview.queue(queue), "directory_waits": waits}
+
+
+def _delete_queue(connection: ControlConnection, request: operator_frames.DeleteQueue) -> None:
+    queue = connection.manager.routes.find_queue(request.name)
+    work = connection.manager.administration.delete(queue, dry_run=request.dry_run)
+    connection.change(request.number, _counted(work))
+
+
+def _purge_queue(connection: ControlConnection, request: operator_frames.PurgeQueue) -> None:
+    queue = connection.manager.routes.find_queue(request.name)
+    work = connection.manager.administration.purge(queue, request.choice, dry_run=request.dry_run)
+    connection.change(request.number, _counted(work))
+
+
+def _list_queues(connection: ControlConnection, request: operator_frames.ListQueues) -> None:
+    connection.done(
+        request.number,
+        [
+            overview.queue(queue)
+            for queue in connection.manager.queues.values()
+            if request.system or not queue.holds_ended
+        ],
+    )
+
+
+def _show_queue(connection: ControlConnection, request: operator_frames.ShowQueue) -> None:
+    connection.done(
+        request.number, overview.queue(connection.manager.routes.find_queue(request.name))
+    )
+
+
+def _list_outgoing(connection: ControlConnection, request: operator_frames.ListOutgoing) -> None:
+    connection.done(
+        request.number,
+        [
+            overview.outgoing_queue(connection.manager, queue)
+            for queue in connection.manager.outgoing.queues
+        ],
+    )
+
+
+def _show_outgoing(connection: ControlConnection, request: operator_frames.ShowOutgoing) -> None:
+    queue = connection.manager.routes.find_outgoing(request.destination)
+    connection.look(request.number, overview.outgoing_details(connection.manager, queue))
+
+
+def _list_awaiting(connection: ControlConnection, request: operator_frames.ListAwaiting) -> None:
+    queue = connection.manager.routes.find_outgoing(request.destination)
+    start, limit = checked.place(request.start), checked.limit(request.limit)
+    connection.look(request.number, _awaiting(connection, queue, start, limit))
+
+
+async def _awaiting(
+    connection: ControlConnection, queue: OutgoingQueue, start: int, limit: int
+) -> object:
+    rows = await connection.manager.confirmations.page(queue, start, limit)
+    return overview.awaiting(connection.manager, rows)
+
+
+def _give_up_awaiting(
+    connection: ControlConnection, request: operator_frames.GiveUpAwaiting
+) -> None:
+    queue = connection.manager.routes.find_outgoing(request.destination)
+    connection.change(request.number, _give_up(connection, queue))
+
+
+async def _give_up(connection: ControlConnection, queue: OutgoingQueue) -> object:
+    return {"messages": await connection.manager.confirmations.give_up(queue)}
+
+
+def _pause_outgoing(connection: ControlConnection, request: operator_frames.PauseOutgoing) -> None:
+    queue = connection.manager.routes.find_outgoing(request.destination)
+    connection.change(request.number, _set_paused(connection, queue, paused=True))
+
+
+def _resume_outgoing(
+    connection: ControlConnection, request: operator_frames.ResumeOutgoing
+) -> None:
+    queue = connection.manager.routes.find_outgoing(request.destination)
+    connection.change(request.number, _set_paused(connection, queue, paused=False))
+
+
+async def _set_paused(
+    connection: ControlConnection, queue: OutgoingQueue, *, paused: bool
+) -> object:
+    await connection.manager.outgoing.set_paused(queue, paused)
+    return overview.outgoing_queue(connection.manager, queue)
+
+
+def _purge_outgoing(connection: ControlConnection, request: operator_frames.PurgeOutgoing) -> None:
+    queue = connection.manager.routes.find_outgoing(request.destination)
+    connection.change(request.number, _purge_waiting(connection, queue))
+
+
+async def _purge_waiting(connection: ControlConnection, queue: OutgoingQueue) -> object:
+    return {"messages": await connection.manager.undelivered.purge(queue)}
+
+
+def _kick_outgoing(connection: ControlConnection, request: operator_frames.KickOutgoing) -> None:
+    queue = connection.manager.routes.find_outgoing(request.destination)
+    connection.manager.outgoing.kick(queue)
+    connection.done(request.number, overview.outgoing_queue(connection.manager, queue))
+
+
+def _list_sequences(connection: ControlConnection, request: operator_frames.ListSequences) -> None:
+    connection.done(request.number, overview.sequences(connection.manager))
+
+
+def _list_sessions(connection: ControlConnection, request: operator_frames.ListSessions) -> None:
+    connection.done(request.number, overview.sessions(connection.manager))
+
+
+def _status(connection: ControlConnection, request: operator_frames.Status) -> None:
+    connection.done(request.number, overview.status(connection.manager))
+
+
+def _why(connection: ControlConnection, request: operator_frames.Why) -> None:
+    work = connection.manager.inquiry.why(
+        request.message, request.queue, ask=request.ask, rights=connection.rights
+    )
+    connection.look(request.number, work)
+
+
+def _events(connection: ControlConnection, request: operator_frames.Events) -> None:
+    work = connection.manager.event_log.read(
+        cursor=request.cursor,
+        limit=request.limit,
+        last=request.last,
+        queue=request.queue,
+        kinds=request.kinds,
+        since_ms=request.since_ms,
+        until_ms=request.until_ms,
+        wait_s=checked.wait_s(request.wait_s),
+    )
+    connection.look(request.number, work)
+
+
+async def _counted(work: Coroutine[Any, Any, Purged]) -> dict[str, int]:
+    return (await work)._asdict()
+
+
+HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
+    frames.DeadLetters: _dead_letters,
+    frames.ListBranches: _list_branches,
+    frames.ListTransactions: _list_transactions,
+    operator_frames.CreateQueue: _create_queue,
+    operator_frames.SetQueue: _set_queue,
+    operator_frames.DeleteQueue: _delete_queue,
+    operator_frames.PurgeQueue: _purge_queue,
+    operator_frames.ListQueues: _list_queues,
+    operator_frames.ShowQueue: _show_queue,
+    operator_frames.ListOutgoing: _list_outgoing,
+    operator_frames.ShowOutgoing: _show_outgoing,
+    operator_frames.ListAwaiting: _list_awaiting,
+    operator_frames.GiveUpAwaiting: _give_up_awaiting,
+    operator_frames.PauseOutgoing: _pause_outgoing,
+    operator_frames.ResumeOutgoing: _resume_outgoing,
+    operator_frames.KickOutgoing: _kick_outgoing,
+    operator_frames.PurgeOutgoing: _purge_outgoing,
+    operator_frames.ListSequences: _list_sequences,
+    operator_frames.ListSessions: _list_sessions,
+    operator_frames.Status: _status,
+    operator_frames.Why: _why,
+    operator_frames.Events: _events,
+}

@@ -1,0 +1,215 @@
+"""The control protocol from elsewhere: TCP with TLS, and a token that says what may be asked.
+
+The frames are those of the control socket.  Before its login a connection may say nothing else,
+little, and not for long; after it, `qmd.control.verb_rights` says of every request whether its
+token has the rights that it needs.  docs/decisions/0020, docs/remote.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import TYPE_CHECKING, cast
+
+import structlog
+
+from qmd.access.rights import rights_of
+from qmd.control.server import ControlConnection, ControlServer
+from qmd.control.tokens import Grant, TokenFile, TokenFileError
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol.messages import FrameBuffer
+from qmd.errors import Refusal
+from qmd.history import status as overview
+
+if TYPE_CHECKING:
+    from qmd.config.settings import RemoteSettings
+    from qmd.manager import QueueManager
+
+log = structlog.get_logger()
+
+LOGIN_BYTES_MAX = 4096  # of what comes before the login
+LOOPBACK = ("127.0.0.1", "::1")
+FAILURE_DELAY_S = 0.5  # before a wrong token is answered
+BUCKET_S = 5.0  # so long a client may have been quiet, and ask all at once then
+REVOKED_LOOK_S = 1.0
+
+
+class RemoteServer(ControlServer):
+    """Listens on TCP."""
+
+    def __init__(self, manager: QueueManager, settings: RemoteSettings) -> None:
+        super().__init__(manager)
+        self.settings = settings
+        self.tokens = TokenFile(settings.tokens)
+        self.address: tuple[str, int] = (settings.address, settings.port)
+
+    async def listen(self) -> None:
+        """Raises OSError, ssl.SSLError, TokenFileError; Refusal where nothing would be secret."""
+        context = self._context()
+        self.tokens.grants()
+        self._server = await asyncio.get_running_loop().create_server(
+            self._connected,
+            self.settings.address,
+            self.settings.port,
+            ssl=context,
+            ssl_handshake_timeout=self.settings.login_timeout_s if context else None,
+        )
+        self.address = self._server.sockets[0].getsockname()[:2]
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.close()
+
+    def _context(self) -> ssl.SSLContext | None:
+        settings = self.settings
+        if settings.plain_on_loopback:
+            if settings.address not in LOOPBACK:
+                raise Refusal(
+                    "remote_not_secret",
+                    f"the remote control protocol would be without TLS at {settings.address}",
+                    f"Without TLS it may listen at {' or '.join(LOOPBACK)} only: see"
+                    " plain_on_loopback in the section [remote].",
+                )
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(settings.certificate, settings.key)
+        if settings.client_ca is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(settings.client_ca)
+        return context
+
+    def _connected(self) -> ControlConnection:
+        return RemoteConnection(self._manager, self)
+
+
+class RemoteConnection(ControlConnection):
+    """One client from elsewhere."""
+
+    def __init__(self, manager: QueueManager, server: RemoteServer) -> None:
+        super().__init__(manager, server)
+        self._remote = server
+        self._buffer = FrameBuffer(LOGIN_BYTES_MAX)
+        self._grant: Grant | None = None
+        self._logging_in = False
+        self._host = ""
+        self._limit: asyncio.TimerHandle | None = None
+        self._allowance = self._most = server.settings.requests_per_second * BUCKET_S
+        self._counted_at = self._looked_at = self._loop.time()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        peer = transport.get_extra_info("peername") or ("?", 0)
+        self._host = str(peer[0])
+        if len(self._server.connections) >= self._remote.settings.connections_max:
+            self.manager.log_limited("too_many_remote_clients", self._host, address=self._host)
+            cast(asyncio.Transport, transport).abort()
+            return
+        super().connection_made(transport)
+        self.reader.who = f"a client at {self._host}"
+        self._limit = self._loop.call_later(
+            self._remote.settings.login_timeout_s, self._took_too_long
+        )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+        super().connection_lost(exc)
+
+    def _took_too_long(self) -> None:
+        if self._grant is None and self._transport is not None:
+            self.manager.log_limited("remote_login_too_slow", self._host, address=self._host)
+            self._transport.abort()
+
+    def _handle(self, request: frames.Request) -> None:
+        try:
+            if self._grant is None:
+                self._log_in(request)
+                return
+            self._check(request, self._grant)
+        except Refusal as refusal:
+            self._refuse(request.number, refusal)
+            return
+        super()._handle(request)
+
+    # The login.
+
+    def _log_in(self, request: frames.Request) -> None:
+        if not isinstance(request, frames.Login) or self._logging_in:
+            raise Refusal(
+                "login_first",
+                "nothing may be asked for before the login",
+                "Use the client library, or `qmd --host`.",
+            )
+        if request.version != frames.VERSION:
+            raise Refusal(
+                "versions_differ",
+                f"the client speaks version {request.version} of the control protocol, this queue"
+                f" manager version {frames.VERSION}",
+                "Use client and daemon of the same release.",
+            )
+        try:
+            grant = self._remote.tokens.find(request.token)
+        except TokenFileError as error:
+            log.error("token_file_broken", reason=str(error))
+            grant = None
+        if grant is None:
+            self._logging_in = True  # another guess takes another connection
+            self.manager.log_limited("remote_token_refused", self._host, address=self._host)
+            self._loop.call_later(FAILURE_DELAY_S, self._turn_away, request.number)
+            return
+        self._grant = grant
+        self.rights = rights_of(grant)
+        if self._limit is not None:
+            self._limit.cancel()
+        self._buffer.set_limit(frames.FRAME_BYTES_MAX)
+        self.reader.who = f"{grant.name} at {self._host}"
+        log.info("remote_client", token=grant.name, address=self._host)
+        self.done(
+            request.number,
+            {**overview.hello(self.manager), "scopes": sorted(grant.scopes), "token": grant.name},
+        )
+
+    def _turn_away(self, number: int) -> None:
+        if self._transport is not None:
+            self._refuse(
+                number,
+                Refusal(
+                    "token_refused",
+                    f"{self.manager.name} does not know this token",
+                    "It was revoked, or is another host's: see `qmd remote token list` there.",
+                ),
+            )
+            self._loop.call_soon(self.close)
+
+    # How much may be asked, and how long.
+
+    def _check(self, request: frames.Request, grant: Grant) -> None:
+        now = self._loop.time()
+        if now - self._looked_at > REVOKED_LOOK_S:
+            self._looked_at = now
+            self._look_again(grant)
+        self._count(now)
+
+    def _look_again(self, grant: Grant) -> None:
+        try:
+            if self._remote.tokens.still_has(grant):
+                return
+        except TokenFileError as error:
+            log.error("token_file_broken", reason=str(error))
+        self._loop.call_soon(self.close)
+        raise Refusal("token_refused", f"token {grant.name} was revoked", "Use another one.")
+
+    def _count(self, now: float) -> None:
+        """A bucket that fills again: as many requests a second as are allowed, some at once."""
+        rate = self._remote.settings.requests_per_second
+        self._allowance = min(self._most, self._allowance + (now - self._counted_at) * rate)
+        self._counted_at = now
+        if self._allowance < 1:
+            raise Refusal(
+                "too_many_requests",
+                f"more than {rate} requests a second came on this connection",
+                "Ask for more at once, or wait between requests.",
+            )
+        self._allowance -= 1

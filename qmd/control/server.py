@@ -1,0 +1,514 @@
+"""The control socket: what the command line and applications ask, answered.
+
+Requests are pipelined, answers leave in batches, one write for each turn of the
+event loop.  A request that changes something is answered by a callback of its
+commit; see `qmd/control_protocol/messages.py` for the frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import stat
+import struct
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+import structlog
+
+from protocol.errors import InvalidName
+from qmd.access.rights import ALL_RIGHTS, Rights
+from qmd.control import bulk_handlers as pipeline_control
+from qmd.control import directory_handlers as serving
+from qmd.control import message_handlers as message_verbs
+from qmd.control import operator_handlers as operator_verbs
+from qmd.control import verb_rights
+from qmd.control.client_memory import REQUEST_COPIES, UNCOUNTED_BYTES, ClientMemory, no_memory
+from qmd.control.explain_name import explain
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol.directory import ExplainName
+from qmd.control_protocol.messages import Done, FrameBuffer, FrameError, Refused, Request
+from qmd.directory.resolver import MustAsk, Resolution
+from qmd.errors import Refusal
+from qmd.history import status as overview
+from qmd.peers import redirect as redirecting
+from qmd.queues.local_queue import Reader
+from qmd.runtime.fair_scheduler import Class
+from qmd.transfer import sequence_renewal
+from storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+
+log = structlog.get_logger()
+
+WRITE_BYTES_HIGH = 4 * 1024 * 1024
+FLUSH_BYTES = 1024 * 1024  # of answers that are not kept back for others of the same turn
+REQUESTS_MAX = 4096  # of one client that have not been answered
+# Of one client, in one turn of the event loop; then others have theirs.
+TURN_S = 0.002
+TURN_REQUESTS_MAX = 256
+FEW_REQUESTS = 4  # that are not timed: to ask for the time takes a microsecond
+CLIENTS_MAX = 1024
+
+_CREDENTIALS = struct.Struct("iII")  # struct ucred: process, user, group
+
+
+class ControlServer:
+    """Listens on the Unix socket; one `ControlConnection` for each client."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+        self._server: asyncio.Server | None = None
+        self.connections: dict[ControlConnection, None] = {}
+        self.connection_count = 0
+
+    async def start(self, path: Path, mode: int, group: str) -> None:
+        """Raises OSError, or LookupError for a group that does not exist."""
+        _remove_socket(path)
+        listener = self._manager.environment.bind(path, mode, group)
+        try:
+            self._server = await asyncio.get_running_loop().create_unix_server(
+                self._connected, sock=listener
+            )
+        except BaseException:
+            listener.close()
+            raise
+
+    async def stop(self, path: Path) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.close()
+        _remove_socket(path)
+
+    def _connected(self) -> ControlConnection:
+        return ControlConnection(self._manager, self)
+
+
+class ControlConnection(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, manager: QueueManager, server: ControlServer) -> None:
+        self.manager = manager
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._buffer = FrameBuffer()
+        self.reader = Reader()
+        self.rights: Rights = ALL_RIGHTS
+        server.connection_count += 1
+        self.serial = server.connection_count  # a connection that is older has a lower one
+        self._backlog: deque[memoryview] = deque()  # asked for, and not begun
+        self._memory = ClientMemory(self)
+        self._is_counted = False  # in the budget of memory
+        self._waits_for_disk = False
+        self._asking = False  # the directory, about the next request: those behind it wait
+        self._under_way = 0  # begun, and not answered
+        self._waits_for_turn = False
+        self._turn = -1  # in which the last ones were begun
+        self._taken = 0  # so many
+        self._output: list[bytes] = []
+        self._output_bytes = 0
+        self._flush_due = False
+        self._reading_paused = False
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._page = asyncio.Lock()
+        self._looking: set[asyncio.Task[None]] = set()
+        self._changing: set[asyncio.Task[None]] = set()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if len(self._server.connections) >= CLIENTS_MAX:
+            log.warning("too_many_clients", limit=CLIENTS_MAX)
+            self._transport.abort()
+            return
+        self._server.connections[self] = None
+        self.reader.who = _who(self._transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._memory.leave()
+        self._server.connections.pop(self, None)
+        self._transport = None
+        self._backlog.clear()
+        for task in self._looking:
+            task.cancel()
+        self.manager.reading.leave(self.reader)
+        self.manager.transactions.leave(self)
+        self.manager.picking.leave(self)
+
+    def pause_writing(self) -> None:
+        self._may_write.clear()
+        self._regulate()
+
+    def resume_writing(self) -> None:
+        self._memory.has_read()
+        self._may_write.set()
+        self._work()
+
+    def data_received(self, data: bytes) -> None:
+        self._memory.received(len(data))
+        try:
+            received = self._buffer.feed(data)
+        except MemoryError:
+            self._memory.end_without_memory()
+            return
+        except FrameError as error:
+            self._output.append(frames.frame(_refused(0, Refusal("frame_too_large", str(error)))))
+            self._write()
+            self.close()
+            return
+        self._backlog += received
+        self.go_on()
+
+    @property
+    def is_read(self) -> bool:
+        """Whether what the client sends is taken in."""
+        return not self._reading_paused
+
+    def go_on(self) -> None:
+        """More has come, or there may be room for it."""
+        if self._memory.is_much:
+            self._memory.count(self._buffer.wanted_bytes, may_wait=not self._backlog)
+            self._is_counted = True
+        self._work()
+
+    def abort(self) -> None:
+        """End the connection, with nothing more to be said."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    # Within.
+
+    def _work(self) -> None:
+        """Begin with what was asked for, as long as the answers find their way out and others do
+        not wait for their turn."""
+        if self._may_begin() and not self._waits_for_turn:
+            turns = self.manager.local_turns
+            if turns.serial != self._turn:
+                self._turn, self._taken = turns.serial, 0
+            if self._taken < TURN_REQUESTS_MAX and turns.has_time():
+                self._begin()
+            if self._may_begin():
+                self._waits_for_turn = True
+                has_much = self._taken >= TURN_REQUESTS_MAX
+                turns.wait(self, Class.HEAVY if has_much else Class.LIGHT)
+        self._regulate()
+
+    def take_turn(self, _: float, __: int) -> None:
+        self._waits_for_turn = False
+        if self._may_begin():
+            self._turn, self._taken = self.manager.local_turns.serial, 0
+            self._begin()
+        self._work()
+
+    def _may_begin(self) -> bool:
+        return (
+            bool(self._backlog)
+            and not self._asking
+            and self._under_way < REQUESTS_MAX
+            and self._may_write.is_set()
+            # What is large, and waits for the disk with what others have sent, waits here.
+            and not (len(self._backlog[0]) > UNCOUNTED_BYTES and self.manager.storage.congested)
+        )
+
+    def _begin(self) -> None:
+        """With as many requests as a turn has time for."""
+        busy_time = self.manager.environment.busy_time
+        began_s = 0.0
+        try:
+            self.manager.memory_probe.look(REQUEST_COPIES * len(self._backlog[0]))
+        except MemoryError:
+            self._under_way += 1  # nothing of it was begun
+            self._refuse(frames.request_number(self._next()), no_memory())
+            self._taken = TURN_REQUESTS_MAX
+            return
+        while self._may_begin() and self._taken < TURN_REQUESTS_MAX:
+            if self._taken and len(self._backlog[0]) > UNCOUNTED_BYTES:
+                self._taken = TURN_REQUESTS_MAX  # its memory is looked for in a turn of its own
+                break
+            self._begin_one(self._next())
+            self._taken += 1
+            if self._taken % FEW_REQUESTS:
+                continue
+            now_s = busy_time()
+            if not began_s:
+                began_s = now_s
+            elif now_s - began_s > TURN_S:
+                self._taken = TURN_REQUESTS_MAX
+        if began_s:
+            self.manager.local_turns.spend(busy_time() - began_s)
+
+    def _next(self) -> memoryview:
+        frame = self._backlog.popleft()
+        self._memory.begun(frame)
+        return frame
+
+    def _begin_one(self, frame: memoryview) -> None:
+        self._under_way += 1
+        try:
+            request = frames.decode_request(frame)
+        except msgspec.DecodeError as error:
+            number = frames.request_number(frame)
+            self._refuse(
+                number,
+                Refusal("request_not_understood", f"the request is not understood: {error}"),
+            )
+            return
+        self._handle(request)
+
+    def _handle(self, request: frames.Request) -> None:
+        try:
+            if not self.rights.are_all:
+                request = self._admitted(request)
+            _HANDLERS[type(request)](self, request)
+        except MustAsk as ask:
+            self._asking = True
+            self._keep(self._changing, self._ask_and_go_on(request, ask))
+        except Refusal as refusal:
+            self._refuse(request.number, refusal)
+        except InvalidName as error:
+            self._refuse(request.number, _not_understood(error))
+
+    def _admitted(self, request: frames.Request) -> frames.Request:
+        """Raises Refusal; a send that is not granted is one that failed in its transaction."""
+        try:
+            return verb_rights.admit(self.manager, self.rights, request)
+        except Refusal as refusal:
+            if isinstance(request, frames.Send) and request.transaction:
+                claimed: Any = self.rights.claim(request)
+                self.manager.transactions.doom(claimed.transaction, self, refusal.text)
+            raise
+
+    async def _ask_and_go_on(self, request: Request, ask: MustAsk) -> None:
+        """Begin again when the directory has answered; what came behind it stays behind it."""
+        try:
+            await self._begin_again(request, ask)
+        except Exception as bug:
+            self.manager.fail(bug)
+            return
+        self._asking = False
+        self._work()
+
+    async def _begin_again(self, request: Request, ask: MustAsk) -> None:
+        manager, answers = self.manager, dict[str, Resolution | Refusal]()
+        while self._transport is not None:  # or nothing was done, and nobody waits for it
+            try:
+                answers[ask.name] = await manager.resolver.resolve_text(ask.name)
+            except Refusal as refusal:
+                answers[ask.name] = refusal
+            manager.routes.answers = answers
+            try:
+                _HANDLERS[type(request)](self, request)
+                return
+            except MustAsk as further:
+                ask = further
+            except Refusal as refusal:
+                self._refuse(request.number, refusal)
+                return
+            except InvalidName as error:
+                self._refuse(request.number, _not_understood(error))
+                return
+            finally:
+                manager.routes.answers = {}
+
+    def _refuse(self, number: int, refusal: Refusal) -> None:
+        self._answer(_refused(number, refusal))
+
+    def _answer(self, reply: frames.Reply) -> None:
+        answer = frames.frame(reply)
+        self._under_way -= 1
+        self._output.append(answer)
+        self._output_bytes += len(answer)
+        if self._output_bytes >= FLUSH_BYTES:
+            self._write()
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def done(self, number: int, result: object = None) -> None:
+        """Answer the request of that number: it was done."""
+        self._answer(Done(number, result))
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        self._write()
+        if self._backlog:
+            self._work()
+
+    def _write(self) -> None:
+        if self._transport is not None and self._output:
+            self._transport.write(b"".join(self._output))
+            if not self._may_write.is_set():
+                self._memory.unread(self._transport.get_write_buffer_size())
+        self._output.clear()
+        self._output_bytes = 0
+
+    def _regulate(self) -> None:
+        """Read no further while the client does not, or while we or the disk are behind."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        behind = self.manager.storage.congested
+        if self._is_counted:
+            self._is_counted = self._memory.is_much
+            self._memory.count(self._buffer.wanted_bytes, may_wait=not self._backlog)
+        must_pause = (
+            behind or bool(self._backlog) or not self._may_write.is_set() or self._memory.waits
+        )
+        if must_pause != self._reading_paused:
+            self._reading_paused = not self._reading_paused
+            if self._reading_paused:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+        if behind and not self._waits_for_disk:
+            self._waits_for_disk = True
+            self.manager.storage.batch.when_durable(self._caught_up)
+
+    def _caught_up(self) -> None:
+        self._waits_for_disk = False
+        self._work()
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """One page of messages at a time, and none for a client that does not read."""
+        async with self._page:
+            await self._may_write.wait()
+            yield
+
+    def look(self, number: int, work: Coroutine[Any, Any, object]) -> None:
+        """For a verb that waits and changes nothing: it ends with the connection."""
+        self._start(self._looking, number, work)
+
+    def change(self, number: int, work: Coroutine[Any, Any, object]) -> None:
+        """For a verb that waits in the middle of a change: half of it must not be left undone."""
+        self._start(self._changing, number, work)
+
+    def _start(
+        self,
+        tasks: set[asyncio.Task[None]],
+        number: int,
+        work: Coroutine[Any, Any, object],
+    ) -> None:
+        self._keep(tasks, self._finish(number, work, is_change=tasks is self._changing))
+
+    def _keep(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    async def _finish(
+        self, number: int, work: Coroutine[Any, Any, object], *, is_change: bool
+    ) -> None:
+        try:
+            self.done(number, await work)
+        except Refusal as refusal:
+            self._refuse(number, refusal)
+        except InvalidName as error:
+            self._refuse(number, _not_understood(error))
+        except StorageError as error:
+            self._refuse(number, Refusal("storage_failed", f"the storage failed: {error}"))
+        except MemoryError as error:
+            if is_change:
+                self.manager.fail(error)  # half of it may be done
+            else:
+                self._refuse(number, no_memory())
+        except Exception as bug:
+            self.manager.fail(bug)
+
+    # Verbs that are about the connection, or ask for pages.
+
+    def _hello(self, request: frames.Hello) -> None:
+        if request.version != frames.VERSION:
+            raise Refusal(
+                "versions_differ",
+                f"the client speaks version {request.version} of the control protocol, this queue"
+                f" manager version {frames.VERSION}",
+                "Use client and daemon of the same release.",
+            )
+        self.done(request.number, overview.hello(self.manager))
+
+    def _login(self, request: frames.Login) -> None:
+        self._hello(frames.Hello(request.number, request.version))
+
+    def _pipeline(self, request: frames.Request) -> None:
+        verb = pipeline_control.VERBS[type(request)]
+        work = verb.work(self.manager, self.rights, request)
+        if verb.is_page:
+            work = self._page_of(work)
+        start = self.change if verb.changes else self.look
+        start(request.number, work)
+
+    async def _page_of(self, work: Coroutine[Any, Any, object]) -> object:
+        try:
+            async with self.turn():
+                return await work
+        finally:
+            work.close()  # its turn may never have come
+
+
+_HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
+    frames.Hello: ControlConnection._hello,
+    frames.Login: ControlConnection._login,
+    **message_verbs.HANDLERS,
+    **operator_verbs.HANDLERS,
+    **dict.fromkeys(pipeline_control.VERBS, ControlConnection._pipeline),
+}
+
+
+def _asked(
+    work: Callable[[QueueManager, Any], Coroutine[Any, Any, object]], *, changes: bool
+) -> Callable[[ControlConnection, Any], None]:
+    """The handler of a verb whose work is done in another module."""
+
+    def handle(connection: ControlConnection, request: Request) -> None:
+        tasks = connection._changing if changes else connection._looking
+        connection._start(tasks, request.number, work(connection.manager, request))
+
+    return handle
+
+
+_HANDLERS |= {verb: _asked(work, changes=False) for verb, work in serving.LOOKS.items()}
+_HANDLERS |= {verb: _asked(work, changes=True) for verb, work in serving.CHANGES.items()}
+_HANDLERS |= {verb: _asked(work, changes=True) for verb, work in redirecting.CHANGES.items()}
+_HANDLERS |= {verb: _asked(work, changes=True) for verb, work in sequence_renewal.CHANGES.items()}
+_HANDLERS[ExplainName] = _asked(explain, changes=False)
+
+
+def _not_understood(error: InvalidName) -> Refusal:
+    """A name, GUID or id in a request that is none: a mistake of the asker, and no bug of ours."""
+    return Refusal("name_not_understood", f"the request names something that is none: {error}")
+
+
+def _refused(number: int, refusal: Refusal) -> Refused:
+    return Refused(number, refusal.code, refusal.text, refusal.remedy, refusal.id)
+
+
+def _who(transport: asyncio.Transport) -> str:
+    """The process at the other end, for people; nothing where that cannot be told."""
+    connected = transport.get_extra_info("socket")
+    if connected is None:
+        return ""
+    try:
+        credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    except OSError:
+        return ""
+    process, user, _ = _CREDENTIALS.unpack(credentials)
+    return f"a connection of process {process} of user {user}"
+
+
+def _remove_socket(path: Path) -> None:
+    """Ours, or that of a daemon that was killed: the lock on the data folder says it is gone."""
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISSOCK(path.stat().st_mode):
+            path.unlink()

@@ -1,0 +1,38 @@
+"""Values of requests, checked: whoever asks for what cannot be is refused."""
+
+from __future__ import annotations
+
+from qmd.errors import Refusal
+from storage.tables.keys import LOOKUP_MASK
+
+LIMIT_MAX = 4096  # messages in one answer
+WAIT_S_MAX = 1e9
+REASON_CHARACTERS_MAX = 1000  # it is kept with each message
+
+
+def limit(limit: int) -> int:
+    if limit < 1:
+        raise Refusal("bad_limit", f"{limit} messages cannot be asked for", "Ask for 1 or more.")
+    return min(limit, LIMIT_MAX)
+
+
+def reason(reason: str) -> str:
+    if len(reason) > REASON_CHARACTERS_MAX:
+        raise Refusal(
+            "reason_too_long",
+            f"the reason has {len(reason)} characters; {REASON_CHARACTERS_MAX} are allowed",
+            "Put the rest into a log.",
+        )
+    return reason
+
+
+def wait_s(wait_s: float) -> float:
+    if not wait_s <= WAIT_S_MAX:  # no comparison is true of what is not a number
+        raise Refusal("bad_wait", f"nobody can wait for {wait_s} s", "Without an end it is -1.")
+    return wait_s
+
+
+def place(lookup_id: int) -> int:
+    if not 0 <= lookup_id <= LOOKUP_MASK:
+        raise Refusal("bad_lookup_id", f"no message can have the lookup id {lookup_id}")
+    return lookup_id

@@ -1,0 +1,1 @@
+"""The frames of the control socket: requests and replies as MessagePack structures."""

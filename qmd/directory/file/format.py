@@ -1,0 +1,544 @@
+r"""A directory file: what may stand in it, read strictly.
+
+    [[machine]]                            [[list]]
+    name = "hosta"                         name = "all-orders"
+    guid = "0f1e2d3c-..."                  members = ['hosta\orders', "list:others", "orders@hostc"]
+    addresses = ["10.0.0.5", "hosta.lan"]
+                                           [[alias]]
+    [[queue]]                              name = "sales"
+    path = 'hosta\orders'                  target = 'DIRECT=OS:hostb\private$\sales'
+
+    [[site]]                               [[link]]
+    name = "berlin"                        sites = ["berlin", "paris"]
+    gates = ["routera"]                    cost = 10
+
+Nothing is guessed: what is unknown, doubled, mistyped or names what is not there is a
+DirectoryFileError with file and line.  Entries other than machines get a GUID that is made from
+their name, if they give none: so the file may be written by hand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from protocol.errors import InvalidName
+from protocol.identifiers import NULL_GUID, guid_bytes, guid_text
+from protocol.names.direct_name import DirectName, parse_address
+from protocol.names.format_name import DistributionListName, PublicName, SingleName
+from protocol.names.path_name import COMPUTER, QUEUE, parse_path_name
+from qmd.config.file import ConfigError
+from qmd.directory.file.editing import line_of
+from qmd.directory.interface import (
+    AliasEntry,
+    ListEntry,
+    MachineEntry,
+    QueueEntry,
+    SiteEntry,
+    SiteLink,
+)
+from qmd.directory.spelling import (
+    ENTRY_NAME,
+    LIST_PREFIX,
+    AliasPath,
+    ListPath,
+    QueuePath,
+    parse_spelling,
+)
+
+FILE_BYTES_MAX = 64 * 1024 * 1024
+LABEL_CHARACTERS_MAX = 124  # of a queue in Active Directory
+COST_MAX = 999_999
+
+_NAMESPACE = bytes.fromhex("c7a9d3e2514f4b0c8f1d2b6e90a47358")
+
+
+class DirectoryFileError(ConfigError):
+    """The file cannot be used; `str()` is one line with file and line."""
+
+
+@dataclass(slots=True)
+class Contents:
+    """A whole file.  Places are indices among the entries of a kind, as the file has them."""
+
+    machines: dict[bytes, MachineEntry] = field(default_factory=dict)
+    queues: dict[bytes, QueueEntry] = field(default_factory=dict)
+    lists: dict[bytes, ListEntry] = field(default_factory=dict)
+    aliases: dict[str, AliasEntry] = field(default_factory=dict)  # by name, in lower case
+    sites: dict[bytes, SiteEntry] = field(default_factory=dict)
+    queue_places: dict[bytes, int] = field(default_factory=dict)
+    list_places: dict[bytes, int] = field(default_factory=dict)
+    alias_places: dict[str, int] = field(default_factory=dict)  # by name, in lower case
+    _machine_names: dict[str, bytes] = field(default_factory=dict)
+    _short_names: dict[str, list[bytes]] = field(default_factory=dict)
+    _queue_paths: dict[tuple[bytes, str], bytes] = field(default_factory=dict)
+    _list_names: dict[str, bytes] = field(default_factory=dict)
+    _site_names: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> tuple[tuple[str, int], ...]:
+        return (
+            ("queues", len(self.queues)),
+            ("lists", len(self.lists)),
+            ("aliases", len(self.aliases)),
+            ("machines", len(self.machines)),
+            ("sites", len(self.sites)),
+        )
+
+    def machine_by_name(self, name: str) -> MachineEntry | None:
+        """With or without its domain, where only one can be meant."""
+        lowered = name.lower()
+        guid = self._machine_names.get(lowered)
+        if guid is None:
+            short, dot, _ = lowered.partition(".")
+            known = self._machine_names.get(short) if dot else None
+            alike = self._short_names.get(lowered, [])
+            guid = known or (alike[0] if len(alike) == 1 else None)
+        return None if guid is None else self.machines[guid]
+
+    def queue_by_path(self, path: str) -> QueueEntry | None:
+        computer, _, queue = path.partition("\\")
+        machine = self.machine_by_name(computer)
+        if machine is None:
+            return None
+        guid = self._queue_paths.get((machine.guid, queue.lower()))
+        return None if guid is None else self.queues[guid]
+
+    def list_by_name(self, name: str) -> ListEntry | None:
+        guid = self._list_names.get(name.lower())
+        return None if guid is None else self.lists[guid]
+
+    def list_place(self, name: str) -> int:
+        return self.list_places[self._list_names[name.lower()]]
+
+    # What the text of a member says.
+
+    def is_queue(self, guid: bytes, member: str) -> bool:
+        return getattr(self.member(member), "queue", None) == guid
+
+    def is_list(self, guid: bytes, member: str) -> bool:
+        return getattr(self.member(member), "distribution_list", None) == guid
+
+    def is_one_of(self, keys: Collection[str], member: str) -> bool:
+        return self.member(member).key in keys
+
+    def spelling(self, member: SingleName) -> str:
+        """How a member is written into the file: as people would."""
+        if isinstance(member, PublicName) and member.queue in self.queues:
+            return self.queues[member.queue].path
+        if isinstance(member, DistributionListName) and member.distribution_list in self.lists:
+            return f"{LIST_PREFIX}{self.lists[member.distribution_list].name}"
+        return str(member)
+
+    def member(self, text: str) -> SingleName:
+        """The queue or list that a text in this file names.  Raises ValueError, InvalidName."""
+        spelled = parse_spelling(text, local_host=".", is_local=lambda name: False)
+        if len(spelled) != 1:
+            raise ValueError("one queue or list is required, without commas")
+        match spelled[0]:
+            case QueuePath(path=path):
+                entry = self.queue_by_path(path)
+                if entry is None:
+                    raise ValueError(
+                        f"{path} is no queue of this file; if it is none of the directory, write"
+                        f" DIRECT=OS:{path}"
+                    )
+                return PublicName(entry.guid)
+            case ListPath(name=list_name):
+                found = self._list_names.get(list_name.lower())
+                if found is None:
+                    raise ValueError(f"there is no list {list_name} in this file")
+                return DistributionListName(found)
+            case AliasPath(name=alias_name):
+                alias = self.aliases.get(alias_name.lower())
+                if alias is None:
+                    raise ValueError(f"there is no alias {alias_name} in this file")
+                return alias.target
+            case PublicName(queue=guid) if guid not in self.queues:
+                raise ValueError(f"{spelled[0]} is no queue of this file")
+            case DistributionListName(distribution_list=guid) if guid not in self.lists:
+                raise ValueError(f"{spelled[0]} is no list of this file")
+            case DirectName(host="."):
+                raise ValueError(
+                    f"{text} names no computer, and would be another queue on each: write"
+                    f" {text}@host or host\\private$\\{text}"
+                )
+            case name:
+                if name.read_only:
+                    raise ValueError(f"{name} cannot be sent to")
+                return name
+
+
+def read_text(file: Path) -> str:
+    """Raises DirectoryFileError."""
+    try:
+        with file.open("rb") as stream:
+            raw = stream.read(FILE_BYTES_MAX + 1)
+        if len(raw) > FILE_BYTES_MAX:
+            raise DirectoryFileError(
+                f"longer than {FILE_BYTES_MAX} bytes", code="directory_file_unreadable", file=file
+            )
+        return raw.decode()
+    except OSError as error:
+        raise DirectoryFileError(
+            error.strerror or str(error), code="directory_file_unreadable", file=file
+        ) from error
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise DirectoryFileError(
+            "not UTF-8 text", code="directory_file_broken", file=file, line=line
+        ) from error
+
+
+def parse(text: str, file: Path) -> Contents:
+    """Raises DirectoryFileError, with the line where that can be told."""
+    from qmd.config.file import _split_line  # the same words of the same library
+
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        problem, line = _split_line(str(error), text.count("\n") + 1)
+        raise DirectoryFileError(
+            problem, code="directory_file_broken", file=file, line=line
+        ) from error
+    return _Reading(text, file, document).contents()
+
+
+def made_guid(kind: str, name: str) -> bytes:
+    """That of an entry which gives none: always the same for the same name.  RFC 4122, version 5"""
+    digest = hashlib.sha1(
+        _NAMESPACE + f"{kind}:{name.lower()}".encode(), usedforsecurity=False
+    ).digest()
+    guid = bytearray(digest[:16])
+    guid[7] = guid[7] & 0x0F | 0x50  # the version is in Data3, little-endian
+    guid[8] = guid[8] & 0x3F | 0x80
+    return bytes(guid)
+
+
+class _Wrong(ValueError):
+    """About one key of the entry that is being read."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(problem)
+        self.key = key
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.isprintable():
+        raise ValueError("text is required")
+    return value
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false is required")
+    return value
+
+
+def _texts(value: object) -> list[str]:
+    if not isinstance(value, list):
+        raise ValueError("a list of texts is required")
+    return [_text(each) for each in value]
+
+
+def _guid(value: object) -> bytes:
+    try:
+        guid = guid_bytes(_text(value))
+    except InvalidName as error:
+        raise ValueError(
+            "a GUID such as 0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0 is required"
+        ) from error
+    if guid == NULL_GUID:
+        raise ValueError("the GUID of zeros stands for none")
+    return guid
+
+
+def _cost(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= COST_MAX:
+        raise ValueError(f"a whole number from 1 to {COST_MAX} is required")
+    return value
+
+
+def _computer(value: object) -> str:
+    return COMPUTER.check(_text(value), "name", 0)
+
+
+def _entry_name(value: object) -> str:
+    return ENTRY_NAME.check(_text(value), "name", 0)
+
+
+def _addresses(value: object) -> tuple[str, ...]:
+    found = _texts(value)
+    for address in found:
+        parse_address(address, 0, "address", None)
+    return tuple(found)
+
+
+def _label(value: object) -> str:
+    text = _text(value)
+    if len(text) > LABEL_CHARACTERS_MAX:
+        raise ValueError(f"at most {LABEL_CHARACTERS_MAX} characters are allowed")
+    return text
+
+
+def _path(value: object) -> str:
+    path = parse_path_name(_text(value))
+    if path.private or path.system or path.suffix or path.subqueue or path.computer == ".":
+        raise ValueError("the path of a public queue is computer\\queue")
+    QUEUE.check(path.queue, "path.queue", 0)
+    return str(path)
+
+
+_Kind = Callable[[object], Any]
+# Kind of entry -> its keys; those that must be there come first, as the number says.
+TABLES: dict[str, tuple[int, dict[str, _Kind]]] = {
+    "machine": (
+        2,
+        {
+            "name": _computer,
+            "guid": _guid,
+            "addresses": _addresses,
+            "sites": _texts,
+            "in_routers": _texts,
+            "out_routers": _texts,
+            "routes": _flag,
+            "foreign": _flag,
+        },
+    ),
+    "queue": (
+        1,
+        {"path": _path, "guid": _guid, "label": _label, "transactional": _flag, "type": _guid},
+    ),
+    "list": (1, {"name": _entry_name, "guid": _guid, "members": _texts}),
+    "alias": (2, {"name": _entry_name, "target": _text, "guid": _guid}),
+    "site": (1, {"name": _entry_name, "guid": _guid, "gates": _texts}),
+    "link": (2, {"sites": _texts, "cost": _cost, "gates": _texts}),
+}
+
+
+class _Reading:
+    """One file on its way to be Contents."""
+
+    def __init__(self, text: str, file: Path, document: dict[str, Any]) -> None:
+        self._text = text
+        self._file = file
+        self._found = Contents()
+        self._check_tables(document)
+        self._entries = {
+            kind: [
+                self._entry(kind, index, raw) for index, raw in enumerate(document.get(kind, []))
+            ]
+            for kind in TABLES
+        }
+
+    def contents(self) -> Contents:
+        """In an order in which what an entry names is there before it."""
+        self._each("site", self._add_site)
+        self._each("machine", self._add_machine)
+        self._each("machine", self._add_routers)
+        self._each("site", self._add_gates)
+        self._each("link", self._add_link)
+        self._each("queue", self._add_queue)
+        self._each("list", self._add_list)
+        self._each("alias", self._add_alias)
+        self._each("list", self._add_members)
+        return self._found
+
+    def _each(self, kind: str, add: Callable[[int, dict[str, Any]], None]) -> None:
+        for index, entry in enumerate(self._entries[kind]):
+            try:
+                add(index, entry)
+            except _Wrong as wrong:
+                raise self._error(str(wrong), kind, index, wrong.key) from wrong
+
+    def _error(self, problem: str, kind: str, index: int, key: str = "") -> DirectoryFileError:
+        return DirectoryFileError(
+            problem,
+            code="directory_file_broken",
+            key=f"[[{kind}]] {key}".rstrip(),
+            file=self._file,
+            line=line_of(self._text, kind, index, key),
+        )
+
+    def _check_tables(self, document: dict[str, Any]) -> None:
+        for kind, value in document.items():
+            if kind not in TABLES:
+                known = ", ".join(f"[[{each}]]" for each in TABLES)
+                raise DirectoryFileError(
+                    f"{kind} is unknown; there are {known}",
+                    code="directory_file_broken",
+                    file=self._file,
+                    line=_line_of_word(self._text, kind),
+                )
+            if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+                raise DirectoryFileError(
+                    f"{kind} has to be entries of their own, each under [[{kind}]]",
+                    code="directory_file_broken",
+                    file=self._file,
+                    line=_line_of_word(self._text, kind),
+                )
+
+    def _entry(self, kind: str, index: int, raw: dict[str, Any]) -> dict[str, Any]:
+        required, keys = TABLES[kind]
+        for key in raw:
+            if key not in keys:
+                raise self._error(f"unknown key; there are {', '.join(keys)}", kind, index, key)
+        for key in list(keys)[:required]:
+            if key not in raw:
+                raise self._error(f"{key} is missing", kind, index)
+        entry = {}
+        for key, value in raw.items():
+            try:
+                entry[key] = keys[key](value)
+            except (ValueError, InvalidName) as error:
+                problem = error.rule if isinstance(error, InvalidName) else str(error)
+                raise self._error(
+                    f"found {str(value)[:80]!r}; {problem}", kind, index, key
+                ) from error
+        return entry
+
+    def _add_site(self, index: int, entry: dict[str, Any]) -> None:
+        guid = entry.get("guid") or made_guid("site", entry["name"])
+        _take(self._found._site_names, entry["name"], guid, "site")
+        _take_guid(self._found.sites, guid)
+        self._found.sites[guid] = SiteEntry(guid=guid, name=entry["name"])
+
+    def _add_machine(self, index: int, entry: dict[str, Any]) -> None:
+        guid, name = entry["guid"], entry["name"]
+        _take(self._found._machine_names, name, guid, "machine")
+        _take_guid(self._found.machines, guid)
+        short = name.lower().partition(".")[0]
+        if short != name.lower():
+            self._found._short_names.setdefault(short, []).append(guid)
+        self._found.machines[guid] = MachineEntry(
+            guid=guid,
+            name=name,
+            addresses=entry.get("addresses", ()),
+            sites=self._names(entry, "sites", self._site),
+            routes=entry.get("routes", False),
+            foreign=entry.get("foreign", False),
+        )
+
+    def _add_routers(self, index: int, entry: dict[str, Any]) -> None:
+        machine = self._found.machines[entry["guid"]]
+        self._found.machines[machine.guid] = replace(
+            machine,
+            in_routers=self._names(entry, "in_routers", self._machine),
+            out_routers=self._names(entry, "out_routers", self._machine),
+        )
+
+    def _add_gates(self, index: int, entry: dict[str, Any]) -> None:
+        guid = self._found._site_names[entry["name"].lower()]
+        site = self._found.sites[guid]
+        self._found.sites[guid] = replace(site, gates=self._names(entry, "gates", self._machine))
+
+    def _add_link(self, index: int, entry: dict[str, Any]) -> None:
+        ends = self._names(entry, "sites", self._site)
+        if len(ends) != 2 or ends[0] == ends[1]:
+            raise _Wrong("sites", "a link has two sites, and not one of them twice")
+        gates = self._names(entry, "gates", self._machine)
+        for here, there in (ends, ends[::-1]):
+            site = self._found.sites[here]
+            if any(link.site == there for link in site.links):
+                raise _Wrong("sites", "these two sites have a link already")
+            link = SiteLink(there, entry["cost"], gates)
+            self._found.sites[here] = replace(site, links=(*site.links, link))
+
+    def _add_queue(self, index: int, entry: dict[str, Any]) -> None:
+        computer, _, queue = entry["path"].partition("\\")
+        machine = self._found.machine_by_name(computer)
+        if machine is None:
+            raise _Wrong("path", f"there is no machine {computer} in this file")
+        path = f"{machine.name}\\{queue}"
+        guid = entry.get("guid") or made_guid("queue", path)
+        place = machine.guid, queue.lower()
+        if place in self._found._queue_paths:
+            raise _Wrong("path", f"{path} is there already")
+        _take_guid(self._found.queues, guid)
+        self._found._queue_paths[place] = guid
+        self._found.queue_places[guid] = index
+        self._found.queues[guid] = QueueEntry(
+            guid=guid,
+            path=path,
+            machine=machine,
+            label=entry.get("label", ""),
+            transactional=entry.get("transactional"),
+            type=entry.get("type", NULL_GUID),
+        )
+
+    def _add_list(self, index: int, entry: dict[str, Any]) -> None:
+        guid = entry.get("guid") or made_guid("list", entry["name"])
+        _take(self._found._list_names, entry["name"], guid, "list")
+        _take_guid(self._found.lists, guid)
+        self._found.list_places[guid] = index
+        self._found.lists[guid] = ListEntry(guid=guid, name=entry["name"])
+
+    def _add_alias(self, index: int, entry: dict[str, Any]) -> None:
+        name = entry["name"]
+        if name.lower() in self._found.aliases:
+            raise _Wrong("name", f"{name} is there already")
+        if entry["target"].lower().startswith("alias:"):
+            raise _Wrong("target", "an alias does not stand for another alias")
+        target = self._member("target", entry["target"])
+        guid = entry.get("guid") or made_guid("alias", name)
+        self._found.alias_places[name.lower()] = index
+        self._found.aliases[name.lower()] = AliasEntry(guid=guid, name=name, target=target)
+
+    def _add_members(self, index: int, entry: dict[str, Any]) -> None:
+        guid = self._found._list_names[entry["name"].lower()]
+        members: dict[str, SingleName] = {}
+        for text in entry.get("members", []):
+            member = self._member("members", text)
+            if member.key in members:
+                raise _Wrong("members", f"{text} is there twice")
+            members[member.key] = member
+        self._found.lists[guid] = replace(self._found.lists[guid], members=tuple(members.values()))
+
+    def _member(self, key: str, text: str) -> SingleName:
+        try:
+            return self._found.member(text)
+        except (ValueError, InvalidName) as error:
+            raise _Wrong(key, str(error)) from error
+
+    def _names(
+        self, entry: dict[str, Any], key: str, find: Callable[[str], bytes | None]
+    ) -> tuple[bytes, ...]:
+        found = []
+        for name in entry.get(key, []):
+            guid = find(name)
+            if guid is None:
+                what = "site" if key == "sites" else "machine"
+                raise _Wrong(key, f"there is no {what} {name} in this file")
+            if guid in found:
+                raise _Wrong(key, f"{name} is there twice")
+            found.append(guid)
+        return tuple(found)
+
+    def _site(self, name: str) -> bytes | None:
+        return self._found._site_names.get(name.lower())
+
+    def _machine(self, name: str) -> bytes | None:
+        machine = self._found.machine_by_name(name)
+        return None if machine is None else machine.guid
+
+
+def _take(names: dict[str, bytes], name: str, guid: bytes, what: str) -> None:
+    if name.lower() in names:
+        raise _Wrong("name", f"there is another {what} {name}; names compare without case")
+    names[name.lower()] = guid
+
+
+def _take_guid(known: Collection[bytes], guid: bytes) -> None:
+    if guid in known:
+        raise _Wrong("guid", f"{guid_text(guid)} is another entry's")
+
+
+def _line_of_word(text: str, word: str) -> int | None:
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.lstrip().lstrip("[").lstrip().lstrip('"').startswith(word):
+            return number
+    return None

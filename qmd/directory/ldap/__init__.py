@@ -1,0 +1,1 @@
+"""LDAP, as far as Active Directory needs it."""

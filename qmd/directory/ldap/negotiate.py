@@ -1,0 +1,124 @@
+"""GSS-SPNEGO: who we are by Kerberos where this system has it, or by NTLM.  [MS-ADTS] 5.1.1.1.2
+
+pyspnego makes the tokens.  NTLM is pure Python and needs name and password; Kerberos needs the
+packages gssapi and krb5 beside it, and then takes a password, a keytab or a ticket that is there.
+
+Without TLS the mechanism protects everything after the bind: it is encrypted, or there is no
+connection.  Over TLS it must not (the server refuses a layer in a layer); there the token is tied
+to the server's certificate instead (RFC 5929 4), so that it cannot be relayed.
+
+There NTLM has nothing to protect, and so no key to exchange.  pyspnego 0.11 announces one all the
+same, and then sends none ([MS-NLMP] 3.1.5.1.2 has it with signatures or encryption only), which
+Samba refuses.  `_Ntlm` mends that with private names of pyspnego, here and nowhere else; the tests
+with a domain controller say so when a new version changes them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import spnego
+import spnego.auth
+from cryptography import x509
+from spnego._ntlm import NTLMProxy
+from spnego._ntlm_raw.messages import NegotiateFlags
+from spnego.channel_bindings import GssChannelBindings
+from spnego.exceptions import SpnegoError
+
+from qmd.directory.ldap.messages import LdapFault
+
+
+class _Ntlm(NTLMProxy):
+    """NTLM that announces no key where none is needed."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        if not self._context_req & (NegotiateFlags.sign | NegotiateFlags.seal):
+            self._context_req &= ~NegotiateFlags.key_exch
+
+
+spnego.auth.NTLMProxy = _Ntlm  # type: ignore[attr-defined]
+
+
+class NegotiationFailed(Exception):
+    """No token came of it, or the server's was not taken."""
+
+
+class Negotiation:
+    """Steps of one bind.  Each may wait for a KDC: to be called in a thread."""
+
+    def __init__(
+        self, user: str, password: bytes, host: str, certificate: bytes | None, *, protected: bool
+    ) -> None:
+        wanted = spnego.ContextReq.mutual_auth
+        if protected:
+            wanted |= spnego.ContextReq.no_integrity
+        else:
+            wanted |= (
+                spnego.ContextReq.integrity
+                | spnego.ContextReq.confidentiality
+                | spnego.ContextReq.sequence_detect
+                | spnego.ContextReq.replay_detect
+            )
+        try:
+            self._context = spnego.client(
+                username=user or None,
+                password=password.decode() if password else None,
+                hostname=host,
+                service="ldap",
+                channel_bindings=_bindings(certificate) if certificate else None,
+                context_req=wanted,
+                protocol="negotiate",
+            )
+        except (SpnegoError, ValueError, ImportError) as error:
+            raise NegotiationFailed(_words(error)) from error
+
+    def step(self, token: bytes | None) -> bytes:
+        """The next token for the server.  Raises NegotiationFailed."""
+        try:
+            return self._context.step(token) or b""
+        except (SpnegoError, ValueError, ImportError) as error:
+            raise NegotiationFailed(_words(error)) from error
+
+    def finish(self, token: bytes | None) -> None:
+        """The server's last token, if it sent one: it proves who the server is."""
+        if token and not self._context.complete:
+            self.step(token)
+        if not self._context.complete:
+            raise NegotiationFailed("the server let us in before it had proved who it is")
+
+    def layer(self) -> SealingLayer:
+        return SealingLayer(self._context)
+
+
+class SealingLayer:
+    """Encrypts all that is sent, decrypts all that comes."""
+
+    def __init__(self, context: spnego.ContextProxy) -> None:
+        self._context = context
+
+    def wrap(self, data: bytes) -> bytes:
+        return self._context.wrap(data).data
+
+    def unwrap(self, data: bytes) -> bytes:
+        try:
+            return self._context.unwrap(data).data
+        except (SpnegoError, ValueError) as error:
+            raise LdapFault("what came was changed on its way") from error
+
+
+def _bindings(certificate: bytes) -> GssChannelBindings:
+    """tls-server-end-point: the certificate's hash, by the algorithm of its signature.
+
+    RFC 5929 4.1
+    """
+    algorithm = x509.load_der_x509_certificate(certificate).signature_hash_algorithm
+    name = "sha256" if algorithm is None or algorithm.name in ("md5", "sha1") else algorithm.name
+    digest = hashlib.new(name, certificate).digest()
+    return GssChannelBindings(application_data=b"tls-server-end-point:" + digest)
+
+
+def _words(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text[:300] or type(error).__name__

@@ -1,0 +1,537 @@
+r"""Names become targets: which queues a message goes to, and how each is reached.
+
+    resolver.resolve_cached(name)    without waiting; None: `resolve` has to be awaited
+    await resolver.resolve(name)     asks the directory
+
+Distribution lists are expanded, lists within lists too; a list that contains itself is entered
+once, and a queue that a top-level element has more than once is one target of it.  Elements that
+are written twice stay two: each is sent to.  [MS-MQMQ] 2.1.7, [MS-MQDMPR] 3.1.1
+
+Rules that must hold:
+- all targets or none: what cannot be resolved raises, and the error names the element;
+- what the directory said is used until its age is over, also while the directory is away; then it
+  is `DirectoryAway`.  That an entry is not there is kept as well, for a shorter time;
+- nobody waits longer than `[directory] timeout`; and not at all where the directory was found away
+  just now;
+- direct names, and private names of any queue manager, never wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from protocol.errors import InvalidName, ReadOnlyElement
+from protocol.names.direct_name import DirectName, Transport, parse_address
+from protocol.names.format_name import (
+    ConnectorName,
+    DistributionListName,
+    FormatName,
+    MachineName,
+    MulticastName,
+    MultipleName,
+    PublicName,
+    SingleName,
+)
+from protocol.names.path_name import parse_local_path
+from qmd.directory.cache import KeptAnswers
+from qmd.directory.interface import (
+    KIND_NONE,
+    Directory,
+    EntryUnusable,
+    MachineEntry,
+    NoDirectory,
+    NotInDirectory,
+    QueueEntry,
+)
+from qmd.directory.spelling import (
+    ALIAS_PREFIX,
+    LIST_PREFIX,
+    AliasPath,
+    ListPath,
+    QueuePath,
+    Spelled,
+    elements_of,
+    name_of,
+    parse_spelling,
+)
+from qmd.errors import Refusal, placed
+
+if TYPE_CHECKING:
+    from qmd.config.settings import DirectorySettings
+
+T = TypeVar("T")
+
+TARGETS_MAX = 10_000  # of one name; as many as a header can tell, protocol/names/multi_queue.py
+RESOLUTIONS_MAX = 10_000  # kept of what names came to
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One queue that a copy of the message goes to.
+
+    `name` is what the packet says, and what the outgoing queue is called; `element` is the index
+    of the top-level element that it comes from.  `direct` is a way there as it was found now, None
+    for our own queues and for private names; `machine` is the queue manager of a public queue,
+    whose addresses of later days `KeptAnswers.machine` tells.  `transactional`: None where nobody
+    says.
+    """
+
+    name: SingleName
+    element: int
+    direct: DirectName | None
+    machine: MachineEntry | None = None
+    transactional: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """`name` is the format name that was asked for, path names and aliases as what they stand
+    for; `expires_at` is of the resolver's clock, and infinite where no directory was asked."""
+
+    name: FormatName
+    targets: tuple[Target, ...]
+    expires_at: float = math.inf
+
+
+class MustAsk(Refusal):
+    """What was asked for at once cannot be said before the directory has been asked about `text`.
+
+    Whoever may wait awaits `Resolver.resolve_text(text)`, and begins again; nothing was done.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(
+            "directory_not_asked",
+            f"the directory was not asked about {text} yet",
+            "It is being asked now: try again.",
+        )
+        self.name = text
+
+
+class Own(NamedTuple):
+    """What the queue manager itself knows."""
+
+    id: bytes
+    is_local: Callable[[DirectName], bool]
+    queue_of_guid: Callable[[bytes], str | None]
+    r"""The path of our queue that PUBLIC=guid stands for, `orders` or `private$\orders`."""
+
+
+class Resolver:
+    """Asks `directory`, and keeps what it said."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        own: Own,
+        settings: DirectorySettings,
+        *,
+        now: Callable[[], float],
+    ) -> None:
+        self.directory = directory
+        self._now = now  # seconds, of a clock that only goes on
+        self._own = own
+        self._settings = settings
+        self.entries = KeptAnswers(directory, settings, now=now)
+        self._resolutions: dict[FormatName | str, Resolution] = {}
+
+    # Format names.
+
+    def resolve_cached(self, name: FormatName) -> Resolution | None:
+        """What can be said at once; None: await `resolve`.  Raises Refusal as that does."""
+        kept = self._resolutions.get(name)
+        if kept is not None and kept.expires_at > self._now():
+            return kept
+        elements = elements_of(name)
+        targets: list[Target] = []
+        for index, element in enumerate(elements):
+            with _at(name, index, element):
+                if isinstance(element, DistributionListName) or self._is_elsewhere(element):
+                    if self.directory.kind == KIND_NONE:
+                        raise _no_directory(element)
+                    return None
+                targets.append(self._target_at_once(element, index))
+        return self._keep(name, Resolution(name, tuple(targets)))
+
+    async def resolve(self, name: FormatName) -> Resolution:
+        """The targets of a name, after asking the directory where that is needed.
+
+        Raises Refusal, of which NotInDirectory, DirectoryAway, EntryUnusable, NoDirectory; its
+        text names the element.
+        """
+        at_once = self.resolve_cached(name)
+        if at_once is not None:
+            return at_once
+        return await self._in_time(self._resolve(name))
+
+    async def _resolve(self, name: FormatName) -> Resolution:
+        # TaskGroup would hide which element it was behind a group of errors.
+        asked = [
+            asyncio.ensure_future(self._resolve_element(name, index, element))
+            for index, element in enumerate(elements_of(name))
+        ]
+        try:
+            found = [await each for each in asked]
+        finally:
+            for each in asked:
+                each.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        targets = tuple(target for targets, _ in found for target in targets)
+        if len(targets) > TARGETS_MAX:
+            raise _too_many(name)
+        if not targets:
+            raise Refusal(
+                "list_is_empty",
+                f"{name} stands for no queue: a message to it would get nowhere",
+                "Add a member: qmd dl add NAME QUEUE",
+            )
+        return self._keep(name, Resolution(name, targets, min(expiry for _, expiry in found)))
+
+    # Spellings.
+
+    def resolve_text_cached(self, text: str) -> Resolution | None:
+        """The same of any spelling, path names and aliases too."""
+        kept = self._resolutions.get(text)
+        if kept is not None and kept.expires_at > self._now():
+            return kept
+        spelled = self.parse(text)
+        for each in spelled:
+            if not isinstance(each, SingleName):
+                if self.directory.kind == KIND_NONE:
+                    raise _no_directory(each)
+                return None
+        found = self.resolve_cached(name_of(spelled))  # type: ignore[arg-type]  # all are names
+        return None if found is None else self._keep(text, found)
+
+    def kept(self, name: FormatName | str) -> Resolution | None:
+        """What a name or spelling was resolved to, until that is too old; nothing is asked."""
+        found = self._resolutions.get(name)
+        return found if found is not None and found.expires_at > self._now() else None
+
+    async def resolve_text(self, text: str) -> Resolution:
+        """Raises Refusal."""
+        at_once = self.resolve_text_cached(text)
+        if at_once is not None:
+            return at_once
+        return await self._in_time(self._resolve_text(text))
+
+    async def _resolve_text(self, text: str) -> Resolution:
+        name, expires_at = await self.understand(text)
+        found = self.resolve_cached(name) or await self._resolve(name)
+        expires_at = min(expires_at, found.expires_at)
+        return self._keep(text, Resolution(name, found.targets, expires_at))
+
+    def names_entries(self, text: str) -> bool:
+        """Whether there are lists or aliases in it, which only a directory can open."""
+        lowered = text.lower()
+        if not any(mark in lowered for mark in (LIST_PREFIX, ALIAS_PREFIX, "dl=")):
+            return False  # as nearly always: nothing is parsed
+        kinds = (ListPath, AliasPath, DistributionListName)
+        return any(isinstance(each, kinds) for each in self.parse(text))
+
+    def parse(self, text: str) -> tuple[Spelled, ...]:
+        """What was written, element by element.  Raises Refusal.
+
+        In workgroup mode the path of a public queue is a direct name, as it always was.
+        """
+        try:
+            spelled = parse_spelling(text, local_host=".", is_local=self._own.is_local)
+        except ReadOnlyElement as error:
+            raise Refusal(
+                "queue_read_only",
+                str(error),
+                "Journals and dead-letter queues can be read, and not be sent to.",
+            ) from error
+        except InvalidName as error:
+            raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
+        if self.directory.kind != KIND_NONE:
+            return spelled
+        return tuple(each.direct if isinstance(each, QueuePath) else each for each in spelled)
+
+    async def understand(self, text: str) -> tuple[FormatName, float]:
+        """The format name that a spelling stands for, and until when.  Raises Refusal."""
+        found, expires_at = [], math.inf
+        spelled = self.parse(text)
+        for index, each in enumerate(spelled):
+            with _at_place(len(spelled), index, each):
+                element, until = await self._understand(each)
+            found.append(element)
+            expires_at = min(expires_at, until)
+        try:
+            return name_of(tuple(found)), expires_at
+        except InvalidName as error:
+            raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
+
+    async def understand_one(self, spelled: Spelled) -> tuple[SingleName, float]:
+        """The same of one element, in time."""
+        return await self._in_time(self._understand(spelled))
+
+    async def _understand(self, spelled: Spelled) -> tuple[SingleName, float]:
+        match spelled:
+            case QueuePath():
+                remedy = f"If it is there all the same, use its direct name: {spelled.direct}."
+                entry, until = await self.entries.queue_by_path(spelled.path, remedy)
+                return PublicName(entry.guid), until
+            case ListPath():
+                found, until = await self.entries.list_by_name(spelled.name)
+                return DistributionListName(found.guid), until
+            case AliasPath():
+                alias, until = await self.entries.alias(spelled.name)
+                return alias.target, until
+        return spelled, math.inf
+
+    def forget(self) -> None:
+        """The directory has changed: everything is asked anew."""
+        self.entries.forget()
+        self._resolutions.clear()
+
+    def own_queues_changed(self) -> None:
+        """What stands for a queue of ours may be another one now."""
+        self._resolutions.clear()
+
+    # Within.
+
+    async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
+        """However many questions it takes."""
+        timeout_s = self._settings.timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await work
+        except TimeoutError:
+            raise self.entries.late() from None
+
+    async def _resolve_element(
+        self, name: FormatName, index: int, element: SingleName
+    ) -> tuple[list[Target], float]:
+        with _at(name, index, element):
+            if not isinstance(element, DistributionListName):
+                target, expires_at = await self._target(element, index)
+                return [target], expires_at
+            members, expires_at = await self._expand(element)
+            found = await self._members(members, index)
+        return [target for target, _ in found], min([expires_at, *(until for _, until in found)])
+
+    async def _members(self, members: list[SingleName], index: int) -> list[tuple[Target, float]]:
+        """What is known at once without a task of its own: lists have a thousand members."""
+        found: list[tuple[Target, float] | None] = []
+        for member in members:
+            try:
+                found.append(self._target_if_known(member, index))
+            except Refusal as error:
+                raise placed(error, f"its member {member}") from error
+        unknown = [place for place, each in enumerate(found) if each is None]
+        asked = await _all([self._member(members[place], index) for place in unknown])
+        for place, each in zip(unknown, asked, strict=True):
+            found[place] = each
+        return [each for each in found if each is not None]
+
+    async def _member(self, member: SingleName, index: int) -> tuple[Target, float]:
+        try:
+            return await self._target(member, index)
+        except Refusal as error:
+            raise placed(error, f"its member {member}") from error
+
+    def _target_if_known(self, element: SingleName, index: int) -> tuple[Target, float] | None:
+        if not self._is_elsewhere(element):
+            return self._target_at_once(element, index), math.inf
+        name = _public_name(element)
+        known = self.entries.queue_if_known(name.queue)
+        if known is None:
+            return None
+        entry, until = known
+        return self._target_of(element, entry, index), until
+
+    async def _expand(self, name: DistributionListName) -> tuple[list[SingleName], float]:
+        """The queues of a list and of the lists within it: each once, as they are met, depth
+        first, the members of a list in their order."""
+        seen: set[str] = {name.key}
+        queues: dict[str, SingleName] = {}
+        entry, expires_at = await self.entries.distribution_list(name)
+        ahead: list[SingleName] = [*reversed(entry.members)]
+        lists = {entry.guid}
+        while ahead:
+            member = ahead.pop()
+            key = member.key
+            if not isinstance(member, DistributionListName):
+                if len(queues) >= TARGETS_MAX and key not in queues:
+                    raise _too_many(name)
+                queues.setdefault(key, member)
+                continue
+            if key in seen:
+                continue
+            seen.add(key)
+            try:
+                inner, until = await self.entries.distribution_list(member)
+            except Refusal as error:
+                raise placed(error, f"its member {member}") from error
+            expires_at = min(expires_at, until)
+            # A list is one list, with its domain and without.
+            if inner.guid not in lists:
+                lists.add(inner.guid)
+                ahead += reversed(inner.members)
+        return list(queues.values()), expires_at
+
+    async def _target(self, element: SingleName, index: int) -> tuple[Target, float]:
+        if not self._is_elsewhere(element):
+            return self._target_at_once(element, index), math.inf
+        name = _public_name(element)
+        try:
+            entry, until = await self.entries.queue(name.queue)
+        except NotInDirectory as error:
+            if isinstance(element, ConnectorName):
+                raise NotInDirectory(
+                    f"queue {element}",
+                    "A connector's queue has an object of its own there, as a public one has: its"
+                    " GUID is needed, and not that of a site or computer.",
+                ) from error
+            raise
+        return self._target_of(element, entry, index), until
+
+    def _target_of(self, element: SingleName, entry: QueueEntry, index: int) -> Target:
+        target = self._public_target(_public_name(element), entry, index)
+        if isinstance(element, ConnectorName):  # it has two queues, one for each kind of message
+            return replace(target, transactional=None)
+        return target
+
+    def _target_at_once(self, element: SingleName, index: int) -> Target:
+        """Of a name that needs no directory.  Raises Refusal for one that cannot be sent to."""
+        _check_sendable(element)
+        if isinstance(element, ConnectorName):  # ours: any other needs the directory
+            element = _public_name(element)
+        direct = element if isinstance(element, DirectName) else None
+        return Target(element, index, direct)
+
+    def _public_target(self, name: PublicName, entry: QueueEntry, index: int) -> Target:
+        if entry.machine.guid == self._own.id:
+            # The directory knows a queue of ours by a GUID that we do not: by its path, then.
+            own = DirectName(Transport.OS, ".", 1801, entry.queue)
+            return Target(own, index, own, entry.machine, entry.transactional)
+        if entry.machine.foreign:
+            if not (entry.machine.sites or entry.machine.in_routers):
+                raise Refusal(
+                    "name_not_reachable",
+                    f"{name} is {entry.path}, a queue of a foreign computer, and the directory"
+                    " names neither its site nor a routing server that would be its connector",
+                    "Put the computer into its foreign site in the directory, or give it in-routing"
+                    " servers.",
+                )
+            # Over its connector server, and never itself: `qmd/peers/next_hop.py`.
+            return Target(name, index, None, entry.machine, entry.transactional)
+        way = _way(entry.machine, entry.queue)
+        return Target(name, index, way, entry.machine, entry.transactional)
+
+    def _is_elsewhere(self, element: SingleName) -> bool:
+        """Whether it is a queue of the directory's that is not ours.  Raises Refusal for one that
+        cannot be sent to."""
+        if not isinstance(element, PublicName | ConnectorName):
+            return False
+        _check_sendable(element)
+        return self._own.queue_of_guid(_public_name(element).queue) is None
+
+    def _keep(self, name: FormatName | str, resolution: Resolution) -> Resolution:
+        if len(self._resolutions) >= RESOLUTIONS_MAX:
+            self._resolutions.clear()
+        self._resolutions[name] = resolution
+        return resolution
+
+
+def _no_directory(name: object) -> NoDirectory:
+    return NoDirectory(
+        f"{name} needs a directory, and this queue manager has none",
+        "Use a direct name, for example DIRECT=OS:host\\private$\\orders.",
+    )
+
+
+async def _all(tasks: list[Any]) -> list[Any]:
+    """The results in order; the first error in order, and then nothing goes on."""
+    running = [asyncio.ensure_future(each) for each in tasks]
+    try:
+        return [await each for each in running]
+    finally:
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def _way(machine: MachineEntry, queue: str) -> DirectName:
+    """A direct name that leads to the machine; raises EntryUnusable where its address is none."""
+    address = machine.addresses[0] if machine.addresses else machine.name
+    try:
+        transport, host, port = parse_address(address, 0, "address", None)
+        return DirectName(transport, host, port, *parse_local_path(queue, 0, "queue"))
+    except InvalidName as error:
+        raise EntryUnusable(
+            f"the directory's entry of {machine.name} has an address that is none: {error}"
+        ) from error
+
+
+def _public_name(name: SingleName) -> PublicName:
+    """A connector's queue is found, and written into packets, as a public one of its GUID.
+
+    [MS-MQQB] 3.1.7.4; UserHeader and MultiQueueFormatHeader have no form for connector names.
+    """
+    if isinstance(name, ConnectorName):
+        return PublicName(name.connector)
+    assert isinstance(name, PublicName)
+    return name
+
+
+def _check_sendable(name: SingleName) -> None:
+    """Raises Refusal for what nothing can be sent to, wherever it is."""
+    if isinstance(name, MachineName) or (name.read_only and not isinstance(name, DirectName)):
+        raise Refusal(
+            "queue_read_only",
+            f"{name} is a journal or dead-letter queue",
+            "Journals and dead-letter queues can be read, and not be sent to.",
+        )
+    if isinstance(name, ConnectorName) and name.suffix is not None:
+        raise Refusal(
+            "name_not_reachable",
+            f"{name} is where a connector application reads transactional messages; no packet says"
+            " which of a connector's two queues it is for",
+            f"Send to {replace(name, suffix=None)}: the connector server puts transactional"
+            " messages into that queue.",
+        )
+    if isinstance(name, MulticastName) or (
+        isinstance(name, DirectName) and name.transport not in (Transport.TCP, Transport.OS)
+    ):
+        raise Refusal(
+            "name_not_reachable",
+            f"{name} cannot be reached: messages go over TCP, and neither by multicast nor HTTP",
+            "Use DIRECT=TCP:address\\queue or DIRECT=OS:host\\queue.",
+        )
+
+
+class _at_place:  # reads as a word
+    """Errors within name the element, where there are several."""
+
+    def __init__(self, count: int, index: int, element: object) -> None:
+        self._where = f"element {index + 1} of {count}, {element}" if count > 1 else ""
+        self._element = str(element)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, Refusal):
+            return
+        if self._where:
+            raise placed(error, self._where) from error
+        if self._element not in error.text:
+            raise placed(error, self._element) from error
+
+
+def _at(name: FormatName, index: int, element: SingleName) -> _at_place:
+    count = len(name.elements) if isinstance(name, MultipleName) else 1
+    return _at_place(count, index, element)
+
+
+def _too_many(name: FormatName) -> Refusal:
+    return Refusal(
+        "too_many_targets",
+        f"{str(name)[:80]} stands for more than {TARGETS_MAX} queues",
+        "Send to parts of it.",
+    )

@@ -1,0 +1,1 @@
+"""The history of messages: queries, look-ups here and on other hosts, explanations, status."""

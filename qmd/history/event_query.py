@@ -1,0 +1,197 @@
+"""The history of all messages, as readers outside get it: one flat event for each message.
+
+docs/events.md has the schema.  What is read is durable, so it never tells of what did not happen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from protocol.errors import InvalidName
+from protocol.identifiers import correlation_text, guid_text, message_id_text
+from protocol.message_class import MessageClass
+from protocol.names.direct_name import DirectName, queue_key
+from protocol.names.format_name import parse_destination
+from qmd.errors import Refusal
+from qmd.events.recorder import Kind
+from storage.tables import event_search
+from storage.tables.event_search import Filter, Page, Told
+from storage.tables.events import SCHEMA, Event
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+
+EVENTS_MAX = 4096  # in one answer
+BLOCKS_MAX = 1024  # looked at for one answer
+LOOK_AGAIN_S = 0.2  # while somebody waits for what is not there yet
+
+Value = dict[str, Any]
+
+
+def flat(manager: QueueManager, told: Told) -> Value:
+    """One event of one message; every field is always there."""
+    event = told.event
+    return {
+        "schema": SCHEMA,
+        "host": manager.name,
+        "queue_manager": guid_text(manager.id),
+        "cursor": f"{told.block}.{told.at}",
+        "block": told.block,
+        "index": told.at,
+        "time": time_text(event.at_ms),
+        "at_ms": event.at_ms,
+        "kind": event.kind,
+        "message_id": message_id_text(event.source, event.numbers[0]) if event.numbers else "",
+        "queue": event.queue,
+        "peer": event.peer,
+        "lookup_id": event.places[0] if event.places else None,
+        "sequence_id": event.sequence_id if event.positions else None,
+        "sequence_number": event.positions[0] if event.positions else None,
+        "class": MessageClass.name_of(event.message_class) if event.message_class else None,
+        "delivery": event.delivery,
+        "bytes": event.bytes,
+        "reason": event.reason,
+        "to_queue": event.to_queue,
+        "transaction": event.transaction,
+        "label": event.labels[0] if event.labels else "",
+        "correlation_id": _correlation(event.correlations[0]) if event.correlations else "",
+    }
+
+
+def _correlation(raw: bytes) -> str:
+    return correlation_text(raw) if raw else ""
+
+
+def time_text(at_ms: int) -> str:
+    moment = datetime.fromtimestamp(at_ms / 1000, UTC).replace(tzinfo=None)
+    return moment.isoformat(timespec="milliseconds") + "Z"
+
+
+class EventLog:
+    """What `qmd events` asks."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+
+    async def read(
+        self,
+        *,
+        cursor: str,
+        limit: int,
+        last: int,
+        queue: str,
+        kinds: list[str],
+        since_ms: int,
+        until_ms: int,
+        wait_s: float,
+    ) -> Value:
+        """Events in order: from `cursor` on, or from `since_ms` on, or the `last` so many.
+
+        Waits up to `wait_s` (negative: for ever) for the first.  Raises Refusal.
+        """
+        if limit < 1:
+            raise Refusal("bad_limit", f"{limit} events cannot be asked for", "Ask for 1 or more.")
+        is_wanted = _filter(self._queue_names(queue), _kinds(kinds), since_ms)
+        limit = min(limit, EVENTS_MAX)
+        if last > 0 and not cursor:
+            look = partial(
+                event_search.last,
+                events_max=min(last, EVENTS_MAX),
+                blocks_max=BLOCKS_MAX,
+                is_wanted=is_wanted,
+            )
+            page = await self._manager.storage.read(look)
+            return self._answer(page)
+        block, index = parse_cursor(cursor) if cursor else (0, 0)
+        if not cursor and since_ms:
+            block = await self._manager.storage.read(partial(event_search.since, at_ms=since_ms))
+        loop = self._manager.loop
+        deadline = loop.time() + wait_s
+        missing = 0
+        while True:
+            page = await self._manager.storage.read(
+                partial(
+                    event_search.page,
+                    block=block,
+                    index=index,
+                    events_max=limit,
+                    blocks_max=BLOCKS_MAX,
+                    is_wanted=is_wanted,
+                    until_ms=until_ms or None,
+                )
+            )
+            missing += page.missing_blocks
+            if page.found or (page.is_end and wait_s >= 0 and loop.time() >= deadline):
+                return self._answer(page._replace(missing_blocks=missing))
+            block, index = page.block, page.at
+            if page.is_end:
+                await asyncio.sleep(LOOK_AGAIN_S)
+            elif wait_s == 0:
+                return self._answer(page._replace(missing_blocks=missing))
+
+    def _answer(self, page: Page) -> Value:
+        return {
+            "events": [flat(self._manager, told) for told in page.found],
+            "cursor": f"{page.block}.{page.at}",
+            "end": page.is_end,
+            "missing_blocks": page.missing_blocks,
+        }
+
+    def _queue_names(self, text: str) -> frozenset[str]:
+        """What events may call the queue that is meant; nothing: any queue."""
+        if not text:
+            return frozenset()
+        try:
+            name = parse_destination(text, local_host=".")
+        except InvalidName as error:
+            raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
+        names = {str(name).casefold()}
+        if isinstance(name, DirectName) and self._manager.routes.is_local(name):
+            key = queue_key(name)
+            assert key is not None
+            names |= {key, f"direct=os:.\\{key}"}
+        return frozenset(names)
+
+
+def parse_cursor(text: str) -> tuple[int, int]:
+    """Block and index.  Raises Refusal."""
+    block, dot, index = text.partition(".")
+    if (
+        not dot
+        or not all(part.isascii() and part.isdigit() and len(part) < 16 for part in (block, index))
+    ):  # fmt: skip
+        raise Refusal(
+            "bad_cursor",
+            f"{text!r} is no cursor",
+            "A cursor is what an earlier answer or event had as `cursor`, such as 17.0.",
+        )
+    return int(block), int(index)
+
+
+def _kinds(kinds: list[str]) -> frozenset[str]:
+    for kind in kinds:
+        if kind not in Kind.__members__.values():
+            raise Refusal(
+                "bad_event_kind",
+                f"there is no kind of event {kind!r}",
+                f"It is one of: {', '.join(sorted(Kind))}.",
+            )
+    return frozenset(kinds)
+
+
+def _filter(queues: frozenset[str], kinds: frozenset[str], since_ms: int) -> Filter:
+    def is_wanted(event: Event) -> bool:
+        return (
+            event.at_ms >= since_ms
+            and (not kinds or event.kind in kinds)
+            and (
+                not queues
+                or event.queue.casefold() in queues
+                or (bool(event.to_queue) and event.to_queue.casefold() in queues)
+            )
+        )
+
+    return is_wanted

@@ -1,0 +1,397 @@
+"""What operators get to see: the state of the queue manager as plain values for JSON."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import qmd
+from protocol import parse_user_message
+from protocol.identifiers import guid_text, message_id_text, sequence_parts
+from protocol.names.format_name import PublicName
+from qmd.access.rights import ALL_RIGHTS, Rights
+from qmd.control_protocol import messages as frames
+from qmd.core.sequence import OutgoingSequence
+from qmd.history.event_query import time_text
+from qmd.history.message_lookup import catch_up
+from qmd.queues import quotas
+from qmd.queues.local_queue import LocalQueue
+from qmd.queues.outgoing_queue import OutgoingQueue
+from qmd.transfer import sequence_renewal
+from storage.tables import outgoing as outgoing_rows
+from storage.tables import whereabouts
+from storage.tables.keys import LOOKUP_MASK, OUTGOING_TRANSACTIONAL_LEVEL
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from qmd.manager import QueueManager
+    from qmd.queues.incoming_sequences import IncomingStream
+    from storage.tables.awaiting import AwaitingRow
+
+Value = dict[str, Any]
+
+
+def hello(manager: QueueManager) -> Value:
+    return {
+        "version": frames.VERSION,
+        "release": qmd.__version__,
+        "queue_manager": guid_text(manager.id),
+        "name": manager.name,
+        "message_bytes_max": manager.settings.quotas.message_bytes_max,
+    }
+
+
+def status(manager: QueueManager) -> Value:
+    """The queue manager at a glance."""
+    storage = manager.storage
+    return {
+        "name": manager.name,
+        "queue_manager": guid_text(manager.id),
+        "release": qmd.__version__,
+        "clock_s": manager.clock.now_s,
+        "uptime_s": round(manager.loop.time() - manager.started_at, 1),
+        "listen": [f"{host}:{port}" for host, port in manager.listening],
+        "queues": sum(
+            not queue.is_system and queue.parent is None for queue in manager.queues.values()
+        ),
+        "messages": sum(
+            queue.messages for queue in manager.queues.values() if not queue.holds_ended
+        ),
+        "dead_letters": sum(
+            queue.messages
+            for queue in manager.queues.values()
+            if queue.key in ("system$;deadletter", "system$;deadxact")
+        ),
+        "outgoing_messages": sum(queue.messages for queue in manager.outgoing.queues),
+        "awaiting_messages": sum(queue.awaiting.messages for queue in manager.outgoing.queues),
+        "bytes": manager.usage.bytes,
+        "quota_bytes": manager.usage.quota_bytes,
+        "quota_used_percent": manager.usage.used_percent,
+        "quota_warnings": quotas.warnings(manager),
+        "disk_full": not storage.room(manager.loop.time()),
+        "disk_full_s": manager.disk_watch.full_s,
+        "disk_free_bytes": storage.free_bytes,
+        "commits_wait": storage.obstacle or None,
+        "housekeeping_failing": [
+            {"act": act, "reason": reason} for act, reason in manager.housekeeping.failing.items()
+        ],
+        "memory": {
+            "packets": manager.packet_memory.status(),
+            "requests": manager.request_memory.status(),
+            "answers": manager.answer_memory.status(),
+            "transactions": manager.transaction_memory.status(),
+        },
+        "directory": directory(manager),
+        "sessions": len(manager.peers.connections),
+        "sent": manager.sent_count,
+        "transmitted": manager.outgoing.transmitted_count,
+        "resent": sum(queue.resent_count for queue in manager.outgoing.queues),
+        "received": manager.incoming.received_count,
+        "duplicates_refused": manager.incoming.duplicate_count + manager.incoming.rejected_count,
+        "refused": manager.refusing.count,
+        "relayed": manager.relaying.relayed_count,
+        "two_of_one_identity": [
+            {
+                "queue_manager": guid_text(each.queue_manager),
+                "addresses": list(each.hosts),
+                "time": _time(each.at_s),
+                "reason": each.reason,
+                "remedy": each.remedy,
+            }
+            for each in manager.identities.conflicts.values()
+        ],
+        "sequences_in_doubt": [
+            {
+                "destination": queue.destination,
+                "messages": queue.sequence.outstanding,
+                "reason": queue.doubt or sequence_renewal.unanswered(queue),
+                "remedy": sequence_renewal.remedy(queue),
+            }
+            for queue in manager.outgoing.queues
+            if queue.doubt or sequence_renewal.unanswered(queue)
+        ],
+    }
+
+
+def directory(manager: QueueManager) -> Value:
+    """How the directory is, in few words; `directory_status` has all of it."""
+    status = manager.directory.status()
+    facts = {"kind": status.kind, "state": status.state}
+    return facts | ({"problem": status.problem} if status.problem else {})
+
+
+def transactions(manager: QueueManager, rights: Rights = ALL_RIGHTS) -> list[Value]:
+    """Those under way that the client itself began, or all for one with all rights; the oldest
+    first."""
+    now = manager.loop.time()
+    return [
+        {
+            "transaction": shown_id.hex(),
+            "state": "committing" if each.is_committing else "active",
+            "age_s": round(now - each.began_at, 3),
+            "idle_s": round(now - each.used_at, 3),
+            "idle_limit_s": each.idle_s,
+            "sent": len(each.messages),
+            "bytes": each.bytes,
+            "received": each.taken_count,
+            "queues": sorted(queue.name for queue, mine in each.reader.taken.items() if mine),
+        }
+        for each in manager.transactions.live
+        if (shown_id := rights.shown_id(each.id)) is not None
+    ]
+
+
+def queue(queue: LocalQueue) -> Value:
+    return {
+        "name": queue.name,
+        "format_name": queue.format_name,
+        "label": queue.label,
+        "transactional": queue.transactional,
+        "journal": queue.journal,
+        "system": queue.is_system,
+        "messages": queue.messages,
+        "bytes": queue.own_bytes,
+        "quota_bytes": queue.payer.quota_bytes,
+        "quota_used_percent": queue.payer.used_percent,
+        "quota_warning_percent": queue.payer.noticed_percent or None,
+        "journal_quota_bytes": queue.journal_quota_bytes,
+        "quota_used_bytes": queue.payer.bytes,
+        "parent": None if queue.parent is None else queue.parent.name,
+        "subqueues": [
+            {"name": each.name, "messages": each.messages, "bytes": each.bytes}
+            for each in queue.subqueues
+        ],
+        "journal_messages": 0 if queue.own_journal is None else queue.own_journal.messages,
+        "journal_bytes": 0 if queue.own_journal is None else queue.own_journal.bytes,
+        "taken": len(queue.taken),
+        "readers_waiting": len(queue.waiters),
+        "created_at": _time(queue.created_at_s),
+        "number": queue.id,
+        "public_name": str(PublicName(queue.guid)),
+        "public": queue.is_public,
+    }
+
+
+def outgoing_queue(manager: QueueManager, queue: OutgoingQueue) -> Value:
+    sequence = queue.sequence
+    return {
+        "destination": queue.destination,
+        "address": queue.link.name,
+        "redirected": queue.redirect is not None,
+        "via": queue.link.via,
+        "for_others": queue.for_others,
+        "state": queue.link.state(queue).value,
+        "messages": queue.messages,
+        "bytes": queue.bytes,
+        "unacknowledged": len(queue.transmitted) + len(queue.in_flight),
+        "resent": queue.resent_count,
+        "next_number": sequence.next_number,
+        "acknowledged_number": sequence.acknowledged,
+        "awaiting": queue.awaiting.messages,
+        "awaiting_bytes": queue.awaiting.bytes,
+        "in_doubt": bool(queue.doubt),
+        "explanation": _explanation(manager, queue),
+    }
+
+
+async def outgoing_details(manager: QueueManager, queue: OutgoingQueue) -> Value:
+    """With the figures of exactly-once delivery, as MSMQ has them.  [MC-MQAC] 3.10.4.1.2"""
+    await catch_up(manager)  # what is acknowledged is off the disk
+    bounds, unconfirmed = await manager.storage.read(partial(_unfinished, outgoing_id=queue.id))
+    first, last = (queue.number_of(key & LOOKUP_MASK) for key in bounds or (0, 0))
+    sequence, now, wall = queue.sequence, manager.loop.time(), manager.environment.time()
+    timestamp, ordinal = sequence_parts(sequence.sequence_id)
+    remote = queue.link.remote_id
+    resend_at = sequence.next_timer()
+    return outgoing_queue(manager, queue) | {
+        "queue_manager": None if remote is None else guid_text(remote),
+        "sequence": {
+            "id": sequence.sequence_id,
+            "timestamp": timestamp,
+            "ordinal": ordinal,
+            "outstanding": sequence.outstanding,
+            "next_number": sequence.next_number,
+            "last_ack": sequence.acknowledged or None,
+            "last_ack_time": None
+            if sequence.last_ack_at is None
+            else _moment(wall - (now - sequence.last_ack_at)),
+            "last_ack_count": sequence.last_ack_count,
+            "first_unacknowledged": None if bounds is None else first,
+            "last_unacknowledged": None if bounds is None else last,
+            "unacknowledged": sequence.outstanding,
+            "sent_unacknowledged": len(sequence.in_flight),
+            "unconfirmed": unconfirmed,
+            "order_acks": sequence.ack_count,
+            "last_order_ack_ago_s": _ago(now, sequence.last_ack_at),
+            "resends": sequence.resend_count,
+            "resend_interval_s": sequence.resend_interval_s,
+            "resend_time": None if resend_at is None else _moment(wall + max(0.0, resend_at - now)),
+            "resend_in_s": _until(now, resend_at),
+        },
+        "connection_history": [
+            {
+                "time": _moment(wall - (now - attempt.at)),
+                "ago_s": _ago(now, attempt.at),
+                "address": attempt.address,
+                "result": attempt.result,
+                "times": attempt.times,
+                "first_time": _moment(
+                    wall - (now - (attempt.at if attempt.first_at is None else attempt.first_at))
+                ),
+            }
+            for attempt in reversed(queue.link.retry.history)
+        ],
+    }
+
+
+def _unfinished(db: sqlite3.Connection, outgoing_id: int) -> tuple[tuple[int, int] | None, int]:
+    """First and last key of transactional messages; how many wait to be confirmed."""
+    return (
+        outgoing_rows.bounds(db, outgoing_id, OUTGOING_TRANSACTIONAL_LEVEL),
+        whereabouts.awaiting_count(db, outgoing_id),
+    )
+
+
+def awaiting(manager: QueueManager, rows: list[AwaitingRow]) -> list[Value]:
+    """What has arrived elsewhere, and is kept until it was received there."""
+    now_s = manager.clock.now_s
+    found = []
+    for row in rows:
+        properties = parse_user_message(row.packet).properties
+        found.append(
+            {
+                "id": message_id_text(manager.id, row.number),
+                "number": row.position,
+                "label": properties.label.decode("utf-16-le", "replace").rstrip("\0"),
+                "bytes": len(row.packet),
+                "waits_since_s": now_s - row.since_s,
+                "given_up_in_s": None if row.expires_at_s is None else row.expires_at_s - now_s,
+                "dead_letter": not row.discard,
+                "lookup_id": row.number,
+            }
+        )
+    return found
+
+
+def sequences(manager: QueueManager) -> list[Value]:
+    """The transactional sequences, in both directions."""
+    now = manager.loop.time()
+    incoming = [
+        {
+            "direction": "incoming",
+            "peer": guid_text(stream.source),
+            "queue": stream.queue.name,
+            "id": stream.sequence.durable_id,
+            "number": stream.sequence.durable_number,
+            "rejected": stream.sequence.rejects,
+            "contradictions": stream.contradictions,
+            "last_seen_ago_s": _ago(now, stream.sequence.last_seen),
+            "explanation": _arrived_so_far(stream),
+        }
+        for stream in manager.incoming_streams.all()
+    ]
+    outgoing = [
+        {
+            "direction": "outgoing",
+            "peer": None if queue.link.remote_id is None else guid_text(queue.link.remote_id),
+            "queue": queue.destination,
+            "id": queue.sequence.sequence_id,
+            "number": queue.sequence.next_number - 1,
+            "acknowledged": queue.sequence.acknowledged,
+            "outstanding": queue.sequence.outstanding,
+            "explanation": _acknowledged_so_far(queue.sequence),
+        }
+        for queue in manager.outgoing.queues
+        if queue.sequence.next_number > 1 or queue.sequence.base
+    ]
+    return incoming + outgoing
+
+
+def _arrived_so_far(stream: IncomingStream) -> str:
+    number, rejects = stream.sequence.durable_number, stream.sequence.rejects
+    text = f"All up to {number} was kept, in order." if number else "Nothing of it was kept yet."
+    if rejects:
+        text += f" {rejects} came since that were known, or that follow one which is missing."
+    if stream.contradictions:
+        text += (
+            f" {stream.contradictions} were refused, because they bore the positions of other"
+            " messages: their sender was cloned, or restored from a backup."
+        )
+    return text
+
+
+def _acknowledged_so_far(sequence: OutgoingSequence) -> str:
+    if not sequence.outstanding:
+        return f"Of {sequence.next_number - 1} none is unacknowledged."
+    text = f"{sequence.outstanding} are not acknowledged, {len(sequence.in_flight)} of them sent."
+    if sequence.resend_count:
+        text += f" They were sent again after {sequence.resend_count} times in vain."
+    return text
+
+
+def sessions(manager: QueueManager) -> list[Value]:
+    now = manager.loop.time()
+    return [
+        {
+            "peer": None if session.remote_id is None else guid_text(session.remote_id),
+            "address": f"{connection.host}:{connection.port}",
+            "dialled": connection.link is not None,
+            "state": session.state.value,
+            "sent": session.sent_count,
+            "received": session.received_count,
+            "unacknowledged": session.unacknowledged,
+            "peer_window": session.peer_window,
+            "bytes_sent": connection.bytes_sent,
+            "bytes_received": connection.bytes_received,
+            "age_s": _ago(now, connection.opened_at),
+        }
+        for connection in manager.peers.connections
+        if (session := connection.session) is not None
+    ]
+
+
+def _explanation(manager: QueueManager, queue: OutgoingQueue) -> str:
+    """What the queue waits for, as a sentence."""
+    link = queue.link
+    text = link.state(queue).description
+    if queue.paused:
+        return f"{text} Resume it: qmd outgoing resume '{queue.destination}'."
+    if queue.hindrance and queue.messages:
+        return queue.hindrance
+    if queue.doubt and queue.messages:
+        return f"{queue.doubt} {sequence_renewal.remedy(queue)}"
+    if stuck := sequence_renewal.unanswered(queue):
+        return stuck
+    if link.connection is None and queue.messages:
+        wait_s = max(0.0, link.retry.next_attempt - manager.loop.time())
+        if not link.is_reachable:
+            return f"{text} That queue manager has to connect to this one: its address is unknown."
+        last = link.retry.history[-1].result if link.retry.history else "not tried yet"
+        remedy = manager.identities.remedy_of_refusal(link.retry.history)
+        return f"{text} Last attempt: {last}. Next attempt in {wait_s:.0f} s.{remedy}"
+    if queue.awaiting.messages and not queue.messages:
+        count = queue.awaiting.messages
+        what = "1 message has" if count == 1 else f"{count} messages have"
+        return (
+            f"{text} {what} arrived there; nobody has confirmed the receipt yet. See: qmd outgoing"
+            f" awaiting '{queue.destination}'."
+        )
+    return text
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _moment(seconds: float) -> str:
+    return time_text(int(seconds * 1000))
+
+
+def _ago(now: float, then: float | None) -> float | None:
+    return None if then is None else round(now - then, 1)
+
+
+def _until(now: float, then: float | None) -> float | None:
+    return None if then is None else round(max(0.0, then - now), 1)

@@ -1,0 +1,1 @@
+"""Maintenance: retention of old data, housekeeping that may fail, the disk watch."""

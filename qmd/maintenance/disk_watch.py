@@ -1,0 +1,84 @@
+"""Says that the disk is full: when that begins, while it lasts, and when it is over.
+
+In the log of the daemon, in the history of events (as far as the reserve has room for one), and in
+`qmd status`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from qmd.events.recorder import Kind
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+
+log = structlog.get_logger()
+
+INTERVAL_S = 1.0
+REPEATED_S = 60.0  # a line in so many seconds while it lasts
+OVER_S = 10.0  # with room for so long it is over, and no new message has filled it again
+
+REMEDY = (
+    "Make room on the disk, or receive or purge messages. Nothing that was acknowledged is lost."
+)
+
+
+class DiskWatch:
+    """Looks once a second."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+        self._full_since: float | None = None  # loop time, as the others
+        self._last_full_at = 0.0
+        self._said_at = 0.0
+
+    @property
+    def full_s(self) -> int | None:
+        """For how many seconds the disk has been full; None: it is not."""
+        if self._full_since is None:
+            return None
+        return round(self._manager.loop.time() - self._full_since)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(INTERVAL_S)
+
+    def look(self) -> None:
+        """See how things stand, and say so if it is time for it."""
+        storage, now = self._manager.storage, self._manager.loop.time()
+        if not storage.room(now) or storage.obstacle:
+            self._last_full_at = now
+            if self._full_since is None:
+                self._full_since = now
+                self._record(Kind.DISK_FULL, self._reason())
+            elif now - self._said_at < REPEATED_S:
+                return
+            self._said_at = now
+            log.error("disk_full", reason=self._reason(), full_s=self.full_s, remedy=REMEDY)
+        elif self._full_since is not None and now - self._last_full_at >= OVER_S:
+            full_s = round(self._last_full_at - self._full_since)
+            self._full_since = None
+            log.warning("disk_has_room", full_s=full_s, free_bytes=storage.free_bytes)
+            self._record(Kind.DISK_HAS_ROOM, f"the disk was full for {full_s} s")
+
+    def _reason(self) -> str:
+        storage = self._manager.storage
+        reason = (
+            f"{storage.free_bytes / 1e6:.1f} MB are free, and {storage.kept_free_bytes / 1e6:.1f}"
+            " MB must stay free ([quotas] disk_reserve): new messages are refused"
+        )
+        if storage.obstacle:
+            return f"{reason}; nothing can be written, and what must be waits: {storage.obstacle}"
+        return f"{reason}; the reserve is given up" if storage.full else reason
+
+    def _record(self, kind: Kind, reason: str) -> None:
+        recorder = self._manager.recorder
+        if recorder.enabled:
+            recorder.group(kind, self._manager.id, reason=reason)
+            self._manager.storage.batch.write_soon()

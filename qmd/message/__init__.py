@@ -1,0 +1,1 @@
+"""Messages become packets: building, templates, shared parts."""

@@ -1,0 +1,1 @@
+"""Names of queues become destinations; a message to many of them is copied."""

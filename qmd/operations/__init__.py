@@ -1,0 +1,1 @@
+"""The operations on queues and messages: send, receive, move, administer, transactions."""

@@ -1,0 +1,93 @@
+"""How a message goes to its queue: express, recoverable or transactional.
+
+The kind of a queue is known where the queue is ours, and where the directory says it.  A message
+that its queue would refuse on arrival is refused here, while its application listens.  Of a queue
+whose kind nobody says, `automatic` is recoverable, or transactional in a transaction.
+"""
+
+from __future__ import annotations
+
+from qmd.control_protocol.messages import AUTOMATIC, RECOVERABLE, TRANSACTIONAL
+from qmd.errors import Refusal
+from qmd.queues.local_queue import LocalQueue
+from qmd.queues.outgoing_queue import OutgoingQueue
+
+_DIRECTORY = ", as the directory says,"
+_ANEW = " If the queue was created anew meanwhile: qmd directory reload."
+
+
+def delivery_to(
+    route: LocalQueue | OutgoingQueue,
+    asked: int,
+    *,
+    in_transaction: bool,
+    told: bool | None = None,
+    name: str = "",
+) -> int:
+    """The delivery of a message to its only queue.  Raises Refusal where that takes none such.
+
+    `told`: whether the directory says that the queue, `name`, is transactional; None: it does not
+    say.  Of a queue of ours that is not asked.
+    """
+    if isinstance(route, LocalQueue):
+        if not route.is_read_only:
+            return _fitting(
+                asked, route.transactional, f"queue {route.name}", in_transaction=in_transaction
+            )
+        raise Refusal(
+            "queue_read_only",
+            f"{route.name} is a queue of the queue manager itself"
+            if route.is_system
+            else f"{route.name} is a subqueue or journal",
+            "Journals and dead-letter queues can be read, and not be sent to; messages come to"
+            " a subqueue by `qmd move`.",
+        )
+    if told is not None:
+        queue = f"queue {name or route.destination}{_DIRECTORY}"
+        return _fitting(asked, told, queue, in_transaction=in_transaction, advice=_ANEW)
+    if asked == AUTOMATIC:
+        return TRANSACTIONAL if in_transaction else RECOVERABLE
+    return asked
+
+
+def delivery_of_copy(
+    route: LocalQueue | OutgoingQueue,
+    asked: int,
+    *,
+    in_transaction: bool,
+    told: bool | None,
+    name: str,
+) -> int:
+    """The delivery to one of several queues, which may be transactional or not: a transactional
+    copy that its queue does not take is refused when it arrives.  Raises Refusal."""
+    if in_transaction:
+        asked = TRANSACTIONAL
+    if asked == TRANSACTIONAL and not (isinstance(route, LocalQueue) and route.is_read_only):
+        return asked
+    return delivery_to(route, asked, in_transaction=False, told=told, name=name)
+
+
+def _fitting(
+    asked: int, transactional: bool, queue: str, *, in_transaction: bool, advice: str = ""
+) -> int:
+    if in_transaction and not transactional:
+        raise Refusal(
+            "not_transactional_queue",
+            f"{queue} is not transactional, and the message is to be sent in a transaction",
+            f"Send it outside the transaction, or create a transactional queue.{advice}",
+        )
+    if asked == AUTOMATIC:
+        return TRANSACTIONAL if transactional else RECOVERABLE
+    if transactional and asked != TRANSACTIONAL:
+        raise Refusal(
+            "needs_transactional",
+            f"{queue} is transactional and takes transactional messages only",
+            f"Send it with --transactional.{advice}",
+        )
+    if not transactional and asked == TRANSACTIONAL:
+        raise Refusal(
+            "not_transactional",
+            f"{queue} is not transactional and takes no transactional messages",
+            f"Send it with --recoverable or --express, or create a transactional queue.{advice}",
+        )
+    return asked

@@ -1,0 +1,160 @@
+"""Messages from a file are put into a queue as they were: packet, counts, reason, times.
+
+Nothing is taken on trust: each packet is read whole and fits its queue, or all are refused.
+An imported message keeps its id, and gets a new place behind what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+
+from protocol import parse_user_message, without_session_header
+from protocol.errors import ProtocolError
+from qmd.control_protocol.messages import ImportedMessage, StoredMessage
+from qmd.core.packet_fields import is_transactional
+from qmd.errors import Refusal
+from qmd.events.recorder import Kind
+from qmd.message.build import PRIORITY_MAX
+from qmd.queues.local_queue import LocalQueue
+from qmd.queues.quotas import queue_refusal
+from storage.tables import messages as message_rows
+from storage.tables.keys import LOOKUP_BITS, TRANSACTIONAL_LEVEL
+from storage.tables.queues import JOURNAL_ID, ORDER_QUEUE_ID
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+
+log = structlog.get_logger()
+
+Result = dict[str, Any]
+
+
+class Importing:
+    """All of the messages of a request in one commit, or none."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+
+    def take_in(
+        self,
+        queue: LocalQueue,
+        messages: Sequence[ImportedMessage],
+        *,
+        dry_run: bool,
+        token: bytes,
+        done: Callable[[Result], None],
+    ) -> None:
+        """`done` gets the answer once it is durable.  Raises Refusal."""
+        manager = self._manager
+        for index, message in enumerate(messages):
+            self._check(queue, message, index)
+        size = sum(len(message.packet) for message in messages)
+        if not queue.payer.has_room(size):
+            raise queue_refusal(queue.payer, size)
+        full = manager.is_full(size, messages=len(messages))
+        if full is not None:
+            raise full
+        result = {"messages": len(messages), "bytes": size}
+        if dry_run or not messages:
+            done(result)
+            return
+        batch = manager.storage.batch
+        stored = [self._stored(queue, message) for message in messages]
+        for each in stored:
+            batch.insert_message(
+                queue.id << LOOKUP_BITS | each.lookup_id,
+                each.packet,
+                each.arrived_at_ms,
+                each.expires_at_s,
+                each.reason,
+            )
+        queue.count_in(len(stored), size)
+        manager.recorder.record(
+            Kind.IMPORTED,
+            [each.packet for each in stored],
+            queue=queue.name,
+            places=[each.lookup_id for each in stored],
+        )
+        with_history = [
+            (
+                queue.id << LOOKUP_BITS | each.lookup_id,
+                each.abort_count,
+                each.move_count,
+                each.last_move_at_ms,
+            )
+            for each in stored
+            if each.abort_count or each.move_count or each.last_move_at_ms is not None
+        ]
+        if with_history:
+            batch.run(partial(message_rows.set_history, rows=with_history))
+        if token:
+            batch.record_outcome(token, msgspec.msgpack.encode(result), manager.clock.now_s)
+
+        def durable() -> None:
+            done(result)
+            manager.reading.arrived(queue, stored)
+            log.info("messages_imported", queue=queue.name, count=len(stored))
+
+        batch.when_durable(durable)
+
+    def _check(self, queue: LocalQueue, message: ImportedMessage, index: int) -> None:
+        if queue.id == ORDER_QUEUE_ID:
+            raise Refusal(
+                "queue_read_only",
+                f"{queue.name} is a queue of the queue manager itself",
+                "Import into another queue.",
+            )
+        packet = message.packet
+        try:
+            parse_user_message(packet)
+        except ProtocolError as error:
+            raise Refusal(
+                "packet_broken",
+                f"message {index + 1} is none: {error}",
+                "It is not what was exported; export it again.",
+            ) from error
+        if packet != without_session_header(packet):
+            raise Refusal(
+                "packet_broken",
+                f"message {index + 1} bears a session header, as packets on the wire do",
+                "It is not what was exported; export it again.",
+            )
+        allowed = self._manager.peers.own_packet_bytes_max
+        if len(packet) > allowed:
+            raise Refusal(
+                "packet_too_large",
+                f"message {index + 1} has {len(packet)} bytes; {allowed} are allowed",
+                "Send the body in parts, or a reference to it.",
+            )
+        if queue.id != JOURNAL_ID and is_transactional(packet) != queue.transactional:
+            kinds = ("is transactional", "is not")
+            if queue.transactional:
+                kinds = ("is not transactional", "is")
+            raise Refusal(
+                "import_of_other_kind",
+                f"message {index + 1} {kinds[0]}, and {queue.name} {kinds[1]}",
+                "Import it into a queue of its kind.",
+            )
+
+    def _stored(self, queue: LocalQueue, message: ImportedMessage) -> StoredMessage:
+        packet = message.packet
+        if queue.holds_ended or is_transactional(packet):
+            level = TRANSACTIONAL_LEVEL
+        else:
+            level = PRIORITY_MAX - (packet[2] & 7)
+        left_s = None if queue.holds_ended else message.expires_in_s
+        return StoredMessage(
+            self._manager.next_lookup_id(level),
+            message.arrived_at_ms,
+            packet,
+            message.reason,
+            message.abort_count,
+            message.move_count,
+            message.last_move_at_ms,
+            None if left_s is None else self._manager.clock.now_s + left_s,
+        )

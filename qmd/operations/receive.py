@@ -1,0 +1,402 @@
+"""Giving messages to those who read: take, remove, give back, peek.
+
+take ──► a copy goes out ──► remove ──► (commit) ──► gone, and answered
+                             give back, or the connection ends ──► ready again
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from protocol.message_class import MessageClass
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol.messages import StoredMessage
+from qmd.core.packet_fields import may_want_word
+from qmd.errors import Refusal
+from qmd.events.recorder import Kind, identity_of
+from qmd.message.shared_packet import Held, whole_message
+from qmd.queues.local_queue import EXPIRED_MAX, TAKE_BYTES_MAX, LocalQueue, Reader, Waiter
+from storage.tables import messages as message_rows
+from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK
+from storage.tables.messages import MessageRow
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+
+
+REFILL_ROWS = 512
+REFILL_BYTES = 4 * 1024 * 1024
+PEEK_ROWS_MAX = 1000
+NUMBERS_SPARE = 10_000  # half of what is kept for acknowledgments and dead letters
+
+
+class Reading:
+    """Who waits for which queue, and who gets what."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+
+    def take(
+        self,
+        reader: Reader,
+        queue: LocalQueue,
+        limit: int,
+        wait_s: float,
+        answer: Callable[[list[StoredMessage]], None],
+    ) -> None:
+        """`answer` gets up to `limit` messages, at once or when there are some."""
+        waiter = Waiter(reader, limit, wait_s != frames.NO_WAIT, answer)
+        queue.waiters.append(waiter)
+        self.serve(queue)
+        if wait_s > 0 and waiter in queue.waiters:
+            self._manager.timers.at(
+                self._manager.loop.time() + wait_s, waiter, partial(self._waited_enough, queue)
+            )
+
+    def _waited_enough(self, queue: LocalQueue, waiter: Waiter) -> None:
+        if waiter in queue.waiters:
+            queue.waiters.remove(waiter)
+            waiter.answer([])
+
+    def arrived(self, queue: LocalQueue, messages: Sequence[Held]) -> None:
+        queue.arrived(messages)
+        self.serve(queue)
+
+    def serve(self, queue: LocalQueue) -> None:
+        """Give what is ready to those who wait, in the order of their asking."""
+        for watcher in queue.watchers:
+            if not watcher.done():
+                watcher.set_result(None)
+        now_s = self._manager.clock.now_s
+        while queue.waiters:
+            waiter = queue.waiters[0]
+            messages = queue.take(waiter.reader, waiter.limit, now_s)
+            if queue.expired:
+                may_be_more = len(queue.expired) >= EXPIRED_MAX
+                self._manager.endings.expire_received(queue)
+                if may_be_more and not messages:
+                    self._manager.storage.batch.when_durable(partial(self.serve, queue))
+                    return
+            if not messages:
+                break
+            queue.waiters.popleft()
+            self._manager.timers.cancel(waiter)
+            waiter.answer(messages)
+        if queue.window.wants_refill or queue.window.needs_refill:
+            self._refill(queue)
+        elif queue.waiters and queue.window.horizon is None:
+            self._answer_impatient(queue)
+
+    def _answer_impatient(self, queue: LocalQueue) -> None:
+        """There is nothing, and those who do not want to wait are told so."""
+        impatient = [waiter for waiter in queue.waiters if not waiter.wait]
+        for waiter in impatient:
+            queue.waiters.remove(waiter)
+            waiter.answer([])
+
+    def _refill(self, queue: LocalQueue) -> None:
+        start = queue.window.begin_refill()
+        self._manager.storage.batch.read_after(
+            lambda db: message_rows.page(db, queue.id, start, REFILL_ROWS, REFILL_BYTES),
+            partial(self._refilled, queue),
+        )
+
+    def _refilled(self, queue: LocalQueue, rows: list[MessageRow]) -> None:
+        entries = [
+            (row.key & LOOKUP_MASK, self._held(row), len(row.packet))
+            for row in self._manager.damage.whole_messages(queue, rows)
+        ]
+        size = sum(len(row.packet) for row in rows)
+        queue.window.refill(entries, complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)
+        self.serve(queue)
+
+    def _held(self, row: MessageRow) -> Held:
+        stored = stored_message(row)
+        return stored if row.part_id is None else self._manager.parts.held(stored, row.part_id)
+
+    def remove(
+        self,
+        reader: Reader,
+        queue: LocalQueue,
+        lookup_ids: list[int],
+        token: bytes,
+        done: Callable[[int], None],
+        *,
+        transaction: str = "",
+    ) -> None:
+        """Messages that `reader` took go for good; `done(count)` once that is durable.
+
+        Their senders are told, if they asked for it.  Raises Refusal.
+        """
+        lookup_ids = self._own(reader, queue, lookup_ids)
+        messages = [queue.taken[lookup_id] for lookup_id in lookup_ids]
+        self._manager.recorder.record(
+            Kind.RECEIVED,
+            [message.packet for message in messages],
+            queue=queue.name,
+            places=lookup_ids,
+            transaction=transaction,
+            lazily=True,  # the deletions are not
+        )
+        self._manager.endings.received(queue, messages)
+        self._let_go(reader, queue, lookup_ids, token, done)
+
+    def reject(
+        self,
+        reader: Reader,
+        queue: LocalQueue,
+        lookup_ids: list[int],
+        detail: str,
+        token: bytes,
+        done: Callable[[int], None],
+    ) -> None:
+        """Messages that `reader` took and will have nothing to do with; `detail` says why.
+
+        They leave the queue for good as well, and are dead letters of their source's or of ours;
+        docs/decisions/0010.  Raises Refusal.
+        """
+        lookup_ids = self._own(reader, queue, lookup_ids)
+        messages = [(lookup_id, queue.taken[lookup_id].packet) for lookup_id in lookup_ids]
+        if queue.holds_ended:
+            raise Refusal(
+                "ended_before",
+                f"what is in {queue.name} has met its end before, and nobody waits to hear of it",
+                "Receive it instead.",
+            )
+        self._manager.endings.end(
+            queue, messages, MessageClass.NACK_RECEIVE_REJECTED, detail=detail
+        )
+        self._let_go(reader, queue, lookup_ids, token, done)
+
+    def _own(self, reader: Reader, queue: LocalQueue, lookup_ids: list[int]) -> list[int]:
+        """The messages, each once, that `reader` took and may end.  Raises Refusal."""
+        mine = reader.taken.get(queue, set())
+        lookup_ids = list(dict.fromkeys(lookup_ids))
+        missing = [lookup_id for lookup_id in lookup_ids if lookup_id not in mine]
+        if missing:
+            raise Refusal(
+                "not_taken",
+                f"message {missing[0]} of {queue.name} was not taken on this connection",
+                "Take messages first; they go back when their connection ends.",
+            )
+        return lookup_ids
+
+    def check_can_be_told(self, reader: Reader, queue: LocalQueue, lookup_ids: list[int]) -> None:
+        """Whether what follows from the end of so many messages can be numbered now.
+
+        To be asked before `remove` and `reject`.  Raises Refusal.
+        """
+        mine = reader.taken.get(queue, set())
+        # An acknowledgment of each of them, and a final ack, and a copy.
+        if not self._manager.has_numbers(3 * len(lookup_ids), spare=NUMBERS_SPARE) and any(
+            each in mine and may_want_word(queue.taken[each].packet) for each in lookup_ids
+        ):
+            raise Refusal(
+                "busy",
+                "more acknowledgments wait for the disk than can be given a number now",
+                "Try again in a moment.",
+            )
+
+    def _let_go(
+        self,
+        reader: Reader,
+        queue: LocalQueue,
+        lookup_ids: list[int],
+        token: bytes,
+        done: Callable[[int], None],
+    ) -> None:
+        mine = reader.taken.get(queue, set())
+        mine.difference_update(lookup_ids)
+        if not mine:
+            queue.takers.discard(reader)
+        queue.leaving.update(lookup_ids)
+        batch = self._manager.storage.batch
+        batch.delete_messages([queue.id << LOOKUP_BITS | lookup_id for lookup_id in lookup_ids])
+        if token:
+            batch.record_outcome(
+                token, msgspec.msgpack.encode(len(lookup_ids)), self._manager.clock.now_s
+            )
+        batch.when_durable(partial(self._removed, queue, lookup_ids, done))
+
+    def _removed(
+        self, queue: LocalQueue, lookup_ids: list[int], done: Callable[[int], None]
+    ) -> None:
+        queue.leaving.difference_update(lookup_ids)
+        queue.forget(lookup_ids)
+        done(len(lookup_ids))
+
+    def abort(self, reader: Reader, transaction: str, reason: str) -> int:
+        """A transaction is aborted: what it received returns, its abort count raised, unless
+        nobody has seen it; how many."""
+        self.stop_waiting(reader)
+        manager = self._manager
+        count = 0
+        for queue, mine in list(reader.taken.items()):
+            if not mine:
+                continue
+            lookup_ids = sorted(mine)
+            messages = [queue.taken[lookup_id] for lookup_id in lookup_ids]
+            manager.recorder.record(
+                Kind.ABORTED,
+                [message.packet for message in messages],
+                queue=queue.name,
+                places=lookup_ids,
+                reason=reason,
+                transaction=transaction,
+            )
+            if not reader.is_unread:
+                keys = [queue.id << LOOKUP_BITS | lookup_id for lookup_id in lookup_ids]
+                manager.storage.batch.run(partial(message_rows.count_abort, keys=keys))
+            count += self._put_back(reader, queue, lookup_ids, aborted=not reader.is_unread)
+        return count
+
+    def is_waiting(self, reader: Reader) -> bool:
+        """Whether it waits for a message anywhere."""
+        return any(
+            waiter.reader is reader
+            for queue in self._manager.queues.values()
+            for waiter in queue.waiters
+        )
+
+    def stop_waiting(self, reader: Reader) -> None:
+        """Its requests for messages are answered with none."""
+        for queue in self._manager.queues.values():
+            for waiter in [waiter for waiter in queue.waiters if waiter.reader is reader]:
+                queue.waiters.remove(waiter)
+                self._manager.timers.cancel(waiter)
+                waiter.answer([])
+
+    def give_back(
+        self,
+        reader: Reader,
+        queue: LocalQueue,
+        lookup_ids: list[int],
+        why: str = "its reader gave it back",
+    ) -> int:
+        """Messages that `reader` took return to their old place; how many did."""
+        mine = reader.taken.get(queue, set())
+        returning = [lookup_id for lookup_id in lookup_ids if lookup_id in mine]
+        for lookup_id in returning:
+            source, number = identity_of(queue.taken[lookup_id].packet)
+            self._manager.recorder.provoked(
+                Kind.ABORTED, source, number, queue=queue.name, place=lookup_id, reason=why
+            )
+        return self._put_back(reader, queue, lookup_ids)
+
+    def _put_back(
+        self, reader: Reader, queue: LocalQueue, lookup_ids: list[int], *, aborted: bool = False
+    ) -> int:
+        now_s = self._manager.clock.now_s
+        count = queue.put_back(reader, lookup_ids, now_s, aborted=aborted)
+        if queue.expired:
+            self._manager.endings.expire_received(queue)
+        if count:
+            self.serve(queue)
+        return count
+
+    def leave(self, reader: Reader) -> None:
+        """A reader's connection has ended: what it took, and did not remove, is ready again."""
+        reader.has_left = True
+        # First of all it waits no more, or it would be given what it gives back.
+        for queue in self._manager.queues.values():
+            for waiter in [waiter for waiter in queue.waiters if waiter.reader is reader]:
+                queue.waiters.remove(waiter)
+                self._manager.timers.cancel(waiter)
+        for queue, mine in list(reader.taken.items()):
+            if mine:
+                self.give_back(reader, queue, sorted(mine), "its reader's connection ended")
+
+    async def peek(
+        self,
+        queue: LocalQueue,
+        start: int,
+        limit: int,
+        wait_s: float,
+        turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+    ) -> list[StoredMessage]:
+        """Ready messages from lookup id `start` on; nothing is taken.
+
+        `turn` is entered for each look: what is found takes memory until it is answered.
+        """
+        deadline = None if wait_s < 0 else self._manager.loop.time() + wait_s
+        while True:
+            watcher: asyncio.Future[None] = self._manager.loop.create_future()
+            queue.watchers.add(watcher)
+            try:
+                async with turn():
+                    messages = await self._look(queue, start, min(limit, PEEK_ROWS_MAX))
+                if messages or wait_s == frames.NO_WAIT or queue.deleted:
+                    return messages
+                async with asyncio.timeout_at(deadline):
+                    await watcher
+            except TimeoutError:
+                return []
+            finally:
+                queue.watchers.discard(watcher)
+
+    async def _look(self, queue: LocalQueue, start: int, limit: int) -> list[StoredMessage]:
+        """The first of them: up to `limit`, and some 8 MB; none only if there is none."""
+        found: list[StoredMessage] = []
+        first, size = start, 0
+        now_s = self._manager.clock.now_s
+        while len(found) < limit and size < TAKE_BYTES_MAX:
+            rows = await self._manager.storage.read(
+                partial(
+                    message_rows.page,
+                    queue_id=queue.id,
+                    from_lookup=start,
+                    rows_max=limit,
+                    bytes_max=REFILL_BYTES,
+                )
+            )
+            for row in self._manager.damage.whole_messages(queue, rows):
+                is_over = row.expires_at_s is not None and row.expires_at_s < now_s
+                if row.key & LOOKUP_MASK not in queue.taken and not is_over:
+                    found.append(stored_message(row))
+                    size += len(row.packet)
+            if len(rows) < limit and sum(len(row.packet) for row in rows) < REFILL_BYTES:
+                start = LOOKUP_MASK + 1  # that were all
+                break
+            start = (rows[-1].key & LOOKUP_MASK) + 1
+        # Express messages are nowhere on disk: they belong among those that were read.
+        express = [
+            whole_message(message)
+            for lookup_id, message in queue.express.items()
+            if first <= lookup_id < start
+            and lookup_id not in queue.taken
+            and (message.expires_at_s is None or message.expires_at_s >= now_s)
+        ]
+        if express:
+            found = sorted(found + express, key=attrgetter("lookup_id"))
+        return _up_to(found[:limit], TAKE_BYTES_MAX)
+
+
+def _up_to(messages: list[StoredMessage], bytes_max: int) -> list[StoredMessage]:
+    """The first of them that make no more bytes than that; one always does."""
+    size = 0
+    for count, message in enumerate(messages):
+        size += len(message.packet)
+        if count and size > bytes_max:
+            return messages[:count]
+    return messages
+
+
+def stored_message(row: MessageRow) -> StoredMessage:
+    """A row as those who read get it."""
+    return StoredMessage(
+        row.key & LOOKUP_MASK,
+        row.arrived_at_ms,
+        row.packet,
+        row.reason,
+        row.abort_count,
+        row.move_count,
+        row.last_move_at_ms,
+        row.expires_at_s,
+    )

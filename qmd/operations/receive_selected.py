@@ -1,0 +1,174 @@
+"""Taking a message that is meant, wherever in its queue it stands: by its lookup id, by its id, by
+its correlation id, or by what it says.
+
+    choose ─► hold ─► is it still on disk? ─► taken, as if it had been the first
+                          └► no: somebody was faster; choose again
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol.messages import Choice, Piece, StoredMessage
+from qmd.errors import Refusal
+from qmd.message.shared_packet import Held, whole_message
+from qmd.operations.receive import stored_message
+from qmd.queues.local_queue import LocalQueue, Reader
+from storage.tables import messages as message_rows
+from storage.tables.keys import LOOKUP_BITS
+from storage.tables.messages import MessageRow
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+
+FIRST, LAST, NEXT, PREVIOUS, THIS = "first", "last", "next", "previous", "this"
+
+
+class Picking:
+    """Finds and takes; and keeps others out of a queue that somebody has for himself."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+        self._exclusive: dict[LocalQueue, Hashable] = {}
+
+    async def take(
+        self, reader: Reader, queue: LocalQueue, choice: Choice, limit: int, wait_s: float
+    ) -> list[StoredMessage]:
+        """The first `limit` messages that are meant; waits for one of them.  Raises Refusal."""
+        loop = self._manager.loop
+        deadline = None if wait_s < 0 else loop.time() + wait_s
+        while True:
+            watcher: asyncio.Future[None] = loop.create_future()
+            queue.watchers.add(watcher)
+            try:
+                # Whoever asks may go away meanwhile: what is held must not be left so.
+                work = loop.create_task(self._take_now(reader, queue, choice, limit))
+                messages = await asyncio.shield(work)
+                if messages or wait_s == frames.NO_WAIT or queue.deleted:
+                    return messages
+                async with asyncio.timeout_at(deadline):
+                    await watcher
+            except TimeoutError:
+                return []
+            finally:
+                queue.watchers.discard(watcher)
+
+    async def _take_now(
+        self, reader: Reader, queue: LocalQueue, choice: Choice, limit: int
+    ) -> list[StoredMessage]:
+        manager = self._manager
+        while True:
+            try:
+                chosen = await manager.choosing.choose(queue, choice, Piece(limit))
+            except Refusal as refusal:
+                if refusal.code in ("no_such_message", "message_taken"):
+                    return []  # it may come, or come back
+                raise
+            picker = Reader()  # the reader has nothing of which we do not know that it is there
+            held = [each for each in chosen.messages if queue.hold(picker, each.lookup_id)]
+            found = await self._still_there(queue, held)
+            taken: list[StoredMessage] = []
+            for message in held:
+                lookup_id = message.lookup_id
+                is_express = lookup_id in queue.express
+                if not is_express and lookup_id not in found:
+                    queue.let_go(message, is_there=False)
+                elif reader.has_left:
+                    queue.let_go(found.get(lookup_id, message), is_there=True)
+                else:
+                    queue.taken[lookup_id] = found.get(lookup_id, message)
+                    reader.taken.setdefault(queue, set()).add(lookup_id)
+                    taken.append(queue.taken[lookup_id])
+            if held and not taken:
+                manager.reading.serve(queue)
+            if taken or not chosen.messages or reader.has_left:
+                return taken
+
+    async def _still_there(
+        self, queue: LocalQueue, held: list[StoredMessage]
+    ) -> dict[int, StoredMessage]:
+        """Those of them that no commit until now has removed, as the disk has them."""
+        keys = [queue.id << LOOKUP_BITS | each.lookup_id for each in held]
+        rows: asyncio.Future[list[MessageRow]] = self._manager.loop.create_future()
+        # Not on a reader's connection, which may look at what was there before.
+        self._manager.storage.batch.read_after(
+            partial(message_rows.find_all, keys=keys), partial(_settle, rows)
+        )
+        found = await rows
+        return {message.lookup_id: message for message in map(stored_message, found)}
+
+    async def look(self, queue: LocalQueue, which: str, lookup_id: int) -> StoredMessage | None:
+        """The message at a place, or beside it, whether or not somebody has taken it."""
+        if which not in (FIRST, LAST, NEXT, PREVIOUS, THIS):
+            raise Refusal(
+                "no_such_place",
+                f"there is no place {which!r}",
+                "It is first, last, next, previous or this.",
+            )
+        backwards = which in (LAST, PREVIOUS)
+        row = await self._manager.storage.read(
+            partial(
+                message_rows.beside,
+                queue_id=queue.id,
+                lookup_id=None if which in (FIRST, LAST) else lookup_id,
+                backwards=backwards,
+                inclusive=which == THIS,
+            )
+        )
+        candidates: dict[int, Held] = dict(queue.express)
+        if row is not None and row.is_whole:
+            message = stored_message(row)
+            candidates[message.lookup_id] = message
+        places = [
+            place
+            for place in candidates
+            if which in (FIRST, LAST)
+            or (which == NEXT and place > lookup_id)
+            or (which == PREVIOUS and place < lookup_id)
+            or (which == THIS and place == lookup_id)
+        ]
+        if not places:
+            return None
+        return whole_message(candidates[max(places) if backwards else min(places)])
+
+    # For oneself.
+
+    def open(self, queue: LocalQueue, owner: Hashable) -> None:
+        """From now on nobody else may receive from the queue.  Raises Refusal."""
+        other = self._exclusive.get(queue)
+        if other is owner:
+            return
+        if other is not None or queue.taken or queue.waiters:
+            raise _sharing_violation(queue)
+        self._exclusive[queue] = owner
+
+    def close(self, queue: LocalQueue, owner: Hashable) -> None:
+        if self._exclusive.get(queue) is owner:
+            del self._exclusive[queue]
+
+    def check_share(self, queue: LocalQueue, owner: Hashable) -> None:
+        """Raises Refusal for a queue that somebody else has for himself."""
+        if self._exclusive and self._exclusive.get(queue, owner) is not owner:
+            raise _sharing_violation(queue)
+
+    def leave(self, owner: Hashable) -> None:
+        """A connection has ended."""
+        for queue in [queue for queue, other in self._exclusive.items() if other is owner]:
+            del self._exclusive[queue]
+
+
+def _sharing_violation(queue: LocalQueue) -> Refusal:
+    return Refusal(
+        "sharing_violation",
+        f"an application receives from {queue.name}, and does not share it",
+        "Wait until it is done, or let both open the queue to be shared.",
+    )
+
+
+def _settle(rows: asyncio.Future[list[MessageRow]], found: list[MessageRow]) -> None:
+    if not rows.done():
+        rows.set_result(found)

@@ -1,0 +1,268 @@
+"""Which messages of a queue an operator means: by name, by what they say, by age, or all.
+
+A queue may be long: it is looked through page by page, and what is found is one piece, small enough
+for one commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from protocol import UserMessage, parse_user_message
+from protocol.identifiers import correlation_bytes, correlation_text
+from protocol.message_class import MessageClass
+from qmd.control_protocol.messages import Choice, Piece, StoredMessage
+from qmd.core.packet_fields import message_number, source_of
+from qmd.errors import Refusal
+from qmd.message.shared_packet import Held, whole_message
+from qmd.operations.receive import stored_message
+from qmd.queues.local_queue import LocalQueue
+from storage.tables import messages as message_rows
+from storage.tables.keys import ARRIVAL_MAX, LOOKUP_BITS, LOOKUP_MASK, TRANSACTIONAL_LEVEL
+from storage.tables.messages import MessageRow
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from qmd.manager import QueueManager
+
+PIECE_MESSAGES = 1024  # in one commit, for which everybody waits
+PIECE_BYTES = 16 * 1024 * 1024
+PAGE_ROWS = 256  # looked at in one go
+
+Matches = Callable[[StoredMessage], bool]
+
+
+class Chosen(NamedTuple):
+    """What was found; `next` is where the next piece starts, None after the last one."""
+
+    messages: list[StoredMessage]
+    taken: int  # passed over, because somebody has them
+    next: int | None
+    until: int
+
+    @property
+    def bytes(self) -> int:
+        return sum(len(message.packet) for message in self.messages)
+
+
+class _Page(NamedTuple):
+    rows: list[MessageRow]  # that match, or are not what was stored
+    last: int | None  # the lookup id that was looked at last; None: the queue ends here
+
+
+class Choosing:
+    """Finds messages; nothing is taken."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+
+    async def choose(
+        self, queue: LocalQueue, choice: Choice, piece: Piece, *, bytes_max: int = PIECE_BYTES
+    ) -> Chosen:
+        """One piece of what is meant, in order.  Raises Refusal.
+
+        Messages that are named one by one must all be there, and nobody must have them.
+        """
+        if piece.limit < 1:
+            raise Refusal(
+                "bad_limit", f"{piece.limit} messages cannot be asked for", "Ask for 1 or more."
+            )
+        for lookup_id in (piece.start, *choice.lookup_ids):
+            if not 0 <= lookup_id <= LOOKUP_MASK:
+                raise Refusal("bad_lookup_id", f"no message can have the lookup id {lookup_id}")
+        if self._manager.storage.pressure:
+            # What is looked at is what is durable: an abort may be on its way there.
+            await self._manager.storage.batch.run(lambda db: None)
+        until = piece.until or self._manager.next_lookup_id(TRANSACTIONAL_LEVEL) & ARRIVAL_MAX
+        limit = min(piece.limit, PIECE_MESSAGES)
+        matches, now_s = filter_of(choice), self._manager.clock.now_s
+        named = sorted(each for each in set(choice.lookup_ids) if each >= piece.start)
+        found: list[StoredMessage] = []
+        taken = size = 0
+        start: int | None = piece.start
+        while start is not None:
+            page = await self._page(queue, named, start, matches)
+            beyond = LOOKUP_MASK + 1 if page.last is None else page.last + 1
+            rows = self._manager.damage.whole_messages(queue, page.rows)
+            messages = [stored_message(row) for row in rows]
+            messages += [
+                each
+                for lookup_id, each in _whole(queue.express, start, beyond)
+                if matches(each) and (not choice.lookup_ids or lookup_id in named)
+            ]
+            messages.sort(key=lambda each: each.lookup_id)
+            for message in messages:
+                if message.lookup_id & ARRIVAL_MAX >= until:
+                    continue
+                if message.lookup_id in queue.taken:
+                    if choice.lookup_ids or choice.message_ids:
+                        raise _is_taken(queue, message.lookup_id)
+                    taken += 1
+                    continue
+                if message.expires_at_s is not None and message.expires_at_s < now_s:
+                    continue  # it is over, and about to be ended
+                if found and (len(found) == limit or size + len(message.packet) > bytes_max):
+                    chosen = Chosen(found, taken, message.lookup_id, until)
+                    self._check(queue, choice, piece, chosen)
+                    return chosen
+                found.append(message)
+                size += len(message.packet)
+            start = None if page.last is None else beyond
+        chosen = Chosen(found, taken, None, until)
+        self._check(queue, choice, piece, chosen)
+        return chosen
+
+    async def _page(
+        self, queue: LocalQueue, named: list[int], start: int, matches: Matches
+    ) -> _Page:
+        if named:
+            ahead = [each for each in named if each >= start]
+            now = ahead[:PAGE_ROWS]
+            keys = [queue.id << LOOKUP_BITS | each for each in now]
+            rows = await self._manager.storage.read(partial(message_rows.find_all, keys=keys))
+            rows = [row for row in rows if not row.is_whole or matches(stored_message(row))]
+            return _Page(rows, now[-1] if len(ahead) > PAGE_ROWS else None)
+
+        def look(db: sqlite3.Connection) -> _Page:
+            """On the reader's thread, so that the queue manager goes on meanwhile."""
+            rows = message_rows.page(db, queue.id, start, PAGE_ROWS)
+            last = rows[-1].key & LOOKUP_MASK if rows else None
+            return _Page(
+                [row for row in rows if not row.is_whole or matches(stored_message(row))], last
+            )
+
+        return await self._manager.storage.read(look)
+
+    def _check(self, queue: LocalQueue, choice: Choice, piece: Piece, chosen: Chosen) -> None:
+        """Of what was named one by one, nothing may be missing."""
+        there = {each.lookup_id for each in chosen.messages}
+        beyond = LOOKUP_MASK + 1 if chosen.next is None else chosen.next
+        for lookup_id in choice.lookup_ids:
+            if piece.start <= lookup_id < beyond and lookup_id not in there:
+                raise Refusal(
+                    "no_such_message",
+                    f"{queue.name} has no message with the lookup id {lookup_id}"
+                    + (" that fits" if _has_filter(choice) else ""),
+                    "See `qmd peek`; it may have been received meanwhile.",
+                )
+        if piece.start or chosen.next is not None:
+            return  # they may be in another piece
+        ids = {id_of(each.packet) for each in chosen.messages}
+        for message_id in choice.message_ids:
+            if message_id not in ids:
+                shown = correlation_text(message_id)
+                raise Refusal(
+                    "no_such_message",
+                    f"{queue.name} has no message with the id {shown}",
+                    f"Where it is says `qmd why '{shown}'`.",
+                )
+
+
+def _whole(
+    express: dict[int, Held], start: int, beyond: int
+) -> Iterator[tuple[int, StoredMessage]]:
+    """Those at these places, and their lookup ids."""
+    for lookup_id, held in express.items():
+        if start <= lookup_id < beyond:
+            yield lookup_id, whole_message(held)
+
+
+def id_of(packet: bytes) -> bytes:
+    """A message's id as 20 bytes."""
+    return correlation_bytes(source_of(packet), message_number(packet))
+
+
+def destination_of(message: UserMessage) -> str:
+    """The queue that a packet names as its destination, as a format name; "" for none."""
+    from protocol import DirectQueueName
+    from protocol.errors import ProtocolError
+    from protocol.names.format_name import PrivateName, PublicName, parse_wire_name
+    from protocol.text import plain_text
+
+    user = message.user
+    destination = user.destination_queue
+    if isinstance(destination, DirectQueueName):
+        try:
+            return str(parse_wire_name(destination.name))
+        except ProtocolError:
+            return f"DIRECT={plain_text(destination.name)}"
+    if isinstance(destination, int):
+        return str(PrivateName(user.queue_manager_address, destination))
+    if isinstance(destination, bytes):
+        return str(PublicName(destination))
+    return ""
+
+
+def _is_taken(queue: LocalQueue, lookup_id: int) -> Refusal:
+    if lookup_id in queue.reserved:
+        return Refusal(
+            "message_reserved",
+            f"message {lookup_id} of {queue.name} is reserved for a pipeline",
+            "Let its pipeline finish, or release it: see `qmd reader list`.",
+        )
+    return Refusal(
+        "message_taken",
+        f"message {lookup_id} of {queue.name} has been taken by an application",
+        "Try again when it is done with it, or end that application.",
+    )
+
+
+def _has_filter(choice: Choice) -> bool:
+    return choice != Choice(lookup_ids=choice.lookup_ids)
+
+
+def filter_of(choice: Choice) -> Matches:
+    """Raises Refusal for a class that there is not, and ids that are none."""
+    if any(len(each) != 20 for each in choice.message_ids):
+        raise Refusal("bad_message_id", "a message id has 20 bytes")
+    ids = set(choice.message_ids)
+    correlations = set(choice.correlation_ids)
+    wanted_class = _class_number(choice.message_class)
+    label, reason = choice.label.casefold(), choice.reason.casefold()
+    destination = choice.destination.casefold()
+    before_ms, after_ms = choice.arrived_before_ms, choice.arrived_after_ms
+
+    def matches(message: StoredMessage) -> bool:
+        if ids and id_of(message.packet) not in ids:
+            return False
+        if correlations:
+            about = parse_user_message(message.packet).properties.correlation_id
+            if about not in correlations:
+                return False
+        if before_ms is not None and message.arrived_at_ms >= before_ms:
+            return False
+        if after_ms is not None and message.arrived_at_ms <= after_ms:
+            return False
+        if reason and reason not in (message.reason or "").casefold():
+            return False
+        if not label and not destination and wanted_class is None:
+            return True
+        parsed = parse_user_message(message.packet)
+        if wanted_class is not None and parsed.properties.message_class != wanted_class:
+            return False
+        if destination and destination not in destination_of(parsed).casefold():
+            return False
+        text = parsed.properties.label.decode("utf-16-le", "replace").rstrip("\0")
+        return label in text.casefold()
+
+    return matches
+
+
+def _class_number(name: str) -> int | None:
+    if not name:
+        return None
+    try:
+        return MessageClass[name.upper()]
+    except KeyError:
+        pass
+    try:
+        return int(name, 16)
+    except ValueError as error:
+        raise Refusal(
+            "bad_message_class",
+            f"there is no message class {name!r}",
+            "It is named as `qmd peek --json` shows it, for example nack_reach_queue_timeout.",
+        ) from error

@@ -1,0 +1,549 @@
+"""Transactions: sends and receives that happen together, or not at all.
+
+    begin ─► send, take … ─► commit ─► one batch: rows of what is sent, deletions of what was
+                │                      received, the outcome by the transaction's id ─► (commit)
+                └──► abort: what was taken is back at its old place, its abort count raised
+
+Until its commit a transaction lives in memory, and belongs to the connection that began it: a
+client that dies, a limit of idleness that passes and a daemon that restarts all abort it.  What is
+sent gets its place in its streams when the transaction commits, so the order of commits is the
+order of delivery.
+
+The client chooses the id.  One that lost its connection while it committed asks for the outcome of
+that id; asking seals it: a commit that is still on its way, in the buffer of a connection that
+broke, is refused from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Hashable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
+
+from protocol.errors import InvalidName
+from qmd.access.rights import MARK_BYTES, TRANSACTION_ID_BYTES, bad_transaction_id
+from qmd.control_protocol.messages import (
+    AUTOMATIC,
+    TRANSACTIONAL,
+    Choice,
+    NewMessage,
+    StoredMessage,
+)
+from qmd.directory.resolver import MustAsk
+from qmd.errors import Refusal
+from qmd.naming.fan_out import Copies, Several
+from qmd.queues.local_queue import LocalQueue, Reader
+
+if TYPE_CHECKING:
+    from qmd.access.rights import Rights
+    from qmd.manager import QueueManager
+    from qmd.runtime.budget import Budget
+
+log = structlog.get_logger()
+
+T = TypeVar("T", bound=Hashable)
+
+SEALED_MAX = 100_000  # ids of which somebody was told that nothing was done
+MESSAGE_BYTES = 1024  # of memory for each, beside body and extension
+_EVERYBODY = 1 << 62  # no connection has so high a number
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """One that has not ended."""
+
+    id: bytes
+    owner: Hashable  # the connection that began it
+    idle_s: float
+    began_at: float  # loop time
+    used_at: float
+    reader: Reader = field(default_factory=Reader)
+    messages: list[NewMessage] = field(default_factory=list)
+    numbers: list[object] = field(default_factory=list)  # of the messages
+    #: Of those to several queues, which these were when they were sent.
+    several: list[Several | None] = field(default_factory=list)
+    bytes: int = 0  # of their bodies
+    kept_bytes: int = 0  # of memory
+    #: What is to be done with received messages other than to remove them: by queue and place.
+    moves: dict[tuple[LocalQueue, int], tuple[LocalQueue, str]] = field(default_factory=dict)
+    rejections: dict[tuple[LocalQueue, int], str] = field(default_factory=dict)
+    is_committing: bool = False
+    doom: str = ""  # why a message could not be sent in it: it can only be aborted
+    choosing: int = 0  # requests for messages that are meant, and not answered yet
+
+    def __post_init__(self) -> None:
+        self.reader.who = f"transaction {self.id.hex()}"
+
+    @property
+    def taken_count(self) -> int:
+        return sum(len(mine) for mine in self.reader.taken.values())
+
+
+class Transactions:
+    """Those that are under way."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+        self._live: dict[bytes, Transaction] = {}
+        # Ids of which somebody was told that nothing was done: the connections from which it must
+        # stay so, as the first that is free of it, and why.
+        self._sealed: OrderedDict[bytes, tuple[int, str]] = OrderedDict()
+        self._sending_once: dict[bytes, asyncio.Future[list[object]]] = {}
+        self.committed_count = 0
+        self.aborted_count = 0
+
+    @property
+    def live(self) -> list[Transaction]:
+        return list(self._live.values())
+
+    def begin(self, transaction_id: bytes, owner: Hashable, idle_s: float) -> None:
+        """Raises Refusal."""
+        limits = self._manager.settings.transactions
+        if len(transaction_id) not in (TRANSACTION_ID_BYTES, TRANSACTION_ID_BYTES + MARK_BYTES):
+            raise bad_transaction_id(transaction_id)
+        if transaction_id in self._live or transaction_id in self._sealed:
+            raise Refusal(
+                "transaction_exists",
+                f"transaction {transaction_id.hex()} was begun before",
+                "Take 16 new random bytes for each transaction.",
+            )
+        if len(self._live) >= limits.live_max:
+            raise Refusal(
+                "too_many_transactions",
+                f"{len(self._live)} transactions are under way; {limits.live_max} are allowed"
+                " ([transactions] live_max)",
+                "Commit or abort some, or allow more.",
+            )
+        now = self._manager.loop.time()
+        idle_s = min(idle_s, limits.idle_s) if idle_s > 0 else limits.idle_s
+        transaction = Transaction(transaction_id, owner, idle_s, now, now)
+        self._live[transaction_id] = transaction
+        self._watch(transaction)
+
+    def send(
+        self, transaction_id: bytes, owner: Hashable, messages: list[NewMessage]
+    ) -> list[object]:
+        """Check messages now, to be sent at the commit; their ids.
+
+        Raises Refusal, and then the transaction can only be aborted: what was sent in it is done
+        as a whole or not at all, whether or not its application handles the error.
+        """
+        transaction = self._find_sound(transaction_id, owner)
+        try:
+            return self._send(transaction, messages)
+        except MustAsk:
+            raise  # the send begins again when the directory has answered
+        except (Refusal, InvalidName) as refusal:
+            transaction.doom = refusal.text if isinstance(refusal, Refusal) else str(refusal)
+            raise
+
+    def _send(self, transaction: Transaction, messages: list[NewMessage]) -> list[object]:
+        owner = transaction.owner
+        limit = self._manager.settings.transactions.messages_bytes_max
+        size = sum(len(new.body) + len(new.extension) for new in messages)
+        if transaction.bytes + size > limit:
+            raise Refusal(
+                "transaction_too_large",
+                f"the messages of a transaction may have {limit} bytes in all"
+                f" ([transactions] messages_bytes_max); with these they would have"
+                f" {transaction.bytes + size}",
+                "Commit more often.",
+            )
+        memory, kept = self._manager.transaction_memory, sum(map(_kept_bytes, messages))
+        if not memory.allows(transaction, owner, kept):
+            raise _too_much(memory, owner, kept)
+        for new in messages:
+            if new.delivery not in (AUTOMATIC, TRANSACTIONAL):
+                raise Refusal(
+                    "not_in_a_transaction",
+                    f"the message to {new.destination} asks for a delivery of its own, and what is"
+                    " sent in a transaction is transactional",
+                    "Leave its delivery out, or send it outside the transaction.",
+                )
+        chosen = self._manager.sending.check(messages, in_transaction=True, is_part=True)
+        numbers = self._manager.sending.numbers_of(chosen)
+        transaction.messages += messages
+        transaction.several += [
+            each.several if isinstance(each, Copies) else None for each in chosen
+        ]
+        transaction.numbers += numbers
+        transaction.bytes += size
+        transaction.kept_bytes += kept
+        memory.hold(transaction, owner, transaction.kept_bytes)
+        return self._manager.sending.ids(numbers)
+
+    def doom(self, transaction_id: bytes, owner: Hashable, reason: str) -> None:
+        """A send in it was refused before it came here.  One of another connection stays."""
+        transaction = self._live.get(transaction_id)
+        if transaction is not None and transaction.owner is owner:
+            transaction.doom = transaction.doom or reason
+
+    def is_under_way(self, transaction_id: bytes) -> bool:
+        """Whether it may still commit."""
+        return transaction_id in self._live
+
+    def check_owner(self, token: bytes, rights: Rights) -> None:
+        """Raises Refusal for the id of a transaction under way that another client began.
+
+        Its outcome is not asked for in its place: nothing would be known of it by that token's ids.
+        """
+        wanted = rights.shown_id(token)
+        if rights.are_all or wanted is None:
+            return
+        for each in self._live.values():
+            if each.id[:TRANSACTION_ID_BYTES] == wanted and rights.shown_id(each.id) is None:
+                raise Refusal(
+                    "transaction_of_another",
+                    f"transaction {wanted.hex()} was begun by another client",
+                    "Ask with the token that began it.",
+                )
+
+    def reader(self, transaction_id: bytes, owner: Hashable) -> Reader:
+        """Who has what the transaction receives.  Raises Refusal."""
+        return self._find_sound(transaction_id, owner).reader
+
+    def take(
+        self,
+        transaction_id: bytes,
+        owner: Hashable,
+        queue: LocalQueue,
+        limit: int,
+        wait_s: float,
+        answer: Callable[[list[StoredMessage]], None],
+    ) -> None:
+        """Receive within the transaction.  Raises Refusal."""
+        transaction = self._find_sound(transaction_id, owner)
+
+        def taken(messages: list[StoredMessage]) -> None:
+            transaction.used_at = self._manager.loop.time()
+            answer(messages)
+
+        self._manager.reading.take(transaction.reader, queue, limit, wait_s, taken)
+
+    def take_chosen(
+        self,
+        transaction_id: bytes,
+        owner: Hashable,
+        queue: LocalQueue,
+        choice: Choice,
+        limit: int,
+        wait_s: float,
+    ) -> Coroutine[Any, Any, list[StoredMessage]]:
+        """The same wherever they stand in the queue.  Raises Refusal."""
+        transaction = self._find_sound(transaction_id, owner)
+
+        async def take() -> list[StoredMessage]:
+            transaction.choosing += 1
+            try:
+                return await self._manager.picking.take(
+                    transaction.reader, queue, choice, limit, wait_s
+                )
+            finally:
+                transaction.choosing -= 1
+                transaction.used_at = self._manager.loop.time()
+
+        return take()
+
+    async def settle(
+        self,
+        transaction_id: bytes,
+        owner: Hashable,
+        queue: LocalQueue,
+        lookup_ids: list[int],
+        *,
+        target: str,
+        reason: str,
+    ) -> int:
+        """At the commit, move received messages to `target`, or reject them.  Raises Refusal."""
+        transaction = self._find_sound(transaction_id, owner)
+        lookup_ids = list(dict.fromkeys(lookup_ids))
+        self._check_taken(transaction, queue, lookup_ids)
+        moving = self._manager.moving
+        place = await moving.target_for(queue, target) if target else None
+        transaction = self._find(transaction_id, owner)  # it may have ended meanwhile
+        self._check_taken(transaction, queue, lookup_ids)
+        if place is not None:
+            moving.check(queue, place, [queue.taken[lookup_id] for lookup_id in lookup_ids])
+        elif queue.holds_ended:
+            raise Refusal(
+                "ended_before",
+                f"what is in {queue.name} has met its end before, and nobody waits to hear of it",
+                "Receive it instead.",
+            )
+        for lookup_id in lookup_ids:
+            transaction.moves.pop((queue, lookup_id), None)
+            transaction.rejections.pop((queue, lookup_id), None)
+            if place is not None:
+                transaction.moves[queue, lookup_id] = place, reason
+            else:
+                transaction.rejections[queue, lookup_id] = reason
+        return len(lookup_ids)
+
+    def _check_taken(
+        self, transaction: Transaction, queue: LocalQueue, lookup_ids: list[int]
+    ) -> None:
+        mine = transaction.reader.taken.get(queue, set())
+        for lookup_id in lookup_ids:
+            if lookup_id not in mine:
+                raise Refusal(
+                    "not_taken",
+                    f"message {lookup_id} of {queue.name} was not received in this transaction",
+                    "Receive it first.",
+                )
+
+    def commit(
+        self, transaction_id: bytes, owner: Hashable, done: Callable[[list[object]], None]
+    ) -> None:
+        """All of it in one batch; `done(ids of what was sent)` when it is durable.
+
+        Raises Refusal, and then the transaction is aborted.
+        """
+        transaction = self._find(transaction_id, owner)
+        reading, reader = self._manager.reading, transaction.reader
+        if transaction.doom:
+            self._abort(transaction, f"a message could not be sent in it: {transaction.doom}")
+            raise _doomed(transaction)
+        reading.stop_waiting(reader)
+        sending = self._manager.sending
+        try:
+            self._check_received(transaction)
+            chosen = sending.check(
+                transaction.messages, in_transaction=True, several=transaction.several
+            )
+        except MustAsk:
+            raise  # the commit begins again
+        except Refusal as refusal:
+            self._abort(transaction, f"it could not be committed: {refusal.text}")
+            raise
+        # From here on nothing is refused any more; all of it goes into one batch.
+        transaction.is_committing = reader.has_left = True
+        batch = self._manager.storage.batch
+        self._settle_received(transaction)
+        for queue, mine in list(reader.taken.items()):
+            if mine:
+                reading.remove(
+                    reader, queue, sorted(mine), b"", _nobody, transaction=transaction.id.hex()
+                )
+        sending.take_over(
+            transaction.messages,
+            chosen,
+            transaction.id,
+            lambda ids: self._committed(transaction, ids, done),
+            numbers=transaction.numbers,
+        )
+        assert batch is self._manager.storage.batch, "a transaction is in one batch"
+
+    def abort(
+        self, transaction_id: bytes, owner: Hashable, reason: str, *, unread: bool = False
+    ) -> int:
+        """What was received is back at its place; how many messages.  Raises Refusal.
+
+        `unread`: nobody has seen it, and the abort is not counted.
+        """
+        transaction = self._find(transaction_id, owner)
+        transaction.reader.is_unread = unread
+        return self._abort(transaction, reason or "its application said so")
+
+    def leave(self, owner: Hashable) -> None:
+        """A connection has ended, and its transactions with it."""
+        for transaction in self.live:
+            if transaction.owner is owner and not transaction.is_committing:
+                self._abort(transaction, "the connection of its application ended")
+
+    def seal(self, token: bytes, asker: int) -> None:
+        """Connection `asker` asks what became of this id: a transaction that has not committed is
+        aborted, and cannot be committed any more."""
+        transaction = self._live.get(token)
+        if transaction is not None and not transaction.is_committing:
+            self._abort(transaction, "another connection asked for its outcome")
+        self._seal(token, asker, "another connection asked for its outcome before it came")
+
+    def unseal(self, token: bytes) -> None:
+        """It was done after all: the answer is on disk."""
+        self._sealed.pop(token, None)
+
+    def refuse_sealed(self, token: bytes, connection: int) -> None:
+        """Raises Refusal for a token of which somebody was told that nothing was done.
+
+        Only on connections that are older than the one that asked: whoever asked may try again.
+        """
+        newest, why = self._sealed.get(token, (0, ""))
+        if connection < newest:
+            raise Refusal(
+                "transaction_aborted",
+                f"nothing of this request was done: {why}",
+                "Do it again with another id.",
+            )
+
+    async def send_once(self, messages: list[NewMessage], token: bytes, connection: int) -> object:
+        """Send the messages, unless that was done before with this token; their ids."""
+        while (other := self._sending_once.get(token)) is not None:
+            await asyncio.wait([other])
+        done: asyncio.Future[list[object]] = self._manager.loop.create_future()
+        self._sending_once[token] = done
+        try:
+            before = await self._manager.find_outcome(token)
+            if before is not None:
+                return before
+            self.refuse_sealed(token, connection)
+            self._manager.sending.send(messages, token, partial(_tell, done))
+            return await asyncio.shield(done)
+        finally:
+            done.cancel()
+            del self._sending_once[token]
+
+    # Within.
+
+    def _find(self, transaction_id: bytes, owner: Hashable) -> Transaction:
+        transaction = self._live.get(transaction_id)
+        if transaction is not None and transaction.owner is owner and not transaction.is_committing:
+            transaction.used_at = self._manager.loop.time()
+            return transaction
+        if transaction_id in self._sealed:
+            raise Refusal(
+                "transaction_aborted",
+                f"transaction {transaction_id.hex()} was aborted, because"
+                f" {self._sealed[transaction_id][1]}",
+                "Begin another one, and do its work again.",
+            )
+        raise Refusal(
+            "no_such_transaction",
+            f"there is no transaction {transaction_id.hex()} on this connection",
+            "It has ended, or its connection has; ask for its outcome, and begin another.",
+        )
+
+    def _find_sound(self, transaction_id: bytes, owner: Hashable) -> Transaction:
+        """Likewise, where more is to be done in it: none that can only be aborted."""
+        transaction = self._find(transaction_id, owner)
+        if transaction.doom:
+            raise _doomed(transaction)
+        return transaction
+
+    def _check_received(self, transaction: Transaction) -> None:
+        for queue, mine in transaction.reader.taken.items():
+            if mine and queue.deleted:
+                raise Refusal(
+                    "no_such_queue",
+                    f"{queue.name} was deleted, with what the transaction had received from it",
+                    "Begin another transaction.",
+                )
+            self._manager.reading.check_can_be_told(transaction.reader, queue, list(mine))
+        for (source, (target, _)), lookup_ids in _by_queues(transaction.moves).items():
+            messages = [source.taken[lookup_id] for lookup_id in lookup_ids]
+            self._manager.moving.check(source, target, messages)
+
+    def _settle_received(self, transaction: Transaction) -> None:
+        for (source, (target, why)), lookup_ids in _by_queues(transaction.moves).items():
+            self._manager.moving.move_taken(
+                transaction.reader, source, target, lookup_ids, transaction.id.hex(), why
+            )
+        for (queue, reason), lookup_ids in _by_queues(transaction.rejections).items():
+            self._manager.reading.reject(
+                transaction.reader, queue, lookup_ids, reason, b"", _nobody
+            )
+
+    def _committed(
+        self, transaction: Transaction, ids: list[object], done: Callable[[list[object]], None]
+    ) -> None:
+        self._forget(transaction)
+        self.committed_count += 1
+        done(ids)
+
+    def _forget(self, transaction: Transaction) -> None:
+        """It has ended."""
+        del self._live[transaction.id]
+        self._manager.timers.cancel(transaction)
+        self._manager.transaction_memory.hold(transaction, transaction.owner, 0)
+
+    def _abort(self, transaction: Transaction, reason: str) -> int:
+        self._forget(transaction)
+        self.aborted_count += 1
+        self._seal(transaction.id, _EVERYBODY, reason)
+        transaction.reader.has_left = True
+        count = self._manager.reading.abort(transaction.reader, transaction.id.hex(), reason)
+        log.info(
+            "transaction_aborted",
+            transaction=transaction.id.hex(),
+            reason=reason,
+            received=count,
+            sent=len(transaction.messages),
+        )
+        return count
+
+    def _seal(self, token: bytes, newest: int, why: str) -> None:
+        before, reason = self._sealed.get(token, (0, why))
+        self._sealed[token] = max(before, newest), reason
+        if len(self._sealed) > SEALED_MAX:
+            self._sealed.popitem(last=False)
+
+    def _watch(self, transaction: Transaction) -> None:
+        due = transaction.used_at + transaction.idle_s
+        self._manager.timers.at(due, transaction, self._idle)
+
+    def _idle(self, transaction: Transaction) -> None:
+        if transaction.is_committing:
+            return
+        idle_s = self._manager.loop.time() - transaction.used_at
+        if idle_s + 1e-6 < transaction.idle_s or self._is_waiting(transaction):
+            if self._is_waiting(transaction):
+                transaction.used_at = self._manager.loop.time()  # a receive waits: it is not idle
+            self._watch(transaction)
+            return
+        self._abort(
+            transaction,
+            f"it was idle for {_seconds(idle_s)}, longer than its limit of"
+            f" {_seconds(transaction.idle_s)}"
+            " ([transactions] idle)",
+        )
+
+    def _is_waiting(self, transaction: Transaction) -> bool:
+        return transaction.choosing > 0 or self._manager.reading.is_waiting(transaction.reader)
+
+
+def _doomed(transaction: Transaction) -> Refusal:
+    return Refusal(
+        "transaction_doomed",
+        f"a message could not be sent in this transaction: {transaction.doom}",
+    )
+
+
+def _kept_bytes(new: NewMessage) -> int:
+    """Of memory, until its transaction ends."""
+    return MESSAGE_BYTES + len(new.body) + len(new.extension) + 4 * len(new.label)
+
+
+def _by_queues(chosen: dict[tuple[LocalQueue, int], T]) -> dict[tuple[LocalQueue, T], list[int]]:
+    """The lookup ids, in order, of what is to be done with messages of one queue."""
+    found: dict[tuple[LocalQueue, T], list[int]] = {}
+    for (queue, lookup_id), what in sorted(chosen.items(), key=lambda each: each[0][1]):
+        found.setdefault((queue, what), []).append(lookup_id)
+    return found
+
+
+def _too_much(memory: Budget, owner: Hashable, more_bytes: int) -> Refusal:
+    return Refusal(
+        "transactions_full",
+        f"the messages of all transactions under way take {memory.used_bytes} of"
+        f" {memory.limit_bytes} bytes of memory, those of this connection {memory.of(owner)} of"
+        f" {memory.share_bytes}, and {more_bytes} more are needed",
+        "Commit or abort some, or set transactions in the section [memory] of the configuration"
+        " higher.",
+    )
+
+
+def _seconds(duration_s: float) -> str:
+    return f"{round(duration_s, 2):g} s"
+
+
+def _tell(done: asyncio.Future[list[object]], ids: list[object]) -> None:
+    if not done.done():  # whoever waited may be gone
+        done.set_result(ids)
+
+
+def _nobody(count: int) -> None:
+    """The commit as a whole is answered, not its parts."""

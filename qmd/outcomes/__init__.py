@@ -1,0 +1,1 @@
+"""The outcomes of messages: dead letters, acknowledgments, reports, expiry."""

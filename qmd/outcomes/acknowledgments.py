@@ -1,0 +1,240 @@
+"""Acknowledgments that we send: to applications, and to the queue managers of senders.
+
+An administration acknowledgment is a message like any other ([MS-MQQB] 3.1.7.15).  A final ack has
+to find its way back to the source of the message that it speaks of, even when the session on which
+that came is long gone ([MS-MQQB] 3.1.7.17): where the source was is remembered with the name of its
+outgoing queue, "NAME via GUID", which is on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from protocol import (
+    ORDER_QUEUE_NUMBER,
+    DirectQueueName,
+    PrivateQueueName,
+    UserMessage,
+)
+from protocol.errors import InvalidName
+from protocol.identifiers import guid_text
+from protocol.names.direct_name import PORT, Transport, parse_wire_name
+from protocol.names.format_name import DirectName, FormatName, PrivateName, PublicName
+from qmd.core.acknowledgment import (
+    BODIES_BYTES_MAX,
+    FinalAcks,
+    administration_queues,
+    brings_body,
+    build_acknowledgment,
+    final_ack_packet,
+    order_queue_of,
+)
+from qmd.core.packet_fields import names_destination_directly, source_of
+from qmd.errors import Refusal
+from qmd.events.recorder import Kind
+from qmd.message.build import PRIORITY_MAX
+from qmd.outcomes.deferred_acknowledgments import Addressing
+from qmd.queues.outgoing_queue import OutgoingQueue
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+    from qmd.queues.outgoing_queues import Appended
+    from storage.engine.batch import Batch
+
+WAYS_BACK_MAX = 10_000  # remembered, of sources that are told how their messages ended
+ORDER_QUEUE = "order_queue$"
+
+
+class _WayBack:
+    """How final acks get to one source."""
+
+    __slots__ = ("acks", "host", "queue")
+
+    def __init__(self, queue: OutgoingQueue, host: str, acks: FinalAcks) -> None:
+        self.queue = queue
+        self.host = host  # "": not known
+        self.acks = acks
+
+
+class Acknowledging:
+    """Builds them, and knows where they go."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+        self._ways_back: dict[tuple[bytes, bool], _WayBack] = {}
+        self._order_hosts: dict[bytes, str] = {}  # where sources were when they were last told
+        self.addressing = Addressing(manager)
+
+    def to_application(self, original: UserMessage, message_class: int, batch: Batch) -> None:
+        """An administration acknowledgment, to each of the queues where the original asks for it.
+
+        [MS-MQQB] 3.1.7.15; nothing is sent when it names none.  The body comes back in as many of
+        them, in this order, as have BODIES_BYTES_MAX of it together: a message of 4 MB must not
+        become a hundred of them.
+        """
+        manager = self._manager
+        body_bytes = len(original.properties.body) if brings_body(original, message_class) else 0
+        left_bytes = BODIES_BYTES_MAX
+        for destination in administration_queues(original, manager.id):
+            with_body = body_bytes <= left_bytes
+            left_bytes -= body_bytes if with_body else 0
+            packet = build_acknowledgment(
+                original,
+                message_class,
+                destination=destination,
+                own_id=manager.id,
+                message_number=manager.next_message_number(),
+                sent_time=int(manager.environment.time()),
+                with_body=with_body,
+            )
+            name: FormatName
+            if isinstance(destination, DirectQueueName):
+                try:
+                    name = parse_wire_name(destination.name)
+                except InvalidName as error:
+                    # The original bears it; whoever wrote that gets no answer.
+                    manager.log_limited("no_administration_queue", "name", reason=str(error))
+                    continue
+            elif isinstance(destination, PrivateQueueName):
+                name = PrivateName(destination.queue_manager, destination.number)
+            else:
+                name = PublicName(destination)
+            if isinstance(name, PublicName) and self.addressing.must_wait(name):
+                self.addressing.add(name, packet, batch)  # and tells what becomes of it
+                continue
+            via = self._session_to(original.user.source_queue_manager, name)
+            dropped = manager.sending.send_packet(name, packet, batch, via=via)
+            manager.recorder.one(
+                Kind.UNACKNOWLEDGED if dropped else Kind.ACKNOWLEDGED,
+                original,
+                message_class=message_class,
+                to_queue=str(name),
+                reason=dropped,
+            )
+
+    def _session_to(self, guid: bytes, name: FormatName) -> bytes | None:
+        """The GUID, if there is a session with it and `name` is a queue of it.  [MS-MQQB] 1.3.5.1
+
+        The name says nothing of ports, so where several queue managers share an address, only
+        its session leads to the right one.
+        """
+        connection = self._manager.peers.connection_to(guid)
+        if (
+            connection is not None
+            and isinstance(name, DirectName)
+            and name.transport == "TCP"
+            and (name.host, name.port) == (connection.host, PORT)
+        ):
+            return guid
+        return None
+
+    def final_ack(
+        self, original: UserMessage, message_class: int, *, address: str, is_beside: bool = True
+    ) -> bytes:
+        """[MS-MQQB] 3.1.7.17: the packet that tells the source that its message was refused.
+
+        `address` is where the message came from; unless `is_beside`, from somebody in between.
+        """
+        return final_ack_packet(
+            original,
+            message_class,
+            destination=order_queue_of(
+                original.user.source_queue_manager,
+                address,
+                by_direct_name=isinstance(original.user.destination_queue, DirectQueueName)
+                and is_beside,
+            ),
+            own_id=self._manager.id,
+            message_number=self._manager.next_message_number(),
+            sent_time=int(self._manager.environment.time()),
+        )
+
+    def send_final_acks(self, packets: Sequence[bytes], message_class: int, batch: Batch) -> None:
+        """Tell the sources of these messages how they ended after they had been accepted.
+
+        [MS-MQQB] 3.1.7.2.2; with what ends them, because this must arrive, whatever crashes.
+        """
+        manager = self._manager
+        sent_time = int(manager.environment.time())
+        told: dict[_WayBack, tuple[list[bytes], list[Appended]]] = {}
+        for packet in packets:
+            way = self._way_back(packet)
+            if way is None:
+                continue
+            key = manager.next_lookup_id(PRIORITY_MAX)
+            ack = way.acks.packet(
+                packet,
+                message_class,
+                message_number=manager.next_message_number(),
+                sent_time=sent_time,
+            )
+            appended = self._manager.outgoing.append(way.queue, key, ack, batch)
+            manager.sending.tell(way.queue, ack, key)
+            originals, acks = told.setdefault(way, ([], []))
+            originals.append(packet)
+            acks.append(appended)
+        for way, (originals, acks) in told.items():
+            batch.when_durable(partial(manager.outgoing.appended, way.queue, acks))
+            manager.recorder.record(
+                Kind.FINAL_ACK_SENT,
+                originals,
+                batch=batch,
+                peer=guid_text(source_of(originals[0])),
+                message_class=message_class,
+                to_queue=way.queue.destination,
+            )
+
+    def expect_final_ack(self, packet: bytes) -> None:
+        """A message was accepted whose source will have to be told of its end.
+
+        The way there is remembered with it: after a restart there may be no session to it, and
+        its address is known nowhere else.
+        """
+        self._way_back(packet)
+
+    def forget_idle_ways(self) -> None:
+        """They are made again when they are needed."""
+        self._ways_back = {
+            key: way for key, way in self._ways_back.items() if not way.queue.is_idle
+        }
+
+    def met(self, guid: bytes, host: str) -> None:
+        """A session with that queue manager came about: so it is there."""
+        if len(self._order_hosts) >= WAYS_BACK_MAX:
+            self._order_hosts.clear()
+        self._order_hosts[guid] = host
+
+    def _way_back(self, packet: bytes) -> _WayBack | None:
+        """To the order queue of the message's source; None if there is none.
+
+        [MS-MQQB] 3.1.7.17.  Over whatever session with it there is, or will be; where its address
+        is known, it is dialled.
+        """
+        source = source_of(packet)
+        by_direct_name = names_destination_directly(packet)
+        connection = self._manager.peers.connection_to(source)
+        way = self._ways_back.get((source, by_direct_name))
+        host = self._order_hosts.get(source, "") if connection is None else connection.host
+        if way is not None and (not host or way.host == host):
+            return way
+        name: FormatName = PrivateName(source, ORDER_QUEUE_NUMBER)
+        via = None
+        if host:
+            with contextlib.suppress(InvalidName):  # an address with a scope has no name
+                name = DirectName(Transport.TCP, host, PORT, ORDER_QUEUE, private=True)
+                via = source
+        try:
+            queue = self._manager.routes.route_name(name, for_acknowledgments=True, via=via)
+        except Refusal as refusal:
+            self._manager.log_limited("acknowledgment_not_sent", str(name), reason=refusal.text)
+            return way
+        assert isinstance(queue, OutgoingQueue)
+        destination = order_queue_of(source, host, by_direct_name=bool(host) and by_direct_name)
+        if len(self._ways_back) >= WAYS_BACK_MAX:
+            self._ways_back.clear()
+        way = _WayBack(queue, host, FinalAcks(destination, self._manager.id))
+        self._ways_back[source, by_direct_name] = way
+        return way

@@ -1,0 +1,149 @@
+"""Ends messages whose time is over, wherever they wait.
+
+The disk keeps an index of the times; the reaper looks at its first entry when a
+second of the queue manager's clock begins, and so ends a message within the
+second in which its time is over.  Of a hundred thousand that end together it
+takes a piece, waits until that is on the disk, and takes the next one: others
+have their turn in between, and memory holds one piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from protocol.message_class import MessageClass
+from qmd.queues.local_queue import LocalQueue
+from qmd.queues.outgoing_queue import OutgoingQueue
+from storage.tables import expiry
+from storage.tables.expiry import Expired
+from storage.tables.keys import LOOKUP_MASK, queue_id_of
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+
+Queue = TypeVar("Queue", LocalQueue, OutgoingQueue)
+
+INTERVAL_S = 1.0  # time-outs are in whole seconds
+# Ended in one go, in some 5 ms of the event loop; with 500 others wait four times as long, and
+# all of it is over hardly sooner.
+EXPIRED_ROWS = 100
+EXPIRED_BYTES = 4 * 1024 * 1024
+RETENTION_INTERVAL_S = 60.0
+VACUUM_STEPS_MAX = 64  # some 3 ms each
+ROOM_COMMITS_MAX = 8  # in a row
+
+
+class Reaper:
+    """`run` until cancelled."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+        self._retention_due = 0.0
+
+    async def run(self) -> None:
+        """What fails is tried again: only a storage that is over stops the daemon."""
+        manager = self._manager
+        attempt = manager.housekeeping.attempt
+        while True:
+            may_be_more = await attempt(
+                "end expired messages", self.reap, otherwise=False, is_strict=True
+            )
+            now = manager.loop.time()
+            await attempt("make room", partial(self._make_room, now), otherwise=None)
+            if now >= self._retention_due:
+                self._retention_due = now + RETENTION_INTERVAL_S
+                for name, act in manager.retention.acts.items():
+                    await attempt(name, act, otherwise=None)
+                await attempt("give pages back", self._give_back, otherwise=None)
+            interval_s = min(INTERVAL_S, manager.clock.next_second_in_s)
+            await asyncio.sleep(0 if may_be_more else interval_s)
+
+    async def _make_room(self, now: float) -> None:
+        """What was deleted is room only when the database has given it back; each commit on a
+        short disk does a piece of that, and nobody else may have one to make."""
+        for _ in range(ROOM_COMMITS_MAX):
+            if self._manager.storage.room(now):
+                break
+            await self._manager.recorder.make_room()
+
+    async def _give_back(self) -> None:
+        """In a quiet moment, give the disk back what a flood has left empty."""
+        storage = self._manager.storage
+        for _ in range(VACUUM_STEPS_MAX):
+            if storage.pressure or not storage.room(self._manager.loop.time()):
+                return
+            if await storage.vacuum() == 0:
+                return
+
+    async def reap(self) -> bool:
+        """End what is over now; True when there may be more."""
+        manager = self._manager
+        now_s = manager.clock.now_s
+        ended = self._reap_express(now_s)
+        may_be_more = ended >= EXPIRED_ROWS
+        may_be_more |= await manager.confirmations.expire(EXPIRED_ROWS)
+        earliest = await manager.storage.read(expiry.next_expiry)
+        manager.clock.look(is_needed=earliest is not None or manager.confirmations.any)
+        if earliest is not None and earliest < now_s:
+            ended_stored, is_part = await self._reap_stored(now_s)
+            ended += ended_stored
+            may_be_more |= is_part
+        if ended:
+            # One piece at a time: a look at it, then its end.
+            await manager.storage.batch.run(lambda db: None)
+            await manager.storage.batch.run(lambda db: None)
+        return may_be_more
+
+    async def _reap_stored(self, now_s: int) -> tuple[int, bool]:
+        """How many were ended; whether there may be more."""
+        manager = self._manager
+        senders = {sender.id: sender for sender in manager.outgoing.queues}
+        busy = sum(len(sender.removing) for sender in senders.values())
+        found = await manager.storage.read(
+            partial(expiry.expired_outgoing, now_s=now_s, rows_max=EXPIRED_ROWS + busy)
+        )
+        to_expire, may_be_more = _shared_out(found, senders)
+        for sender, keys in to_expire.items():
+            manager.undelivered.expire(sender, keys)
+        # What somebody has taken is not ended before it comes back, and must not stand in the way.
+        busy = sum(len(queue.taken) for queue in manager.queues.values())
+        found = await manager.storage.read(
+            partial(expiry.expired_messages, now_s=now_s, rows_max=EXPIRED_ROWS + busy)
+        )
+        to_end, is_part = _shared_out(found, manager.queues_by_id)
+        may_be_more |= is_part
+        for queue, lookup_ids in to_end.items():
+            manager.endings.end_unreceived(queue, lookup_ids, MessageClass.NACK_RECEIVE_TIMEOUT)
+        ended = sum(map(len, [*to_expire.values(), *to_end.values()]))
+        return ended, may_be_more
+
+    def _reap_express(self, now_s: int) -> int:
+        """The same for express messages: the disk knows nothing of them.  How many were ended."""
+        manager = self._manager
+        ended = manager.undelivered.expire_express(now_s, EXPIRED_ROWS)
+        for queue in list(manager.queues.values()):
+            ended += queue.expire_express(now_s, EXPIRED_ROWS - ended)
+            if queue.expired:
+                manager.endings.expire_received(queue)
+        return ended
+
+
+def _shared_out(
+    found: list[Expired], queues: Mapping[int, Queue]
+) -> tuple[dict[Queue, list[int]], bool]:
+    """The keys by their queue, of those that can be ended now; whether that is only a part."""
+    chosen: dict[Queue, list[int]] = {}
+    count = size = 0
+    for row in found:
+        queue, key = queues.get(queue_id_of(row.key)), row.key & LOOKUP_MASK
+        if queue is None or queue.is_busy_with(key):
+            continue
+        if count == EXPIRED_ROWS or size >= EXPIRED_BYTES:
+            return chosen, True
+        chosen.setdefault(queue, []).append(key)
+        count += 1
+        size += row.size
+    return chosen, count == EXPIRED_ROWS

@@ -1,0 +1,125 @@
+"""Messages of peers that end here: no queue takes them.  [MS-MQQB] 3.1.5.8
+
+Their sources are told why, and so are people: by the dead-letter queue, by the event log, and by
+the log.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from protocol import UserMessage
+from protocol.identifiers import guid_text, message_id_text
+from protocol.message_class import MessageClass
+from qmd.core.disposition import consequences, reason_text
+from qmd.events.recorder import Kind
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+    from qmd.peers.connection import PeerConnection
+    from qmd.queues.local_queue import LocalQueue
+
+REFUSED_VAIN = 8  # a refusal is worth as many duplicates: it is written to disk
+
+
+class Refusing:
+    """Ends what was refused, with the open batch."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+        self.count = 0
+
+    def refuse(
+        self,
+        connection: PeerConnection,
+        message: UserMessage,
+        packet: bytes,
+        message_class: MessageClass,
+        wall_ms: int,
+        queue: LocalQueue | None = None,
+        *,
+        detail: str = "",
+        for_others: bool = False,
+    ) -> None:
+        """The message ends here; its sender and our dead-letter queue are told why.
+
+        `for_others`: it was to be passed on; the source of a transactional one keeps it then.
+        """
+        manager = self._manager
+        source, number = message.user.source_queue_manager, message.user.message_number
+        self.count += 1
+        connection.sends_in_vain(REFUSED_VAIN)
+        result = consequences(
+            message,
+            message_class,
+            at_source=False,
+            insecure_nacks=manager.settings.delivery.insecure_nacks,
+        )
+        if for_others and message.transaction is not None:
+            result = result._replace(dead_letter=None)
+        target = queue.format_name if queue is not None else manager.routes.describe(message)
+        if queue is not None and message_class == MessageClass.NACK_QUEUE_EXCEED_QUOTA:
+            detail = f"{queue.bytes} of {queue.quota_bytes} bytes are used, it needs {len(packet)}"
+        reason = reason_text(message_class, queue=target, detail=detail)
+        batch = manager.storage.batch
+        # A refusal is final: the same message again is neither kept nor answered a second time.
+        # Only its sending queue manager, which may not have heard of it, is told again.
+        known = manager.known_messages.has(source, number)
+        if not known:
+            manager.known_messages.add(connection, source, number)
+            manager.recorder.record(
+                Kind.REFUSED,
+                [packet],
+                queue=target if queue is None else queue.name,
+                peer=connection.peer,
+                message_class=message_class,
+                reason=reason,
+            )
+        else:
+            manager.recorder.provoked(Kind.DUPLICATE, source, number, peer=connection.peer)
+        if result.dead_letter is not None and not known:
+            manager.endings.dead_letter(
+                packet,
+                message_class,
+                f"{reason} It came from {guid_text(source)} at {connection.host}.",
+                wall_ms,
+                target if queue is None else queue.name,
+            )
+        if result.acknowledgment is not None and not known:
+            manager.acknowledging.to_application(message, result.acknowledgment, batch)
+        if result.final_ack is not None:
+            final_ack = manager.acknowledging.final_ack(
+                message,
+                result.final_ack,
+                address=connection.host,
+                is_beside=connection.session is not None and connection.session.remote_id == source,
+            )
+            if not known:
+                manager.recorder.record(
+                    Kind.FINAL_ACK_SENT,
+                    [packet],
+                    queue=target if queue is None else queue.name,
+                    peer=connection.peer,
+                    message_class=result.final_ack,
+                )
+            # Not before the disk holds what was kept of the message.
+            batch.when_durable(partial(connection.owe_final_ack, final_ack))
+        manager.log_limited(
+            "message_refused",
+            connection.host,
+            message_id=message_id_text(source, number),
+            address=connection.host,
+            reason=reason,
+            code=MessageClass.name_of(message_class),
+        )
+
+
+def why_not(queue: LocalQueue, message: UserMessage) -> MessageClass | None:
+    """The class of the refusal of a message that can never be in that queue, or None."""
+    if message.security is not None and message.security.flags.body_encrypted:
+        # [MS-MQQB] 3.1.5.8.3: we have no key that anybody could have encrypted it with.
+        return MessageClass.NACK_BAD_ENCRYPTION
+    if message.transaction is None:
+        return MessageClass.NACK_NOT_TRANSACTIONAL_MESSAGE if queue.transactional else None
+    return None if queue.transactional else MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE

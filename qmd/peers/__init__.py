@@ -1,0 +1,1 @@
+"""Other queue managers: listener, connections, sessions, links, next hops."""

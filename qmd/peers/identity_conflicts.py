@@ -1,0 +1,172 @@
+"""Two machines with one GUID: found, named, refused, and never mixed in silence.
+
+Where both ends are qmd their handshake says which run speaks (core/instance.py): the run that was
+met last is known, on disk too, and whoever is no later run of the same machine gets no session.
+Others show themselves only where they contradict each other: by a session from elsewhere that bears
+our own GUID, which gets no session, or by two different messages at one position of a sequence, of
+which the second is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from protocol.identifiers import guid_text
+from qmd.core.handshake import REFUSED_AS_ANOTHER
+from qmd.core.peer_instance import Instance, Verdict, judge
+from storage.tables import peer_instances
+from storage.tables.peer_instances import PeerInstance
+
+if TYPE_CHECKING:
+    from qmd.core.retry import Attempt
+    from qmd.manager import QueueManager
+    from qmd.peers.connection import PeerConnection
+
+log = structlog.get_logger()
+
+KNOWN_MAX = 100_000
+CONFLICTS_MAX = 100
+REMEDY = (
+    "One of them was cloned, or runs on an old backup. Give the clone an identity of its own (a new"
+    " data folder); then, here: qmd session forget {guid}"
+)
+OWN_REMEDY = (
+    "If this computer was restored from a backup, and what it was before runs nowhere any more: on"
+    " the computer that refuses it, qmd session forget {guid}; then look at qmd outgoing list here."
+    " If this one is a clone, give it a new data folder."
+)
+
+
+class Conflict(NamedTuple):
+    """What `qmd status` shows."""
+
+    queue_manager: bytes
+    hosts: tuple[str, ...]
+    at_s: int
+    reason: str
+    remedy: str
+
+
+class Identities:
+    """Who bears which GUID."""
+
+    def __init__(self, manager: QueueManager, starts: int = 0) -> None:
+        self._manager = manager
+        self.own = Instance(starts, manager.environment.urandom(16))
+        self._known: dict[bytes, PeerInstance] = {}
+        self.conflicts: dict[bytes, Conflict] = {}
+
+    def restore(self, rows: Iterable[PeerInstance], starts: int) -> None:
+        """What is known, and how often we have been started, this time included."""
+        self._known = {row.queue_manager: row for row in rows}
+        self.own = self.own._replace(starts=starts)
+
+    def judge(
+        self, connection: PeerConnection, guid: bytes, instance: Instance | None
+    ) -> str | None:
+        """Why there must be no session with who says that it is this one; None: there may be."""
+        manager, host = self._manager, connection.host
+        connection.is_qmd = instance is not None
+        if guid == manager.id:
+            if instance is not None and instance.nonce == self.own.nonce:
+                return None  # it is ourselves, over whatever address
+            return self._found(guid, (host,), f"a queue manager at {host} has the GUID of this one")
+        if instance is None:
+            return None
+        known = self._known.get(guid)
+        met = None if known is None else Instance(known.starts, known.nonce)
+        verdict = judge(met, instance)
+        if verdict is Verdict.SAME:
+            return None
+        if verdict is Verdict.ANOTHER:
+            assert known is not None
+            return self._found(
+                guid,
+                (known.host, host),
+                f"the queue manager at {host} has the GUID of the one that was met at"
+                f" {known.host}, and is no later run of it (start {instance.starts} after start"
+                f" {known.starts})",
+            )
+        if len(self._known) >= KNOWN_MAX:
+            del self._known[next(iter(self._known))]
+        row = PeerInstance(
+            guid, instance.starts, instance.nonce, host, int(manager.environment.time())
+        )
+        self._known[guid] = row
+        manager.storage.batch.run(partial(peer_instances.remember, row=row))
+        if known is not None:
+            # Sessions of the run before are dead, or of another machine, which will be back then.
+            manager.peers.end_all(guid, "its queue manager was started anew", but=connection)
+        return None
+
+    def is_qmd(self, guid: bytes) -> bool:
+        """Whether that queue manager has said in a handshake that it runs qmd."""
+        return guid in self._known
+
+    def contradiction(
+        self, connection: PeerConnection, source: bytes, queue: str, before: str
+    ) -> str:
+        """Two different messages had the same position in one sequence."""
+        hosts = tuple(dict.fromkeys(each for each in (before, connection.host) if each))
+        return self._found(
+            source,
+            hosts,
+            f"two different messages of that queue manager had one position in its sequence to"
+            f" {queue}; they came from {' and '.join(hosts)}",
+        )
+
+    def refused_by(self, connection: PeerConnection) -> str:
+        """Somebody else has met another machine with our GUID."""
+        return self._found(
+            self._manager.id,
+            (connection.host,),
+            f"{connection.host} has refused this queue manager, because it has met another machine"
+            " with its GUID, or a later run of it than the backup that this one was restored from",
+            OWN_REMEDY,
+        )
+
+    def remedy_of_refusal(self, attempts: Sequence[Attempt]) -> str:
+        """Where the last attempt was refused for the sake of our identity, what to do: " ..."."""
+        conflict = self.conflicts.get(self._manager.id)
+        if conflict is None or not attempts or not attempts[-1].result.endswith(REFUSED_AS_ANOTHER):
+            return ""
+        return f" {conflict.remedy}"
+
+    def accepted_by(self, connection: PeerConnection) -> None:
+        """A session was opened with one that may have refused this queue manager before."""
+        conflict = self.conflicts.get(self._manager.id)
+        if conflict is not None and conflict.hosts == (connection.host,):
+            del self.conflicts[self._manager.id]
+
+    def forget(self, guid: bytes) -> bool:
+        """An operator has put it in order; False: nothing was known."""
+        known = self._known.pop(guid, None)
+        conflict = self.conflicts.pop(guid, None)
+        if known is not None:
+            self._manager.storage.batch.run(partial(peer_instances.forget, queue_manager=guid))
+        # An older state of that machine gives numbers again that are known here.
+        self._manager.known_messages.forget_source(guid)
+        return known is not None or conflict is not None
+
+    def _found(self, guid: bytes, hosts: tuple[str, ...], reason: str, remedy: str = REMEDY) -> str:
+        remedy = remedy.format(guid=guid_text(guid))
+        if guid not in self.conflicts and len(self.conflicts) >= CONFLICTS_MAX:
+            del self.conflicts[next(iter(self.conflicts))]
+        before = self.conflicts.pop(guid, None)
+        hosts = tuple(dict.fromkeys((*(before.hosts if before else ()), *hosts)))[:16]
+        at_s = int(self._manager.environment.time())
+        self.conflicts[guid] = Conflict(guid, hosts, at_s, reason, remedy)
+        self._manager.log_limited(
+            "two_of_one_identity",
+            guid_text(guid),
+            queue_manager=guid_text(guid),
+            addresses=list(hosts),
+            reason=reason,
+            remedy=remedy,
+            code="two_of_one_identity",
+        )
+        return f"two machines have one identity: {reason}"

@@ -1,0 +1,129 @@
+"""Connections of peers are taken up a few at a time: thousands at once wait in the system's queue.
+
+libuv accepts whatever waits before it does anything else, and each connection costs a fifth of a
+millisecond, whether it will ever speak or not.  Here whoever comes waits for a turn as a stranger
+(qmd/runtime/fair_scheduler.py).  Who may not connect is sent away before anything is made for him.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from qmd.runtime.fair_scheduler import Class
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+    from qmd.peers.connection import PeerConnection
+
+RETRY_S = 0.5  # when the system has no more files for us
+_NO_FILES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+
+class Listener:
+    """One socket that listens."""
+
+    def __init__(
+        self,
+        manager: QueueManager,
+        factory: Callable[[], PeerConnection],
+        listening: socket.socket,
+    ) -> None:
+        """Begins at once; `listening` is ours from now on, and does not block."""
+        self._manager = manager
+        self._factory = factory
+        self._socket = listening
+        self._coming: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        self._listen()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        name = self._socket.getsockname()
+        return str(name[0]), int(name[1])
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._manager.loop.remove_reader(self._socket)
+            self._socket.close()
+
+    def take_turn(self, _: float, __: int) -> None:
+        """Take up one connection."""
+        if self._is_closed:
+            return
+        try:
+            taken, peer = self._socket.accept()
+        except (BlockingIOError, InterruptedError):
+            self._listen()
+            return
+        except OSError as error:
+            # Of a connection that is gone already, or of ours: it is asked for again either way.
+            if error.errno in _NO_FILES:
+                self._manager.log_limited("socket_fault", "socket", reason=str(error))
+                self._manager.loop.call_later(RETRY_S, self._wait)
+            else:
+                self._wait()
+            return
+        if self._manager.peers.may_come(str(peer[0]).removeprefix("::ffff:")):
+            taken.setblocking(False)
+            task = self._manager.loop.create_task(self._take(taken))
+            self._coming.add(task)
+            task.add_done_callback(self._coming.discard)
+        else:
+            taken.close()
+        self._wait()
+
+    def _listen(self) -> None:
+        self._manager.loop.add_reader(self._socket, self._somebody_comes)
+
+    def _somebody_comes(self) -> None:
+        self._manager.loop.remove_reader(self._socket)
+        self._wait()
+
+    def _wait(self) -> None:
+        if not self._is_closed:
+            self._manager.turns.wait(self, Class.STRANGER)
+
+    async def _take(self, taken: socket.socket) -> None:
+        try:
+            await self._manager.loop.connect_accepted_socket(self._factory, taken)
+        except OSError as error:  # it is gone
+            taken.close()
+            self._manager.log_limited("socket_fault", "socket", reason=str(error))
+
+
+async def listen(
+    manager: QueueManager,
+    factory: Callable[[], PeerConnection],
+    *,
+    at: tuple[str, int] | socket.socket,
+    backlog: int,
+) -> list[Listener]:
+    """Listen at all that an address stands for, or at a socket that we were given.
+
+    Raises OSError.
+    """
+    create = partial(manager.loop.create_server, factory, start_serving=False)
+    if isinstance(at, socket.socket):
+        server = await create(sock=at)
+    else:
+        server = await create(*at)
+    listeners = []
+    try:
+        for bound in server.sockets:
+            listening = socket.socket(fileno=socket.dup(bound.fileno()))
+            listening.setblocking(False)
+            listening.listen(backlog)
+            listeners.append(Listener(manager, factory, listening))
+    except OSError:
+        for each in listeners:
+            each.close()
+        raise
+    finally:
+        server.close()
+    return listeners

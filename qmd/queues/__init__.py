@@ -1,0 +1,1 @@
+"""The state of queues in memory: local and outgoing queues, incoming sequences, usage, quotas."""

@@ -1,0 +1,204 @@
+"""Messages without a sequence that were here before.  [MS-MQQB] 3.1.1.3, 3.1.5.8.1
+
+Their sources send again what they do not know to be acknowledged: its number says that it came.
+A source is recognized over whatever peer its message comes; what is remembered counts for the peer
+that has brought it:
+
+    address ── queue manager at the other end ── source ── core/number_history.History
+
+Where all together grow beyond `bytes_max`, those give way that hold more than their fair share,
+first among addresses, then among the queue managers of one, then among the sources of one: made-up
+sources push out each other, and not those of an honest neighbour.
+
+Adding and forgetting go to disk with the open batch, in the commit of the message itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from qmd.core.number_history import RUN_BYTES, Bounds, History, Segment, fair_share
+from storage.tables import message_id_history as history_rows
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+    from qmd.peers.connection import PeerConnection
+    from storage.engine.batch import Batch
+
+BYTES_MAX = 16 * 1024 * 1024
+SHRUNK_TO = 0.9  # so that it is not done at once again
+
+#: Address, queue manager at the other end, source.
+_Key = tuple[str, bytes, bytes]
+
+
+class _Source(History):
+    """The history of a source over one peer, and where its numbers of the open batch go."""
+
+    __slots__ = ("batch_number", "bytes", "key", "segment", "unwritten")
+
+    def __init__(self, key: _Key, bounds: Bounds) -> None:
+        super().__init__(bounds)
+        self.key = key
+        self.bytes = self.measured()
+        self.batch_number = 0
+        self.segment: Segment
+        self.unwritten: list[int]  # first and last number of each run
+
+
+class KnownMessages:
+    """Sources, and the numbers of theirs that came."""
+
+    def __init__(self, manager: QueueManager, *, bytes_max: int = BYTES_MAX) -> None:
+        delivery = manager.settings.delivery
+        self._manager = manager
+        self._bounds = Bounds(
+            delivery.message_id_history_entries, int(delivery.message_id_history_age_s)
+        )
+        self._bytes_max = bytes_max
+        self._histories: dict[_Key, _Source] = {}
+        self._by_source: dict[bytes, list[_Source]] = {}
+        self._next_id = 1
+        self.bytes = 0  # in memory, about
+
+    def restore(self, rows: Iterable[history_rows.StoredSegment]) -> None:
+        """In the order of their ids."""
+        for stored, runs in rows:
+            segment = Segment(stored.id, stored.at_s)
+            segment.restore(runs)
+            history = self._history((stored.host, stored.peer, stored.source))
+            history.restore(segment)
+            self._measure(history)
+            self._next_id = stored.id + 1
+
+    def has(self, source: bytes, number: int) -> bool:
+        histories = self._by_source.get(source)
+        return histories is not None and any(history.has(number) for history in histories)
+
+    def is_duplicate(self, connection: PeerConnection, source: bytes, number: int) -> bool:
+        """[MS-MQQB] 3.1.5.8.1; a duplicate is as young as a new message, for its source does not
+        know yet that it came."""
+        if not self.has(source, number):
+            return False
+        history = self._histories.get(_key(connection, source))
+        if history is None or not history.is_recent(number):
+            self.add(connection, source, number)
+        return True
+
+    def add(self, connection: PeerConnection, source: bytes, number: int) -> None:
+        """It was taken, or refused for good, with the open batch."""
+        key = _key(connection, source)
+        history = self._histories.get(key) or self._history(key)
+        batch = self._manager.storage.batch
+        if history.batch_number != batch.number:
+            self._open(history, batch)
+        grown = history.segment.add(number)
+        if grown:
+            history.bytes += grown * RUN_BYTES
+            self.bytes += grown * RUN_BYTES
+        if number > history.highest:
+            history.highest = number
+        unwritten = history.unwritten
+        if unwritten and unwritten[-1] + 1 == number:
+            unwritten[-1] = number
+        else:
+            unwritten += (number, number)
+
+    def forget_old(self) -> None:
+        """[MS-MQQB] 3.1.6.7, with the open batch."""
+        now_s = self._manager.clock.now_s
+        before_s = now_s - self._bounds.age_s
+        newest = self._next_id - 1  # it stays, so that no id is given twice
+        for history in list(self._histories.values()):
+            if history.oldest_s < before_s and not history.is_newest(newest):
+                self._drop(history, history.forget_old(now_s))
+
+    def forget_source(self, source: bytes) -> None:
+        """Its numbers begin anew: what comes with one that was here before is another message."""
+        for history in list(self._by_source.get(source, ())):
+            self._drop(history, history.shrink(0))
+
+    # Within.
+
+    def _history(self, key: _Key) -> _Source:
+        history = self._histories.get(key)
+        if history is None:
+            history = self._histories[key] = _Source(key, self._bounds)
+            self._by_source.setdefault(key[2], []).append(history)
+            self.bytes += history.bytes
+        return history
+
+    def _open(self, history: _Source, batch: Batch) -> None:
+        """What comes from here on goes to disk with this batch."""
+        now_s = self._manager.clock.now_s
+        segment, gone = history.segment_at(now_s, self._next_id)
+        if segment.id == self._next_id:
+            self._next_id += 1
+            self._measure(history)
+        if self.bytes > self._bytes_max:
+            self._shrink(history)
+        history.batch_number, history.segment = batch.number, segment
+        host, peer, source = history.key
+        history.unwritten = batch.remember_message_ids(
+            history_rows.Segment(segment.id, source, now_s, host, peer)
+        )
+        batch.forget_message_ids([each.id for each in gone])
+
+    def _shrink(self, newest: _Source) -> None:
+        """Who has more than a fair share gives way, the longest silent first."""
+        others = [history for history in self._histories.values() if history is not newest]
+        others.sort(key=lambda history: history.key)
+        self._share(others, int(self._bytes_max * SHRUNK_TO) - newest.bytes, level=0)
+
+    def _share(self, histories: list[_Source], target: int, *, level: int) -> int:
+        """Shrink histories, sorted by their keys, to `target` bytes; how many bytes that gave.
+
+        `level`: the part of the key by which they share.
+        """
+        groups = [list(each) for _, each in groupby(histories, lambda history: history.key[level])]
+        sizes = [sum(history.bytes for history in group) for group in groups]
+        over = sum(sizes) - target
+        if over <= 0:
+            return 0
+        share = fair_share(sizes, target)
+        larger = [(group, size) for group, size in zip(groups, sizes, strict=True) if size > share]
+        larger.sort(key=lambda each: max(history.last_s for history in each[0]))
+        given = 0
+        for group, size in larger:
+            left = max(share, size - (over - given))
+            if level + 1 < len(group[0].key):
+                given += self._share(group, left, level=level + 1)
+            else:
+                given += self._drop(group[0], group[0].shrink(left))
+            if given >= over:
+                break
+        return given
+
+    def _drop(self, history: _Source, gone: list[Segment]) -> int:
+        """These were taken from it; how many bytes that gave."""
+        before = self.bytes
+        history.batch_number = 0
+        self._measure(history)
+        if not history.segments:
+            self.bytes -= history.bytes
+            del self._histories[history.key]
+            of_source = self._by_source[history.key[2]]
+            of_source.remove(history)
+            if not of_source:
+                del self._by_source[history.key[2]]
+        self._manager.storage.batch.forget_message_ids([segment.id for segment in gone])
+        return before - self.bytes
+
+    def _measure(self, history: _Source) -> None:
+        self.bytes -= history.bytes
+        history.bytes = history.measured()
+        self.bytes += history.bytes
+
+
+def _key(connection: PeerConnection, source: bytes) -> _Key:
+    session = connection.session
+    assert session is not None
+    assert session.remote_id is not None
+    return connection.host, session.remote_id, source

@@ -1,0 +1,130 @@
+"""Dead-letter queues of applications' own: a message that dies goes there, not into the system's.
+
+[MS-MQDMPR] 3.1.1.12 ApplicationDeadLetterQueueFormatName.  Nothing of it is on the wire: it is a
+matter of the queue manager that took the message.  What is known here is bounded by the messages
+that are there, and what was known of others is forgotten by and by.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from protocol.errors import InvalidName
+from protocol.names.format_name import parse_destination
+from qmd.control_protocol.messages import TRANSACTIONAL
+from qmd.core.packet_fields import message_number, source_of
+from qmd.errors import Refusal
+from qmd.message.shared_packet import head_of
+from qmd.queues.local_queue import LocalQueue
+from storage.tables import own_dead_letters as rows
+from storage.tables.own_dead_letters import OwnDeadLetter
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+    from storage.engine.batch import Batch
+
+ROWS_AT_ONCE = 4096
+
+
+class OwnDeadLetters:
+    """Which of our messages go where when they die."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+        self._queues: dict[int, int] = {}  # message number to queue id
+        self._express: set[int] = set()  # of those, what is on no disk
+        self._gone: set[int] = set()  # seen to be gone once: a commit may still be reported
+
+    def restore(self, queues: dict[int, int]) -> None:
+        self._queues = queues
+
+    def check(self, text: str, delivery: int) -> LocalQueue:
+        """The queue of ours that an application names for its dead letters.  Raises Refusal."""
+        manager = self._manager
+        try:
+            name = parse_destination(text, local_host=".")
+        except InvalidName as error:
+            raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
+        queue = manager.routes.find_here(name)
+        if queue is None or queue.is_read_only:
+            raise Refusal(
+                "bad_dead_letter_queue",
+                f"{name} cannot keep dead letters: only a queue that was created on this computer"
+                " can",
+                f"Create it: qmd queue create NAME{_flag(delivery == TRANSACTIONAL)}",
+            )
+        if queue.transactional != (delivery == TRANSACTIONAL):
+            kinds = (
+                ("transactional", "is not") if queue.transactional else ("not transactional", "is")
+            )
+            raise Refusal(
+                "bad_dead_letter_queue",
+                f"queue {queue.name} is {kinds[0]} and the message {kinds[1]}, so that it could not"
+                " keep it",
+                f"Name another one: qmd queue create NAME{_flag(delivery == TRANSACTIONAL)}",
+            )
+        return queue
+
+    def add(
+        self, number: int, queue: LocalQueue, place: str, key: int, batch: Batch, *, express: bool
+    ) -> None:
+        """A message of ours, which goes to disk with the open batch (or, express, never)."""
+        self._queues[number] = queue.id
+        if express:
+            self._express.add(number)
+        else:
+            row = OwnDeadLetter(number, queue.id, place, key)
+            batch.run(partial(rows.insert, rows=[row]))
+
+    def queue_of(self, packet: bytes) -> LocalQueue | None:
+        """Where this dead message belongs; None: into the system's queue.
+
+        Also called by the thread that writes.
+        """
+        if not self._queues or source_of(packet) != self._manager.id:
+            return None
+        queue_id = self._queues.get(message_number(packet))
+        return None if queue_id is None else self._manager.queues_by_id.get(queue_id)
+
+    async def are_kept_in(self, queue: LocalQueue) -> bool:
+        """Whether dead letters of messages that are still there belong into a queue."""
+        if queue.id not in self._queues.values():
+            return False
+        await self.forget_gone()
+        await self.forget_gone()
+        return queue.id in self._queues.values()
+
+    async def forget_gone(self) -> None:
+        """Forget messages that were gone the last time already."""
+        if not self._queues:
+            return
+        manager, after, found = self._manager, -1, set[int]()
+        next_after: int | None = after
+        while next_after is not None:
+            numbers, next_after = await manager.storage.read(
+                partial(rows.gone, after=next_after, rows_max=ROWS_AT_ONCE)
+            )
+            found.update(numbers)
+        found |= self._express - self._express_there()
+        over = [number for number in found if number in self._gone]
+        self._gone = found
+        for start in range(0, len(over), ROWS_AT_ONCE):
+            part = over[start : start + ROWS_AT_ONCE]
+            delete = partial(rows.delete, numbers=part)
+            await manager.storage.batch.run(delete, can_wait=True)
+            for number in part:
+                self._queues.pop(number, None)
+                self._express.discard(number)
+
+    def _express_there(self) -> set[int]:
+        there: set[int] = set()
+        for queue in self._manager.queues.values():
+            there.update(message_number(head_of(each.packet)) for each in queue.express.values())
+        for outgoing in self._manager.outgoing.queues:
+            there.update(message_number(head_of(packet)) for packet, _ in outgoing.express.values())
+        return there
+
+
+def _flag(transactional: bool) -> str:
+    return " --transactional" if transactional else ""

@@ -1,0 +1,125 @@
+"""Quotas: what may be kept, why something is refused, and a word before that becomes necessary.
+
+Bytes are those of packets, counted to the last one.  A full queue refuses; it never drops what it
+has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from qmd.config.units import format_size
+from qmd.errors import Refusal
+from qmd.queues.local_queue import LocalQueue
+from qmd.queues.usage import Gauge
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+
+log = structlog.get_logger()
+
+
+def notice(gauge: Gauge) -> None:
+    """A threshold is reached: one line, before somebody is refused."""
+    is_queue = isinstance(gauge, LocalQueue)
+    log.warning(
+        "quota_nearly_reached",
+        what="queue" if is_queue else "computer",
+        queue=gauge.name if isinstance(gauge, LocalQueue) else "",
+        percent=gauge.noticed_percent,
+        bytes=gauge.bytes,
+        quota_bytes=gauge.quota_bytes,
+        remedy=more_for(gauge) if isinstance(gauge, LocalQueue) else MORE_FOR_THE_COMPUTER,
+    )
+
+
+MORE_FOR_THE_COMPUTER = (
+    "Receive or purge messages, or set computer in the section [quotas] of the configuration"
+    " higher and restart the daemon."
+)
+
+
+def more_for(queue: LocalQueue) -> str:
+    """What to do about a full queue of ours."""
+    larger = format_size(max(2 * (queue.quota_bytes or 0), 1_000_000))
+    if queue.is_journal and queue.parent is not None:
+        return (
+            f"Purge the journal, or give it more: qmd queue set '{queue.parent.name}'"
+            f" --journal-quota {larger}"
+        )
+    return (
+        f"Receive or purge messages, or give it more: qmd queue set '{queue.name}' --quota {larger}"
+    )
+
+
+def queue_refusal(queue: LocalQueue, size: int) -> Refusal:
+    """For a local sender: the queue has no room for `size` more bytes."""
+    return Refusal(
+        "queue_full",
+        f"queue {queue.name} is full: {queue.bytes} of {queue.quota_bytes} bytes"
+        f" ({queue.used_percent} %) are used, and {size} more are needed",
+        more_for(queue),
+    )
+
+
+def no_room(
+    manager: QueueManager,
+    size: int,
+    *,
+    express: bool = False,
+    messages: int = 1,
+    stored: int | None = None,
+) -> Refusal | None:
+    """Why this computer can take no more in now, or None.  What fits counts as taken."""
+    usage, quotas = manager.usage, manager.settings.quotas
+    if not usage.has_room(size):
+        return Refusal(
+            "computer_full",
+            f"the computer quota is reached: {usage.bytes} of {usage.quota_bytes} bytes"
+            f" ({usage.used_percent} %) are used, and {size} more are needed",
+            MORE_FOR_THE_COMPUTER,
+        )
+    kept = size if stored is None else stored
+    if express and usage.express_bytes + kept > quotas.express_bytes:
+        return Refusal(
+            "express_full",
+            f"express messages take {usage.express_bytes} of {quotas.express_bytes} bytes of memory"
+            f", and {kept} more are needed",
+            "Receive some, send it with --recoverable, or set express in the section [quotas] of"
+            " the configuration higher.",
+        )
+    storage = manager.storage
+    if not storage.room(manager.loop.time(), 0 if express else kept):
+        return Refusal(
+            "disk_full",
+            f"the disk of the data folder is full: {storage.free_bytes / 1e6:.1f} MB are"
+            f" left, and {storage.kept_free_bytes / 1e6:.1f} MB must stay free, so that"
+            " queues can be emptied ([quotas] disk_reserve)",
+            "Make room on the disk, or receive or purge messages.",
+        )
+    if not manager.has_numbers(messages):
+        return Refusal(
+            "busy",
+            "more messages wait for the disk than can be given a number now",
+            "Try again in a moment.",
+        )
+    return None
+
+
+def warnings(manager: QueueManager) -> list[dict[str, object]]:
+    """What is nearly full or full, for `qmd status`."""
+    gauges: list[tuple[str, Gauge]] = [("computer", manager.usage)]
+    gauges += [(queue.name, queue) for queue in manager.queues.values()]
+    return [
+        {
+            "what": what,
+            "reached_percent": gauge.noticed_percent,
+            "used_percent": gauge.used_percent,
+            "bytes": gauge.bytes,
+            "quota_bytes": gauge.quota_bytes,
+        }
+        for what, gauge in gauges
+        if gauge.noticed_percent
+    ]

@@ -1,0 +1,1 @@
+"""The surroundings of the queue manager: clock, timers, identifiers, scheduling, log, systemd."""

@@ -1,0 +1,1 @@
+"""Messages between queue managers: incoming, relayed, released, confirmed."""

@@ -1,0 +1,233 @@
+"""Sequences that cannot go on: noticed, named, and begun anew.
+
+A data folder that was restored from a backup has forgotten which numbers it gave to messages.  Its
+next sequences are new by their time stamps (`OutgoingIds.begin_sequence`).  Of what the backup
+holds as unacknowledged its peer may have had all since: it is sent again, and an order ack says how
+far the peer is.  One that speaks of numbers or sequences which this folder never gave says that it
+is a backup:
+
+    unacknowledged at the start ──► sent again ──┬── order ack as expected ──► goes on
+    (what follows waits)                         └── of more than we know ───► in doubt
+
+What is in doubt stays, the operator is asked to decide, and new messages wait behind it.
+docs/model.md says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from protocol import UserMessage
+from protocol.identifiers import guid_text
+from protocol.message_class import MessageClass
+from qmd.control_protocol.routing import RestartOutgoing
+from qmd.errors import Refusal
+from qmd.events.recorder import Kind
+from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
+from storage.tables import outgoing as outgoing_rows
+
+if TYPE_CHECKING:
+    from qmd.manager import QueueManager
+    from qmd.peers.connection import PeerConnection
+
+log = structlog.get_logger()
+
+ENDED_ROWS = 512  # in one commit
+UNANSWERED_MIN = 2  # resends without an order ack over an open session, of which people are told
+
+REASON = (
+    "This computer was restored from a backup, or its sequence to {queue} was stuck: an operator"
+    " has begun that anew. The message may have been delivered before. Look there by its message id"
+    " or its contents (qmd why, on that computer); send it again only if it did not arrive."
+)
+
+
+class SequenceRenewal:
+    """Finds out which outgoing queues are in doubt, and begins their sequences anew."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+        self._one_by_one = asyncio.Lock()
+
+    def doubt(self, queue: OutgoingQueue, connection: PeerConnection, fact: str) -> None:
+        """The peer acknowledges what this data folder has not sent, as far as it knows."""
+        if not queue.doubt:
+            queue.doubt = (
+                f"{connection.host} {fact}: this computer was restored from a backup, or another"
+                f" machine has its identity. What waits may have arrived there already, and is not"
+                " taken again; what was sent since the start of the daemon waits behind it."
+            )
+        self._manager.log_limited(
+            "sequence_in_doubt",
+            queue.destination,
+            destination=queue.destination,
+            address=connection.host,
+            messages=queue.sequence.outstanding,
+            reason=queue.doubt,
+            remedy=remedy(queue),
+        )
+
+    def is_ahead(self, connection: PeerConnection, message: UserMessage, sequence_id: int) -> bool:
+        """An order ack of a sequence that is none of ours; whether it casts doubt on one.
+
+        It does on those to that peer that are older, and of which no order ack has come since the
+        start: their peer is ahead.
+        """
+        found = False
+        fact = "acknowledges a later sequence than is known here"
+        for link in connection.links:
+            for queue in link.queues:
+                sequence = queue.sequence
+                if (
+                    not queue.for_others
+                    and not sequence.acknowledged
+                    and sequence.in_flight
+                    and sequence.sequence_id < sequence_id
+                    and self._manager.releasing.speaks_for(connection, message, queue)
+                ):
+                    self.doubt(queue, connection, fact)
+                    found = True
+        return found
+
+    def proven(self, queue: OutgoingQueue) -> None:
+        """An order ack has come as expected: what waits may go, once the disk knows that."""
+        queue.doubt = ""
+        sequence_id = queue.sequence.sequence_id
+
+        def durable(done: asyncio.Future[None]) -> None:
+            if done.cancelled() or done.exception() is not None:
+                return  # the storage failed, and the daemon stops
+            if queue.sequence.sequence_id == sequence_id:
+                queue.sequence.is_unproven = False
+                queue.link.wake()
+
+        known = self._manager.storage.batch.run(
+            partial(outgoing_rows.set_unproven, positions=[(0, queue.id)])
+        )
+        known.add_done_callback(durable)
+
+    async def restart(self, queue: OutgoingQueue, *, send_again: bool) -> int:
+        """Begin the sequence of a queue anew; how many messages may have been delivered before.
+
+        Those become dead letters that say so, in the order of their sequence; or they are sent
+        again with all others in the new sequence, `send_again`, and then some may arrive twice.
+        Until the last commit of it the old sequence holds.  Raises Refusal.
+        """
+        if queue.for_others:
+            raise Refusal(
+                "restart_of_others",
+                f"{queue.destination} holds messages of other computers, in sequences of theirs",
+                "Begin the sequence anew on the computer that the messages come from.",
+            )
+        async with self._one_by_one:
+            queue.is_stopped = True
+            try:
+                return await self._restart(queue, send_again=send_again)
+            finally:
+                queue.is_stopped = False
+                queue.link.wake()
+
+    async def _restart(self, queue: OutgoingQueue, *, send_again: bool) -> int:
+        manager, sequence = self._manager, queue.sequence
+        storage = manager.storage
+        manager.releasing.release()
+        sequence_id, last = sequence.sequence_id, sequence.last_in_doubt
+        in_doubt = max(0, min(sequence.outstanding, last - sequence.acknowledged))
+        start, end = TRANSACTIONAL_FIRST, TRANSACTIONAL_FIRST | (sequence.base + last)
+        ended = 0
+        while not send_again:
+            await storage.batch.run(_nothing)  # what was acknowledged is gone by then
+            page = partial(outgoing_rows.keys, outgoing_id=queue.id, rows_max=ENDED_ROWS)
+            found = await storage.read(partial(page, from_lookup=start))
+            keys = [key for key in found if key <= end]
+            if sequence.sequence_id != sequence_id:
+                return ended  # all of it was acknowledged meanwhile, and the next one has begun
+            ended += manager.undelivered.kill(
+                queue,
+                keys,
+                MessageClass.NACK_DELETED,
+                REASON.format(queue=queue.destination),
+                kind=Kind.PURGED,
+            )
+            if len(keys) < ENDED_ROWS:
+                break
+            start = keys[-1] + 1
+        # In the commit that ends the last of them.
+        await self._begin_anew(queue, sequence.acknowledged if send_again else last)
+        count = in_doubt if send_again else ended
+        log.info(
+            "sequence_begun_anew",
+            destination=queue.destination,
+            in_doubt=count,
+            sent_again=send_again,
+            messages=sequence.outstanding,
+        )
+        return count
+
+    def _begin_anew(self, queue: OutgoingQueue, after: int) -> asyncio.Future[None]:
+        """What follows the number `after` goes on in a new sequence, once that is durable."""
+        manager, sequence = self._manager, queue.sequence
+        batch = manager.storage.batch
+        newest = TRANSACTIONAL_FIRST | (sequence.base + sequence.next_number - 1)
+        sequence.begin_anew(manager.outgoing.ids.next_sequence_id(), after)
+        manager.outgoing.know_sequence(queue)
+        queue.begin_sequence = None
+        queue.renumbered_to = newest
+        queue.doubt = ""
+        queue.stored_sequence_id = sequence.sequence_id
+        batch.set_outgoing_sequence(
+            queue.id, sequence.sequence_id, sequence.base, sequence.next_number
+        )
+        queue.new_pass("its sequence was begun anew", transactional_only=True)
+        return batch.run(partial(outgoing_rows.set_renumbered, outgoing_id=queue.id, key=newest))
+
+
+def remedy(queue: OutgoingQueue) -> str:
+    """The command that lets a queue in doubt go on."""
+    return (
+        f"Begin the sequence anew: qmd outgoing restart '{queue.destination}'. What may have been"
+        " delivered becomes dead letters that say so (with --send-again it is sent again), the rest"
+        " is sent."
+    )
+
+
+def unanswered(queue: OutgoingQueue) -> str:
+    """That a peer with an open session acknowledges nothing, as a sentence; "" if it does."""
+    sequence = queue.sequence
+    if queue.link.connection is None or not sequence.in_flight:
+        return ""
+    if sequence.resend_count < UNANSWERED_MIN:
+        return ""
+    return (
+        f"Transactional messages were sent again {sequence.resend_count} times over sessions with"
+        f" {queue.link.peer}, and nobody has order-acknowledged them. See there whether they are"
+        " rejected (qmd sequence list) and whether its disk or quota is full. If this computer was"
+        f" restored from a backup: qmd outgoing restart '{queue.destination}'."
+    )
+
+
+async def _restart(manager: QueueManager, request: RestartOutgoing) -> dict[str, Any]:
+    queue = manager.routes.find_outgoing(request.destination)
+    count = await manager.sequence_renewal.restart(queue, send_again=request.send_again)
+    return {
+        "destination": queue.destination,
+        "queue_manager": None if queue.link.remote_id is None else guid_text(queue.link.remote_id),
+        "in_doubt": count,
+        "sent_again": request.send_again,
+        "messages": queue.messages,
+    }
+
+
+def _nothing(db: object) -> None:
+    """A unit that waits for what precedes it."""
+
+
+#: What changes something, by its request.
+CHANGES: dict[type, Callable[[QueueManager, Any], Coroutine[Any, Any, object]]] = {
+    RestartOutgoing: _restart,
+}
