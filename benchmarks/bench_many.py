@@ -97,8 +97,8 @@ async def measure(
 
 async def _sent(manager: QueueManager, messages: list[NewMessage]) -> tuple[float, float]:
     """Milliseconds until the commit of the messages has returned, and of these on a processor."""
-    await manager.storage.batch.run(lambda db: None)
-    done: asyncio.Future[tuple[float, float]] = manager.loop.create_future()
+    await manager.services.storage.batch.run(lambda db: None)
+    done: asyncio.Future[tuple[float, float]] = manager.services.loop.create_future()
     began, used = time.perf_counter(), time.process_time()
     manager.sending.send(
         messages, b"", lambda ids: done.set_result((time.perf_counter(), time.process_time()))

@@ -33,11 +33,13 @@ from qmd.control.tokens import TokenFileError
 from qmd.directory.interface import DirectoryError
 from qmd.directory.machine_object import id_to_begin_with, missing_package
 from qmd.errors import Refusal
-from qmd.manager import Bug, QueueManager
-from qmd.outcomes.expiry import Reaper
-from qmd.peers.connection import PeerConnection
+from qmd.manager import QueueManager
+from qmd.peers.listener import listen
+from qmd.peers.sessions import Peers
 from qmd.runtime.environment import Environment, Listening
+from qmd.runtime.lifecycle import Bug
 from qmd.runtime.log import set_up_logging
+from qmd.runtime.services import Services
 from qmd.runtime.systemd import ServiceManager
 from storage.errors import CannotStart, DataMissing, ForeignDatabase, NewerSchema, StorageError
 
@@ -139,7 +141,7 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
     manager = await QueueManager.open(settings, environment, name, first_id=first_id)
     loop.set_exception_handler(partial(_unhandled, manager))
     loop.add_signal_handler(signal.SIGHUP, partial(_reload, manager))
-    control = ControlServer(manager)
+    control = ControlServer(manager.components)
     remote: RemoteServer | None = None
     listeners: list[Listening] = []
     ping: asyncio.DatagramTransport | None = None
@@ -151,11 +153,11 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
         await _open_control(control, settings)
         if settings.remote.enabled:
             remote = await _open_remote(manager, settings)
-        tasks = [loop.create_task(each.run()) for each in (Reaper(manager), manager.disk_watch)]
+        tasks = [loop.create_task(each.run()) for each in (manager.reaper, manager.disk_watch)]
         if service.watchdog_s is not None:
             tasks.append(loop.create_task(_feed_watchdog(service, service.watchdog_s)))
         manager.outgoing.start()
-        recovery = manager.storage.recovery
+        recovery = manager.services.storage.recovery
         log.info(
             "recovered" if not recovery.was_clean else "opened",
             was_clean=recovery.was_clean,
@@ -163,7 +165,7 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
             log_bytes=recovery.log_bytes,
             database_bytes=recovery.database_bytes,
         )
-        if manager.storage.full:
+        if manager.services.storage.full:
             log.warning(
                 "disk_short",
                 reason="the disk has no room for the reserve and the watermark beside it: new"
@@ -172,13 +174,13 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
         log.info(
             "started",
             name=name,
-            queue_manager=guid_text(manager.id),
+            queue_manager=guid_text(manager.services.id),
             release=__version__,
-            listen=[f"{host}:{port}" for host, port in manager.listening],
+            listen=[f"{host}:{port}" for host, port in manager.services.listening],
             control=str(settings.control.socket),
         )
         environment.freeze_memory()
-        service.tell("READY=1", f"STATUS=Serving {len(manager.queues)} queues as {name}")
+        service.tell("READY=1", f"STATUS=Serving {len(manager.queues.by_key)} queues as {name}")
         await _until_stopped(stop, manager, tasks)
     finally:
         service.tell("STOPPING=1")
@@ -197,8 +199,8 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
         except TimeoutError:
             # The next start does what is left: start-up is recovery.
             log.warning("storage_not_closed", waited_s=STOP_TIMEOUT_S)
-    if manager.storage.failed.done():
-        manager.storage.failed.result()  # raises: the last commit was not made
+    if manager.services.storage.failed.done():
+        manager.services.storage.failed.result()  # raises: the last commit was not made
     log.info("stopped", name=name)
     return EXIT_OK
 
@@ -206,7 +208,7 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
 def _reload(manager: QueueManager) -> None:
     """SIGHUP: what the directory says is asked, or read, anew."""
     log.info("reloading", what="directory")
-    _reloading.add(task := manager.loop.create_task(manager.reload_directory()))
+    _reloading.add(task := manager.services.loop.create_task(manager.reload_directory()))
     task.add_done_callback(_reloading.discard)
 
 
@@ -214,8 +216,14 @@ async def _until_stopped(
     stop: asyncio.Event, manager: QueueManager, tasks: list[asyncio.Task[None]]
 ) -> None:
     """Return when asked to stop; raise what keeps the daemon from going on."""
+    services = manager.services
     stopped = asyncio.create_task(stop.wait())
-    ends: list[asyncio.Future[Any]] = [stopped, manager.storage.failed, manager.failed, *tasks]
+    ends: list[asyncio.Future[Any]] = [
+        stopped,
+        services.storage.failed,
+        services.lifecycle.failed,
+        *tasks,
+    ]
     try:
         done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for finished in done:
@@ -232,9 +240,11 @@ def _unhandled(
     which memory and disk may disagree: only a new start makes sure that they do not."""
     error = context.get("exception")
     if error is None or isinstance(error, OSError):
-        manager.log_limited("socket_fault", "socket", reason=str(error or context["message"]))
+        manager.services.log_limited(
+            "socket_fault", "socket", reason=str(error or context["message"])
+        )
     else:
-        manager.fail(error)
+        manager.services.lifecycle.fail(error)
 
 
 def _check_user(settings: Settings) -> None:
@@ -249,13 +259,16 @@ def _check_user(settings: Settings) -> None:
 async def _listen(
     manager: QueueManager, settings: Settings, service: ServiceManager
 ) -> list[Listening]:
-    factory = partial(PeerConnection, manager, None)
+    open_listeners = partial(listen, manager.services, manager.peers, manager.turns)
+    factory = partial(manager.make_connection, None)
     host, port = settings.listen.address, settings.listen.port
     places: list[tuple[str, int] | socket.socket] = [*service.sockets()]
     listeners: list[Listening] = []
     try:
         for place in places or [(host, port)]:
-            listeners += await manager.environment.listen(manager, factory, place, BACKLOG)
+            listeners += await manager.services.environment.listen(
+                open_listeners, factory, place, BACKLOG
+            )
     except OSError as error:
         kind = Misconfigured if isinstance(error, PermissionError) else CannotServe
         raise kind(
@@ -263,12 +276,12 @@ async def _listen(
             " running there? See address and port in the section [listen]",
             code=_LISTENING.get(error.errno or 0, "cannot_listen"),
         ) from error
-    manager.listening += [each.address for each in listeners]
+    manager.services.listening.extend([each.address for each in listeners])
     return listeners
 
 
 async def _open_remote(manager: QueueManager, settings: Settings) -> RemoteServer:
-    server = RemoteServer(manager, settings.remote)
+    server = RemoteServer(manager.components, settings.remote)
     try:
         await server.listen()
     except (OSError, TokenFileError) as error:  # ssl.SSLError is one of them
@@ -316,8 +329,8 @@ async def _answer_pings(manager: QueueManager, settings: Settings) -> asyncio.Da
     """[MS-MQQB] 3.1.5.10: off by default since Windows Vista."""
     host, port = settings.listen.address, settings.listen.ping_port
     try:
-        transport, _ = await manager.loop.create_datagram_endpoint(
-            partial(_PingProtocol, manager), local_addr=(host, port)
+        transport, _ = await manager.services.loop.create_datagram_endpoint(
+            partial(_PingProtocol, manager.services, manager.peers), local_addr=(host, port)
         )
     except OSError as error:
         raise CannotServe(
@@ -331,8 +344,9 @@ async def _answer_pings(manager: QueueManager, settings: Settings) -> asyncio.Da
 class _PingProtocol(asyncio.DatagramProtocol):
     """One datagram in, at most one out."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(self, services: Services, peers: Peers) -> None:
+        self._services = services
+        self._peers = peers
         self._transport: asyncio.DatagramTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -341,7 +355,7 @@ class _PingProtocol(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         assert self._transport is not None
-        if not self._manager.peers.is_allowed(addr[0]):
+        if not self._peers.is_allowed(addr[0]):
             return
         try:
             request = parse_ping(data)
@@ -349,7 +363,7 @@ class _PingProtocol(asyncio.DatagramProtocol):
             return
         answer = ping_response(
             request,
-            queue_manager=self._manager.id,
-            refused=not self._manager.peers.has_room_for(addr[0]),
+            queue_manager=self._services.id,
+            refused=not self._peers.has_room_for(addr[0]),
         )
         self._transport.sendto(answer, addr)

@@ -12,21 +12,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import dataclasses
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 import structlog
 
-from protocol.names.direct_name import DirectName, queue_key
-from protocol.names.format_name import parse_destination
+from qmd.access.things import ThingFinder
+from qmd.bulk.consume import Consumer
+from qmd.bulk.publish import Prepared
 from qmd.bulk.range_read import Ranges
 from qmd.bulk.reader import State as Reservations
 from qmd.bulk.reader import read_state as read_reservations
 from qmd.bulk.reservations import Reserving
 from qmd.bulk.staging import Staging
 from qmd.config.settings import Settings
+from qmd.control.components import Components
 from qmd.directory.factory import open_directory
 from qmd.directory.interface import Reloadable
 from qmd.directory.registration import Publishing
@@ -38,7 +39,6 @@ from qmd.history.remote_lookup import Asking
 from qmd.maintenance.disk_watch import DiskWatch
 from qmd.maintenance.housekeeping import Housekeeping
 from qmd.maintenance.retention import Retention
-from qmd.message.build import queue_address
 from qmd.message.shared_packet import Parts
 from qmd.naming.destinations import Routes
 from qmd.operations.dead_letter_summary import DeadLetters
@@ -47,17 +47,23 @@ from qmd.operations.move import Moving
 from qmd.operations.queue_admin import Administration
 from qmd.operations.receive import Reading
 from qmd.operations.receive_selected import Picking
+from qmd.operations.request_outcomes import RequestOutcomes
 from qmd.operations.resend import Resending
 from qmd.operations.selection import Choosing
 from qmd.operations.send import Sending
+from qmd.operations.send_batch import Handover
 from qmd.operations.transactions import Transactions
 from qmd.operations.two_phase_commit import Branches
 from qmd.outcomes.acknowledgments import Acknowledging
 from qmd.outcomes.dead_letter import Endings
+from qmd.outcomes.deferred_acknowledgments import Addressing
+from qmd.outcomes.expiry import Reaper
 from qmd.outcomes.nack import Refusing
 from qmd.outcomes.reports import Tracing
 from qmd.outcomes.undeliverable import Undelivered
+from qmd.peers.connection import PeerConnection
 from qmd.peers.identity_conflicts import Identities
+from qmd.peers.link import Link
 from qmd.peers.next_hop import Routing
 from qmd.peers.pending_acks import OwedAcks
 from qmd.peers.redirect import Redirecting
@@ -65,20 +71,16 @@ from qmd.peers.sessions import Peers
 from qmd.queues import quotas
 from qmd.queues.incoming_sequences import IncomingStreams
 from qmd.queues.limits import Limits
-from qmd.queues.local_queue import LocalQueue
 from qmd.queues.message_id_history import KnownMessages
 from qmd.queues.named_dead_letter_queue import OwnDeadLetters
+from qmd.queues.outgoing_ids import OutgoingIds
 from qmd.queues.outgoing_queues import Outgoing
-from qmd.queues.public_guid import public_guid
 from qmd.queues.quarantine import Damage
+from qmd.queues.registry import LocalQueues
 from qmd.queues.usage import Usage
-from qmd.runtime.budget import Budget, Gate, MemoryProbe
-from qmd.runtime.clock import Clock
 from qmd.runtime.environment import Environment
 from qmd.runtime.fair_scheduler import Light, Turns
-from qmd.runtime.id_allocator import Numbers
-from qmd.runtime.log import LimitedLog
-from qmd.runtime.timers import Timers
+from qmd.runtime.services import create_services
 from qmd.transfer.confirmation import Confirmations
 from qmd.transfer.incoming import Incoming
 from qmd.transfer.relay import Relaying
@@ -91,20 +93,17 @@ from storage.tables import branches as branch_rows
 from storage.tables import counters, directory_changes, own_dead_letters, unaddressed
 from storage.tables import message_id_history as history_rows
 from storage.tables import messages as message_rows
-from storage.tables import outcomes as outcome_rows
 from storage.tables import outgoing as outgoing_rows
 from storage.tables import peer_instances as instance_rows
 from storage.tables import queues as queue_rows
 from storage.tables import sequences as sequence_rows
 from storage.tables import stages as stage_rows
 from storage.tables import ways_back as way_rows
-from storage.tables.keys import ARRIVAL_BITS
 from storage.tables.pages import EMPTY, Totals
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from qmd.errors import Refusal
 
 log = structlog.get_logger()
 
@@ -112,10 +111,6 @@ ARRIVALS_BLOCK = 1_000_000  # numbers reserved at once: one row written for so m
 MESSAGE_NUMBERS_BLOCK = 1 << 18  # half of it is more than a client can ask for at once
 NUMBERS_SPARE = 20_000  # for what our own acknowledgments and dead letters may need meanwhile
 SKIPPED_BYTES = 3  # of a random number of message numbers that are passed over at each start
-
-
-class Bug(Exception):
-    """Something that cannot happen did; the cause says what.  The daemon stops."""
 
 
 class QueueManager:
@@ -129,87 +124,321 @@ class QueueManager:
         name: str,
         limits: Limits = Limits(),  # noqa: B008  a tuple
     ) -> None:
-        self.settings = settings
-        self.environment = environment
-        self.storage = storage
-        self.name = name
-        self.id = storage.identity.queue_manager_id
-        self.loop = asyncio.get_running_loop()
-        self.started_at = self.loop.time()
-        self.failed: asyncio.Future[None] = self.loop.create_future()
-        self.stopping = False
-        self.listening: list[tuple[str, int]] = []
-        self.clock = Clock(environment, storage, downtime_max_s=settings.delivery.downtime_max_s)
-        self.timers = Timers(self.loop)
-        memory = settings.memory.of(environment.memory_bytes())
-        self.packet_memory = Gate(memory.packets, self.loop, self.timers)
-        self.request_memory = Gate(memory.requests, self.loop, self.timers)
-        self.memory_probe = MemoryProbe(self.loop)
-        self.answer_memory = Budget(memory.requests)
-        self.transaction_memory = Budget(memory.transactions)
+        services = self.services = create_services(settings, environment, storage, name)
         light = Light()
-        self.turns = Turns(self, light, beside_the_disk=False)  # of peers
-        self.local_turns = Turns(self, light, beside_the_disk=True)  # of applications
+        self.turns = Turns(services, light, beside_the_disk=False)  # of peers
+        self.local_turns = Turns(services, light, beside_the_disk=True)  # of applications
         self.usage = Usage(settings.quotas.computer_bytes, quotas.notice)
-        self._limited_log = LimitedLog(log)
-        self.message_numbers = Numbers(storage, "message", MESSAGE_NUMBERS_BLOCK)
-        self._arrivals = Numbers(storage, "arrival", ARRIVALS_BLOCK)
-        self.queues: dict[str, LocalQueue] = {}
-        self.queues_by_id: dict[int, LocalQueue] = {}
-        self.recorder = Recorder(self)
-        self.event_log = EventLog(self)
-        self.inquiry = Inquiry(self)
-        self.asking = Asking(self)
-        self.identities = Identities(self)
-        self.peers = Peers(self)
-        self.routing = Routing(self)
-        self.relaying = Relaying(self)
-        self.incoming = Incoming(self)
-        self.incoming_streams = IncomingStreams(self)
-        self.known_messages = KnownMessages(self)
-        self.refusing = Refusing(self)
-        self.owed_acks = OwedAcks(self)
-        self.redirecting = Redirecting(self)
-        self.outgoing = Outgoing(self, destinations_max=limits.destinations)
-        self.releasing = Releasing(self)
-        self.sequence_renewal = SequenceRenewal(self)
-        self.acknowledging = Acknowledging(self)
-        self.clock.when_set = self.outgoing.clock_was_set
-        self.routes = Routes(self)
+        self.admission = quotas.Admission(services, self.usage)
+        self.queues = LocalQueues(services, self.usage)
+        self.parts = Parts()
+        self.recorder = Recorder(services, self.queues, self.usage)
+        self.incoming_streams = IncomingStreams(services)
+        self.known_messages = KnownMessages(services)
+        self.damage = Damage(services, self.recorder)
+        outgoing_ids = OutgoingIds(services, destinations_max=limits.destinations)
+        self.outgoing = Outgoing(services, self.damage, self.parts, self.usage, outgoing_ids)
+        self.own_dead_letters = OwnDeadLetters(services, self.outgoing, self.queues)
         self.directory = open_directory(settings.directory, changed=self._directory_changed)
+        self.routes = Routes(services, self.directory, self.outgoing, self.queues)
         self.resolver = Resolver(
             self.directory,
-            Own(self.id, self.routes.is_local, self.routes.path_of_guid),
+            Own(services.id, self.routes.is_local, self.routes.path_of_guid),
             settings.directory,
-            now=self.loop.time,
+            now=services.loop.time,
         )
-        self.publishing = Publishing(self)
-        self.parts = Parts()
-        self.sending = Sending(self)
-        self.reading = Reading(self)
-        self.transactions = Transactions(self)
-        self.branches = Branches(self)
-        self.picking = Picking(self)
-        self.endings = Endings(self)
-        self.administration = Administration(self, queues_max=limits.queues)
-        self.undelivered = Undelivered(self)
-        self.confirmations = Confirmations(self)
-        self.damage = Damage(self)
-        self.choosing = Choosing(self)
-        self.moving = Moving(self)
-        self.resending = Resending(self)
-        self.dead_letters = DeadLetters(self)
-        self.importing = Importing(self)
-        self.ranges = Ranges(self)
-        self.reserving = Reserving(self)
-        self.staging = Staging(self)
-        self._at_work: dict[bytes, asyncio.Event] = {}
-        self.tracing = Tracing(self)
-        self.own_dead_letters = OwnDeadLetters(self)
-        self.sent_count = 0
-        self.housekeeping = Housekeeping(self)
-        self.retention = Retention(self)
-        self.disk_watch = DiskWatch(self)
+        self.things = ThingFinder(self.queues, self.routes, self.resolver)
+        self.publishing = Publishing(
+            services, self.directory, self.queues, self.resolver, self.routes
+        )
+        addressing = Addressing(services, self.recorder, self.resolver, self.routes)
+        self.acknowledging = Acknowledging(
+            services, self.outgoing, self.recorder, self.routes, addressing
+        )
+        self.tracing = Tracing(services, self.admission, self.recorder, self.routes)
+        self.endings = Endings(
+            services,
+            self.acknowledging,
+            self.damage,
+            self.own_dead_letters,
+            self.queues,
+            self.recorder,
+        )
+        self.refusing = Refusing(
+            services,
+            self.acknowledging,
+            self.endings,
+            self.known_messages,
+            self.recorder,
+            self.routes,
+        )
+        self.undelivered = Undelivered(
+            services,
+            self.acknowledging,
+            self.damage,
+            self.endings,
+            self.outgoing,
+            self.recorder,
+        )
+        self.identities = Identities(services, self.known_messages)
+        self.peers = Peers(services, self.acknowledging, self.identities, self.incoming_streams)
+        self.routing = Routing(services, self.directory, self.peers)
+        self.owed_acks = OwedAcks(services, self.routing)
+        self.redirecting = Redirecting(
+            services, self.identities, self.outgoing, self.peers, self.routes
+        )
+        self.relaying = Relaying(
+            services,
+            self.known_messages,
+            self.outgoing,
+            self.peers,
+            self.recorder,
+            self.refusing,
+            self.routes,
+            self.routing,
+            self.tracing,
+            self.undelivered,
+        )
+        self.releasing = Releasing(
+            services, self.endings, self.outgoing, self.recorder, self.relaying, self.undelivered
+        )
+        self.confirmations = Confirmations(
+            services,
+            self.damage,
+            self.endings,
+            self.outgoing,
+            self.recorder,
+            self.relaying,
+            self.releasing,
+        )
+        self.sequence_renewal = SequenceRenewal(
+            services, self.outgoing, self.releasing, self.undelivered
+        )
+        self.incoming = Incoming(
+            services,
+            self.acknowledging,
+            self.admission,
+            self.confirmations,
+            self.identities,
+            self.incoming_streams,
+            self.known_messages,
+            self.owed_acks,
+            self.queues,
+            self.recorder,
+            self.refusing,
+            self.relaying,
+            self.releasing,
+            self.routes,
+            self.routing,
+            self.tracing,
+        )
+        self.sending = Sending(
+            services,
+            self.admission,
+            self.outgoing,
+            self.own_dead_letters,
+            self.peers,
+            self.recorder,
+            self.releasing,
+            self.routes,
+        )
+        self.request_outcomes = RequestOutcomes(services, self.sending)
+        self.reading = Reading(
+            services, self.damage, self.endings, self.parts, self.queues, self.recorder
+        )
+        self.choosing = Choosing(services, self.damage)
+        self.picking = Picking(services, self.choosing, self.reading)
+        self.moving = Moving(
+            services, self.choosing, self.queues, self.reading, self.recorder, self.routes
+        )
+        self.resending = Resending(
+            services,
+            self.choosing,
+            self.endings,
+            self.outgoing,
+            self.reading,
+            self.recorder,
+            self.resolver,
+            self.routes,
+            self.sending,
+            self.things,
+        )
+        self.dead_letters = DeadLetters(services)
+        self.importing = Importing(
+            services, self.admission, self.peers, self.reading, self.recorder
+        )
+        self.administration = Administration(
+            services,
+            self.choosing,
+            self.directory,
+            self.endings,
+            self.incoming_streams,
+            self.own_dead_letters,
+            self.publishing,
+            self.queues,
+            self.reading,
+            self.routes,
+            queues_max=limits.queues,
+        )
+        self.transactions = Transactions(
+            services, self.moving, self.picking, self.reading, self.request_outcomes, self.sending
+        )
+        self.branches = Branches(services, self.request_outcomes, self.transactions)
+        self.ranges = Ranges(services, self.damage)
+        consumer = Consumer(services, self.recorder, self.endings, self.damage, self.reading)
+        self.reserving = Reserving(
+            services,
+            consumer,
+            self.recorder,
+            self.picking,
+            self.queues,
+            self.ranges,
+            self.reading,
+            self.routes,
+        )
+        self.staging = Staging(
+            services,
+            self.admission,
+            self.resolver,
+            self.routes,
+            self.sending,
+            self.things,
+            self.usage,
+            self._prepare_publication,
+        )
+        self.event_log = EventLog(services, self.routes)
+        self.asking = Asking(services, self.peers)
+        self.inquiry = Inquiry(
+            services,
+            self.asking,
+            self.identities,
+            self.outgoing,
+            self.peers,
+            self.queues,
+            self.routes,
+            self.transactions,
+            self.releasing,
+            self.things,
+        )
+        self.housekeeping = Housekeeping(services)
+        self.retention = Retention(
+            services,
+            self.confirmations,
+            self.known_messages,
+            self.own_dead_letters,
+            self.recorder,
+            self.reserving,
+            self.staging,
+        )
+        self.disk_watch = DiskWatch(services, self.recorder)
+        self.reaper = Reaper(
+            services,
+            self.confirmations,
+            self.endings,
+            self.housekeeping,
+            self.outgoing,
+            self.queues,
+            self.recorder,
+            self.retention,
+            self.undelivered,
+        )
+        self._connect(addressing, outgoing_ids)
+        self.components = self._components()
+
+    def _connect(self, addressing: Addressing, outgoing_ids: OutgoingIds) -> None:
+        """Name the collaborators that are made later."""
+        services = self.services
+        self.queues.on_added = self.routes.forget
+        services.clock.when_set = self.outgoing.clock_was_set
+        self.recorder.connect(self.outgoing)
+        self.damage.connect(self.outgoing)
+        outgoing_ids.connect(self.acknowledging, self.outgoing, self.relaying, self.routes)
+        self.outgoing.connect(
+            self.acknowledging, self.peers, self.redirecting, self.relaying, self.releasing
+        )
+        self.own_dead_letters.connect(self.routes)
+        self.routes.connect(self.incoming, self.resolver)
+        addressing.connect(self.sending)
+        self.acknowledging.connect(self.peers, self.sending)
+        self.tracing.connect(self.sending)
+        self.endings.connect(self.reading)
+        self.undelivered.connect(self.reading, self.relaying, self.releasing)
+        self.identities.connect(self.peers)
+        self.peers.connect(self.asking, self.releasing, self.routing, self.make_link)
+        self.relaying.connect(self.asking)
+        self.releasing.connect(self.confirmations, self.sequence_renewal)
+        self.incoming.connect(self.asking, self.reading)
+        self.sending.connect(self.reading, self._hand_over)
+        self.request_outcomes.connect(self.transactions)
+        self.moving.connect(self.administration)
+        self.administration.connect(self.reserving)
+        self.asking.connect(self.inquiry)
+
+    def _components(self) -> Components:
+        names = (each.name for each in dataclasses.fields(Components))
+        return Components(**{name: getattr(self, name) for name in names})
+
+    def make_connection(
+        self, link: Link | None, dialled_address: tuple[str, int] | None = None
+    ) -> PeerConnection:
+        """A session over a socket that is about to be connected."""
+        return PeerConnection(
+            self.services,
+            self.incoming,
+            self.owed_acks,
+            self.peers,
+            self.turns,
+            link,
+            dialled_address,
+        )
+
+    def make_link(self, *, address: tuple[str, int] | None, guid: bytes | None) -> Link:
+        return Link(
+            self.services,
+            self.asking,
+            self.identities,
+            self.outgoing,
+            self.recorder,
+            self.redirecting,
+            self.relaying,
+            self.routing,
+            self.tracing,
+            self.undelivered,
+            self.make_connection,
+            address=address,
+            guid=guid,
+        )
+
+    def _hand_over(self, token: bytes, transaction: str) -> Handover:
+        return Handover(
+            self.services,
+            self.acknowledging,
+            self.confirmations,
+            self.endings,
+            self.outgoing,
+            self.own_dead_letters,
+            self.parts,
+            self.reading,
+            self.recorder,
+            self.routes,
+            self.tracing,
+            token,
+            transaction,
+        )
+
+    def _prepare_publication(self) -> Prepared:
+        return Prepared(
+            self.services,
+            self.admission,
+            self.confirmations,
+            self.outgoing,
+            self.reading,
+            self.recorder,
+            self.releasing,
+            self.resolver,
+            self.routes,
+            self.sending,
+        )
 
     # Start and stop.
 
@@ -251,21 +480,21 @@ class QueueManager:
         return manager
 
     async def _restore(self) -> None:
-        await self.clock.start()
+        services = self.services
+        await services.clock.start()
         # After a backup was restored, others were given the next ones to messages that peers know.
-        skipped = int.from_bytes(self.environment.urandom(SKIPPED_BYTES), "big")
-        is_new = await self.storage.read(partial(counters.following, name="message")) == 1
-        await self.message_numbers.start(0 if is_new else skipped)
-        await self._arrivals.start()
-        state = await self.storage.read(_read_state)
+        skipped = int.from_bytes(self.services.environment.urandom(SKIPPED_BYTES), "big")
+        is_new = await self.services.storage.read(partial(counters.following, name="message")) == 1
+        await services.ids.start(0 if is_new else skipped)
+        state = await self.services.storage.read(_read_state)
         # Subqueues and journals after the queues that they belong to.
         for row in sorted(state.queues, key=lambda row: row.parent_id is not None):
-            self.adopt(row, *state.messages.get(row.id, (0, 0)))
+            self.queues.adopt(row, *state.messages.get(row.id, (0, 0)))
         for row in state.queues:  # of earlier versions, which had no journals of queues
-            if row.journal and self.queues_by_id[row.id].own_journal is None:
-                now_s = int(self.environment.time())
+            if row.journal and self.queues.by_id[row.id].own_journal is None:
+                now_s = int(self.services.environment.time())
                 create = partial(queue_rows.create_journal, parent=row, now_s=now_s)
-                self.adopt(await self.storage.batch.run(create), 0, 0)
+                self.queues.adopt(await self.services.storage.batch.run(create), 0, 0)
         awaited: dict[int, list[int]] = {}
         for outgoing_id, sequence_id in state.awaited:
             awaited.setdefault(outgoing_id, []).append(sequence_id)
@@ -283,7 +512,7 @@ class QueueManager:
         self.reserving.restore(state.reservations)
         self.staging.restore(state.stages)
         for stream in state.streams:
-            queue = self.queues_by_id.get(stream.queue_id)
+            queue = self.queues.by_id.get(stream.queue_id)
             if queue is not None:
                 self.incoming_streams.restore(stream, queue)
             else:
@@ -293,14 +522,16 @@ class QueueManager:
         self.routing.restore(state.ways_back)
         self.acknowledging.addressing.restore(state.unaddressed)
         self.publishing.restore(state.directory_changes)
-        starts = await self.storage.batch.run(partial(counters.reserve, name="start", count=1))
+        starts = await self.services.storage.batch.run(
+            partial(counters.reserve, name="start", count=1)
+        )
         self.identities.restore(state.peer_instances, starts)
         await self.relaying.restore()
         self.recorder.started()
 
     async def stop(self) -> None:
         """End the sessions and let the disk finish; what was not acknowledged stays to be sent."""
-        self.stopping = True
+        self.services.lifecycle.stopping = True
         self.asking.stop()
         self.acknowledging.addressing.stop()
         self.publishing.stop()
@@ -310,16 +541,16 @@ class QueueManager:
         await self.directory.stop()
         await asyncio.sleep(0)  # what the sessions still say is written
         self.releasing.release()
-        self.clock.save()
+        self.services.clock.save()
         with contextlib.suppress(StorageError):
             # What is being removed has been received, and is not lost: that is known behind it.
-            await self.storage.batch.run(lambda db: None)
+            await self.services.storage.batch.run(lambda db: None)
             # Nor is what ends otherwise, which takes a look at it and a commit more.
             while self.endings.under_way:
-                await self.storage.batch.run(lambda db: None)
+                await self.services.storage.batch.run(lambda db: None)
         self.recorder.stop()
-        self.timers.cancel_all()
-        await self.storage.close()
+        self.services.timers.cancel_all()
+        await self.services.storage.close()
 
     async def reload_directory(self) -> None:
         """Everything of it is asked anew; of a file, it is read anew."""
@@ -334,147 +565,6 @@ class QueueManager:
         self.routing.directory_changed()
         self.acknowledging.addressing.directory_changed()
         self.publishing.directory_changed()
-
-    def next_message_number(self) -> int:
-        """[MS-MQQB] 3.1.1.3 MessageIdOrdinal: 32 bits, each number once."""
-        return self.message_numbers.next() & 0xFFFFFFFF
-
-    def next_lookup_id(self, level: int) -> int:
-        return level << ARRIVAL_BITS | self._arrivals.next()
-
-    def next_message_numbers(self, count: int) -> list[int]:
-        """So many at once."""
-        return [number & 0xFFFFFFFF for number in self.message_numbers.take(count)]
-
-    def next_lookup_ids(self, level: int, count: int) -> list[int]:
-        """So many at once."""
-        at = level << ARRIVAL_BITS
-        return [at | number for number in self._arrivals.take(count)]
-
-    def is_full(
-        self, size: int, *, express: bool = False, messages: int = 1, stored: int | None = None
-    ) -> Refusal | None:
-        """Why no more can be taken in now, or None.  What fits counts as taken.
-
-        `stored`: the bytes of it that are kept, where those are fewer, because copies share them.
-        """
-        return quotas.no_room(self, size, express=express, messages=messages, stored=stored)
-
-    def has_numbers(self, messages: int, *, spare: int = NUMBERS_SPARE) -> bool:
-        """Whether so many messages can be given their numbers without waiting for the disk."""
-        return min(self._arrivals.left, self.message_numbers.left) >= messages + spare
-
-    async def numbers_for(self, messages: int) -> None:
-        """Wait until so many messages can be given their numbers at once.  Raises StorageError."""
-        wanted = messages + NUMBERS_SPARE
-        await self._arrivals.ensure(wanted)
-        await self.message_numbers.ensure(wanted)
-
-    def quota_of(self, row: queue_rows.QueueRow) -> int | None:
-        """That of the row; the machine journal has the configuration's until it gets its own."""
-        if row.quota_bytes is None and row.id == queue_rows.JOURNAL_ID:
-            return self.settings.quotas.journal_bytes
-        return row.quota_bytes
-
-    def adopt(self, row: queue_rows.QueueRow, messages: int, size: int) -> LocalQueue:
-        path = parse_destination(row.name, local_host=self.name)
-        assert isinstance(path, DirectName)
-        key = queue_key(path)
-        assert key is not None
-        # Of a rescued folder the parent may be lost; its subqueue is a queue by itself then.
-        parent = None if row.parent_id is None else self.queues_by_id.get(row.parent_id)
-        is_journal = parent is not None and path.suffix is not None
-        queue = LocalQueue(
-            id=row.id,
-            name=row.name,
-            key=key,
-            label=row.label,
-            transactional=row.transactional,
-            journal=row.journal,
-            quota_bytes=parent.journal_quota_bytes if parent and is_journal else self.quota_of(row),
-            journal_quota_bytes=row.journal_quota_bytes,
-            is_system=row.system,
-            created_at_s=row.created_at_s,
-            address=queue_address(path),
-            guid=row.directory_guid or public_guid(self.id, row.id, row.created_at_s),
-            usage=self.usage,
-            messages=messages,
-            size=size,
-            notice=quotas.notice,
-            parent=parent,
-            is_journal=is_journal,
-        )
-        self.queues[key] = queue
-        self.queues_by_id[row.id] = queue
-        self.routes.forget()
-        return queue
-
-    def fail(self, error: BaseException) -> None:
-        """A bug showed: whoever waits for `failed` stops the daemon."""
-        if not self.failed.done():
-            bug = Bug(str(error))
-            bug.__cause__ = error
-            self.failed.set_exception(bug)
-            self.failed.exception()  # seen: there may be nobody who waits
-
-    # What became of a request.
-
-    async def outcome(self, token: bytes, asker: int = 0) -> object:
-        """The answer to an earlier request with this token; None when it was not done.
-
-        None is a promise: a request that is still on its way here over a connection older than
-        that of the `asker` will be refused.
-        """
-        self.transactions.seal(token, asker)
-        answer = await self.find_outcome(token)
-        if answer is not None:
-            self.transactions.unseal(token)
-        return answer
-
-    async def find_outcome(self, token: bytes) -> object:
-        """The same, with nothing promised for the time to come."""
-        if token in self._at_work:
-            await self._at_work[token].wait()
-        found: asyncio.Future[bytes | None] = self.loop.create_future()
-        # After the open batch, which may hold the very request.
-        self.storage.batch.read_after(
-            partial(outcome_rows.find, token=token), partial(_settle, found)
-        )
-        result = await found
-        if result is None:
-            return None
-        answer = msgspec.msgpack.decode(result)
-        if isinstance(answer, list):  # the numbers of messages that were sent
-            return self.sending.ids(answer)
-        return answer
-
-    @contextlib.asynccontextmanager
-    async def at_work(self, token: bytes) -> AsyncIterator[object]:
-        """Around a request that takes more than one turn: who asks for its outcome waits.
-
-        Gives the answer of the same request, if that was at work and is done.
-        """
-        if not token:
-            yield None
-            return
-        if token in self._at_work and (before := await self.find_outcome(token)) is not None:
-            yield before
-            return
-        done = self._at_work[token] = asyncio.Event()
-        try:
-            yield None
-        finally:
-            self._at_work.pop(token, None)
-            done.set()
-
-    def log_limited(self, event: str, about: str, **values: object) -> None:
-        """For what a peer can provoke at will: some lines a minute, then a count."""
-        self._limited_log.log("info", event, key=about, now=self.loop.time(), **values)
-
-
-def _settle(found: asyncio.Future[bytes | None], result: bytes | None) -> None:
-    if not found.done():  # who asked may be gone
-        found.set_result(result)
 
 
 class _State(NamedTuple):

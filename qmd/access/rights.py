@@ -14,23 +14,16 @@ them, so no id that it can name is that of another.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from protocol.errors import InvalidName
-from protocol.identifiers import guid_bytes
-from protocol.names.direct_name import DirectName, queue_key
-from protocol.names.format_name import FormatName, MultipleName, PublicName, parse_destination
-from qmd.directory.spelling import AliasPath, ListPath, QueuePath
 from qmd.errors import Refusal
 
 if TYPE_CHECKING:
     from qmd.control.tokens import Grant
-    from qmd.control_protocol.messages import NewMessage, Request
-    from qmd.manager import QueueManager
-    from qmd.queues.local_queue import LocalQueue
+    from qmd.control_protocol.messages import Request
 
 READ, WRITE, ADMIN = "read", "write", "admin"
 ANY = ""  # no scope is asked for
@@ -135,106 +128,3 @@ def bad_transaction_id(transaction_id: bytes) -> Refusal:
         " given",
         "Take 16 random bytes for each transaction.",
     )
-
-
-# Things by their names.
-
-
-def things_named(manager: QueueManager, text: str) -> Iterator[Thing]:
-    """The queues that a name stands for, in any spelling; lists and aliases by their names."""
-    try:
-        name = parse_destination(text, local_host=".")
-    except InvalidName:
-        yield from _elements_of(manager, text)
-        return
-    yield from _things_of(manager, name, text)
-
-
-def _elements_of(manager: QueueManager, text: str) -> Iterator[Thing]:
-    """The elements of a name that only the resolver reads: each by itself."""
-    try:
-        elements = manager.resolver.parse(text)
-    except Refusal:
-        elements = ()
-    if not elements:
-        yield EVERYTHING  # it names nothing; the verb will refuse it
-    for element in elements:
-        if isinstance(element, ListPath | AliasPath):
-            yield Thing(str(element).casefold(), str(element))
-        else:
-            name = element.direct if isinstance(element, QueuePath) else element
-            yield from _things_of(manager, name, str(element))
-
-
-def things_by_id(manager: QueueManager, text: str) -> Iterator[Thing]:
-    """The queue with that id, as pipelines remember it; else as `things_named`."""
-    try:
-        guid = guid_bytes(text)
-    except InvalidName:
-        yield from things_named(manager, text)
-        return
-    queue = manager.routes.queue_by_guid(guid)
-    yield Thing(text.casefold(), text) if queue is None else thing_of(queue)
-
-
-def thing_of(queue: LocalQueue) -> Thing:
-    """A queue of ours."""
-    return Thing(queue.key, queue.name)
-
-
-def things_of_message(manager: QueueManager, new: NewMessage) -> Iterator[Thing]:
-    """All queues into which a message that is sent, or what follows from it, is put.
-
-    Not its response queue: nothing is put there by this queue manager.
-    """
-    for text in (new.destination, new.dead_letter_queue, new.admin_queue, new.report_queue):
-        if text:
-            yield from things_named(manager, text)
-
-
-def require_story(
-    manager: QueueManager, rights: Rights, message_id: str, names: Iterable[str]
-) -> None:
-    """Raises Refusal where a queue that a message was in is not the client's to look into.
-
-    One of its own must be there; the system's queues, where anybody's messages end, are no
-    hindrance.  That nothing is known of the message is refused in the same words, so the answer
-    does not say whether there is one.
-    """
-    if rights.are_all:
-        return
-    queues = manager.queues
-    things = [
-        thing
-        for name in sorted(names)
-        for thing in things_named(manager, name)
-        if not (thing.key in queues and queues[thing.key].is_system)
-    ]
-    try:
-        rights.require(READ, things or (EVERYTHING,), "why")
-    except Refusal as refusal:
-        if refusal.code == "queue_not_granted":
-            raise Refusal(
-                refusal.code,
-                f"message {message_id} is not known here, or was in queues that this token is not"
-                " for",
-                "Use a token for all queues.",
-            ) from refusal
-        raise
-
-
-def _things_of(manager: QueueManager, name: FormatName, text: str) -> Iterator[Thing]:
-    if isinstance(name, MultipleName):
-        for element in name.elements:
-            yield from _things_of(manager, element, str(element))
-        return
-    routes = manager.routes
-    queue = routes.find_here(name)
-    if queue is None and isinstance(name, PublicName):
-        queue = routes.queue_by_guid(name.queue)
-    if queue is not None:
-        yield Thing(queue.key, text)
-    elif isinstance(name, DirectName) and routes.is_local(name):
-        yield Thing(queue_key(name) or str(name).casefold(), text)
-    else:
-        yield Thing(str(name).casefold(), text)

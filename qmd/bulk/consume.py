@@ -23,78 +23,98 @@ from storage.tables.reservations import HeldRow
 if TYPE_CHECKING:
     import sqlite3
 
-    from qmd.manager import QueueManager
+    from qmd.events.recorder import Recorder
+    from qmd.operations.receive import Reading
+    from qmd.outcomes.dead_letter import Endings
+    from qmd.queues.quarantine import Damage
+    from qmd.runtime.services import Services
 
 PIECE_MESSAGES = 8192  # in one commit, for which everybody waits
 PIECE_BYTES = 16 * 1024 * 1024
 
 
-async def consume_piece(manager: QueueManager, held: ReaderQueue, end: int) -> tuple[int, int]:
-    """In one commit; how many messages, and their bytes."""
-    queue = held.queue
-    page = await manager.storage.read(
-        partial(
-            _held_page,
-            reader_queue_id=held.id,
-            after=held.position,
-            until=end,
-            with_packets=not held.shared,
-        )
-    )
-    position = end if page.end is None else page.end
-    if held.shared:
-        return await _let_go(manager, held, position, page.rows)
-    # An acknowledgment of each, and a final ack, and a copy.
-    while not manager.has_numbers(3 * len(page.lookup_ids)):
-        await manager.storage.batch.run(lambda db: None)
-    lookup_ids, size = page.lookup_ids, page.size
-    batch = manager.storage.batch
-    queue.leave_reserved(lookup_ids)
-    for run in page.told:
-        manager.recorder.record_told(Kind.RECEIVED, *run, queue=queue.name)
-    wanted = page.whole if queue.payer.journal else page.wanting
-    if wanted:
-        manager.endings.received(
-            queue, [StoredMessage(lookup_id, 0, packet) for lookup_id, packet in wanted]
-        )
-    base = queue.id << LOOKUP_BITS
-    batch.delete_messages([base | lookup_id for lookup_id in lookup_ids])
-    done = batch.run(
-        partial(
-            reservations.consumed,
-            reader_queue_id=held.id,
-            position=position,
-            messages=len(lookup_ids),
-            size=size,
-        )
-    )
-    if page.broken:
-        manager.damage.whole_messages(queue, page.broken)
-    await asyncio.shield(done)
-    queue.forget_reserved(lookup_ids, size)
-    broken = [row.key & LOOKUP_MASK for row in page.broken]
-    queue.unreserve([*broken, *page.gone], are_there=False)
-    _has_consumed(held, position, len(lookup_ids), size)
-    return len(lookup_ids), size
+class Consumer:
+    """Removes what a reader has reserved and does not need any more."""
 
+    def __init__(
+        self,
+        services: Services,
+        recorder: Recorder,
+        endings: Endings,
+        damage: Damage,
+        reading: Reading,
+    ) -> None:
+        self._services = services
+        self._recorder = recorder
+        self._endings = endings
+        self._damage = damage
+        self._reading = reading
 
-async def _let_go(
-    manager: QueueManager, held: ReaderQueue, position: int, rows: Sequence[HeldRow]
-) -> tuple[int, int]:
-    """A shared reader is done with messages, which stay."""
-    await manager.storage.batch.run(
-        partial(
-            reservations.consumed,
-            reader_queue_id=held.id,
-            position=position,
-            messages=len(rows),
-            size=0,
+    async def consume(self, held: ReaderQueue, end: int) -> tuple[int, int]:
+        """In one commit; how many messages, and their bytes."""
+        queue = held.queue
+        page = await self._services.storage.read(
+            partial(
+                _held_page,
+                reader_queue_id=held.id,
+                after=held.position,
+                until=end,
+                with_packets=not held.shared,
+            )
         )
-    )
-    held.queue.unreserve((row.key & LOOKUP_MASK for row in rows), are_there=True)
-    _has_consumed(held, position, len(rows), 0)
-    manager.reading.serve(held.queue)
-    return len(rows), 0
+        position = end if page.end is None else page.end
+        if held.shared:
+            return await self._let_go(held, position, page.rows)
+        # An acknowledgment of each, and a final ack, and a copy.
+        while not self._services.ids.suffice(3 * len(page.lookup_ids)):
+            await self._services.storage.batch.run(lambda db: None)
+        lookup_ids, size = page.lookup_ids, page.size
+        batch = self._services.storage.batch
+        queue.leave_reserved(lookup_ids)
+        for run in page.told:
+            self._recorder.record_told(Kind.RECEIVED, *run, queue=queue.name)
+        wanted = page.whole if queue.payer.journal else page.wanting
+        if wanted:
+            self._endings.received(
+                queue, [StoredMessage(lookup_id, 0, packet) for lookup_id, packet in wanted]
+            )
+        base = queue.id << LOOKUP_BITS
+        batch.delete_messages([base | lookup_id for lookup_id in lookup_ids])
+        done = batch.run(
+            partial(
+                reservations.consumed,
+                reader_queue_id=held.id,
+                position=position,
+                messages=len(lookup_ids),
+                size=size,
+            )
+        )
+        if page.broken:
+            self._damage.whole_messages(queue, page.broken)
+        await asyncio.shield(done)
+        queue.forget_reserved(lookup_ids, size)
+        broken = [row.key & LOOKUP_MASK for row in page.broken]
+        queue.unreserve([*broken, *page.gone], are_there=False)
+        _has_consumed(held, position, len(lookup_ids), size)
+        return len(lookup_ids), size
+
+    async def _let_go(
+        self, held: ReaderQueue, position: int, rows: Sequence[HeldRow]
+    ) -> tuple[int, int]:
+        """A shared reader is done with messages, which stay."""
+        await self._services.storage.batch.run(
+            partial(
+                reservations.consumed,
+                reader_queue_id=held.id,
+                position=position,
+                messages=len(rows),
+                size=0,
+            )
+        )
+        held.queue.unreserve((row.key & LOOKUP_MASK for row in rows), are_there=True)
+        _has_consumed(held, position, len(rows), 0)
+        self._reading.serve(held.queue)
+        return len(rows), 0
 
 
 def _has_consumed(held: ReaderQueue, position: int, messages: int, size: int) -> None:

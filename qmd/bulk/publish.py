@@ -39,9 +39,17 @@ from qmd.queues.quotas import queue_refusal
 from storage.tables.keys import LOOKUP_BITS
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.directory.resolver import Resolver
+    from qmd.events.recorder import Recorder
+    from qmd.naming.destinations import Routes
+    from qmd.operations.receive import Reading
+    from qmd.operations.send import Sending
     from qmd.operations.send_batch import Route
-    from qmd.queues.outgoing_queues import Appended
+    from qmd.queues.outgoing_queues import Appended, Outgoing
+    from qmd.queues.quotas import Admission
+    from qmd.runtime.services import Services
+    from qmd.transfer.confirmation import Confirmations
+    from qmd.transfer.release import Releasing
     from storage.engine.batch import Batch
     from storage.tables.outgoing import RowsOfCopies
 
@@ -113,9 +121,30 @@ class _InSequence:
 class Prepared:
     """A publication on its way."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
-        self._sent_s = int(manager.environment.time())
+    def __init__(
+        self,
+        services: Services,
+        admission: Admission,
+        confirmations: Confirmations,
+        outgoing: Outgoing,
+        reading: Reading,
+        recorder: Recorder,
+        releasing: Releasing,
+        resolver: Resolver,
+        routes: Routes,
+        sending: Sending,
+    ) -> None:
+        self._services = services
+        self._admission = admission
+        self._confirmations = confirmations
+        self._outgoing = outgoing
+        self._reading = reading
+        self._recorder = recorder
+        self._releasing = releasing
+        self._resolver = resolver
+        self._routes = routes
+        self._sending = sending
+        self._sent_s = int(services.environment.time())
         self._kinds: dict[Row, _Kind] = {}
         self._runs: list[_Run] = []
         self._answers: dict[str, Resolution | Refusal] = {}  # of the directory
@@ -123,19 +152,18 @@ class Prepared:
 
     async def prepare(self, rows: Sequence[Row]) -> None:
         """The next rows.  Raises NotAlike, and StorageError."""
-        manager = self._manager
         for first in range(0, len(rows), ROWS_A_TURN):
             some = rows[first : first + ROWS_A_TURN]
             groups = [(key, list(alike)) for key, alike in groupby(some, shape)]
             for key, alike in groups:
                 if key not in self._kinds:
                     self._kinds[key] = await self._meet(NewMessage(*alike[0]))
-            await manager.numbers_for(len(some))
+            await self._services.ids.ensure(len(some))
             self._add(groups, len(some))
             await asyncio.sleep(0)
 
     def _add(self, groups: Sequence[tuple[Row, list[Row]]], count: int) -> None:
-        numbers = self._manager.next_message_numbers(count)
+        numbers = self._services.ids.next_message_numbers(count)
         at = 0
         for key, some in groups:
             kind = self._kinds[key]
@@ -144,7 +172,7 @@ class Prepared:
                 run = _Run(kind)
                 self._runs.append(run)
             mine = numbers[at : at + len(some)]
-            index = self._manager.sending.next_indexes(len(some))
+            index = self._sending.next_indexes(len(some))
             packets = kind.form.packets(some, mine, index)
             if packets is None:
                 raise NotAlike
@@ -159,30 +187,28 @@ class Prepared:
 
     async def _meet(self, new: NewMessage) -> _Kind:
         """The first of a kind; the directory is asked as often as it takes."""
-        manager = self._manager
         while True:
-            manager.routes.answers = self._answers
+            self._routes.answers = self._answers
             try:
                 return self._kind_of(new)
             except MustAsk as ask:
                 name = ask.name
             finally:
-                manager.routes.answers = {}
+                self._routes.answers = {}
             try:
-                self._answers[name] = await manager.resolver.resolve_text(name)
+                self._answers[name] = await self._resolver.resolve_text(name)
             except Refusal as refusal:
                 self._answers[name] = refusal
 
     def _kind_of(self, new: NewMessage) -> _Kind:
         if len(self._kinds) >= SHAPES_MAX:
             raise NotAlike
-        manager = self._manager
         queue, delivery = self._way(new)
-        confirmations, names = manager.confirmations, manager.routes
+        confirmations, names = self._confirmations, self._routes
         is_transactional = delivery == TRANSACTIONAL
         model = compose(
             new,
-            source=manager.id,
+            source=self._services.id,
             destination=queue.address,
             admin=names.reply_address(new.admin_queue) if new.admin_queue else NO_ADDRESS,
             response=names.reply_address(new.response_queue) if new.response_queue else NO_ADDRESS,
@@ -193,7 +219,7 @@ class Prepared:
             dead_letter=confirmations.asks(new)
             if is_transactional
             else new.dead_letter is not False,
-            time_to_reach_queue_s=int(manager.settings.delivery.time_to_reach_queue_s),
+            time_to_reach_queue_s=int(self._services.settings.delivery.time_to_reach_queue_s),
         )
         form = Form(model)
         if not form.fits:
@@ -210,10 +236,10 @@ class Prepared:
 
     def _way(self, new: NewMessage) -> tuple[Route, int]:
         """Its queue, and how it goes there.  Raises NotAlike, also where it may not go; MustAsk."""
-        if new.report_queue or new.dead_letter_queue or self._manager.stopping:
+        if new.report_queue or new.dead_letter_queue or self._services.lifecycle.stopping:
             raise NotAlike
         try:
-            way = self._manager.sending.way_of(new)
+            way = self._sending.way_of(new)
         except MustAsk:
             raise
         except Refusal as refusal:
@@ -230,14 +256,14 @@ class Prepared:
         Raises Refusal where there is no room for them, and NotAlike where they have to go another
         way since they were prepared: nothing was taken over then.
         """
-        manager = self._manager
         size = self._check()
-        full = manager.is_full(size, messages=self.messages)
+        full = self._admission.is_full(size, messages=self.messages)
         if full is not None:
             raise full
-        manager.releasing.release()  # where all is acknowledged, a new sequence begins
-        batch = manager.storage.batch
-        here, elsewhere = _Here(manager, self.messages), _Elsewhere(manager, self.messages)
+        self._releasing.release()  # where all is acknowledged, a new sequence begins
+        batch = self._services.storage.batch
+        here = _Here(self._services, self._reading, self.messages)
+        elsewhere = _Elsewhere(self._services, self._confirmations, self._outgoing, self.messages)
         for run in self._runs:
             if isinstance(run.kind.queue, LocalQueue):
                 lookup_ids = here.put(run, run.kind.queue, batch)
@@ -246,7 +272,7 @@ class Prepared:
                 keys, positions = elsewhere.put(run, run.kind.queue, batch)
                 self._tell(run, keys, positions)
         elsewhere.save(batch)
-        manager.sent_count += self.messages
+        self._sending.sent_count += self.messages
 
         def durable() -> None:
             here.durable()
@@ -256,8 +282,8 @@ class Prepared:
 
     def _check(self) -> int:
         """How many bytes they have.  Raises Refusal and NotAlike, as `take_over`."""
-        limit = self._manager.settings.quotas.message_bytes_max
-        self._manager.routes.answers = self._answers
+        limit = self._services.settings.quotas.message_bytes_max
+        self._routes.answers = self._answers
         try:
             for kind in self._kinds.values():
                 if self._way(kind.example) != (kind.queue, kind.delivery):
@@ -265,7 +291,7 @@ class Prepared:
         except MustAsk as ask:
             raise NotAlike from ask
         finally:
-            self._manager.routes.answers = {}
+            self._routes.answers = {}
         by_queue: dict[Route, int] = {}
         in_sequence: dict[OutgoingQueue, int] = {}
         for run in self._runs:
@@ -285,10 +311,9 @@ class Prepared:
         return sum(by_queue.values())
 
     def _tell(self, run: _Run, places: list[int], positions: Sequence[int] = ()) -> None:
-        manager = self._manager
-        if not manager.recorder.enabled:
+        if not self._recorder.enabled:
             return
-        told = sent_to(manager, run.kind.queue, run.kind.delivery)
+        told = sent_to(self._recorder, self._services.id, run.kind.queue, run.kind.delivery)
         if not run.correlation_ids:
             told.numbers += run.numbers
         else:
@@ -304,18 +329,19 @@ class Prepared:
 class _Here:
     """What comes into queues of ours."""
 
-    def __init__(self, manager: QueueManager, messages: int) -> None:
-        self._manager = manager
+    def __init__(self, services: Services, reading: Reading, messages: int) -> None:
+        self._services = services
+        self._reading = reading
         self._in_memory = messages <= IN_MEMORY_MAX
-        self._wall_ms = int(manager.environment.time() * 1000)
+        self._wall_ms = int(services.environment.time() * 1000)
         self._arrived: dict[LocalQueue, list[StoredMessage]] = {}
         self._on_disk: dict[LocalQueue, list[int]] = {}
 
     def put(self, run: _Run, queue: LocalQueue, batch: Batch) -> list[int]:
         """Into the open batch; their lookup ids."""
-        manager, wall_ms = self._manager, self._wall_ms
-        lookup_ids = manager.next_lookup_ids(run.kind.level, len(run.packets))
-        expires_at_s = manager.clock.deadline_s(run.kind.live_s)
+        wall_ms = self._wall_ms
+        lookup_ids = self._services.ids.next_lookup_ids(run.kind.level, len(run.packets))
+        expires_at_s = self._services.clock.deadline_s(run.kind.live_s)
         base = queue.id << LOOKUP_BITS
         size = sum(run.sizes)
         batch.insert_messages(
@@ -338,17 +364,21 @@ class _Here:
     def durable(self) -> None:
         for queue, messages in self._arrived.items():
             queue.arrived(messages)
-            self._manager.reading.serve(queue)
+            self._reading.serve(queue)
         for queue, firsts in self._on_disk.items():
             queue.arrived_on_disk(firsts)
-            self._manager.reading.serve(queue)
+            self._reading.serve(queue)
 
 
 class _Elsewhere:
     """What is to be sent to queues of other queue managers."""
 
-    def __init__(self, manager: QueueManager, messages: int) -> None:
-        self._manager = manager
+    def __init__(
+        self, services: Services, confirmations: Confirmations, outgoing: Outgoing, messages: int
+    ) -> None:
+        self._services = services
+        self._confirmations = confirmations
+        self._outgoing = outgoing
         self._in_memory = messages <= IN_MEMORY_MAX
         self._in_sequences: dict[OutgoingQueue, None] = {}
         self._appended: dict[OutgoingQueue, list[Appended]] = {}
@@ -356,7 +386,7 @@ class _Elsewhere:
 
     def put(self, run: _Run, queue: OutgoingQueue, batch: Batch) -> tuple[list[int], Sequence[int]]:
         """Into the open batch; their keys, and their numbers in the sequence."""
-        manager, kind, count = self._manager, run.kind, len(run.packets)
+        kind, count = run.kind, len(run.packets)
         positions: Sequence[int] = ()
         rows: RowsOfCopies
         base = queue.id << LOOKUP_BITS
@@ -373,15 +403,15 @@ class _Elsewhere:
                 queue.sequence.sequence_id,
                 first,
             )
-            confirm_by_s = manager.confirmations.confirm_by_s(kind.example)
-            discard = manager.confirmations.discards(kind.example)
+            confirm_by_s = self._confirmations.confirm_by_s(kind.example)
+            discard = self._confirmations.discards(kind.example)
         else:
-            keys = manager.next_lookup_ids(kind.level, count)
+            keys = self._services.ids.next_lookup_ids(kind.level, count)
             rows = [(base | key, packet) for key, packet in zip(keys, run.packets, strict=True)]
             queue.others += count
         size = sum(run.sizes)
         queue.grow(size)
-        reach_by_s = manager.clock.deadline_s(kind.reach_s)
+        reach_by_s = self._services.clock.deadline_s(kind.reach_s)
         if self._in_memory:
             rows = list(rows)
             self._appended.setdefault(queue, []).extend(
@@ -396,8 +426,8 @@ class _Elsewhere:
 
     def save(self, batch: Batch) -> None:
         """Where the sequences stand, in the same batch."""
-        self._manager.outgoing.save(self._in_sequences, batch)
+        self._outgoing.save(self._in_sequences, batch)
 
     def durable(self) -> None:
-        self._manager.outgoing.all_appended(self._appended)
-        self._manager.outgoing.all_appended_on_disk(self._on_disk)
+        self._outgoing.all_appended(self._appended)
+        self._outgoing.all_appended_on_disk(self._on_disk)

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Sequence
 
-    from qmd.manager import QueueManager
+    from qmd.queues.quarantine import Damage
+    from qmd.runtime.services import Services
 
 FRAME_BYTES = 32 * 1024 * 1024  # of packets in one answer, whatever is asked for
 #: Without bodies so much of each packet is read.  A longer extension is cut.
@@ -49,15 +50,15 @@ _POSITION, _KEY, _EXPIRES, _CHECKSUM, _PACKET = 0, 1, 3, -3, -1  # of a plain ro
 class Ranges:
     """Reads ranges, by arrival or by what is reserved."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(self, services: Services, damage: Damage) -> None:
+        self._services = services
+        self._damage = damage
 
     async def frontier(self) -> int:
         """An arrival number below which nothing will arrive any more; what did is durable."""
-        manager = self._manager
-        number = manager.next_lookup_id(TRANSACTIONAL_LEVEL) & ARRIVAL_MAX
-        if manager.storage.pressure:
-            await manager.storage.batch.run(lambda db: None)
+        number = self._services.ids.next_lookup_id(TRANSACTIONAL_LEVEL) & ARRIVAL_MAX
+        if self._services.storage.pressure:
+            await self._services.storage.batch.run(lambda db: None)
         return number
 
     async def read(
@@ -130,7 +131,7 @@ class Ranges:
         whole = bodies or matches is not None  # what is looked into is read to its end
         rows_max = min(max(limit, 1), ROWS_MAX)
         bytes_max = min(max(bytes_max, 1), FRAME_BYTES)
-        now_s = self._manager.clock.now_s if express is not None else None
+        now_s = self._services.clock.now_s if express is not None else None
 
         def look(db: sqlite3.Connection) -> tuple[Rows, list[MessageRow]]:
             """On the reader's thread, so that the queue manager goes on meanwhile."""
@@ -175,9 +176,9 @@ class Ranges:
                 found = [_without_body(RangeRow._make(row)) for row in found]
             return _columns(found, end, until), broken
 
-        rows, broken = await self._manager.storage.read(look)
+        rows, broken = await self._services.storage.read(look)
         if broken:
-            self._manager.damage.whole_messages(queue, broken)
+            self._damage.whole_messages(queue, broken)
         return rows
 
     async def split(self, queue: LocalQueue, parts: int, after: int, until: int) -> dict[str, Any]:
@@ -218,7 +219,7 @@ class Ranges:
             "until": until,
             "messages": count,
             "bytes": queue.own_bytes,
-            "ranges": await self._manager.storage.read(look),
+            "ranges": await self._services.storage.read(look),
         }
 
 

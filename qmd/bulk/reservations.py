@@ -20,11 +20,13 @@ import structlog
 
 from protocol.errors import InvalidName
 from protocol.identifiers import guid_bytes
-from qmd.access.rights import ADMIN, ALL_RIGHTS, READ, Rights, thing_of
-from qmd.bulk.consume import PIECE_BYTES, PIECE_MESSAGES, consume_piece
+from qmd.access.rights import ADMIN, ALL_RIGHTS, READ, Rights
+from qmd.access.things import thing_of
+from qmd.bulk.consume import PIECE_BYTES, PIECE_MESSAGES, Consumer
 from qmd.bulk.reader import Reader, ReaderQueue, State, describe, id_text
 from qmd.bulk.reserve_next import gone, reserve_piece
 from qmd.errors import Refusal
+from qmd.events.recorder import Recorder
 from qmd.queues.local_queue import LocalQueue
 from storage.tables import reservations
 from storage.tables.keys import LOOKUP_MASK
@@ -33,8 +35,13 @@ from storage.tables.reservations import ReaderQueueRow
 if TYPE_CHECKING:
     import sqlite3
 
+    from qmd.bulk.range_read import Ranges
     from qmd.control_protocol.bulk import Filter, Rows
-    from qmd.manager import QueueManager
+    from qmd.naming.destinations import Routes
+    from qmd.operations.receive import Reading
+    from qmd.operations.receive_selected import Picking
+    from qmd.queues.registry import LocalQueues
+    from qmd.runtime.services import Services
 
 log = structlog.get_logger()
 
@@ -48,22 +55,40 @@ Value = dict[str, Any]
 class Reserving:
     """All readers of this queue manager."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        services: Services,
+        consumer: Consumer,
+        recorder: Recorder,
+        picking: Picking,
+        queues: LocalQueues,
+        ranges: Ranges,
+        reading: Reading,
+        routes: Routes,
+    ) -> None:
+        self._services = services
+        self._consumer = consumer
+        self._recorder = recorder
+        self._picking = picking
+        self._queues = queues
+        self._ranges = ranges
+        self._reading = reading
+        self._routes = routes
         self._readers: dict[str, Reader] = {}
         self._opening = asyncio.Lock()
         self._stale: list[int] = []  # of queues that are deleted, and are to be forgotten
 
     def restore(self, state: State) -> None:
         """Before anybody can receive: what was reserved is."""
-        manager = self._manager
         by_id: dict[int, Reader] = {}
         for row in state.readers:
-            reader = Reader(row.id, row.name, row.fence, row.opened_at_s, manager.loop.time())
+            reader = Reader(
+                row.id, row.name, row.fence, row.opened_at_s, self._services.loop.time()
+            )
             self._readers[row.name] = by_id[row.id] = reader
         queues: dict[int, ReaderQueue] = {}
         for each in state.queues:
-            queue = manager.queues_by_id.get(each.queue_id)
+            queue = self._queues.by_id.get(each.queue_id)
             if queue is None or queue.guid != each.queue or each.reader_id not in by_id:
                 self._stale.append(each.id)
                 continue
@@ -101,7 +126,6 @@ class Reserving:
         rights: Rights = ALL_RIGHTS,
     ) -> Value:
         """Begin a run of a reader; what the request `OpenReader` is answered with."""
-        manager = self._manager
         if start not in STARTS:
             raise Refusal(
                 "bad_reader_start",
@@ -109,15 +133,15 @@ class Reserving:
                 f"Give one of {', '.join(STARTS)}.",
             )
         queues = [self._find(text) for text in texts]
-        now_s = int(manager.environment.time())
-        frontier = await manager.ranges.frontier() if start == "newest" else 0
+        now_s = int(self._services.environment.time())
+        frontier = await self._ranges.frontier() if start == "newest" else 0
         async with self._opening:
             reader = self._readers.get(name)
             if reader is None:
-                row = await manager.storage.batch.run(
+                row = await self._services.storage.batch.run(
                     partial(reservations.open_reader, name=name, now_s=now_s)
                 )
-                reader = Reader(row.id, name, row.fence, now_s, manager.loop.time())
+                reader = Reader(row.id, name, row.fence, now_s, self._services.loop.time())
                 self._readers[name] = reader
                 is_new = True
             else:
@@ -134,13 +158,13 @@ class Reserving:
                             "Open it as before, or choose another name for the reader.",
                         )
                 if not is_new:
-                    row = await manager.storage.batch.run(
+                    row = await self._services.storage.batch.run(
                         partial(reservations.open_reader, name=name, now_s=now_s)
                     )
                     reader.fence, reader.opened_at_s = row.fence, row.opened_at_s
                 for queue in queues:
                     if id_text(queue) not in reader.queues:
-                        added = await manager.storage.batch.run(
+                        added = await self._services.storage.batch.run(
                             partial(
                                 reservations.add_queue,
                                 reader_id=reader.id,
@@ -195,11 +219,11 @@ class Reserving:
                     " checkpoint: begin with a new checkpoint, and another reader.",
                 )
             self._check_not_consumed(held, start)
-            self._manager.picking.check_share(held.queue, self)
+            self._picking.check_share(held.queue, self)
             limit = min(max(messages_max, 1), MESSAGES_MAX)
             end, messages, size, is_cut = start, 0, 0, False
             if held.next - 1 > start:
-                end, messages, size, is_cut = await self._manager.storage.read(
+                end, messages, size, is_cut = await self._services.storage.read(
                     partial(
                         reservations.measure,
                         reader_queue_id=held.id,
@@ -215,7 +239,9 @@ class Reserving:
             while not is_cut and messages < limit and (not bytes_max or size < bytes_max):
                 left_bytes = bytes_max - size if bytes_max else NO_LIMIT_BYTES
                 count, added, looked_up_to = await reserve_piece(
-                    self._manager,
+                    self._services,
+                    self._ranges,
+                    self._recorder,
                     held,
                     looked_up_to,
                     limit - messages,
@@ -258,7 +284,7 @@ class Reserving:
                 f" one is {held.next - 1}",
                 "Reserve it first.",
             )
-        rows = await self._manager.ranges.read_reserved(
+        rows = await self._ranges.read_reserved(
             held.queue,
             held.id,
             after,
@@ -291,7 +317,7 @@ class Reserving:
                     )
             for held, end in queues:
                 while held.position < end:
-                    count, added = await consume_piece(self._manager, held, end)
+                    count, added = await self._consumer.consume(held, end)
                     messages, size = messages + count, size + added
         return {"messages": messages, "bytes": size}
 
@@ -314,7 +340,6 @@ class Reserving:
             answer = {"messages": sum(held.reserved for held in chosen), "bytes": 0}
             if dry_run:
                 return answer
-            manager = self._manager
 
             def unit(db: sqlite3.Connection) -> int:
                 for held in chosen:
@@ -329,7 +354,7 @@ class Reserving:
             rows = [
                 (
                     held,
-                    await manager.storage.read(
+                    await self._services.storage.read(
                         partial(
                             reservations.held_page,
                             reader_queue_id=held.id,
@@ -343,14 +368,14 @@ class Reserving:
                 )
                 for held in chosen
             ]
-            fence = await manager.storage.batch.run(unit)
+            fence = await self._services.storage.batch.run(unit)
             reader.fence = fence
             for held, reserved in rows:
                 held.queue.unreserve((row.key & LOOKUP_MASK for row in reserved), are_there=True)
                 held.position = held.next - 1
                 if forget:
                     del reader.queues[id_text(held.queue)]
-                manager.reading.serve(held.queue)
+                self._reading.serve(held.queue)
             if forget and not reader.queues:
                 self._readers.pop(name, None)
             log.info("reader_released", reader=name, messages=answer["messages"])
@@ -366,7 +391,7 @@ class Reserving:
 
     def overview(self) -> list[Value]:
         """What the request `ListReaders` is answered with."""
-        now = self._manager.loop.time()
+        now = self._services.loop.time()
         return [
             describe(held, queue_id, now=now)
             for reader in self._readers.values()
@@ -404,13 +429,13 @@ class Reserving:
                     self._stale.append(held.id)
         while self._stale:
             forget = partial(reservations.forget_queue, reader_queue_id=self._stale[-1])
-            await self._manager.storage.batch.run(forget, can_wait=True)
+            await self._services.storage.batch.run(forget, can_wait=True)
             self._stale.pop()
 
     def warn(self) -> None:
         """Of readers that hold messages and have not been heard of for long, once."""
-        limit_s = self._manager.settings.pipeline.quiet_warning_s
-        now = self._manager.loop.time()
+        limit_s = self._services.settings.pipeline.quiet_warning_s
+        now = self._services.loop.time()
         for reader in self._readers.values():
             reserved = sum(held.reserved for held in reader.queues.values())
             if reserved and now - reader.heard_at > limit_s and not reader.was_warned_about:
@@ -431,8 +456,8 @@ class Reserving:
         try:
             guid = guid_bytes(text)
         except InvalidName:
-            return self._manager.routes.find_queue(text)
-        queue = self._manager.routes.queue_by_guid(guid)
+            return self._routes.find_queue(text)
+        queue = self._routes.queue_by_guid(guid)
         if queue is None:
             raise Refusal(
                 "no_such_queue",
@@ -463,7 +488,7 @@ class Reserving:
         return reader
 
     def _heard(self, reader: Reader) -> None:
-        reader.heard_at = self._manager.loop.time()
+        reader.heard_at = self._services.loop.time()
         reader.was_warned_about = False
 
     def _held(self, reader: Reader, text: str) -> ReaderQueue:

@@ -19,7 +19,9 @@ from storage.tables import reservations
 from storage.tables.keys import ARRIVAL_MAX, LOOKUP_BITS, LOOKUP_MASK
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.bulk.range_read import Ranges
+    from qmd.events.recorder import Recorder
+    from qmd.runtime.services import Services
 
 
 class _Chosen(NamedTuple):
@@ -30,7 +32,9 @@ class _Chosen(NamedTuple):
 
 
 async def reserve_piece(
-    manager: QueueManager,
+    services: Services,
+    ranges: Ranges,
+    recorder: Recorder,
     held: ReaderQueue,
     after: int,
     messages_max: int,
@@ -41,7 +45,7 @@ async def reserve_piece(
     """Reserve the next messages that arrived after `after`, in one commit; how many, their
     bytes, and the arrival up to which was looked."""
     queue = held.queue
-    chosen = await _choose(manager, held, after, messages_max, min(bytes_max, PIECE_BYTES))
+    chosen = await _choose(services, ranges, held, after, messages_max, min(bytes_max, PIECE_BYTES))
     lookup_ids, sizes = chosen.lookup_ids, chosen.sizes
     if not one_always and lookup_ids and sizes[0] > bytes_max:
         return 0, 0, after  # `_choose` always gives one
@@ -59,7 +63,7 @@ async def reserve_piece(
     if not mine:
         return 0, 0, after
     base = queue.id << LOOKUP_BITS
-    batch = manager.storage.batch
+    batch = services.storage.batch
     express = [whole_message(queue.express[each]) for each in mine if each in queue.express]
     for message in express:
         # It may be asked for again after a crash.
@@ -70,13 +74,13 @@ async def reserve_piece(
             message.expires_at_s,
             message.reason,
         )
-    manager.recorder.record(
+    recorder.record(
         Kind.STORED,
         [message.packet for message in express],
         queue=queue.name,
         places=[message.lookup_id for message in express],
     )
-    now_s = int(manager.environment.time())
+    now_s = int(services.environment.time())
     arrival = mine[-1] & ARRIVAL_MAX
     first, found = await batch.run(
         partial(
@@ -100,25 +104,37 @@ async def reserve_piece(
         held.arrival = arrival
     if not found:  # all were received since we looked: look again
         return await reserve_piece(
-            manager, held, max(after, held.arrival), messages_max, bytes_max, one_always=one_always
+            services,
+            ranges,
+            recorder,
+            held,
+            max(after, held.arrival),
+            messages_max,
+            bytes_max,
+            one_always=one_always,
         )
     return len(found), size, arrival
 
 
 async def _choose(
-    manager: QueueManager, held: ReaderQueue, after: int, messages_max: int, bytes_max: int
+    services: Services,
+    ranges: Ranges,
+    held: ReaderQueue,
+    after: int,
+    messages_max: int,
+    bytes_max: int,
 ) -> _Chosen:
     """Messages that nobody has, by arrival: from the disk, and express ones from memory."""
     queue = held.queue
-    until = await manager.ranges.frontier()
-    now_s = manager.clock.now_s
+    until = await ranges.frontier()
+    now_s = services.clock.now_s
     rows_max = min(messages_max, PIECE_MESSAGES)
     base = queue.id << LOOKUP_BITS
     if held.shared:  # what other shared readers have reserved it may have as well
         busy = {base | each for each in queue.taken if each not in queue.reserved}
     else:
         busy = {base | each for each in queue.taken}
-    found, stop = await manager.storage.read(
+    found, stop = await services.storage.read(
         partial(
             reservations.choose,
             queue_id=queue.id,

@@ -12,13 +12,15 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from qmd.access.rights import EVERYTHING, WRITE, Rights, Thing, things_of_message
+from qmd.access.rights import EVERYTHING, WRITE, Rights, Thing
 from qmd.errors import Refusal
 from storage.tables import stages
 
 if TYPE_CHECKING:
+    from qmd.access.things import ThingFinder
     from qmd.control_protocol.messages import NewMessage
-    from qmd.manager import QueueManager
+    from qmd.runtime.services import Services
+    from storage import Storage
     from storage.tables.stages import Publication, StageRow
 
 THINGS_KEPT_MAX = 16  # of a piece; the queues of one that has more are read again
@@ -38,8 +40,8 @@ class KnownEpoch(NamedTuple):
     newest: int | None  # of the epochs that are published
 
 
-async def known_epoch(manager: QueueManager, query: str, epoch: int) -> KnownEpoch:
-    published = await manager.storage.read(partial(stages.published, query=query))
+async def known_epoch(storage: Storage, query: str, epoch: int) -> KnownEpoch:
+    published = await storage.read(partial(stages.published, query=query))
     before = next((each for each in published if each.epoch == epoch), None)
     is_long_ago = len(published) >= stages.EPOCHS_KEPT and epoch < published[-1].epoch
     return KnownEpoch(
@@ -55,11 +57,13 @@ class StageOwners:
 
     def __init__(
         self,
-        manager: QueueManager,
+        services: Services,
+        finder: ThingFinder,
         read: Callable[[StageRow], Awaitable[list[NewMessage]]],
     ) -> None:
         """`read` gives the rows of a piece, none of one that is gone."""
-        self._manager = manager
+        self._services = services
+        self._finder = finder
         self._read = read
         self._known: dict[int, Things] = {}
         self._arriving: dict[str, list[Things]] = {}  # by query: on their way to the disk
@@ -114,7 +118,7 @@ class StageOwners:
         return has_waited
 
     async def _check_published(self, rights: Rights, verb: str, query: str) -> None:
-        published = await self._manager.storage.read(partial(stages.published, query=query))
+        published = await self._services.storage.read(partial(stages.published, query=query))
         for queues, owner in {(each.queues, each.owner) for each in published}:
             if queues == MANY or (not queues and owner != rights.owner):
                 rights.require(WRITE, (EVERYTHING,), verb)
@@ -168,5 +172,5 @@ class StageOwners:
             for row in rows
         }
         return frozenset(
-            thing for row in examples.values() for thing in things_of_message(self._manager, row)
+            thing for row in examples.values() for thing in self._finder.of_message(row)
         )

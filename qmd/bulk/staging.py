@@ -30,9 +30,14 @@ from storage.tables.stages import StageRow
 if TYPE_CHECKING:
     import sqlite3
 
+    from qmd.access.things import ThingFinder
     from qmd.control_protocol.bulk import Attempt
-    from qmd.manager import QueueManager
-    from qmd.operations.send import Chosen
+    from qmd.directory.resolver import Resolver
+    from qmd.naming.destinations import Routes
+    from qmd.operations.send import Chosen, Sending
+    from qmd.queues.quotas import Admission
+    from qmd.queues.usage import Usage
+    from qmd.runtime.services import Services
 
 log = structlog.get_logger()
 
@@ -57,11 +62,27 @@ class _Place(NamedTuple):
 class Staging:
     """All stages of this queue manager."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        services: Services,
+        admission: Admission,
+        resolver: Resolver,
+        routes: Routes,
+        sending: Sending,
+        things: ThingFinder,
+        usage: Usage,
+        prepare: Callable[[], Prepared],
+    ) -> None:
+        self._services = services
+        self._admission = admission
+        self._resolver = resolver
+        self._routes = routes
+        self._sending = sending
+        self._prepare = prepare
+        self._usage = usage
         self._pieces: dict[_Place, dict[int, StageRow]] = {}  # by the number of their first row
         self._publishing: dict[str, asyncio.Lock] = {}
-        self._owners = StageOwners(manager, self._rows)
+        self._owners = StageOwners(services, things, self._rows)
         self.bytes = 0
 
     def restore(self, rows: Iterable[StageRow]) -> None:
@@ -81,8 +102,7 @@ class Staging:
         rights: Rights = ALL_RIGHTS,
     ) -> Value:
         """What the request `Stage` is answered with."""
-        manager = self._manager
-        if manager.stopping:
+        if self._services.lifecycle.stopping:
             raise Refusal("stopping", "this queue manager is stopping", "Try again in a moment.")
         ways: dict[tuple[str, int], int] = {}  # and the first row that goes this way
         for at, row in enumerate(rows, first_row):
@@ -96,7 +116,7 @@ class Staging:
         place = _Place(query, epoch, part, attempt)
         self._check_count(place, first_row + len(rows))
         data = _encoder.encode(rows)
-        limit = manager.settings.pipeline.staged_bytes_max
+        limit = self._services.settings.pipeline.staged_bytes_max
         if self.bytes + len(data) > limit:
             raise Refusal(
                 "stages_full",
@@ -104,7 +124,7 @@ class Staging:
                 "Write smaller batches, remove old stages (qmd stage discard), or set"
                 " staged_bytes_max in the section [pipeline] of the configuration higher.",
             )
-        full = manager.is_full(len(data), messages=0)
+        full = self._admission.is_full(len(data), messages=0)
         if full is not None:
             raise full
         if rows:
@@ -120,11 +140,10 @@ class Staging:
         }
 
     async def _store(self, place: _Place, first_row: int, row_count: int, data: bytes) -> StageRow:
-        manager = self._manager
-        at_s = int(manager.environment.time())
+        at_s = int(self._services.environment.time())
         # As with messages, the books are right before the disk has it.
         self.bytes += len(data)
-        manager.usage.grow(len(data))
+        self._usage.grow(len(data))
         try:
             add = partial(
                 stages.add,
@@ -134,10 +153,10 @@ class Staging:
                 at_s=at_s,
                 data=data,
             )
-            id_ = await asyncio.shield(manager.storage.batch.run(add))
+            id_ = await asyncio.shield(self._services.storage.batch.run(add))
         finally:
             self.bytes -= len(data)
-            manager.usage.shrink(len(data))
+            self._usage.shrink(len(data))
         return StageRow(id_, *place, first_row, row_count, at_s, len(data))
 
     async def _check_ways(self, query: str, epoch: int, rows: list[tuple[int, NewMessage]]) -> None:
@@ -145,9 +164,9 @@ class Staging:
         be done again.  An epoch that was published is not, whatever became of its queues since."""
         for at, row in rows:
             try:
-                self._manager.sending.check_here(row)
+                self._sending.check_here(row)
             except Refusal as refusal:
-                if (await known_epoch(self._manager, query, epoch)).is_published:
+                if (await known_epoch(self._services.storage, query, epoch)).is_published:
                     return
                 raise of_row(at, refusal) from refusal
 
@@ -162,7 +181,7 @@ class Staging:
         self._check_limit(sum(largest.values()))
 
     def _check_limit(self, rows: int) -> None:
-        limit = self._manager.settings.pipeline.published_rows_max
+        limit = self._services.settings.pipeline.published_rows_max
         if rows > limit:
             raise Refusal(
                 "publication_too_large",
@@ -189,11 +208,10 @@ class Staging:
     async def _publish(
         self, query: str, epoch: int, attempts: list[Attempt], rights: Rights
     ) -> Value:
-        manager = self._manager
         of_query = partial(self._of_query, query)
         check_owner = partial(self._owners.check, rights, "publish", query, of_query, set())
         await check_owner()
-        known = await known_epoch(manager, query, epoch)
+        known = await known_epoch(self._services.storage, query, epoch)
         if known.is_published:
             staged = [piece for each in attempts for piece in self._of_attempt(query, epoch, each)]
             await self._owners.check_repeated(rights, query, epoch, known.publications, staged)
@@ -214,22 +232,22 @@ class Staging:
         row_count = sum(piece.row_count for piece in pieces)
         self._check_limit(row_count)  # it may have been set lower since
         try:
-            prepared = Prepared(manager)
+            prepared = self._prepare()
             for piece in pieces:
                 await prepared.prepare(_row_decoder.decode(await self._data(piece)))
-            await manager.numbers_for(row_count)
+            await self._services.ids.ensure(row_count)
             while await check_owner():  # of what has come meanwhile
-                await manager.numbers_for(row_count)
+                await self._services.ids.ensure(row_count)
             done = self._commit(query, epoch, row_count, prepared.take_over, queues, rights.owner)
         except NotAlike:
             messages: list[NewMessage] = []
             for piece in pieces:  # one after the other, because others want to be served meanwhile
                 messages += _decoder.decode(await self._data(piece))
-            await manager.numbers_for(row_count)
-            routes = await self._routes(messages)
+            await self._services.ids.ensure(row_count)
+            routes = await self._ways(messages)
             while await check_owner():
-                routes = await self._routes(messages)
-            take_over = partial(manager.sending.take_over, messages, routes, b"", _ignore)
+                routes = await self._ways(messages)
+            take_over = partial(self._sending.take_over, messages, routes, b"", _ignore)
             done = self._commit(query, epoch, row_count, take_over, queues, rights.owner)
         at_ms = await asyncio.shield(done)
         log.info("published", query=query, epoch=epoch, messages=row_count)
@@ -237,7 +255,7 @@ class Staging:
 
     async def _data(self, piece: StageRow) -> bytes:
         """Raises Refusal for a piece that was discarded meanwhile."""
-        found = await self._manager.storage.read(partial(stages.data, ids=[piece.id]))
+        found = await self._services.storage.read(partial(stages.data, ids=[piece.id]))
         if not found:
             raise Refusal(
                 "stage_incomplete",
@@ -249,7 +267,7 @@ class Staging:
 
     async def _rows(self, piece: StageRow) -> list[NewMessage]:
         """The rows of a piece; none of one that is gone."""
-        found = await self._manager.storage.read(partial(stages.data, ids=[piece.id]))
+        found = await self._services.storage.read(partial(stages.data, ids=[piece.id]))
         return [row for data in found for row in _decoder.decode(data)]
 
     def _commit(
@@ -265,12 +283,11 @@ class Staging:
 
         Whatever `take_over` raises is raised, and nothing was done then.
         """
-        manager = self._manager
         staged = self._of_epochs(query, epoch)
-        at_ms = int(manager.environment.time() * 1000)
-        batch = manager.storage.batch
+        at_ms = int(self._services.environment.time() * 1000)
+        batch = self._services.storage.batch
         take_over()
-        assert batch is manager.storage.batch
+        assert batch is self._services.storage.batch
 
         def publish(db: sqlite3.Connection) -> int:
             stages.publish(
@@ -285,29 +302,29 @@ class Staging:
         batch.when_durable(partial(self._forget, staged))
         return done
 
-    async def _routes(self, messages: list[NewMessage]) -> list[Chosen]:
+    async def _ways(self, messages: list[NewMessage]) -> list[Chosen]:
         """Where they go; the directory is asked as often as it takes.  Raises Refusal.
 
         Nothing else happens between the answer and the next act of the caller.
         """
-        manager, answers = self._manager, dict[str, Resolution | Refusal]()
+        answers = dict[str, Resolution | Refusal]()
         tries = 0
         while True:
-            manager.routes.answers = answers
+            self._routes.answers = answers
             try:
-                return manager.sending.check(messages)
+                return self._sending.check(messages)
             except MustAsk as ask:
                 name = ask.name
             except Refusal as refusal:
                 if refusal.code != "busy" or tries == NUMBERS_TRIES:
                     raise
                 tries += 1  # a message to several queues needs several numbers
-                await manager.numbers_for(len(messages) << tries)
+                await self._services.ids.ensure(len(messages) << tries)
                 continue
             finally:
-                manager.routes.answers = {}
+                self._routes.answers = {}
             try:
-                answers[name] = await manager.resolver.resolve_text(name)
+                answers[name] = await self._resolver.resolve_text(name)
             except Refusal as refusal:
                 answers[name] = refusal
 
@@ -365,7 +382,7 @@ class Staging:
             )
         of_query = partial(self._of_query, query)
         await self._owners.check(rights, "discard_stages", query, of_query, set())
-        now_s = int(self._manager.environment.time())
+        now_s = int(self._services.environment.time())
         chosen = [
             piece
             for place, pieces in self._pieces.items()
@@ -385,9 +402,9 @@ class Staging:
 
     async def forget_old(self) -> None:
         """What was staged and never published, and what is known of queries that are no more."""
-        settings = self._manager.settings.pipeline
+        settings = self._services.settings.pipeline
         age_s = int(settings.stage_age_s)
-        now_s = int(self._manager.environment.time())
+        now_s = int(self._services.environment.time())
         youngest: dict[tuple[str, int], int] = {}  # a long batch is not torn
         for place, pieces in self._pieces.items():
             for piece in pieces.values():
@@ -412,7 +429,7 @@ class Staging:
             )
         before_ms = (now_s - int(settings.publication_age_s)) * 1000
         forget = partial(stages.forget_queries, before_ms=before_ms)
-        await self._manager.storage.batch.run(forget, can_wait=True)
+        await self._services.storage.batch.run(forget, can_wait=True)
 
     def overview(self) -> list[Value]:
         """What the request `ListStages` is answered with."""
@@ -436,7 +453,7 @@ class Staging:
             def unit(db: sqlite3.Connection) -> None:
                 stages.delete(db, ids)
 
-            await asyncio.shield(self._manager.storage.batch.run(unit, can_wait=can_wait))
+            await asyncio.shield(self._services.storage.batch.run(unit, can_wait=can_wait))
             self._forget(pieces)
 
     # Within.
@@ -466,7 +483,7 @@ class Staging:
         place = _Place(row.query, row.epoch, row.part, row.attempt)
         self._pieces.setdefault(place, {})[row.first_row] = row
         self.bytes += row.bytes
-        self._manager.usage.grow(row.bytes)
+        self._usage.grow(row.bytes)
 
     def _forget(self, pieces: Iterable[StageRow]) -> None:
         for piece in pieces:
@@ -480,7 +497,7 @@ class Staging:
         if piece is not None:
             self._owners.forget(piece.id)
             self.bytes -= piece.bytes
-            self._manager.usage.shrink(piece.bytes)
+            self._usage.shrink(piece.bytes)
         if not pieces:
             self._pieces.pop(place, None)
 

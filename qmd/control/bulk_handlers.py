@@ -10,19 +10,19 @@ from qmd.control_protocol import bulk as frames
 
 if TYPE_CHECKING:
     from qmd.access.rights import Rights
-    from qmd.manager import QueueManager
+    from qmd.control.components import Components
 
 Work = Coroutine[Any, Any, object]
 
 
 class Verb(NamedTuple):
-    work: Callable[[QueueManager, Rights, Any], Work]
+    work: Callable[[Components, Rights, Any], Work]
     changes: bool = True  # something: it goes on when its connection ends
     is_page: bool = False  # of messages: one at a time for a client that reads them
 
 
-async def _open(manager: QueueManager, rights: Rights, request: frames.OpenReader) -> object:
-    return await manager.reserving.open(
+async def _open(components: Components, rights: Rights, request: frames.OpenReader) -> object:
+    return await components.reserving.open(
         request.reader,
         request.queues,
         shared=request.shared,
@@ -31,8 +31,8 @@ async def _open(manager: QueueManager, rights: Rights, request: frames.OpenReade
     )
 
 
-async def _reserve(manager: QueueManager, rights: Rights, request: frames.Reserve) -> object:
-    return await manager.reserving.reserve(
+async def _reserve(components: Components, rights: Rights, request: frames.Reserve) -> object:
+    return await components.reserving.reserve(
         request.reader,
         request.fence,
         request.queue,
@@ -43,9 +43,9 @@ async def _reserve(manager: QueueManager, rights: Rights, request: frames.Reserv
     )
 
 
-async def _read(manager: QueueManager, rights: Rights, request: frames.ReadRange) -> object:
+async def _read(components: Components, rights: Rights, request: frames.ReadRange) -> object:
     if request.reader:
-        return await manager.reserving.read(
+        return await components.reserving.read(
             request.reader,
             request.queue,
             request.after,
@@ -55,8 +55,8 @@ async def _read(manager: QueueManager, rights: Rights, request: frames.ReadRange
             wanted=request.filter,
             bodies=request.bodies,
         )
-    return await manager.ranges.read(
-        manager.reserving.find(request.queue),
+    return await components.ranges.read(
+        components.reserving.find(request.queue),
         request.after,
         request.until,
         limit=request.limit,
@@ -66,24 +66,24 @@ async def _read(manager: QueueManager, rights: Rights, request: frames.ReadRange
     )
 
 
-async def _split(manager: QueueManager, rights: Rights, request: frames.SplitRange) -> object:
-    queue = manager.reserving.find(request.queue)
-    split = await manager.ranges.split(queue, request.parts, request.after, request.until)
+async def _split(components: Components, rights: Rights, request: frames.SplitRange) -> object:
+    queue = components.reserving.find(request.queue)
+    split = await components.ranges.split(queue, request.parts, request.after, request.until)
     return {"queue": id_text(queue), "name": queue.name, **split}
 
 
-async def _consume(manager: QueueManager, rights: Rights, request: frames.Consume) -> object:
-    return await manager.reserving.consume(request.reader, request.fence, request.ends)
+async def _consume(components: Components, rights: Rights, request: frames.Consume) -> object:
+    return await components.reserving.consume(request.reader, request.fence, request.ends)
 
 
 async def _list_readers(
-    manager: QueueManager, rights: Rights, request: frames.ListReaders
+    components: Components, rights: Rights, request: frames.ListReaders
 ) -> object:
-    return manager.reserving.overview()
+    return components.reserving.overview()
 
 
-async def _release(manager: QueueManager, rights: Rights, request: frames.ReleaseReader) -> object:
-    return await manager.reserving.release(
+async def _release(components: Components, rights: Rights, request: frames.ReleaseReader) -> object:
+    return await components.reserving.release(
         request.reader,
         request.queue,
         dry_run=request.dry_run,
@@ -92,8 +92,8 @@ async def _release(manager: QueueManager, rights: Rights, request: frames.Releas
     )
 
 
-async def _stage(manager: QueueManager, rights: Rights, request: frames.Stage) -> object:
-    return await manager.staging.stage(
+async def _stage(components: Components, rights: Rights, request: frames.Stage) -> object:
+    return await components.staging.stage(
         request.query,
         request.epoch,
         request.partition,
@@ -104,12 +104,12 @@ async def _stage(manager: QueueManager, rights: Rights, request: frames.Stage) -
     )
 
 
-async def _publish(manager: QueueManager, rights: Rights, request: frames.Publish) -> object:
-    return await manager.staging.publish(request.query, request.epoch, request.attempts, rights)
+async def _publish(components: Components, rights: Rights, request: frames.Publish) -> object:
+    return await components.staging.publish(request.query, request.epoch, request.attempts, rights)
 
 
-async def _discard(manager: QueueManager, rights: Rights, request: frames.DiscardStages) -> object:
-    return await manager.staging.discard(
+async def _discard(components: Components, rights: Rights, request: frames.DiscardStages) -> object:
+    return await components.staging.discard(
         request.query,
         request.epoch,
         request.partition,
@@ -119,14 +119,16 @@ async def _discard(manager: QueueManager, rights: Rights, request: frames.Discar
     )
 
 
-async def _list_stages(manager: QueueManager, rights: Rights, request: frames.ListStages) -> object:
-    return manager.staging.overview()
+async def _list_stages(
+    components: Components, rights: Rights, request: frames.ListStages
+) -> object:
+    return components.staging.overview()
 
 
 async def _mark_shipped(
-    manager: QueueManager, rights: Rights, request: frames.MarkShipped
+    components: Components, rights: Rights, request: frames.MarkShipped
 ) -> object:
-    return await manager.recorder.mark_shipped(request.block)
+    return await components.recorder.mark_shipped(request.block)
 
 
 VERBS: dict[type, Verb] = {

@@ -9,7 +9,7 @@ from qmd.errors import Refusal
 from qmd.queues.local_queue import Reader
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.control.components import Components
 
 UNCOUNTED_BYTES = 256 * 1024  # of one client, which do not count in the budget of memory
 REQUEST_COPIES = 4  # that are made of a request on its way to the disk
@@ -18,7 +18,7 @@ REQUEST_COPIES = 4  # that are made of a request on its way to the disk
 class Client(Protocol):
     """The connection."""
 
-    manager: QueueManager
+    components: Components
     reader: Reader
 
     @property
@@ -57,7 +57,7 @@ class ClientMemory:
         """See how much there is, with a request whose length is `announced`; and, if `may_wait`,
         whether there is room for it."""
         connection, pending = self._connection, self._pending_bytes
-        memory, who = connection.manager.request_memory, connection.reader.who
+        memory, who = connection.components.services.memory.requests, connection.reader.who
         needed = max(pending, announced) if self.is_much else 0
         if may_wait and needed > self._held_bytes:
             if self.waits:
@@ -75,15 +75,14 @@ class ClientMemory:
 
     def leave(self) -> None:
         """The client is gone."""
-        self._connection.manager.request_memory.leave(self)
+        self._connection.components.services.memory.requests.leave(self)
         self.has_read()
 
     # Answers.
 
     def unread(self, size: int) -> None:
         """The client does not read its answers; of all that do not, the first gives way."""
-        manager = self._connection.manager
-        memory = manager.answer_memory
+        memory = self._connection.components.services.memory.answers
         memory.hold(self, None, size)
         while memory.used_bytes > memory.limit_bytes and memory.oldest is not self:
             other = memory.oldest
@@ -93,7 +92,7 @@ class ClientMemory:
 
     def has_read(self) -> None:
         """Its answers are on their way."""
-        self._connection.manager.answer_memory.hold(self, None, 0)
+        self._connection.components.services.memory.answers.hold(self, None, 0)
 
     # What the budget calls.
 
@@ -114,7 +113,7 @@ class ClientMemory:
 
     def _end(self, why: str, **facts: object) -> None:
         who = self._connection.reader.who
-        self._connection.manager.log_limited(why, who, client=who, **facts)
+        self._connection.components.services.log_limited(why, who, client=who, **facts)
         self._connection.abort()
 
 

@@ -38,48 +38,66 @@ from qmd.errors import Refusal
 from qmd.history.event_query import time_text
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.control.components import Components
 
 Value = dict[str, Any]
 
 
-async def status(manager: QueueManager, request: frames.DirectoryStatus) -> Value:
-    return _status(manager)
+async def status(components: Components, request: frames.DirectoryStatus) -> Value:
+    return _status(components)
 
 
-async def reload(manager: QueueManager, request: frames.DirectoryReload) -> Value:
-    await manager.reload_directory()
-    return _status(manager)
+async def reload(components: Components, request: frames.DirectoryReload) -> Value:
+    await components.reload_directory()
+    return _status(components)
 
 
-async def lookup(manager: QueueManager, request: frames.DirectoryLookup) -> Value:
+async def lookup(components: Components, request: frames.DirectoryLookup) -> Value:
     if request.fresh:
-        manager.resolver.forget()
+        components.resolver.forget()
     text = request.name
     if not any(mark in text for mark in "\\=:"):
-        machine = await in_time(manager, manager.directory.machine_by_name(text))
-        return await _machine(manager, machine)
-    (spelled, *more) = manager.resolver.parse(text)
+        machine = await in_time(
+            components.services, components.directory, components.directory.machine_by_name(text)
+        )
+        return await _machine(components, machine)
+    (spelled, *more) = components.resolver.parse(text)
     if more:
         raise _not_one(text)
-    resolver = manager.resolver
+    resolver = components.resolver
     match spelled:
         case PublicName():
-            entry, _ = await in_time(manager, resolver.entries.queue(spelled.queue))
+            entry, _ = await in_time(
+                components.services, components.directory, resolver.entries.queue(spelled.queue)
+            )
             return _queue(entry)
         case QueuePath():
-            entry, _ = await in_time(manager, resolver.entries.queue_by_path(spelled.path))
+            entry, _ = await in_time(
+                components.services,
+                components.directory,
+                resolver.entries.queue_by_path(spelled.path),
+            )
             return _queue(entry)
         case DistributionListName() | ListPath():
-            return await _list(manager, await _find_list(manager, text))
+            return await _list(components, await _find_list(components, text))
         case AliasPath():
-            return _alias(await in_time(manager, manager.directory.alias(spelled.name)))
+            return _alias(
+                await in_time(
+                    components.services,
+                    components.directory,
+                    components.directory.alias(spelled.name),
+                )
+            )
         case MachineName(queue_manager=guid) | PrivateName(queue_manager=guid):
-            machine, _ = await in_time(manager, resolver.entries.machine(guid))
-            return await _machine(manager, machine)
+            machine, _ = await in_time(
+                components.services, components.directory, resolver.entries.machine(guid)
+            )
+            return await _machine(components, machine)
         case DirectName(private=False, suffix=None, subqueue=None) if spelled.queue:
-            path = f"{manager.name if spelled.host == '.' else spelled.host}\\{spelled.queue}"
-            entry, _ = await in_time(manager, resolver.entries.queue_by_path(path))
+            path = f"{components.services.name if spelled.host == '.' else spelled.host}\\{spelled.queue}"
+            entry, _ = await in_time(
+                components.services, components.directory, resolver.entries.queue_by_path(path)
+            )
             return _queue(entry)
     raise Refusal(
         "name_needs_no_directory",
@@ -89,46 +107,58 @@ async def lookup(manager: QueueManager, request: frames.DirectoryLookup) -> Valu
     )
 
 
-async def create_list(manager: QueueManager, request: frames.CreateList) -> Value:
+async def create_list(components: Components, request: frames.CreateList) -> Value:
     name = _entry_name(request.name, LIST_PREFIX)
-    members = await _members(manager, request.members)
-    entry = await in_time(manager, manager.directory.create_list(name, members))
-    manager.resolver.forget()
-    return await _list(manager, entry)
+    members = await _members(components, request.members)
+    entry = await in_time(
+        components.services, components.directory, components.directory.create_list(name, members)
+    )
+    components.resolver.forget()
+    return await _list(components, entry)
 
 
-async def delete_list(manager: QueueManager, request: frames.DeleteList) -> Value:
-    entry = await _find_list(manager, request.name)
-    await in_time(manager, manager.directory.delete_list(entry.guid))
-    manager.resolver.forget()
+async def delete_list(components: Components, request: frames.DeleteList) -> Value:
+    entry = await _find_list(components, request.name)
+    await in_time(
+        components.services, components.directory, components.directory.delete_list(entry.guid)
+    )
+    components.resolver.forget()
     return {"name": entry.name, "deleted": True}
 
 
-async def add_members(manager: QueueManager, request: frames.AddMembers) -> Value:
-    entry = await _find_list(manager, request.name)
-    members = await _members(manager, request.members)
-    entry = await in_time(manager, manager.directory.add_members(entry.guid, members))
-    manager.resolver.forget()
-    return await _list(manager, entry)
+async def add_members(components: Components, request: frames.AddMembers) -> Value:
+    entry = await _find_list(components, request.name)
+    members = await _members(components, request.members)
+    entry = await in_time(
+        components.services,
+        components.directory,
+        components.directory.add_members(entry.guid, members),
+    )
+    components.resolver.forget()
+    return await _list(components, entry)
 
 
-async def remove_members(manager: QueueManager, request: frames.RemoveMembers) -> Value:
-    entry = await _find_list(manager, request.name)
-    members = await _members(manager, request.members)
-    entry = await in_time(manager, manager.directory.remove_members(entry.guid, members))
-    manager.resolver.forget()
-    return await _list(manager, entry)
+async def remove_members(components: Components, request: frames.RemoveMembers) -> Value:
+    entry = await _find_list(components, request.name)
+    members = await _members(components, request.members)
+    entry = await in_time(
+        components.services,
+        components.directory,
+        components.directory.remove_members(entry.guid, members),
+    )
+    components.resolver.forget()
+    return await _list(components, entry)
 
 
-async def show_list(manager: QueueManager, request: frames.ShowList) -> Value:
-    return await _list(manager, await _find_list(manager, request.name))
+async def show_list(components: Components, request: frames.ShowList) -> Value:
+    return await _list(components, await _find_list(components, request.name))
 
 
-async def expand_list(manager: QueueManager, request: frames.ExpandList) -> list[Value]:
-    entry = await _find_list(manager, request.name)
+async def expand_list(components: Components, request: frames.ExpandList) -> list[Value]:
+    entry = await _find_list(components, request.name)
     rows: list[Value] = []
     try:
-        found = await manager.resolver.resolve(DistributionListName(entry.guid))
+        found = await components.resolver.resolve(DistributionListName(entry.guid))
     except Refusal as refusal:
         if refusal.code == "list_is_empty":
             return rows
@@ -136,9 +166,9 @@ async def expand_list(manager: QueueManager, request: frames.ExpandList) -> list
     for target in found.targets:
         path = None
         if isinstance(target.name, PublicName):
-            path = manager.routes.path_of_guid(target.name.queue)
+            path = components.routes.path_of_guid(target.name.queue)
             if path is None:
-                public, _ = await manager.resolver.entries.queue(target.name.queue)
+                public, _ = await components.resolver.entries.queue(target.name.queue)
                 path = public.path
         rows.append(
             {
@@ -152,8 +182,8 @@ async def expand_list(manager: QueueManager, request: frames.ExpandList) -> list
     return rows
 
 
-async def list_lists(manager: QueueManager, request: frames.ListLists) -> list[Value]:
-    entries = await in_time(manager, manager.directory.lists())
+async def list_lists(components: Components, request: frames.ListLists) -> list[Value]:
+    entries = await in_time(components.services, components.directory, components.directory.lists())
     return [
         {
             "name": entry.name,
@@ -164,33 +194,42 @@ async def list_lists(manager: QueueManager, request: frames.ListLists) -> list[V
     ]
 
 
-async def list_aliases(manager: QueueManager, request: frames.ListAliases) -> list[Value]:
-    return [_alias(entry) for entry in await in_time(manager, manager.directory.aliases())]
+async def list_aliases(components: Components, request: frames.ListAliases) -> list[Value]:
+    return [
+        _alias(entry)
+        for entry in await in_time(
+            components.services, components.directory, components.directory.aliases()
+        )
+    ]
 
 
-async def create_alias(manager: QueueManager, request: frames.CreateAlias) -> Value:
+async def create_alias(components: Components, request: frames.CreateAlias) -> Value:
     name = _entry_name(request.name, ALIAS_PREFIX)
-    (target,) = await _members(manager, [request.stands_for])
+    (target,) = await _members(components, [request.stands_for])
     if isinstance(target, DistributionListName):
         raise Refusal(
             "name_not_single",
             f"{request.stands_for} is a list, and an alias stands for one queue",
             "Put the list into a list: qmd dl create NAME list:OTHER",
         )
-    entry = await in_time(manager, manager.directory.create_alias(name, target))
-    manager.resolver.forget()
+    entry = await in_time(
+        components.services, components.directory, components.directory.create_alias(name, target)
+    )
+    components.resolver.forget()
     return _alias(entry)
 
 
-async def delete_alias(manager: QueueManager, request: frames.DeleteAlias) -> Value:
+async def delete_alias(components: Components, request: frames.DeleteAlias) -> Value:
     name = _entry_name(request.name, ALIAS_PREFIX)
-    await in_time(manager, manager.directory.delete_alias(name))
-    manager.resolver.forget()
+    await in_time(
+        components.services, components.directory, components.directory.delete_alias(name)
+    )
+    components.resolver.forget()
     return {"name": name, "deleted": True}
 
 
 #: Verbs that change nothing, and those that do.
-LOOKS: dict[type, Callable[[QueueManager, Any], Coroutine[Any, Any, object]]] = {
+LOOKS: dict[type, Callable[[Components, Any], Coroutine[Any, Any, object]]] = {
     frames.DirectoryStatus: status,
     frames.DirectoryLookup: lookup,
     frames.ShowList: show_list,
@@ -198,7 +237,7 @@ LOOKS: dict[type, Callable[[QueueManager, Any], Coroutine[Any, Any, object]]] = 
     frames.ListLists: list_lists,
     frames.ListAliases: list_aliases,
 }
-CHANGES: dict[type, Callable[[QueueManager, Any], Coroutine[Any, Any, object]]] = {
+CHANGES: dict[type, Callable[[Components, Any], Coroutine[Any, Any, object]]] = {
     frames.DirectoryReload: reload,
     frames.CreateList: create_list,
     frames.DeleteList: delete_list,
@@ -213,9 +252,9 @@ def address_of(name: DirectName) -> str:
     return f"[{name.host}]:{name.port}" if ":" in name.host else f"{name.host}:{name.port}"
 
 
-def _status(manager: QueueManager) -> Value:
-    found = manager.directory.status()
-    settings = manager.settings.directory
+def _status(components: Components) -> Value:
+    found = components.directory.status()
+    settings = components.services.settings.directory
     return {
         "kind": found.kind,
         "state": found.state,
@@ -224,15 +263,15 @@ def _status(manager: QueueManager) -> Value:
         "since": time_text(found.since_s * 1000) if found.since_s else None,
         "writable": found.writable,
         **dict(found.counts),
-        "kept": len(manager.resolver.entries),
+        "kept": len(components.resolver.entries),
         "kept_s": settings.age_s,
-        "asked": manager.resolver.entries.asked_count,
-        "answered_from_kept": manager.resolver.entries.kept_count,
+        "asked": components.resolver.entries.asked_count,
+        "answered_from_kept": components.resolver.entries.kept_count,
         "has_yet_to_hear": [
             f"{each.path} {'was deleted' if each.deleted else 'has changed'}"
-            for each in manager.publishing.waiting
+            for each in components.publishing.waiting
         ],
-        "acknowledgments_waiting": manager.acknowledging.addressing.count,
+        "acknowledgments_waiting": components.acknowledging.addressing.count,
     }
 
 
@@ -250,48 +289,53 @@ def _queue(entry: QueueEntry) -> Value:
     }
 
 
-async def _machine(manager: QueueManager, entry: MachineEntry) -> Value:
+async def _machine(components: Components, entry: MachineEntry) -> Value:
     sites: dict[bytes, SiteEntry] = {}
     if entry.sites:
-        sites = {each.guid: each for each in await in_time(manager, manager.directory.sites())}
+        sites = {
+            each.guid: each
+            for each in await in_time(
+                components.services, components.directory, components.directory.sites()
+            )
+        }
     return {
         "entry": "machine",
         "name": entry.name,
         "queue_manager": guid_text(entry.guid),
         "addresses": list(entry.addresses),
         "sites": [sites[each].name if each in sites else guid_text(each) for each in entry.sites],
-        "in_routers": [await _machine_name(manager, each) for each in entry.in_routers],
-        "out_routers": [await _machine_name(manager, each) for each in entry.out_routers],
+        "in_routers": [await _machine_name(components, each) for each in entry.in_routers],
+        "out_routers": [await _machine_name(components, each) for each in entry.out_routers],
         "routes": entry.routes,
         "foreign": entry.foreign,
     }
 
 
-async def _machine_name(manager: QueueManager, guid: bytes) -> str:
+async def _machine_name(components: Components, guid: bytes) -> str:
     try:
-        machine, _ = await manager.resolver.entries.machine(guid)
+        machine, _ = await components.resolver.entries.machine(guid)
     except NotInDirectory:
         return guid_text(guid)
     return machine.name
 
 
-async def _list(manager: QueueManager, entry: ListEntry) -> Value:
+async def _list(components: Components, entry: ListEntry) -> Value:
     return {
         "entry": "list",
         "name": entry.name,
         "format_name": str(DistributionListName(entry.guid)),
-        "members": [await _member(manager, each) for each in entry.members],
+        "members": [await _member(components, each) for each in entry.members],
     }
 
 
-async def _member(manager: QueueManager, member: SingleName) -> Value:
+async def _member(components: Components, member: SingleName) -> Value:
     path = None
     try:
         if isinstance(member, PublicName):
-            queue, _ = await manager.resolver.entries.queue(member.queue)
+            queue, _ = await components.resolver.entries.queue(member.queue)
             path = queue.path
         elif isinstance(member, DistributionListName):
-            inner, _ = await manager.resolver.entries.distribution_list(member)
+            inner, _ = await components.resolver.entries.distribution_list(member)
             path = f"{LIST_PREFIX}{inner.name}"
     except NotInDirectory:
         path = "(not in the directory)"
@@ -319,32 +363,36 @@ def _alias(entry: AliasEntry) -> Value:
     }
 
 
-async def _find_list(manager: QueueManager, text: str) -> ListEntry:
+async def _find_list(components: Components, text: str) -> ListEntry:
     if text.lower().startswith("dl="):
-        (name,) = manager.resolver.parse(text)
+        (name,) = components.resolver.parse(text)
         assert isinstance(name, DistributionListName)
-        entry = manager.directory.distribution_list(name.distribution_list, name.domain)
+        entry = components.directory.distribution_list(name.distribution_list, name.domain)
     else:
-        entry = manager.directory.list_by_name(_entry_name(text, LIST_PREFIX))
-    return await in_time(manager, entry)  # always anew: somebody looks at it, or changes it
+        entry = components.directory.list_by_name(_entry_name(text, LIST_PREFIX))
+    return await in_time(
+        components.services, components.directory, entry
+    )  # always anew: somebody looks at it, or changes it
 
 
-async def _members(manager: QueueManager, texts: list[str]) -> list[SingleName]:
+async def _members(components: Components, texts: list[str]) -> list[SingleName]:
     """What is to be in a list, or out of it.  Raises Refusal."""
     found: list[SingleName] = []
     for text in texts:
-        name, _ = await in_time(manager, manager.resolver.understand(text))
+        name, _ = await in_time(
+            components.services, components.directory, components.resolver.understand(text)
+        )
         if not isinstance(name, SingleName):
             raise _not_one(text)
         if name.read_only:
             raise Refusal("queue_read_only", f"{name} cannot be sent to, and so is in no list")
-        here = manager.routes.find_here(name)
+        here = components.routes.find_here(name)
         if here is not None and here.is_public:
             name = PublicName(here.guid)
         elif isinstance(name, DirectName) and name.host == ".":
             # In a list it has to mean this computer wherever it is read.
-            port = manager.listening[0][1] if manager.listening else PORT
-            name = replace(name, host=manager.name, port=port)
+            port = components.services.listening[0][1] if components.services.listening else PORT
+            name = replace(name, host=components.services.name, port=port)
         found.append(name)
     return found
 

@@ -21,16 +21,16 @@ from qmd.errors import Refusal
 from qmd.peers.link import Link
 
 if TYPE_CHECKING:
+    from qmd.control.components import Components
     from qmd.directory.spelling import Spelled
-    from qmd.manager import QueueManager
 
 Value = dict[str, Any]
 
 
-async def explain(manager: QueueManager, request: frames.ExplainName) -> Value:
+async def explain(components: Components, request: frames.ExplainName) -> Value:
     """The answer to the request, as that says."""
     text = request.name
-    elements = [await _element(manager, each) for each in manager.resolver.parse(text)]
+    elements = [await _element(components, each) for each in components.resolver.parse(text)]
     refusals = [each["refusal"] for each in elements if each["refusal"]]
     refusals += [
         target["refusal"]
@@ -56,22 +56,22 @@ async def explain(manager: QueueManager, request: frames.ExplainName) -> Value:
     }
 
 
-async def _element(manager: QueueManager, spelled: Spelled) -> Value:
+async def _element(components: Components, spelled: Spelled) -> Value:
     found: Value = {"text": str(spelled), "name": None, "format_name": None, **parts_of(spelled)}
     found |= {"targets": [], "refusal": None}
     try:
-        name, _ = await manager.resolver.understand_one(spelled)
+        name, _ = await components.resolver.understand_one(spelled)
         found |= {"name": name, "format_name": str(name), **parts_of(name)}
         if isinstance(spelled, QueuePath):
             found["kind"] = "public"
-        resolution = await manager.resolver.resolve(name)
-        found["targets"] = [await _target(manager, each) for each in resolution.targets]
+        resolution = await components.resolver.resolve(name)
+        found["targets"] = [await _target(components, each) for each in resolution.targets]
     except Refusal as refusal:
         found["refusal"] = _refused(refusal)
     return found
 
 
-async def _target(manager: QueueManager, target: Target) -> Value:
+async def _target(components: Components, target: Target) -> Value:
     found: Value = {
         "name": str(target.name),
         "queue": None,
@@ -84,7 +84,7 @@ async def _target(manager: QueueManager, target: Target) -> Value:
         "next_hop": None,
         "refusal": None,
     }
-    routes = manager.routes
+    routes = components.routes
     queue = routes.find_here(target.name)
     if queue is None and isinstance(target.name, PublicName):
         queue = routes.queue_by_guid(target.name.queue)
@@ -117,23 +117,23 @@ async def _target(manager: QueueManager, target: Target) -> Value:
     found["transport"] = "tcp"
     if target.direct is not None:
         found["address"] = address_of(target.direct)
-    outgoing = manager.outgoing.find(target.name.key)
+    outgoing = components.outgoing.find(target.name.key)
     if outgoing is not None:
         found["outgoing"] = outgoing.destination
     try:
-        found["next_hop"] = await _next_hops(manager, target)
+        found["next_hop"] = await _next_hops(components, target)
     except Refusal as refusal:
         found["next_hop"] = []
         found["no_way"] = refusal.text  # not refused: it waits until there is one
     return found
 
 
-async def _next_hops(manager: QueueManager, target: Target) -> list[str]:
+async def _next_hops(components: Components, target: Target) -> list[str]:
     """Where a message to it would be handed to next: addresses, or queue managers."""
-    name, peers, routing = target.name, manager.peers, manager.routing
+    name, peers, routing = target.name, components.peers, components.routing
     if isinstance(name, DirectName):
         # A link that nobody knows: to ask for the way is not to make one.
-        link = Link(manager, address=(name.host, name.port), guid=None)
+        link = components.make_link(address=(name.host, name.port), guid=None)
         ways = [way.name for way in routing.carriers(link)]
         routing.know(link)
         return ways
@@ -144,7 +144,7 @@ async def _next_hops(manager: QueueManager, target: Target) -> list[str]:
     known = peers.find_link(guid)
     if known is not None and (ways := [_way(way) for way in routing.carriers(known)]):
         return ways
-    if manager.directory.kind == KIND_NONE:
+    if components.directory.kind == KIND_NONE:
         return []
     return [
         f"{machine.name} ({', '.join(machine.addresses)})" if machine.addresses else machine.name

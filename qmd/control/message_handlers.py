@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 def _send(connection: ControlConnection, request: frames.Send) -> None:
     if request.transaction:
-        ids = connection.manager.transactions.send(
+        ids = connection.components.transactions.send(
             request.transaction, connection, request.messages
         )
         connection.done(request.number, ids)
     elif request.once:
         connection.change(request.number, _send_once(connection, request))
     else:
-        connection.manager.transactions.refuse_sealed(request.token, connection.serial)
-        connection.manager.sending.send(
+        connection.components.transactions.refuse_sealed(request.token, connection.serial)
+        connection.components.sending.send(
             request.messages, request.token, partial(connection.done, request.number)
         )
 
@@ -45,43 +45,43 @@ async def _send_once(connection: ControlConnection, request: frames.Send) -> obj
         )
     while True:
         try:
-            return await connection.manager.transactions.send_once(
+            return await connection.components.transactions.send_once(
                 request.messages, request.token, connection.serial
             )
         except MustAsk as ask:
-            await connection.manager.resolver.resolve_text(ask.name)
+            await connection.components.resolver.resolve_text(ask.name)
 
 
 def _take(connection: ControlConnection, request: frames.Take) -> None:
-    queue = connection.manager.routes.find_queue(request.queue)
-    connection.manager.picking.check_share(queue, connection)
+    queue = connection.components.routes.find_queue(request.queue)
+    connection.components.picking.check_share(queue, connection)
     limit, wait_s = checked.limit(request.limit), checked.wait_s(request.wait_s)
     answer = partial(connection.done, request.number)
     if request.transaction:
-        connection.manager.transactions.take(
+        connection.components.transactions.take(
             request.transaction, connection, queue, limit, wait_s, answer
         )
     else:
-        connection.manager.reading.take(connection.reader, queue, limit, wait_s, answer)
+        connection.components.reading.take(connection.reader, queue, limit, wait_s, answer)
 
 
 def _take_chosen(connection: ControlConnection, request: frames.TakeChosen) -> None:
-    queue = connection.manager.routes.find_queue(request.queue)
-    connection.manager.picking.check_share(queue, connection)
+    queue = connection.components.routes.find_queue(request.queue)
+    connection.components.picking.check_share(queue, connection)
     limit, wait_s = checked.limit(request.limit), checked.wait_s(request.wait_s)
     if request.transaction:
-        work = connection.manager.transactions.take_chosen(
+        work = connection.components.transactions.take_chosen(
             request.transaction, connection, queue, request.choice, limit, wait_s
         )
     else:
-        work = connection.manager.picking.take(
+        work = connection.components.picking.take(
             connection.reader, queue, request.choice, limit, wait_s
         )
     connection.look(request.number, work)
 
 
 def _look_at(connection: ControlConnection, request: frames.Look) -> None:
-    queue = connection.manager.routes.find_queue(request.queue)
+    queue = connection.components.routes.find_queue(request.queue)
     connection.look(request.number, _look_beside(connection, queue, request))
 
 
@@ -89,27 +89,27 @@ async def _look_beside(
     connection: ControlConnection, queue: LocalQueue, request: frames.Look
 ) -> object:
     lookup_id = checked.place(request.lookup_id)
-    message = await connection.manager.picking.look(queue, request.which, lookup_id)
+    message = await connection.components.picking.look(queue, request.which, lookup_id)
     return [] if message is None else [message]
 
 
 def _open_exclusive(connection: ControlConnection, request: frames.OpenExclusive) -> None:
-    queue = connection.manager.routes.find_queue(request.queue)
-    connection.manager.picking.open(queue, connection)
+    queue = connection.components.routes.find_queue(request.queue)
+    connection.components.picking.open(queue, connection)
     connection.done(request.number, None)
 
 
 def _close_exclusive(connection: ControlConnection, request: frames.CloseExclusive) -> None:
-    queue = connection.manager.routes.find_queue(request.queue)
-    connection.manager.picking.close(queue, connection)
+    queue = connection.components.routes.find_queue(request.queue)
+    connection.components.picking.close(queue, connection)
     connection.done(request.number, None)
 
 
 def _remove(connection: ControlConnection, request: frames.Remove) -> None:
-    connection.manager.transactions.refuse_sealed(request.token, connection.serial)
-    queue = connection.manager.routes.find_queue(request.queue)
-    connection.manager.reading.check_can_be_told(connection.reader, queue, request.lookup_ids)
-    connection.manager.reading.remove(
+    connection.components.transactions.refuse_sealed(request.token, connection.serial)
+    queue = connection.components.routes.find_queue(request.queue)
+    connection.components.reading.check_can_be_told(connection.reader, queue, request.lookup_ids)
+    connection.components.reading.remove(
         connection.reader,
         queue,
         request.lookup_ids,
@@ -119,10 +119,10 @@ def _remove(connection: ControlConnection, request: frames.Remove) -> None:
 
 
 def _reject(connection: ControlConnection, request: frames.Reject) -> None:
-    connection.manager.transactions.refuse_sealed(request.token, connection.serial)
-    queue = connection.manager.routes.find_queue(request.queue)
-    connection.manager.reading.check_can_be_told(connection.reader, queue, request.lookup_ids)
-    connection.manager.reading.reject(
+    connection.components.transactions.refuse_sealed(request.token, connection.serial)
+    queue = connection.components.routes.find_queue(request.queue)
+    connection.components.reading.check_can_be_told(connection.reader, queue, request.lookup_ids)
+    connection.components.reading.reject(
         connection.reader,
         queue,
         request.lookup_ids,
@@ -133,28 +133,28 @@ def _reject(connection: ControlConnection, request: frames.Reject) -> None:
 
 
 def _give_back(connection: ControlConnection, request: frames.GiveBack) -> None:
-    queue = connection.manager.routes.find_queue(request.queue)
+    queue = connection.components.routes.find_queue(request.queue)
     connection.done(
         request.number,
-        connection.manager.reading.give_back(connection.reader, queue, request.lookup_ids),
+        connection.components.reading.give_back(connection.reader, queue, request.lookup_ids),
     )
 
 
 def _peek(connection: ControlConnection, request: frames.Peek) -> None:
-    queue = connection.manager.routes.find_queue(request.queue)
+    queue = connection.components.routes.find_queue(request.queue)
     start, limit, wait_s = (
         checked.place(request.start),
         checked.limit(request.limit),
         checked.wait_s(request.wait_s),
     )
-    work = connection.manager.reading.peek(queue, start, limit, wait_s, connection.turn)
+    work = connection.components.reading.peek(queue, start, limit, wait_s, connection.turn)
     connection.look(request.number, work)
 
 
 def _move(connection: ControlConnection, request: frames.Move) -> None:
-    connection.manager.transactions.refuse_sealed(request.token, connection.serial)
-    queue = connection.manager.routes.find_queue(request.queue)
-    work = connection.manager.moving.move(
+    connection.components.transactions.refuse_sealed(request.token, connection.serial)
+    queue = connection.components.routes.find_queue(request.queue)
+    work = connection.components.moving.move(
         queue,
         request.target,
         request.choice,
@@ -166,9 +166,9 @@ def _move(connection: ControlConnection, request: frames.Move) -> None:
 
 
 def _resend(connection: ControlConnection, request: frames.Resend) -> None:
-    connection.manager.transactions.refuse_sealed(request.token, connection.serial)
-    queue = connection.manager.routes.find_queue(request.queue)
-    work = connection.manager.resending.resend(
+    connection.components.transactions.refuse_sealed(request.token, connection.serial)
+    queue = connection.components.routes.find_queue(request.queue)
+    work = connection.components.resending.resend(
         queue,
         request.choice,
         request.piece,
@@ -182,9 +182,9 @@ def _resend(connection: ControlConnection, request: frames.Resend) -> None:
 
 
 def _import(connection: ControlConnection, request: frames.Import) -> None:
-    connection.manager.transactions.refuse_sealed(request.token, connection.serial)
-    connection.manager.importing.take_in(
-        connection.manager.routes.find_queue(request.queue),
+    connection.components.transactions.refuse_sealed(request.token, connection.serial)
+    connection.components.importing.take_in(
+        connection.components.routes.find_queue(request.queue),
         request.messages,
         dry_run=request.dry_run,
         token=request.token,
@@ -196,7 +196,7 @@ async def _once(
     connection: ControlConnection, token: bytes, work: Coroutine[Any, Any, object]
 ) -> object:
     """What takes more than one turn, and is not done twice for one token."""
-    async with connection.manager.at_work(token) as done_before:
+    async with connection.components.request_outcomes.at_work(token) as done_before:
         if done_before is not None:
             work.close()
             return done_before
@@ -204,21 +204,24 @@ async def _once(
 
 
 def _outcome(connection: ControlConnection, request: frames.Outcome) -> None:
-    connection.manager.transactions.check_owner(request.token, connection.rights)
-    connection.look(request.number, connection.manager.outcome(request.token, connection.serial))
+    connection.components.transactions.check_owner(request.token, connection.rights)
+    connection.look(
+        request.number,
+        connection.components.request_outcomes.outcome(request.token, connection.serial),
+    )
 
 
 def _begin(connection: ControlConnection, request: frames.Begin) -> None:
     idle_s = checked.wait_s(request.idle_s)
-    connection.manager.transactions.begin(request.transaction, connection, idle_s)
+    connection.components.transactions.begin(request.transaction, connection, idle_s)
     connection.done(request.number, None)
 
 
 def _settle(connection: ControlConnection, request: frames.Settle) -> None:
-    queue = connection.manager.routes.find_queue(request.queue)
+    queue = connection.components.routes.find_queue(request.queue)
     connection.change(
         request.number,
-        connection.manager.transactions.settle(
+        connection.components.transactions.settle(
             request.transaction,
             connection,
             queue,
@@ -230,30 +233,30 @@ def _settle(connection: ControlConnection, request: frames.Settle) -> None:
 
 
 def _commit(connection: ControlConnection, request: frames.Commit) -> None:
-    connection.manager.transactions.commit(
+    connection.components.transactions.commit(
         request.transaction, connection, partial(connection.done, request.number)
     )
 
 
 def _abort(connection: ControlConnection, request: frames.Abort) -> None:
-    count = connection.manager.transactions.abort(
+    count = connection.components.transactions.abort(
         request.transaction, connection, request.reason, unread=request.unread
     )
     done = partial(connection.done, request.number, count)
     if count:
         # Whoever hears of it may look at once, and has to find the abort counted.
-        connection.manager.storage.batch.when_durable(done)
+        connection.components.services.storage.batch.when_durable(done)
     else:
         done()
 
 
 def _enlist(connection: ControlConnection, request: frames.Enlist) -> None:
-    work = connection.manager.branches.enlist(request.transaction, connection, request.resource)
+    work = connection.components.branches.enlist(request.transaction, connection, request.resource)
     connection.change(request.number, work)
 
 
 def _forget_branch(connection: ControlConnection, request: frames.ForgetBranch) -> None:
-    work = connection.manager.branches.forget(request.transaction, request.resource)
+    work = connection.components.branches.forget(request.transaction, request.resource)
     connection.change(request.number, work)
 
 

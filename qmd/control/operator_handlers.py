@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from qmd.control import status as overview
 from qmd.control import validate as checked
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
-from qmd.history import status as overview
 from qmd.operations.queue_admin import Purged
 
 if TYPE_CHECKING:
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 def _dead_letters(connection: ControlConnection, request: frames.DeadLetters) -> None:
-    queue = connection.manager.routes.find_queue(request.queue)
-    connection.look(request.number, connection.manager.dead_letters.groups(queue))
+    queue = connection.components.routes.find_queue(request.queue)
+    connection.look(request.number, connection.components.dead_letters.groups(queue))
 
 
 def _list_branches(connection: ControlConnection, request: frames.ListBranches) -> None:
-    connection.look(request.number, connection.manager.branches.overview())
+    connection.look(request.number, connection.components.branches.overview())
 
 
 def _list_transactions(connection: ControlConnection, request: frames.ListTransactions) -> None:
-    connection.done(request.number, overview.transactions(connection.manager, connection.rights))
+    connection.done(request.number, overview.transactions(connection.components, connection.rights))
 
 
 def _create_queue(connection: ControlConnection, request: operator_frames.CreateQueue) -> None:
@@ -38,7 +38,7 @@ def _create_queue(connection: ControlConnection, request: operator_frames.Create
 
 
 async def _create(connection: ControlConnection, request: operator_frames.CreateQueue) -> object:
-    queue = await connection.manager.administration.create(
+    queue = await connection.components.administration.create(
         request.name,
         transactional=request.transactional,
         label=request.label,
@@ -51,33 +51,35 @@ async def _create(connection: ControlConnection, request: operator_frames.Create
 
 
 def _set_queue(connection: ControlConnection, request: operator_frames.SetQueue) -> None:
-    queue = connection.manager.routes.find_queue(request.name)
+    queue = connection.components.routes.find_queue(request.name)
     connection.change(request.number, _set(connection, queue, request))
 
 
 async def _set(
     connection: ControlConnection, queue: LocalQueue, request: operator_frames.SetQueue
 ) -> object:
-    await connection.manager.administration.change(
+    await connection.components.administration.change(
         queue,
         quota_bytes=request.quota_bytes,
         journal_quota_bytes=request.journal_quota_bytes,
         journal=request.journal,
         label=request.label,
     )
-    waits = any(each.queue == queue.guid for each in connection.manager.publishing.waiting)
+    waits = any(each.queue == queue.guid for each in connection.components.publishing.waiting)
     return {**overview.queue(queue), "directory_waits": waits}
 
 
 def _delete_queue(connection: ControlConnection, request: operator_frames.DeleteQueue) -> None:
-    queue = connection.manager.routes.find_queue(request.name)
-    work = connection.manager.administration.delete(queue, dry_run=request.dry_run)
+    queue = connection.components.routes.find_queue(request.name)
+    work = connection.components.administration.delete(queue, dry_run=request.dry_run)
     connection.change(request.number, _counted(work))
 
 
 def _purge_queue(connection: ControlConnection, request: operator_frames.PurgeQueue) -> None:
-    queue = connection.manager.routes.find_queue(request.name)
-    work = connection.manager.administration.purge(queue, request.choice, dry_run=request.dry_run)
+    queue = connection.components.routes.find_queue(request.name)
+    work = connection.components.administration.purge(
+        queue, request.choice, dry_run=request.dry_run
+    )
     connection.change(request.number, _counted(work))
 
 
@@ -86,7 +88,7 @@ def _list_queues(connection: ControlConnection, request: operator_frames.ListQue
         request.number,
         [
             overview.queue(queue)
-            for queue in connection.manager.queues.values()
+            for queue in connection.components.queues.by_key.values()
             if request.system or not queue.holds_ended
         ],
     )
@@ -94,7 +96,7 @@ def _list_queues(connection: ControlConnection, request: operator_frames.ListQue
 
 def _show_queue(connection: ControlConnection, request: operator_frames.ShowQueue) -> None:
     connection.done(
-        request.number, overview.queue(connection.manager.routes.find_queue(request.name))
+        request.number, overview.queue(connection.components.routes.find_queue(request.name))
     )
 
 
@@ -102,19 +104,19 @@ def _list_outgoing(connection: ControlConnection, request: operator_frames.ListO
     connection.done(
         request.number,
         [
-            overview.outgoing_queue(connection.manager, queue)
-            for queue in connection.manager.outgoing.queues
+            overview.outgoing_queue(connection.components, queue)
+            for queue in connection.components.outgoing.queues
         ],
     )
 
 
 def _show_outgoing(connection: ControlConnection, request: operator_frames.ShowOutgoing) -> None:
-    queue = connection.manager.routes.find_outgoing(request.destination)
-    connection.look(request.number, overview.outgoing_details(connection.manager, queue))
+    queue = connection.components.routes.find_outgoing(request.destination)
+    connection.look(request.number, overview.outgoing_details(connection.components, queue))
 
 
 def _list_awaiting(connection: ControlConnection, request: operator_frames.ListAwaiting) -> None:
-    queue = connection.manager.routes.find_outgoing(request.destination)
+    queue = connection.components.routes.find_outgoing(request.destination)
     start, limit = checked.place(request.start), checked.limit(request.limit)
     connection.look(request.number, _awaiting(connection, queue, start, limit))
 
@@ -122,76 +124,76 @@ def _list_awaiting(connection: ControlConnection, request: operator_frames.ListA
 async def _awaiting(
     connection: ControlConnection, queue: OutgoingQueue, start: int, limit: int
 ) -> object:
-    rows = await connection.manager.confirmations.page(queue, start, limit)
-    return overview.awaiting(connection.manager, rows)
+    rows = await connection.components.confirmations.page(queue, start, limit)
+    return overview.awaiting(connection.components, rows)
 
 
 def _give_up_awaiting(
     connection: ControlConnection, request: operator_frames.GiveUpAwaiting
 ) -> None:
-    queue = connection.manager.routes.find_outgoing(request.destination)
+    queue = connection.components.routes.find_outgoing(request.destination)
     connection.change(request.number, _give_up(connection, queue))
 
 
 async def _give_up(connection: ControlConnection, queue: OutgoingQueue) -> object:
-    return {"messages": await connection.manager.confirmations.give_up(queue)}
+    return {"messages": await connection.components.confirmations.give_up(queue)}
 
 
 def _pause_outgoing(connection: ControlConnection, request: operator_frames.PauseOutgoing) -> None:
-    queue = connection.manager.routes.find_outgoing(request.destination)
+    queue = connection.components.routes.find_outgoing(request.destination)
     connection.change(request.number, _set_paused(connection, queue, paused=True))
 
 
 def _resume_outgoing(
     connection: ControlConnection, request: operator_frames.ResumeOutgoing
 ) -> None:
-    queue = connection.manager.routes.find_outgoing(request.destination)
+    queue = connection.components.routes.find_outgoing(request.destination)
     connection.change(request.number, _set_paused(connection, queue, paused=False))
 
 
 async def _set_paused(
     connection: ControlConnection, queue: OutgoingQueue, *, paused: bool
 ) -> object:
-    await connection.manager.outgoing.set_paused(queue, paused)
-    return overview.outgoing_queue(connection.manager, queue)
+    await connection.components.outgoing.set_paused(queue, paused)
+    return overview.outgoing_queue(connection.components, queue)
 
 
 def _purge_outgoing(connection: ControlConnection, request: operator_frames.PurgeOutgoing) -> None:
-    queue = connection.manager.routes.find_outgoing(request.destination)
+    queue = connection.components.routes.find_outgoing(request.destination)
     connection.change(request.number, _purge_waiting(connection, queue))
 
 
 async def _purge_waiting(connection: ControlConnection, queue: OutgoingQueue) -> object:
-    return {"messages": await connection.manager.undelivered.purge(queue)}
+    return {"messages": await connection.components.undelivered.purge(queue)}
 
 
 def _kick_outgoing(connection: ControlConnection, request: operator_frames.KickOutgoing) -> None:
-    queue = connection.manager.routes.find_outgoing(request.destination)
-    connection.manager.outgoing.kick(queue)
-    connection.done(request.number, overview.outgoing_queue(connection.manager, queue))
+    queue = connection.components.routes.find_outgoing(request.destination)
+    connection.components.outgoing.kick(queue)
+    connection.done(request.number, overview.outgoing_queue(connection.components, queue))
 
 
 def _list_sequences(connection: ControlConnection, request: operator_frames.ListSequences) -> None:
-    connection.done(request.number, overview.sequences(connection.manager))
+    connection.done(request.number, overview.sequences(connection.components))
 
 
 def _list_sessions(connection: ControlConnection, request: operator_frames.ListSessions) -> None:
-    connection.done(request.number, overview.sessions(connection.manager))
+    connection.done(request.number, overview.sessions(connection.components))
 
 
 def _status(connection: ControlConnection, request: operator_frames.Status) -> None:
-    connection.done(request.number, overview.status(connection.manager))
+    connection.done(request.number, overview.status(connection.components))
 
 
 def _why(connection: ControlConnection, request: operator_frames.Why) -> None:
-    work = connection.manager.inquiry.why(
+    work = connection.components.inquiry.why(
         request.message, request.queue, ask=request.ask, rights=connection.rights
     )
     connection.look(request.number, work)
 
 
 def _events(connection: ControlConnection, request: operator_frames.Events) -> None:
-    work = connection.manager.event_log.read(
+    work = connection.components.event_log.read(
         cursor=request.cursor,
         limit=request.limit,
         last=request.last,

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, cast
 import structlog
 
 from qmd.access.rights import rights_of
+from qmd.control import status as overview
 from qmd.control.server import ControlConnection, ControlServer
 from qmd.control.tokens import Grant, TokenFile, TokenFileError
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import FrameBuffer
 from qmd.errors import Refusal
-from qmd.history import status as overview
 
 if TYPE_CHECKING:
     from qmd.config.settings import RemoteSettings
-    from qmd.manager import QueueManager
+    from qmd.control.components import Components
 
 log = structlog.get_logger()
 
@@ -37,8 +37,8 @@ REVOKED_LOOK_S = 1.0
 class RemoteServer(ControlServer):
     """Listens on TCP."""
 
-    def __init__(self, manager: QueueManager, settings: RemoteSettings) -> None:
-        super().__init__(manager)
+    def __init__(self, components: Components, settings: RemoteSettings) -> None:
+        super().__init__(components)
         self.settings = settings
         self.tokens = TokenFile(settings.tokens)
         self.address: tuple[str, int] = (settings.address, settings.port)
@@ -82,14 +82,14 @@ class RemoteServer(ControlServer):
         return context
 
     def _connected(self) -> ControlConnection:
-        return RemoteConnection(self._manager, self)
+        return RemoteConnection(self.components, self)
 
 
 class RemoteConnection(ControlConnection):
     """One client from elsewhere."""
 
-    def __init__(self, manager: QueueManager, server: RemoteServer) -> None:
-        super().__init__(manager, server)
+    def __init__(self, components: Components, server: RemoteServer) -> None:
+        super().__init__(components, server)
         self._remote = server
         self._buffer = FrameBuffer(LOGIN_BYTES_MAX)
         self._grant: Grant | None = None
@@ -103,7 +103,9 @@ class RemoteConnection(ControlConnection):
         peer = transport.get_extra_info("peername") or ("?", 0)
         self._host = str(peer[0])
         if len(self._server.connections) >= self._remote.settings.connections_max:
-            self.manager.log_limited("too_many_remote_clients", self._host, address=self._host)
+            self.components.services.log_limited(
+                "too_many_remote_clients", self._host, address=self._host
+            )
             cast(asyncio.Transport, transport).abort()
             return
         super().connection_made(transport)
@@ -119,7 +121,9 @@ class RemoteConnection(ControlConnection):
 
     def _took_too_long(self) -> None:
         if self._grant is None and self._transport is not None:
-            self.manager.log_limited("remote_login_too_slow", self._host, address=self._host)
+            self.components.services.log_limited(
+                "remote_login_too_slow", self._host, address=self._host
+            )
             self._transport.abort()
 
     def _handle(self, request: frames.Request) -> None:
@@ -156,7 +160,9 @@ class RemoteConnection(ControlConnection):
             grant = None
         if grant is None:
             self._logging_in = True  # another guess takes another connection
-            self.manager.log_limited("remote_token_refused", self._host, address=self._host)
+            self.components.services.log_limited(
+                "remote_token_refused", self._host, address=self._host
+            )
             self._loop.call_later(FAILURE_DELAY_S, self._turn_away, request.number)
             return
         self._grant = grant
@@ -168,7 +174,11 @@ class RemoteConnection(ControlConnection):
         log.info("remote_client", token=grant.name, address=self._host)
         self.done(
             request.number,
-            {**overview.hello(self.manager), "scopes": sorted(grant.scopes), "token": grant.name},
+            {
+                **overview.hello(self.components),
+                "scopes": sorted(grant.scopes),
+                "token": grant.name,
+            },
         )
 
     def _turn_away(self, number: int) -> None:
@@ -177,7 +187,7 @@ class RemoteConnection(ControlConnection):
                 number,
                 Refusal(
                     "token_refused",
-                    f"{self.manager.name} does not know this token",
+                    f"{self.components.services.name} does not know this token",
                     "It was revoked, or is another host's: see `qmd remote token list` there.",
                 ),
             )

@@ -26,7 +26,8 @@ from qmd.control import bulk_handlers as pipeline_control
 from qmd.control import directory_handlers as serving
 from qmd.control import message_handlers as message_verbs
 from qmd.control import operator_handlers as operator_verbs
-from qmd.control import verb_rights
+from qmd.control import routing_handlers, verb_rights
+from qmd.control import status as overview
 from qmd.control.client_memory import REQUEST_COPIES, UNCOUNTED_BYTES, ClientMemory, no_memory
 from qmd.control.explain_name import explain
 from qmd.control_protocol import messages as frames
@@ -34,15 +35,12 @@ from qmd.control_protocol.directory import ExplainName
 from qmd.control_protocol.messages import Done, FrameBuffer, FrameError, Refused, Request
 from qmd.directory.resolver import MustAsk, Resolution
 from qmd.errors import Refusal
-from qmd.history import status as overview
-from qmd.peers import redirect as redirecting
 from qmd.queues.local_queue import Reader
 from qmd.runtime.fair_scheduler import Class
-from qmd.transfer import sequence_renewal
 from storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.control.components import Components
 
 log = structlog.get_logger()
 
@@ -61,8 +59,8 @@ _CREDENTIALS = struct.Struct("iII")  # struct ucred: process, user, group
 class ControlServer:
     """Listens on the Unix socket; one `ControlConnection` for each client."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(self, components: Components) -> None:
+        self.components = components
         self._server: asyncio.Server | None = None
         self.connections: dict[ControlConnection, None] = {}
         self.connection_count = 0
@@ -70,7 +68,7 @@ class ControlServer:
     async def start(self, path: Path, mode: int, group: str) -> None:
         """Raises OSError, or LookupError for a group that does not exist."""
         _remove_socket(path)
-        listener = self._manager.environment.bind(path, mode, group)
+        listener = self.components.services.environment.bind(path, mode, group)
         try:
             self._server = await asyncio.get_running_loop().create_unix_server(
                 self._connected, sock=listener
@@ -87,14 +85,14 @@ class ControlServer:
         _remove_socket(path)
 
     def _connected(self) -> ControlConnection:
-        return ControlConnection(self._manager, self)
+        return ControlConnection(self.components, self)
 
 
 class ControlConnection(asyncio.Protocol):
     """One client."""
 
-    def __init__(self, manager: QueueManager, server: ControlServer) -> None:
-        self.manager = manager
+    def __init__(self, components: Components, server: ControlServer) -> None:
+        self.components = components
         self._server = server
         self._loop = asyncio.get_running_loop()
         self._buffer = FrameBuffer()
@@ -139,9 +137,9 @@ class ControlConnection(asyncio.Protocol):
         self._backlog.clear()
         for task in self._looking:
             task.cancel()
-        self.manager.reading.leave(self.reader)
-        self.manager.transactions.leave(self)
-        self.manager.picking.leave(self)
+        self.components.reading.leave(self.reader)
+        self.components.transactions.leave(self)
+        self.components.picking.leave(self)
 
     def pause_writing(self) -> None:
         self._may_write.clear()
@@ -194,7 +192,7 @@ class ControlConnection(asyncio.Protocol):
         """Begin with what was asked for, as long as the answers find their way out and others do
         not wait for their turn."""
         if self._may_begin() and not self._waits_for_turn:
-            turns = self.manager.local_turns
+            turns = self.components.local_turns
             if turns.serial != self._turn:
                 self._turn, self._taken = turns.serial, 0
             if self._taken < TURN_REQUESTS_MAX and turns.has_time():
@@ -208,7 +206,7 @@ class ControlConnection(asyncio.Protocol):
     def take_turn(self, _: float, __: int) -> None:
         self._waits_for_turn = False
         if self._may_begin():
-            self._turn, self._taken = self.manager.local_turns.serial, 0
+            self._turn, self._taken = self.components.local_turns.serial, 0
             self._begin()
         self._work()
 
@@ -219,15 +217,18 @@ class ControlConnection(asyncio.Protocol):
             and self._under_way < REQUESTS_MAX
             and self._may_write.is_set()
             # What is large, and waits for the disk with what others have sent, waits here.
-            and not (len(self._backlog[0]) > UNCOUNTED_BYTES and self.manager.storage.congested)
+            and not (
+                len(self._backlog[0]) > UNCOUNTED_BYTES
+                and self.components.services.storage.congested
+            )
         )
 
     def _begin(self) -> None:
         """With as many requests as a turn has time for."""
-        busy_time = self.manager.environment.busy_time
+        busy_time = self.components.services.environment.busy_time
         began_s = 0.0
         try:
-            self.manager.memory_probe.look(REQUEST_COPIES * len(self._backlog[0]))
+            self.components.services.memory.probe.look(REQUEST_COPIES * len(self._backlog[0]))
         except MemoryError:
             self._under_way += 1  # nothing of it was begun
             self._refuse(frames.request_number(self._next()), no_memory())
@@ -247,7 +248,7 @@ class ControlConnection(asyncio.Protocol):
             elif now_s - began_s > TURN_S:
                 self._taken = TURN_REQUESTS_MAX
         if began_s:
-            self.manager.local_turns.spend(busy_time() - began_s)
+            self.components.local_turns.spend(busy_time() - began_s)
 
     def _next(self) -> memoryview:
         frame = self._backlog.popleft()
@@ -283,11 +284,11 @@ class ControlConnection(asyncio.Protocol):
     def _admitted(self, request: frames.Request) -> frames.Request:
         """Raises Refusal; a send that is not granted is one that failed in its transaction."""
         try:
-            return verb_rights.admit(self.manager, self.rights, request)
+            return verb_rights.admit(self.components, self.rights, request)
         except Refusal as refusal:
             if isinstance(request, frames.Send) and request.transaction:
                 claimed: Any = self.rights.claim(request)
-                self.manager.transactions.doom(claimed.transaction, self, refusal.text)
+                self.components.transactions.doom(claimed.transaction, self, refusal.text)
             raise
 
     async def _ask_and_go_on(self, request: Request, ask: MustAsk) -> None:
@@ -295,19 +296,19 @@ class ControlConnection(asyncio.Protocol):
         try:
             await self._begin_again(request, ask)
         except Exception as bug:
-            self.manager.fail(bug)
+            self.components.services.lifecycle.fail(bug)
             return
         self._asking = False
         self._work()
 
     async def _begin_again(self, request: Request, ask: MustAsk) -> None:
-        manager, answers = self.manager, dict[str, Resolution | Refusal]()
+        components, answers = self.components, dict[str, Resolution | Refusal]()
         while self._transport is not None:  # or nothing was done, and nobody waits for it
             try:
-                answers[ask.name] = await manager.resolver.resolve_text(ask.name)
+                answers[ask.name] = await components.resolver.resolve_text(ask.name)
             except Refusal as refusal:
                 answers[ask.name] = refusal
-            manager.routes.answers = answers
+            components.routes.answers = answers
             try:
                 _HANDLERS[type(request)](self, request)
                 return
@@ -320,7 +321,7 @@ class ControlConnection(asyncio.Protocol):
                 self._refuse(request.number, _not_understood(error))
                 return
             finally:
-                manager.routes.answers = {}
+                components.routes.answers = {}
 
     def _refuse(self, number: int, refusal: Refusal) -> None:
         self._answer(_refused(number, refusal))
@@ -358,7 +359,7 @@ class ControlConnection(asyncio.Protocol):
         """Read no further while the client does not, or while we or the disk are behind."""
         if self._transport is None or self._transport.is_closing():
             return
-        behind = self.manager.storage.congested
+        behind = self.components.services.storage.congested
         if self._is_counted:
             self._is_counted = self._memory.is_much
             self._memory.count(self._buffer.wanted_bytes, may_wait=not self._backlog)
@@ -373,7 +374,7 @@ class ControlConnection(asyncio.Protocol):
                 self._transport.resume_reading()
         if behind and not self._waits_for_disk:
             self._waits_for_disk = True
-            self.manager.storage.batch.when_durable(self._caught_up)
+            self.components.services.storage.batch.when_durable(self._caught_up)
 
     def _caught_up(self) -> None:
         self._waits_for_disk = False
@@ -420,11 +421,11 @@ class ControlConnection(asyncio.Protocol):
             self._refuse(number, Refusal("storage_failed", f"the storage failed: {error}"))
         except MemoryError as error:
             if is_change:
-                self.manager.fail(error)  # half of it may be done
+                self.components.services.lifecycle.fail(error)  # half of it may be done
             else:
                 self._refuse(number, no_memory())
         except Exception as bug:
-            self.manager.fail(bug)
+            self.components.services.lifecycle.fail(bug)
 
     # Verbs that are about the connection, or ask for pages.
 
@@ -436,14 +437,14 @@ class ControlConnection(asyncio.Protocol):
                 f" manager version {frames.VERSION}",
                 "Use client and daemon of the same release.",
             )
-        self.done(request.number, overview.hello(self.manager))
+        self.done(request.number, overview.hello(self.components))
 
     def _login(self, request: frames.Login) -> None:
         self._hello(frames.Hello(request.number, request.version))
 
     def _pipeline(self, request: frames.Request) -> None:
         verb = pipeline_control.VERBS[type(request)]
-        work = verb.work(self.manager, self.rights, request)
+        work = verb.work(self.components, self.rights, request)
         if verb.is_page:
             work = self._page_of(work)
         start = self.change if verb.changes else self.look
@@ -467,21 +468,20 @@ _HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
 
 
 def _asked(
-    work: Callable[[QueueManager, Any], Coroutine[Any, Any, object]], *, changes: bool
+    work: Callable[[Components, Any], Coroutine[Any, Any, object]], *, changes: bool
 ) -> Callable[[ControlConnection, Any], None]:
     """The handler of a verb whose work is done in another module."""
 
     def handle(connection: ControlConnection, request: Request) -> None:
         tasks = connection._changing if changes else connection._looking
-        connection._start(tasks, request.number, work(connection.manager, request))
+        connection._start(tasks, request.number, work(connection.components, request))
 
     return handle
 
 
 _HANDLERS |= {verb: _asked(work, changes=False) for verb, work in serving.LOOKS.items()}
 _HANDLERS |= {verb: _asked(work, changes=True) for verb, work in serving.CHANGES.items()}
-_HANDLERS |= {verb: _asked(work, changes=True) for verb, work in redirecting.CHANGES.items()}
-_HANDLERS |= {verb: _asked(work, changes=True) for verb, work in sequence_renewal.CHANGES.items()}
+_HANDLERS |= {verb: _asked(work, changes=True) for verb, work in routing_handlers.CHANGES.items()}
 _HANDLERS[ExplainName] = _asked(explain, changes=False)
 
 

@@ -18,11 +18,8 @@ from qmd.access.rights import (
     WRITE,
     Rights,
     Thing,
-    thing_of,
-    things_by_id,
-    things_named,
-    things_of_message,
 )
+from qmd.access.things import thing_of
 from qmd.control_protocol import bulk as pipeline_frames
 from qmd.control_protocol import directory as directory_frames
 from qmd.control_protocol import messages as frames
@@ -31,9 +28,9 @@ from qmd.control_protocol import routing as routing_frames
 from qmd.control_protocol.messages import Request
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.control.components import Components
 
-Things = Callable[["QueueManager", Any], Iterable[Thing]]
+Things = Callable[["Components", Any], Iterable[Thing]]
 
 
 class Need(NamedTuple):
@@ -54,21 +51,21 @@ class Row(NamedTuple):
 # Things.
 
 
-def _nothing(manager: QueueManager, request: Any) -> Iterable[Thing]:
+def _nothing(components: Components, request: Any) -> Iterable[Thing]:
     return ()
 
 
-def _everything(manager: QueueManager, request: Any) -> Iterable[Thing]:
+def _everything(components: Components, request: Any) -> Iterable[Thing]:
     return (EVERYTHING,)
 
 
 def _named(field: str, *, optional: bool = False) -> Things:
     """The queues that a field names; a field that names none means all queues, or nothing."""
 
-    def things(manager: QueueManager, request: Any) -> Iterator[Thing]:
+    def things(components: Components, request: Any) -> Iterator[Thing]:
         text = getattr(request, field)
         if text:
-            yield from things_named(manager, text)
+            yield from components.things.named(text)
         elif not optional:
             yield EVERYTHING
 
@@ -78,23 +75,23 @@ def _named(field: str, *, optional: bool = False) -> Things:
 def _by_id(field: str, *, optional: bool = False) -> Things:
     """The same of a field with one or several queues by their ids, or by any spelling."""
 
-    def things(manager: QueueManager, request: Any) -> Iterator[Thing]:
+    def things(components: Components, request: Any) -> Iterator[Thing]:
         value = getattr(request, field)
         texts = [value] if isinstance(value, str) else list(value)
         if not any(texts) and not optional:
             yield EVERYTHING
         for text in filter(None, texts):
-            yield from things_by_id(manager, text)
+            yield from components.things.by_id(text)
 
     return things
 
 
-def _of_reader(manager: QueueManager, request: Any) -> Iterator[Thing]:
-    yield from map(thing_of, manager.reserving.queues_of(request.reader))
+def _of_reader(components: Components, request: Any) -> Iterator[Thing]:
+    yield from map(thing_of, components.reserving.queues_of(request.reader))
 
 
 def _sent(field: str) -> Things:
-    def things(manager: QueueManager, request: Any) -> Iterator[Thing]:
+    def things(components: Components, request: Any) -> Iterator[Thing]:
         messages = getattr(request, field)
         if not messages:
             yield EVERYTHING
@@ -103,23 +100,23 @@ def _sent(field: str) -> Things:
             names = (new.destination, new.dead_letter_queue, new.admin_queue, new.report_queue)
             if names not in seen:
                 seen.add(names)
-                yield from things_of_message(manager, new)
+                yield from components.things.of_message(new)
 
     return things
 
 
-def _family(manager: QueueManager, request: operator_frames.DeleteQueue) -> Iterator[Thing]:
-    for thing in things_named(manager, request.name):
+def _family(components: Components, request: operator_frames.DeleteQueue) -> Iterator[Thing]:
+    for thing in components.things.named(request.name):
         yield thing
-        queue = manager.queues.get(thing.key)
+        queue = components.queues.by_key.get(thing.key)
         if queue is not None:
             yield from map(thing_of, queue.relatives)
 
 
-def _way(manager: QueueManager, request: routing_frames.RedirectOutgoing) -> Iterable[Thing]:
+def _way(components: Components, request: routing_frames.RedirectOutgoing) -> Iterable[Thing]:
     """An address stands for all queues there."""
     is_queue = "\\" in request.destination or "=" in request.destination
-    return things_named(manager, request.destination) if is_queue else (EVERYTHING,)
+    return components.things.named(request.destination) if is_queue else (EVERYTHING,)
 
 
 # Needs.
@@ -232,11 +229,11 @@ TABLE: dict[type, Row] = {
 _UNKNOWN = Row((_ALL_ADMIN,))
 
 
-def admit(manager: QueueManager, rights: Rights, request: Request) -> Request:
+def admit(components: Components, rights: Rights, request: Request) -> Request:
     """The request as it is to be done for a client with these rights.  Raises Refusal."""
     verb = frames.verb_of(request)
     for need in TABLE.get(type(request), _UNKNOWN).needs:
-        rights.require(need.scope, need.things(manager, request), verb)
+        rights.require(need.scope, need.things(components, request), verb)
     return rights.claim(request)
 
 

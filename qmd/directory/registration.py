@@ -33,7 +33,11 @@ from storage.tables import directory_changes
 from storage.tables.directory_changes import DirectoryChange
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.directory.interface import Directory
+    from qmd.directory.resolver import Resolver
+    from qmd.naming.destinations import Routes
+    from qmd.queues.registry import LocalQueues
+    from qmd.runtime.services import Services
 
 T = TypeVar("T")
 
@@ -43,7 +47,7 @@ log = structlog.get_logger()
 
 
 def new_queue(
-    manager: QueueManager,
+    services: Services,
     path: str,
     *,
     label: str,
@@ -54,8 +58,8 @@ def new_queue(
 ) -> NewQueue:
     r"""What is registered of the queue `.\orders`."""
     return NewQueue(
-        machine=manager.id,
-        computer=manager.name,
+        machine=services.id,
+        computer=services.name,
         queue=path.removeprefix(OWN_PREFIX),
         label=label,
         transactional=transactional,
@@ -68,8 +72,19 @@ def new_queue(
 class Publishing:
     """What the directory hears of our public queues."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        services: Services,
+        directory: Directory,
+        queues: LocalQueues,
+        resolver: Resolver,
+        routes: Routes,
+    ) -> None:
+        self._services = services
+        self._directory = directory
+        self._queues = queues
+        self._resolver = resolver
+        self._routes = routes
         #: Around what is asked of the directory and what follows here: one thing after the other.
         self.turn = asyncio.Lock()
         self._waiting: dict[bytes, DirectoryChange] = {}
@@ -82,7 +97,7 @@ class Publishing:
     def start(self) -> None:
         """Where there is a directory, tell it what it has yet to hear."""
         if self._waiting and self._worker is None and self._can_hear:
-            self._worker = self._manager.loop.create_task(self._tell_all())
+            self._worker = self._services.loop.create_task(self._tell_all())
             self._worker.add_done_callback(self._told_all)
 
     def stop(self) -> None:
@@ -100,7 +115,7 @@ class Publishing:
 
     @property
     def _can_hear(self) -> bool:
-        return self._manager.directory.kind != KIND_NONE and not self._manager.stopping
+        return self._directory.kind != KIND_NONE and not self._services.lifecycle.stopping
 
     # Creating.
 
@@ -109,19 +124,20 @@ class Publishing:
 
         The caller has `turn`, until the queue itself is there.
         """
-        manager = self._manager
-        if new.queue.lower() in manager.queues:
+        if new.queue.lower() in self._queues.by_key:
             raise Refusal(
                 "queue_exists",
                 f"there is a queue {OWN_PREFIX}{new.queue} already",
                 "Choose another name, or delete it first.",
             )
-        directory = manager.directory
+        directory = self._directory
         try:
-            entry = await in_time(manager, directory.register_queue(new))
+            entry = await in_time(self._services, directory, directory.register_queue(new))
         except AlreadyInDirectory:
-            entry = await in_time(manager, directory.queue_by_path(f"{new.computer}\\{new.queue}"))
-            if entry.machine.guid != manager.id:
+            entry = await in_time(
+                self._services, directory, directory.queue_by_path(f"{new.computer}\\{new.queue}")
+            )
+            if entry.machine.guid != self._services.id:
                 raise
             if entry.transactional is not None and entry.transactional != new.transactional:
                 kind = "transactional" if entry.transactional else "not transactional"
@@ -129,7 +145,7 @@ class Publishing:
                     f"the directory has {entry.path} already, and there it is {kind}",
                     "Create it as the directory has it, or delete the entry there first.",
                 ) from None
-        manager.resolver.forget()
+        self._resolver.forget()
         log.info("queue_registered", queue=entry.path, guid=guid_text(entry.guid))
         return entry.guid
 
@@ -141,9 +157,9 @@ class Publishing:
 
     def change_of(self, queue: LocalQueue, *, deleted: bool) -> DirectoryChange | None:
         """What is to be on disk with a change of a queue; None where nobody has to hear of it."""
-        if not queue.is_public or self._manager.directory.kind == KIND_NONE:
+        if not queue.is_public or self._directory.kind == KIND_NONE:
             return None
-        at_s = int(self._manager.environment.time())
+        at_s = int(self._services.environment.time())
         return DirectoryChange(queue.guid, queue.name, deleted, at_s)
 
     async def tell(self, change: DirectoryChange) -> None:
@@ -183,7 +199,7 @@ class Publishing:
                     async with self.turn:
                         await self._tell(change)
                 except DirectoryAway:
-                    pause_s = max(self._manager.settings.directory.pause_s, RETRY_S)
+                    pause_s = max(self._services.settings.directory.pause_s, RETRY_S)
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._changed.wait(), pause_s)
                     break
@@ -191,7 +207,7 @@ class Publishing:
     def _told_all(self, task: asyncio.Task[None]) -> None:
         self._worker = None
         if not task.cancelled() and task.exception() is not None:
-            self._manager.fail(task.exception())  # type: ignore[arg-type]
+            self._services.lifecycle.fail(task.exception())  # type: ignore[arg-type]
 
     async def _tell(self, change: DirectoryChange) -> None:
         """Raises DirectoryAway; whatever else the directory answers ends it, with a word."""
@@ -215,15 +231,14 @@ class Publishing:
         if self._waiting.get(change.queue) is change:
             del self._waiting[change.queue]
             forget = partial(directory_changes.forget, queue=change.queue)
-            await self._manager.storage.batch.run(forget)
+            await self._services.storage.batch.run(forget)
 
     async def _update(self, guid: bytes) -> None:
-        manager = self._manager
-        queue = manager.routes.queue_by_guid(guid)
+        queue = self._routes.queue_by_guid(guid)
         if queue is None:
             return  # it was deleted meanwhile
         new = new_queue(
-            manager,
+            self._services,
             queue.name,
             label=queue.label,
             transactional=queue.transactional,
@@ -231,15 +246,14 @@ class Publishing:
             quota_bytes=queue.quota_bytes,
             journal_quota_bytes=queue.journal_quota_bytes,
         )
-        await in_time(manager, manager.directory.update_queue(guid, new))
-        manager.resolver.forget()
+        await in_time(self._services, self._directory, self._directory.update_queue(guid, new))
+        self._resolver.forget()
         log.info("queue_entry_changed", queue=queue.name, guid=guid_text(guid))
 
     async def _unregister(self, guid: bytes) -> None:
         """Raises Refusal; what the directory has not got any more is done already."""
-        manager = self._manager
         try:
-            await in_time(manager, manager.directory.unregister_queue(guid))
+            await in_time(self._services, self._directory, self._directory.unregister_queue(guid))
         except NotInDirectory:
             pass
         except NoDirectory:
@@ -249,17 +263,17 @@ class Publishing:
             )
         else:
             log.info("queue_unregistered", guid=guid_text(guid))
-        manager.resolver.forget()
+        self._resolver.forget()
 
 
-async def in_time(manager: QueueManager, work: Awaitable[T]) -> T:
+async def in_time(services: Services, directory: Directory, work: Awaitable[T]) -> T:
     """What a directory is asked to do, no longer than the configuration lets it."""
-    timeout_s = manager.settings.directory.timeout_s
+    timeout_s = services.settings.directory.timeout_s
     try:
         async with asyncio.timeout(timeout_s):
             return await work
     except TimeoutError:
-        where = manager.directory.status().where
+        where = directory.status().where
         raise DirectoryAway(
             f"no answer within {timeout_s:g} s; it may have been done, and can safely be repeated",
             where=where,

@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     import sqlite3
 
     from protocol import UserMessage
-    from qmd.manager import QueueManager
     from qmd.queues.outgoing_queue import OutgoingQueue
+    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.queues.registry import LocalQueues
+    from qmd.queues.usage import Usage
+    from qmd.runtime.services import Services
     from storage.engine.batch import Batch
 
 DELAY_S = 1.0  # until what changes nothing on disk is written at the latest
@@ -114,15 +117,21 @@ NO_LISTS = _NONE
 class Recorder:
     """Builds events from packets and gives them to the open batch."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
-        self.enabled = manager.settings.events.enabled
+    def __init__(self, services: Services, queues: LocalQueues, usage: Usage) -> None:
+        self._services = services
+        self._queues = queues
+        self._usage = usage
+        self.enabled = services.settings.events.enabled
         self.short_bytes = SHORT_BYTES
         self._batch: Batch | None = None  # whose events may be added to
         self._groups: dict[_Key, Event] = {}
         self._groups_until_s = 0.0
         self._rank = 0  # no group has a higher one
         self._floods: dict[str, _Flood] = {}
+
+    def connect(self, outgoing: Outgoing) -> None:
+        """Name the collaborators that are made after it."""
+        self._outgoing = outgoing
 
     def group(
         self,
@@ -144,8 +153,8 @@ class Recorder:
         It causes no commit: what it tells of does, or `DELAY_S` pass.  Only when `enabled`.
         Whoever adds to other lists of the same event than somebody else says so with `lists`.
         """
-        batch = self._manager.storage.batch
-        now = self._manager.loop.time()
+        batch = self._services.storage.batch
+        now = self._services.loop.time()
         if batch is not self._batch or now > self._groups_until_s:
             self._batch = batch
             self._groups.clear()
@@ -194,7 +203,7 @@ class Recorder:
         """
         if not self.enabled or not packets:
             return
-        assert batch is None or batch is self._manager.storage.batch
+        assert batch is None or batch is self._services.storage.batch
         unpack = _IDENTITY.unpack_from
         source, event = b"", None
         for index, packet in enumerate(packets):
@@ -219,7 +228,7 @@ class Recorder:
             if kind in _LABELLED:
                 event.labels.append(_label_of(packet))
         if not lazily:
-            self._manager.storage.batch.write_soon()
+            self._services.storage.batch.write_soon()
 
     def record_told(
         self,
@@ -286,7 +295,7 @@ class Recorder:
         """The same for messages that are known by source, number, place (or -1) and size."""
         if not self.enabled:
             return []
-        at_ms = int(self._manager.environment.time() * 1000)
+        at_ms = int(self._services.environment.time() * 1000)
         by_source: dict[bytes, Event] = {}
         for source, number, place, size in messages:
             event = by_source.get(source)
@@ -357,7 +366,7 @@ class Recorder:
                 is_transactional = any(handed.positions)
                 event = self.group(
                     kind,
-                    self._manager.id,
+                    self._services.id,
                     queue=queue.destination,
                     peer=queue.link.peer,
                     sequence_id=queue.sequence.sequence_id if is_transactional else 0,
@@ -387,7 +396,7 @@ class Recorder:
         if not self.enabled:
             return
         flood = self._floods.get(kind.value)
-        now = self._manager.loop.time()
+        now = self._services.loop.time()
         if flood is None or now > flood.until_s:
             left_out = 0 if flood is None else flood.left_out
             flood = self._floods[kind.value] = _Flood(now + 1.0)
@@ -406,23 +415,22 @@ class Recorder:
     def started(self) -> None:
         """The daemon runs again: told at once, so that it precedes all that follows."""
         if self.enabled:
-            was_clean = self._manager.storage.recovery.was_clean
+            was_clean = self._services.storage.recovery.was_clean
             event = self.group(
                 Kind.STARTED,
-                self._manager.id,
+                self._services.id,
                 reason="after a stop" if was_clean else "after a crash",
             )
-            event.bytes = self._manager.usage.bytes  # of what is there
-            self._manager.storage.batch.write_soon()
+            event.bytes = self._usage.bytes  # of what is there
+            self._services.storage.batch.write_soon()
 
     # The log is kept by size and age.
 
     async def forget_old(self) -> None:
         """Drop the oldest events, beyond what is to be kept: some at a time, everybody waits."""
-        manager = self._manager
-        kept = manager.settings.events
+        kept = self._services.settings.events
         # Whoever sets the wall clock to another year does not mean the history.
-        now = min(manager.environment.time(), manager.clock.now)
+        now = min(self._services.environment.time(), self._services.clock.now)
         trim = partial(
             trim_events,
             size_max=kept.size_bytes,
@@ -430,12 +438,12 @@ class Recorder:
             blocks_max=TRIMMED_BLOCKS,
             shipped_only=kept.keep_unshipped,
         )
-        while await manager.storage.batch.run(trim, can_wait=True) == TRIMMED_BLOCKS:
+        while await self._services.storage.batch.run(trim, can_wait=True) == TRIMMED_BLOCKS:
             pass
 
     async def mark_shipped(self, block: int) -> int:
         """The log is kept elsewhere up to and with this block; the highest that ever was."""
-        return await self._manager.storage.batch.run(partial(mark_shipped, block=block))
+        return await self._services.storage.batch.run(partial(mark_shipped, block=block))
 
     async def make_room(self) -> None:
         """One commit on a disk that is short of room: an eighth of the log goes, for messages.
@@ -447,15 +455,14 @@ class Recorder:
             size_max = max(size_bytes(db) * 7 // 8, self.short_bytes)
             trim_events(db, size_max=size_max, before_ms=0, blocks_max=TRIMMED_BLOCKS)
 
-        await self._manager.storage.batch.run(drop, can_wait=True)
+        await self._services.storage.batch.run(drop, can_wait=True)
 
     def stop(self) -> None:
         """What lives in memory only is gone after this."""
         if not self.enabled:
             return
-        manager = self._manager
         reason = "it was an express message, and its queue manager stopped"
-        for queue in manager.queues.values():
+        for queue in self._queues.by_key.values():
             messages = list(queue.express.values())
             self.record(
                 Kind.LOST,
@@ -464,7 +471,7 @@ class Recorder:
                 places=[message.lookup_id for message in messages],
                 reason=reason,
             )
-        for outgoing in manager.outgoing.queues:
+        for outgoing in self._outgoing.queues:
             self.record(
                 Kind.LOST,
                 [whole(packet) for packet, _ in outgoing.express.values()],
@@ -479,7 +486,7 @@ class Recorder:
         be added to as well, and its `positions`, if they are `in_sequences`."""
         return self.group(
             kind,
-            self._manager.id,
+            self._services.id,
             transaction=transaction,
             delivery=delivery,
             lists=_COPIES_IN_SEQUENCES if in_sequences else _COPIES,
@@ -496,7 +503,7 @@ class Recorder:
         self._rank = rank
         event = self._groups[key] = Event(
             kind=kind,
-            at_ms=int(self._manager.environment.time() * 1000),
+            at_ms=int(self._services.environment.time() * 1000),
             source=key[1],
             numbers=[],
             queue=key[2],
@@ -510,11 +517,11 @@ class Recorder:
         )
         batch.mention(event)
         if batch.is_empty:
-            self._manager.timers.at(now + DELAY_S, self, _write_now)
+            self._services.timers.at(now + DELAY_S, self, _write_now)
         return event
 
     def _write(self) -> None:
-        batch = self._manager.storage.batch
+        batch = self._services.storage.batch
         if batch.mentions:
             batch.write_soon()
 

@@ -22,7 +22,8 @@ from storage.tables.event_search import Filter, Page, Told
 from storage.tables.events import SCHEMA, Event
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.naming.destinations import Routes
+    from qmd.runtime.services import Services
 
 EVENTS_MAX = 4096  # in one answer
 BLOCKS_MAX = 1024  # looked at for one answer
@@ -31,13 +32,13 @@ LOOK_AGAIN_S = 0.2  # while somebody waits for what is not there yet
 Value = dict[str, Any]
 
 
-def flat(manager: QueueManager, told: Told) -> Value:
+def flat(services: Services, told: Told) -> Value:
     """One event of one message; every field is always there."""
     event = told.event
     return {
         "schema": SCHEMA,
-        "host": manager.name,
-        "queue_manager": guid_text(manager.id),
+        "host": services.name,
+        "queue_manager": guid_text(services.id),
         "cursor": f"{told.block}.{told.at}",
         "block": told.block,
         "index": told.at,
@@ -73,8 +74,9 @@ def time_text(at_ms: int) -> str:
 class EventLog:
     """What `qmd events` asks."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(self, services: Services, routes: Routes) -> None:
+        self._services = services
+        self._routes = routes
 
     async def read(
         self,
@@ -103,16 +105,16 @@ class EventLog:
                 blocks_max=BLOCKS_MAX,
                 is_wanted=is_wanted,
             )
-            page = await self._manager.storage.read(look)
+            page = await self._services.storage.read(look)
             return self._answer(page)
         block, index = parse_cursor(cursor) if cursor else (0, 0)
         if not cursor and since_ms:
-            block = await self._manager.storage.read(partial(event_search.since, at_ms=since_ms))
-        loop = self._manager.loop
+            block = await self._services.storage.read(partial(event_search.since, at_ms=since_ms))
+        loop = self._services.loop
         deadline = loop.time() + wait_s
         missing = 0
         while True:
-            page = await self._manager.storage.read(
+            page = await self._services.storage.read(
                 partial(
                     event_search.page,
                     block=block,
@@ -134,7 +136,7 @@ class EventLog:
 
     def _answer(self, page: Page) -> Value:
         return {
-            "events": [flat(self._manager, told) for told in page.found],
+            "events": [flat(self._services, told) for told in page.found],
             "cursor": f"{page.block}.{page.at}",
             "end": page.is_end,
             "missing_blocks": page.missing_blocks,
@@ -149,7 +151,7 @@ class EventLog:
         except InvalidName as error:
             raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
         names = {str(name).casefold()}
-        if isinstance(name, DirectName) and self._manager.routes.is_local(name):
+        if isinstance(name, DirectName) and self._routes.is_local(name):
             key = queue_key(name)
             assert key is not None
             names |= {key, f"direct=os:.\\{key}"}

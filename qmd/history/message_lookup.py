@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from protocol.errors import InvalidName
 from protocol.identifiers import guid_text, message_id_text, parse_message_id
-from qmd.access.rights import ALL_RIGHTS, Rights, require_story
+from qmd.access.rights import ALL_RIGHTS, Rights
 from qmd.control_protocol.messages import StoredMessage
 from qmd.core.packet_fields import is_transactional, message_number, sent_time_s, source_of
 from qmd.errors import Refusal
@@ -31,8 +31,18 @@ from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK, queue_range
 if TYPE_CHECKING:
     import sqlite3
 
-    from qmd.manager import QueueManager
+    from qmd.access.things import ThingFinder
+    from qmd.history.remote_lookup import Asking
+    from qmd.naming.destinations import Routes
+    from qmd.operations.transactions import Transactions
+    from qmd.peers.identity_conflicts import Identities
     from qmd.peers.link import Link
+    from qmd.peers.sessions import Peers
+    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.queues.registry import LocalQueues
+    from qmd.runtime.services import Services
+    from qmd.transfer.release import Releasing
+    from storage import Storage
     from storage.tables.event_search import Told
 
 EVENTS_MAX = 1000  # of one message
@@ -65,8 +75,29 @@ class Finding(NamedTuple):
 class Inquiry:
     """Answers `qmd why` and `qmd trace`."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        services: Services,
+        asking: Asking,
+        identities: Identities,
+        outgoing: Outgoing,
+        peers: Peers,
+        queues: LocalQueues,
+        routes: Routes,
+        transactions: Transactions,
+        releasing: Releasing,
+        things: ThingFinder,
+    ) -> None:
+        self._services = services
+        self._asking = asking
+        self._identities = identities
+        self._outgoing = outgoing
+        self._peers = peers
+        self._queues = queues
+        self._routes = routes
+        self._transactions = transactions
+        self._releasing = releasing
+        self._things = things
 
     async def why(
         self, text: str, queue_text: str, *, ask: bool, rights: Rights = ALL_RIGHTS
@@ -76,33 +107,32 @@ class Inquiry:
         With `ask` the queue manager that it came from, or went to, is asked as well, for a client
         with all rights: what is there is not for the tokens that are made here to grant.
         """
-        queue = self._manager.routes.find_queue(queue_text) if queue_text else None
+        queue = self._routes.find_queue(queue_text) if queue_text else None
         source, number = await self._identify(text, queue)
         finding = await self.find(source, number)
         names = {place["queue"] for place in finding.places}
         for told in finding.history:
             names |= {told.event.queue, told.event.to_queue}
-        require_story(self._manager, rights, message_id_text(source, number), names - {""})
+        self._things.require_story(rights, message_id_text(source, number), names - {""})
         ask = ask and rights.are_all
         result = self.account(source, number, finding)
         link, guid = self._other_side(source, finding)
         peers = []
         if ask and (guid is not None or link is not None):
-            peers.append(await self._manager.asking.ask(link, guid, source, number))
+            peers.append(await self._asking.ask(link, guid, source, number))
         result["peers"] = peers
-        result["sides"] = _sides(self._manager.name, ask=ask, peers=peers)
+        result["sides"] = _sides(self._services.name, ask=ask, peers=peers)
         return result
 
     def account(self, source: bytes, number: int, finding: Finding) -> Value:
         """What is found, as plain values with sentences."""
-        manager = self._manager
-        now_ms = int(manager.environment.time() * 1000)
-        events = [flat(manager, told) for told in finding.history]
+        now_ms = int(self._services.environment.time() * 1000)
+        events = [flat(self._services, told) for told in finding.history]
         account = tell(
             finding.places,
             events,
             now_ms=now_ms,
-            known_host=manager.name,
+            known_host=self._services.name,
             names=self._peer_names(),
             searched_all=finding.searched_all,
         )
@@ -114,8 +144,8 @@ class Inquiry:
             )
         return {
             "message_id": message_id_text(source, number),
-            "host": manager.name,
-            "queue_manager": guid_text(manager.id),
+            "host": self._services.name,
+            "queue_manager": guid_text(self._services.id),
             "state": account.state,
             "sentences": sentences,
             "remedies": account.remedies,
@@ -130,7 +160,7 @@ class Inquiry:
         Without `thorough` only where the history leads to, and only a part of a long history: a
         stranger who asks must not cost more than a message does.
         """
-        is_up_to_date = await catch_up(self._manager)
+        is_up_to_date = await catch_up(self._services.storage, self._releasing)
         history, has_gap = await self._read(
             partial(
                 event_search.of_message,
@@ -199,18 +229,18 @@ class Inquiry:
 
     async def _at_lookup_id(self, lookup_id: int, queue: LocalQueue | None) -> set[MessageId]:
         found: set[MessageId] = set()
-        for each in [queue] if queue is not None else list(self._manager.queues.values()):
+        for each in [queue] if queue is not None else list(self._queues.by_key.values()):
             express = each.express.get(lookup_id)
             if express is not None:
                 head = head_of(express.packet)
                 found.add((source_of(head), message_number(head)))
         keys = [
             each.id << LOOKUP_BITS | lookup_id
-            for each in ([queue] if queue is not None else self._manager.queues.values())
+            for each in ([queue] if queue is not None else self._queues.by_key.values())
         ]
         outgoing = [
             each.id << LOOKUP_BITS | lookup_id
-            for each in (self._manager.outgoing.queues if queue is None else ())
+            for each in (self._outgoing.queues if queue is None else ())
         ]
 
         def look(db: sqlite3.Connection) -> list[bytes]:
@@ -226,14 +256,14 @@ class Inquiry:
 
     def _likely_keys(self, history: Iterable[Told]) -> list[tuple[int, int, bool]]:
         """Queue id, lookup id, whether it is an outgoing queue: wherever it ever was."""
-        queues = {queue.name.casefold(): queue.id for queue in self._manager.queues.values()}
+        queues = {queue.name.casefold(): queue.id for queue in self._queues.by_key.values()}
         keys: dict[tuple[int, int, bool], None] = {}
         for told in history:
             event = told.event
             queue_id = queues.get((event.to_queue or event.queue).casefold())
             if queue_id is not None and event.places:
                 keys[queue_id, event.places[0], False] = None
-            outgoing = self._manager.outgoing.find(event.queue.casefold())
+            outgoing = self._outgoing.find(event.queue.casefold())
             if outgoing is None:
                 continue
             sequence = outgoing.sequence
@@ -248,7 +278,7 @@ class Inquiry:
     async def _queue_at(
         self, key: int, ahead_max: int = AHEAD_MAX
     ) -> tuple[MessageId, Value] | None:
-        queue = self._manager.queues_by_id.get(key >> LOOKUP_BITS)
+        queue = self._queues.by_id.get(key >> LOOKUP_BITS)
         if queue is None:
             return None
         express = queue.express.get(key & LOOKUP_MASK)
@@ -329,7 +359,7 @@ class Inquiry:
         ahead: int | None,
         expires_at_s: int | None,
     ) -> Value:
-        link, now = queue.link, self._manager.loop.time()
+        link, now = queue.link, self._services.loop.time()
         transactional = key >= TRANSACTIONAL_FIRST
         if transactional:
             transmitted = queue.find_transmitted(key) is not None
@@ -359,7 +389,7 @@ class Inquiry:
             "address_known": link.is_reachable,
             "failures": link.retry.failures,
             "last_result": last.result if last is not None else "",
-            "refusal_remedy": self._manager.identities.remedy_of_refusal(link.retry.history),
+            "refusal_remedy": self._identities.remedy_of_refusal(link.retry.history),
             "next_attempt_in_s": round(max(0.0, link.retry.next_attempt - now), 1),
             "expires_at_ms": self._end_ms(expires_at_s),
         }
@@ -367,14 +397,14 @@ class Inquiry:
     async def _express(self, source: bytes, number: int) -> list[Value]:
         """Messages that live in memory only."""
         places: list[Value] = []
-        for queue in list(self._manager.queues.values()):
+        for queue in list(self._queues.by_key.values()):
             async for lookup_id, _ in _matching(
                 queue.express, lambda message: head_of(message.packet), source, number
             ):
                 if lookup_id in queue.express:
                     message = whole_message(queue.express[lookup_id])
                     places.append(self._express_place(queue, message))
-        for outgoing in self._manager.outgoing.queues:
+        for outgoing in self._outgoing.queues:
             async for key, packet in _matching(
                 outgoing.express, lambda each: head_of(each[0]), source, number
             ):
@@ -391,18 +421,18 @@ class Inquiry:
         False: there was more to look at than `rows_max`, or than there was time for.
         """
         places: list[Value] = []
-        deadline = self._manager.loop.time() + SEARCH_S_MAX
+        deadline = self._services.loop.time() + SEARCH_S_MAX
         looked_at = 0
         ranges = [
             (True, *queue_range(queue.id))
             for name in dict.fromkeys(told.event.queue.casefold() for told in reversed(history))
-            if (queue := self._manager.outgoing.find(name)) is not None
+            if (queue := self._outgoing.find(name)) is not None
         ]
         everywhere = (0, (1 << 63) - 1)
         for is_outgoing, first, last in (*ranges, (True, *everywhere), (False, *everywhere)):
             start: int | None = first
             while start is not None and not places:
-                if looked_at >= rows_max or self._manager.loop.time() > deadline:
+                if looked_at >= rows_max or self._services.loop.time() > deadline:
                     return places, False
                 page = await self._read(
                     partial(
@@ -428,7 +458,7 @@ class Inquiry:
         places: list[Value] = []
         for each in await self._read(partial(whereabouts.damaged, source=source, number=number)):
             places.append({"kind": "damaged", "queue": "", "since_ms": each.at_s * 1000})
-        if source == self._manager.id:
+        if source == self._services.id:
             places += self._uncommitted(number)
             waiting = await self._read(partial(whereabouts.awaiting, number=number))
             if waiting is not None:
@@ -447,17 +477,21 @@ class Inquiry:
 
     def _uncommitted(self, number: int) -> list[Value]:
         """A message of a transaction that has not ended, which is nowhere but in memory."""
-        manager = self._manager
         return [
             {
                 "kind": "transaction",
                 "queue": transaction.messages[transaction.numbers.index(number)].destination,
                 "transaction": transaction.id.hex(),
                 "since_ms": int(
-                    (manager.environment.time() - manager.loop.time() + transaction.began_at) * 1000
+                    (
+                        self._services.environment.time()
+                        - self._services.loop.time()
+                        + transaction.began_at
+                    )
+                    * 1000
                 ),
             }
-            for transaction in manager.transactions.live
+            for transaction in self._transactions.live
             if number in transaction.numbers
         ]
 
@@ -465,14 +499,13 @@ class Inquiry:
 
     def _other_side(self, source: bytes, finding: Finding) -> tuple[Link | None, bytes | None]:
         """Where the message came from, or where it went: a way there, and a GUID."""
-        manager = self._manager
-        if source != manager.id:
+        if source != self._services.id:
             return None, source
         names = [place["queue"] for place in finding.places]
         for event in (told.event for told in finding.history):
             names += [event.queue, event.to_queue]
         for name in names:
-            queue = manager.outgoing.find(name.casefold())
+            queue = self._outgoing.find(name.casefold())
             if queue is not None:
                 is_unsent = any(
                     place["kind"] == "outgoing" and not place["connected"]
@@ -483,8 +516,7 @@ class Inquiry:
 
     def _wall_ms(self, at_s: float) -> int:
         """A time of the queue manager's own clock, by the wall clock as it goes now."""
-        manager = self._manager
-        return int((manager.environment.time() + at_s - manager.clock.now) * 1000)
+        return int((self._services.environment.time() + at_s - self._services.clock.now) * 1000)
 
     def _end_ms(self, last_s: int | None) -> int | None:
         """When a life with that last second is over."""
@@ -494,20 +526,20 @@ class Inquiry:
         """What people call the queue managers whose GUIDs the history has."""
         names = {
             guid_text(connection.session.remote_id): connection.host
-            for connection in self._manager.peers.connections
+            for connection in self._peers.connections
             if connection.session is not None and connection.session.remote_id is not None
         }
-        for link in self._manager.peers.links:
+        for link in self._peers.links:
             if link.remote_id is not None and link.guid is None:
                 names[guid_text(link.remote_id)] = link.name
         return names
 
     def _outgoing_by_id(self, outgoing_id: int) -> OutgoingQueue | None:
-        queues = self._manager.outgoing.queues
+        queues = self._outgoing.queues
         return next((queue for queue in queues if queue.id == outgoing_id), None)
 
     async def _read(self, look: Callable[[sqlite3.Connection], T]) -> T:
-        return await self._manager.storage.read(look)
+        return await self._services.storage.read(look)
 
 
 # After these a message is in none of our queues.
@@ -522,14 +554,14 @@ _TRAVELLED = frozenset(
 )
 
 
-async def catch_up(manager: QueueManager) -> bool:
+async def catch_up(storage: Storage, releasing: Releasing) -> bool:
     """What waits for company, to be told or to be taken off the disk, has it now.
 
     Not for longer than CATCH_UP_S: one asks what happened when a disk hangs, too.  False then.
     Raises StorageError.
     """
-    manager.releasing.release()
-    done = manager.storage.batch.run(lambda db: None)
+    releasing.release()
+    done = storage.batch.run(lambda db: None)
     await asyncio.wait((done,), timeout=CATCH_UP_S)
     if done.done():
         done.result()

@@ -29,9 +29,11 @@ from qmd.message.build import NO_ADDRESS, compose, queue_address
 from storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.history.message_lookup import Inquiry
     from qmd.peers.connection import PeerConnection
     from qmd.peers.link import Link
+    from qmd.peers.sessions import Peers
+    from qmd.runtime.services import Services
 
 log = structlog.get_logger()
 
@@ -100,8 +102,9 @@ _decoder: msgspec.msgpack.Decoder[Question | Answer] = msgspec.msgpack.Decoder(Q
 class Asking:
     """Our questions, and the answers to those of others."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(self, services: Services, peers: Peers) -> None:
+        self._services = services
+        self._peers = peers
         # By the id of the question: whom it was for, and who waits.
         self._open: dict[bytes, tuple[bytes, asyncio.Future[Answer]]] = {}
         self._quiet_until: dict[bytes, float] = {}
@@ -109,9 +112,13 @@ class Asking:
         self._session_watchers: set[asyncio.Future[None]] = set()
         self._answering: set[asyncio.Task[None]] = set()
         self._allowance = float(ANSWERS_PER_S)
-        self._allowance_at = manager.loop.time()
+        self._allowance_at = services.loop.time()
         self.asked_count = 0
         self.answered_count = 0
+
+    def connect(self, inquiry: Inquiry) -> None:
+        """Name the collaborators that are made after it."""
+        self._inquiry = inquiry
 
     # We ask.
 
@@ -122,9 +129,9 @@ class Asking:
         `explanation` says why.
         """
         name = link.name if link is not None else guid_text(guid or bytes(16))
-        if not self._manager.settings.events.ask:
+        if not self._services.settings.events.ask:
             return _unanswered(name, f"{name} was not asked, as [events] ask says.")
-        deadline = self._manager.loop.time() + WAIT_S
+        deadline = self._services.loop.time() + WAIT_S
         connection = await self._session(link, guid, deadline)
         if connection is None:
             return _unanswered(name, f"{name} cannot be asked: no session with it is open.")
@@ -132,7 +139,7 @@ class Asking:
         remote = connection.session.remote_id
         assert remote is not None
         address = f"{connection.host}:{connection.port}"
-        now = self._manager.loop.time()
+        now = self._services.loop.time()
         if self._quiet_until.get(remote, 0.0) > now:
             return _unanswered(
                 address,
@@ -142,9 +149,9 @@ class Asking:
             )
         if len(self._open) >= QUESTIONS_MAX:
             return _unanswered(address, "too many questions are under way already.", remote)
-        question_number = self._manager.next_message_number()
-        question_id = correlation_bytes(self._manager.id, question_number)
-        answer: asyncio.Future[Answer] = self._manager.loop.create_future()
+        question_number = self._services.ids.next_message_number()
+        question_id = correlation_bytes(self._services.id, question_number)
+        answer: asyncio.Future[Answer] = self._services.loop.create_future()
         self._open[question_id] = remote, answer
         try:
             self._send(
@@ -194,7 +201,7 @@ class Asking:
         """A question or an answer, or anything: who sent it is not known to mean well."""
         heard = understood(message.properties.body)
         if heard is None:
-            self._manager.log_limited(
+            self._services.log_limited(
                 "question_not_understood", connection.host, address=connection.host
             )
             return
@@ -206,7 +213,7 @@ class Asking:
         if not self._may_ask(connection):
             return
         asked_as = correlation_bytes(message.user.source_queue_manager, message.user.message_number)
-        task = self._manager.loop.create_task(self._answer(connection, asked_as, heard))
+        task = self._services.loop.create_task(self._answer(connection, asked_as, heard))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
@@ -220,7 +227,7 @@ class Asking:
         self, link: Link | None, guid: bytes | None, deadline: float
     ) -> PeerConnection | None:
         """A session that is open, or comes within the time; dialled where that is possible."""
-        peers, loop = self._manager.peers, self._manager.loop
+        peers, loop = self._peers, self._services.loop
 
         def there_is() -> PeerConnection | None:
             if guid is not None and (found := peers.connection_to(guid)) is not None:
@@ -251,7 +258,7 @@ class Asking:
             if len(kept) >= QUIET_ENTRIES_MAX:
                 kept.clear()
         quiet_s = QUIET_SHORT_S if remote in self._has_answered else QUIET_S
-        self._quiet_until[remote] = self._manager.loop.time() + quiet_s
+        self._quiet_until[remote] = self._services.loop.time() + quiet_s
 
     def _may_ask(self, connection: PeerConnection) -> bool:
         """Whether the question is answered; those over the limits are passed over in silence."""
@@ -259,21 +266,21 @@ class Asking:
             address = ip_address(connection.host.partition("%")[0])
         except ValueError:
             return False
-        if not any(address in network for network in self._manager.settings.events.answer):
-            self._manager.log_limited(
+        if not any(address in network for network in self._services.settings.events.answer):
+            self._services.log_limited(
                 "question_not_answered",
                 connection.host,
                 address=connection.host,
                 reason="it is not among [events] answer",
             )
             return False
-        now = self._manager.loop.time()
+        now = self._services.loop.time()
         self._allowance = min(
             float(ANSWERS_PER_S), self._allowance + (now - self._allowance_at) * ANSWERS_PER_S
         )
         self._allowance_at = now
         if self._allowance < 1 or len(self._answering) >= ANSWERS_AT_ONCE:
-            self._manager.log_limited(
+            self._services.log_limited(
                 "question_not_answered",
                 connection.host,
                 address=connection.host,
@@ -284,20 +291,19 @@ class Asking:
         return True
 
     async def _answer(self, connection: PeerConnection, asked_as: bytes, heard: Question) -> None:
-        manager = self._manager
         asker = _remote_id(connection)
         try:
-            finding = await manager.inquiry.find(heard.source, heard.number, thorough=False)
-            account = manager.inquiry.account(heard.source, heard.number, finding)
+            finding = await self._inquiry.find(heard.source, heard.number, thorough=False)
+            account = self._inquiry.account(heard.source, heard.number, finding)
         except StorageError:
             return  # the storage failed, and the daemon stops
         except Exception as bug:
-            manager.fail(bug)
+            self._services.lifecycle.fail(bug)
             return
         if asker is None or not _concerns(asker, heard.source, account):
             account = {**account, **_NOT_TOLD}
         body = _encoded(account)
-        number = manager.next_message_number()
+        number = self._services.ids.next_message_number()
         self._send(connection, body, number, correlation_id=asked_as)
         self.answered_count += 1
 
@@ -305,7 +311,6 @@ class Asking:
         self, connection: PeerConnection, body: bytes, number: int, *, correlation_id: bytes = b""
     ) -> None:
         """An express message over this very session: it goes now, or never."""
-        manager = self._manager
         host = connection.host
         name = parse_destination(f"DIRECT=TCP:{host}\\{QUEUE}", local_host=".")
         new = NewMessage(
@@ -320,12 +325,12 @@ class Asking:
         )
         packet = compose(
             new,
-            source=manager.id,
+            source=self._services.id,
             destination=queue_address(name),
             admin=NO_ADDRESS,
             response=NO_ADDRESS,
             message_number=number,
-            sent_time_s=int(manager.environment.time()),
+            sent_time_s=int(self._services.environment.time()),
             delivery=EXPRESS,
             position=None,
         )

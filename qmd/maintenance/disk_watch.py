@@ -14,7 +14,8 @@ import structlog
 from qmd.events.recorder import Kind
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.events.recorder import Recorder
+    from qmd.runtime.services import Services
 
 log = structlog.get_logger()
 
@@ -30,8 +31,9 @@ REMEDY = (
 class DiskWatch:
     """Looks once a second."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(self, services: Services, recorder: Recorder) -> None:
+        self._services = services
+        self._recorder = recorder
         self._full_since: float | None = None  # loop time, as the others
         self._last_full_at = 0.0
         self._said_at = 0.0
@@ -41,7 +43,7 @@ class DiskWatch:
         """For how many seconds the disk has been full; None: it is not."""
         if self._full_since is None:
             return None
-        return round(self._manager.loop.time() - self._full_since)
+        return round(self._services.loop.time() - self._full_since)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -51,7 +53,7 @@ class DiskWatch:
 
     def look(self) -> None:
         """See how things stand, and say so if it is time for it."""
-        storage, now = self._manager.storage, self._manager.loop.time()
+        storage, now = self._services.storage, self._services.loop.time()
         if not storage.room(now) or storage.obstacle:
             self._last_full_at = now
             if self._full_since is None:
@@ -68,7 +70,7 @@ class DiskWatch:
             self._record(Kind.DISK_HAS_ROOM, f"the disk was full for {full_s} s")
 
     def _reason(self) -> str:
-        storage = self._manager.storage
+        storage = self._services.storage
         reason = (
             f"{storage.free_bytes / 1e6:.1f} MB are free, and {storage.kept_free_bytes / 1e6:.1f}"
             " MB must stay free ([quotas] disk_reserve): new messages are refused"
@@ -78,7 +80,7 @@ class DiskWatch:
         return f"{reason}; the reserve is given up" if storage.full else reason
 
     def _record(self, kind: Kind, reason: str) -> None:
-        recorder = self._manager.recorder
+        recorder = self._recorder
         if recorder.enabled:
-            recorder.group(kind, self._manager.id, reason=reason)
-            self._manager.storage.batch.write_soon()
+            recorder.group(kind, self._services.id, reason=reason)
+            self._services.storage.batch.write_soon()

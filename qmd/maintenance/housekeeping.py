@@ -14,7 +14,7 @@ import structlog
 from storage.errors import StorageError, StoredError
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.runtime.services import Services
 
 log = structlog.get_logger()
 
@@ -28,8 +28,8 @@ LOGGED_S = 60.0  # of an act that fails again and again, one line in so many sec
 class Housekeeping:
     """Does them for one queue manager."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(self, services: Services) -> None:
+        self._services = services
         self._logged_at: dict[str, float] = {}
         #: By the name of the act, what kept it from being done the last time.
         self.failing: dict[str, str] = {}
@@ -47,12 +47,12 @@ class Housekeeping:
         try:
             result = await act()
         except PASSING as error:
-            if self._manager.storage.failed.done():
+            if self._services.storage.failed.done():
                 raise
             self._failed(name, error, is_bug=False)
             return otherwise
         except Exception as bug:
-            if is_strict or not self._manager.environment.forgives_bugs:
+            if is_strict or not self._services.environment.forgives_bugs:
                 raise
             self._failed(name, bug, is_bug=True)
             return otherwise
@@ -63,7 +63,7 @@ class Housekeeping:
 
     def _failed(self, name: str, error: Exception, *, is_bug: bool) -> None:
         self.failing[name] = str(error) or type(error).__name__
-        now = self._manager.loop.time()
+        now = self._services.loop.time()
         if now - self._logged_at.get(name, float("-inf")) < LOGGED_S:
             return
         self._logged_at[name] = now

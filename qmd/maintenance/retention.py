@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 from storage.tables import outcomes as outcome_rows
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.bulk.reservations import Reserving
+    from qmd.bulk.staging import Staging
+    from qmd.events.recorder import Recorder
+    from qmd.queues.message_id_history import KnownMessages
+    from qmd.queues.named_dead_letter_queue import OwnDeadLetters
+    from qmd.runtime.services import Services
+    from qmd.transfer.confirmation import Confirmations
 
 FORGOTTEN_ROWS = 4096  # outcomes, in one commit
 
@@ -21,21 +27,35 @@ FORGOTTEN_ROWS = 4096  # outcomes, in one commit
 class Retention:
     """Drops it."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        services: Services,
+        confirmations: Confirmations,
+        known_messages: KnownMessages,
+        own_dead_letters: OwnDeadLetters,
+        recorder: Recorder,
+        reserving: Reserving,
+        staging: Staging,
+    ) -> None:
+        self._services = services
+        self._confirmations = confirmations
+        self._known_messages = known_messages
+        self._own_dead_letters = own_dead_letters
+        self._recorder = recorder
+        self._reserving = reserving
+        self._staging = staging
 
     @property
     def acts(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """Each by a name for people."""
-        manager = self._manager
         return {
             "forget message ids": self._forget_message_ids,
-            "forget own dead-letter queues": manager.own_dead_letters.forget_gone,
-            "forget readers": manager.reserving.forget_gone,
-            "forget stages": manager.staging.forget_old,
+            "forget own dead-letter queues": self._own_dead_letters.forget_gone,
+            "forget readers": self._reserving.forget_gone,
+            "forget stages": self._staging.forget_old,
             "forget unconfirmed messages": self._forget_unconfirmed,
             "forget outcomes": self._forget_outcomes,
-            "trim the events": manager.recorder.forget_old,
+            "trim the events": self._recorder.forget_old,
         }
 
     async def forget_old(self) -> None:
@@ -44,16 +64,17 @@ class Retention:
             await act()
 
     async def _forget_message_ids(self) -> None:
-        self._manager.known_messages.forget_old()  # goes to disk with the open batch
+        self._known_messages.forget_old()  # goes to disk with the open batch
 
     async def _forget_unconfirmed(self) -> None:
-        await self._manager.confirmations.forget_old(self._manager.clock.now_s)
+        await self._confirmations.forget_old(self._services.clock.now_s)
 
     async def _forget_outcomes(self) -> None:
-        manager = self._manager
-        age_s = int(manager.settings.transactions.outcome_age_s)
+        age_s = int(self._services.settings.transactions.outcome_age_s)
         forget = partial(
-            outcome_rows.forget, before_s=manager.clock.now_s - age_s, rows_max=FORGOTTEN_ROWS
+            outcome_rows.forget,
+            before_s=self._services.clock.now_s - age_s,
+            rows_max=FORGOTTEN_ROWS,
         )
-        while await manager.storage.batch.run(forget, can_wait=True) == FORGOTTEN_ROWS:
+        while await self._services.storage.batch.run(forget, can_wait=True) == FORGOTTEN_ROWS:
             pass  # one commit for so many, because everybody waits for it

@@ -32,7 +32,12 @@ from qmd.queues.local_queue import OWN_PREFIX, LocalQueue
 from qmd.queues.outgoing_queue import OutgoingQueue
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.directory.interface import Directory
+    from qmd.directory.resolver import Resolver
+    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.queues.registry import LocalQueues
+    from qmd.runtime.services import Services
+    from qmd.transfer.incoming import Incoming
 
 
 ROUTES_MAX = 10_000  # spellings of destinations, remembered with what they lead to
@@ -44,8 +49,13 @@ Route = LocalQueue | OutgoingQueue
 class Routes:
     """What names stand for; `forget` when queues come or go."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self, services: Services, directory: Directory, outgoing: Outgoing, queues: LocalQueues
+    ) -> None:
+        self._services = services
+        self._directory = directory
+        self._outgoing = outgoing
+        self._queues = queues
         self._routes: dict[str, Route] = {}
         self._several: dict[str, Several] = {}
         self._generation = 0  # goes up when queues come or go
@@ -54,6 +64,11 @@ class Routes:
         self._reply_lists: dict[str, QueueAddress] = {}  # what the directory said, until it is old
         #: What the directory has just said, while the request that had to ask begins again.
         self.answers: dict[str, Resolution | Refusal] = {}
+
+    def connect(self, incoming: Incoming, resolver: Resolver) -> None:
+        """Name the collaborators that are made after it."""
+        self._incoming = incoming
+        self._resolver = resolver
 
     def find_queue(self, text: str) -> LocalQueue:
         """Our queue by any spelling.  Raises Refusal."""
@@ -71,12 +86,12 @@ class Routes:
         try:
             name = parse_destination(text, local_host=".")
         except InvalidName as error:
-            if not self._manager.resolver.names_entries(text):
+            if not self._resolver.names_entries(text):
                 raise Refusal(
                     "name_not_understood", f"'{text}' is no queue's name: {error}"
                 ) from error
             name = self.resolved(text).name  # that of a list or an alias
-        queue = self._manager.outgoing.find(name.key) or self._find_by_entry(text)
+        queue = self._outgoing.find(name.key) or self._find_by_entry(text)
         if queue is None:
             raise Refusal(
                 "no_such_outgoing_queue",
@@ -87,12 +102,12 @@ class Routes:
 
     def _find_by_entry(self, text: str) -> OutgoingQueue | None:
         """By a name that only a directory understands.  Raises Refusal, MustAsk."""
-        resolver = self._manager.resolver
+        resolver = self._resolver
         if all(isinstance(each, SingleName) for each in resolver.parse(text)):
             return None
         found = self.resolved(text)
         targets = found.targets
-        return self._manager.outgoing.find(targets[0].name.key) if len(targets) == 1 else None
+        return self._outgoing.find(targets[0].name.key) if len(targets) == 1 else None
 
     def queue_by_wire_name(self, wire_name: bytes) -> LocalQueue | None:
         """Our queue by its name in a packet; whatever way to us the name's host part says."""
@@ -100,12 +115,12 @@ class Routes:
             key = queue_key(parse_wire_name(wire_name))
         except ProtocolError:
             return None
-        return None if key is None else self._manager.queues.get(key)
+        return None if key is None else self._queues.by_key.get(key)
 
     def queue_by_guid(self, guid: bytes) -> LocalQueue | None:
         """Our queue of that public name."""
         if not self._by_guid:
-            self._by_guid = {queue.guid: queue for queue in self._manager.queues.values()}
+            self._by_guid = {queue.guid: queue for queue in self._queues.by_key.values()}
         return self._by_guid.get(guid)
 
     def path_of_guid(self, guid: bytes) -> str | None:
@@ -139,7 +154,7 @@ class Routes:
         if several is None or several.resolution is not found:
             if len(self._several) >= SEVERAL_MAX:
                 self._several.clear()
-            several = self._several[text] = several_of(found, own_name=self._manager.name)
+            several = self._several[text] = several_of(found, own_name=self._services.name)
         return several
 
     def known_here(self, text: str) -> LocalQueue | None:
@@ -151,13 +166,13 @@ class Routes:
         route = self._routes.get(text)
         if route is not None:
             return route if isinstance(route, LocalQueue) else None
-        found = self._manager.resolver.resolve_text_cached(text)
+        found = self._resolver.resolve_text_cached(text)
         names = [] if found is None else [target.name for target in found.targets]
         ours = [
             self.route_name(name)
             for name in names
             if (isinstance(name, DirectName) and self.is_local(name))
-            or (isinstance(name, PrivateName) and name.queue_manager == self._manager.id)
+            or (isinstance(name, PrivateName) and name.queue_manager == self._services.id)
         ]
         only = ours[0] if len(ours) == len(names) == 1 else None
         return only if isinstance(only, LocalQueue) else None
@@ -201,12 +216,12 @@ class Routes:
         if name in self._routes:
             return None
         answer = self.answers.get(name) if isinstance(name, str) else None
-        found = answer or self._manager.resolver.kept(name)
+        found = answer or self._resolver.kept(name)
         return found.targets[0].transactional if isinstance(found, Resolution) else None
 
     def resolved(self, text: str) -> Resolution:
         """What a destination stands for, said at once.  Raises Refusal, MustAsk."""
-        answer = self.answers.get(text) or self._manager.resolver.resolve_text_cached(text)
+        answer = self.answers.get(text) or self._resolver.resolve_text_cached(text)
         if isinstance(answer, Refusal):
             raise answer
         if answer is None:
@@ -216,7 +231,7 @@ class Routes:
     def route_target(self, target: Target) -> Route:
         """Where one of the targets of a name leads."""
         if isinstance(target.name, PublicName) and target.machine is not None:
-            return self._manager.outgoing.queue_for(target.name, machine=target.machine.guid)
+            return self._outgoing.queue_for(target.name, machine=target.machine.guid)
         return self.route_name(target.name)
 
     def route_name(
@@ -225,12 +240,12 @@ class Routes:
         # What leads over a session is not here, even where the address is ours as well.
         if isinstance(name, DirectName) and via is None and self.is_local(name):
             key = queue_key(name)
-            queue = None if key is None else self._manager.queues.get(key)
+            queue = None if key is None else self._queues.by_key.get(key)
             if queue is None:
                 raise self._no_such_queue(name)
             return queue
-        if isinstance(name, PrivateName) and name.queue_manager == self._manager.id:
-            queue = self._manager.queues_by_id.get(name.number)
+        if isinstance(name, PrivateName) and name.queue_manager == self._services.id:
+            queue = self._queues.by_id.get(name.number)
             if queue is None:
                 raise Refusal("no_such_queue", f"this queue manager has no queue {name}")
             return queue
@@ -238,11 +253,11 @@ class Routes:
             queue = self.queue_by_guid(name.queue)
             if queue is not None:
                 return queue
-            known = self._manager.outgoing.find(name.key)
+            known = self._outgoing.find(name.key)
             if known is not None:
                 return known
-            if self._manager.directory.kind != KIND_NONE:
-                found = self._manager.resolver.resolve_cached(name)
+            if self._directory.kind != KIND_NONE:
+                found = self._resolver.resolve_cached(name)
                 if found is None:
                     raise MustAsk(str(name))
                 return self.route_target(found.targets[0])
@@ -255,9 +270,7 @@ class Routes:
                     f"{name} is a journal or dead-letter queue of another computer",
                     "Such queues can be read on their own computer, and not be sent to.",
                 )
-            return self._manager.outgoing.queue_for(
-                name, for_acknowledgments=for_acknowledgments, via=via
-            )
+            return self._outgoing.queue_for(name, for_acknowledgments=for_acknowledgments, via=via)
         raise Refusal(
             "name_needs_directory",
             f"{name} needs a directory, and this queue manager has none",
@@ -267,7 +280,7 @@ class Routes:
     def _no_such_queue(self, name: DirectName) -> Refusal:
         key = queue_key(name) or str(name)
         text, remedy = f"this queue manager has no queue {key}", f"qmd queue create '{key}'"
-        parent = self._manager.queues.get(name.local_path._replace(subqueue=None, suffix=None).key)
+        parent = self._queues.by_key.get(name.local_path._replace(subqueue=None, suffix=None).key)
         if parent is None or name.system:
             return Refusal("no_such_queue", text, f"Create it: {remedy}")
         if name.subqueue is not None:
@@ -289,10 +302,10 @@ class Routes:
         address = self._reply_addresses.get(text) or self._reply_lists.get(text)
         if address is not None:
             return address
-        if self._manager.resolver.names_entries(text):
+        if self._resolver.names_entries(text):
             return self._reply_list(text)
         try:
-            name = parse_destination(text, local_host=self._manager.name)
+            name = parse_destination(text, local_host=self._services.name)
         except InvalidName as error:
             raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
         address = reply_address(name)
@@ -313,11 +326,11 @@ class Routes:
         for target in found.targets:
             name = target.name
             if isinstance(name, DirectName) and name.host == ".":
-                name = replace(name, host=self._manager.name)
+                name = replace(name, host=self._services.name)
             names.setdefault(name.key, name)
         address = self._reply_lists[text] = reply_address(name_of(tuple(names.values())))
         if found.expires_at != math.inf:
-            loop = self._manager.loop
+            loop = self._services.loop
             loop.call_at(found.expires_at, self._reply_lists.pop, text, None)
         return address
 
@@ -343,9 +356,9 @@ class Routes:
         """The queue of ours that a name stands for; None for one that is elsewhere, or nowhere."""
         if isinstance(name, DirectName) and self.is_local(name):
             key = queue_key(name)
-            return None if key is None else self._manager.queues.get(key)
-        if isinstance(name, PrivateName) and name.queue_manager == self._manager.id:
-            return self._manager.queues_by_id.get(name.number)
+            return None if key is None else self._queues.by_key.get(key)
+        if isinstance(name, PrivateName) and name.queue_manager == self._services.id:
+            return self._queues.by_id.get(name.number)
         return None
 
     def is_local(self, name: DirectName) -> bool:
@@ -354,19 +367,19 @@ class Routes:
         if host == ".":
             return True
         if name.transport == "OS":
-            own = self._manager.name.casefold()
-            aliases = map(str.casefold, self._manager.settings.queue_manager.aliases)
+            own = self._services.name.casefold()
+            aliases = map(str.casefold, self._services.settings.queue_manager.aliases)
             if host not in (own, "localhost", *aliases) and host.partition(".")[0] != own:
                 return False
             # A name without a port means this computer, wherever on it we listen.
             return port == PORT or self._listens_at_port(port)
         return any(
             port == own_port and _is_own_address(host, own_host)
-            for own_host, own_port in self._manager.listening
+            for own_host, own_port in self._services.listening
         )
 
     def _listens_at_port(self, port: int) -> bool:
-        return any(port == own for _, own in self._manager.listening)
+        return any(port == own for _, own in self._services.listening)
 
     def own_path(self, name: str, *, public: bool = False) -> str:
         r"""The path of a queue of ours, as it is to be created; `.\orders` for a public one.
@@ -418,8 +431,8 @@ class Routes:
         self._generation += 1
         self._by_guid.clear()
         self._reply_lists.clear()
-        self._manager.resolver.own_queues_changed()
-        self._manager.incoming.queues_changed()
+        self._resolver.own_queues_changed()
+        self._incoming.queues_changed()
 
 
 def _is_own_address(host: str, listening: str) -> bool:

@@ -14,7 +14,7 @@ from storage.tables.keys import LOOKUP_MASK
 if TYPE_CHECKING:
     import sqlite3
 
-    from qmd.manager import QueueManager
+    from qmd.runtime.services import Services
 
 GROUPS_MAX = 10_000  # the rest is counted together
 
@@ -39,8 +39,8 @@ class _Group:
 class DeadLetters:
     """Looks through queues; page by page, and on the reader's thread."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(self, services: Services) -> None:
+        self._services = services
 
     async def groups(self, queue: LocalQueue) -> list[dict[str, Any]]:
         """The largest first."""
@@ -67,7 +67,7 @@ class DeadLetters:
                 group.newest_at_ms = max(group.newest_at_ms, row.arrived_at_ms)
             return (rows[-1].key & LOOKUP_MASK) + 1 if rows else None
 
-        while (following := await self._manager.storage.read(look)) is not None:
+        while (following := await self._services.storage.read(look)) is not None:
             start = following
         return [
             {

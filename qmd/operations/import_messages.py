@@ -27,7 +27,11 @@ from storage.tables.keys import LOOKUP_BITS, TRANSACTIONAL_LEVEL
 from storage.tables.queues import JOURNAL_ID, ORDER_QUEUE_ID
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.events.recorder import Recorder
+    from qmd.operations.receive import Reading
+    from qmd.peers.sessions import Peers
+    from qmd.queues.quotas import Admission
+    from qmd.runtime.services import Services
 
 log = structlog.get_logger()
 
@@ -37,8 +41,19 @@ Result = dict[str, Any]
 class Importing:
     """All of the messages of a request in one commit, or none."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        services: Services,
+        admission: Admission,
+        peers: Peers,
+        reading: Reading,
+        recorder: Recorder,
+    ) -> None:
+        self._services = services
+        self._admission = admission
+        self._peers = peers
+        self._reading = reading
+        self._recorder = recorder
 
     def take_in(
         self,
@@ -50,20 +65,19 @@ class Importing:
         done: Callable[[Result], None],
     ) -> None:
         """`done` gets the answer once it is durable.  Raises Refusal."""
-        manager = self._manager
         for index, message in enumerate(messages):
             self._check(queue, message, index)
         size = sum(len(message.packet) for message in messages)
         if not queue.payer.has_room(size):
             raise queue_refusal(queue.payer, size)
-        full = manager.is_full(size, messages=len(messages))
+        full = self._admission.is_full(size, messages=len(messages))
         if full is not None:
             raise full
         result = {"messages": len(messages), "bytes": size}
         if dry_run or not messages:
             done(result)
             return
-        batch = manager.storage.batch
+        batch = self._services.storage.batch
         stored = [self._stored(queue, message) for message in messages]
         for each in stored:
             batch.insert_message(
@@ -74,7 +88,7 @@ class Importing:
                 each.reason,
             )
         queue.count_in(len(stored), size)
-        manager.recorder.record(
+        self._recorder.record(
             Kind.IMPORTED,
             [each.packet for each in stored],
             queue=queue.name,
@@ -93,11 +107,11 @@ class Importing:
         if with_history:
             batch.run(partial(message_rows.set_history, rows=with_history))
         if token:
-            batch.record_outcome(token, msgspec.msgpack.encode(result), manager.clock.now_s)
+            batch.record_outcome(token, msgspec.msgpack.encode(result), self._services.clock.now_s)
 
         def durable() -> None:
             done(result)
-            manager.reading.arrived(queue, stored)
+            self._reading.arrived(queue, stored)
             log.info("messages_imported", queue=queue.name, count=len(stored))
 
         batch.when_durable(durable)
@@ -124,7 +138,7 @@ class Importing:
                 f"message {index + 1} bears a session header, as packets on the wire do",
                 "It is not what was exported; export it again.",
             )
-        allowed = self._manager.peers.own_packet_bytes_max
+        allowed = self._peers.own_packet_bytes_max
         if len(packet) > allowed:
             raise Refusal(
                 "packet_too_large",
@@ -149,12 +163,12 @@ class Importing:
             level = PRIORITY_MAX - (packet[2] & 7)
         left_s = None if queue.holds_ended else message.expires_in_s
         return StoredMessage(
-            self._manager.next_lookup_id(level),
+            self._services.ids.next_lookup_id(level),
             message.arrived_at_ms,
             packet,
             message.reason,
             message.abort_count,
             message.move_count,
             message.last_move_at_ms,
-            None if left_s is None else self._manager.clock.now_s + left_s,
+            None if left_s is None else self._services.clock.now_s + left_s,
         )

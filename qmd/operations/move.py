@@ -44,7 +44,13 @@ from storage.tables.keys import ARRIVAL_BITS, ARRIVAL_MAX, LOOKUP_BITS, TRANSACT
 if TYPE_CHECKING:
     import sqlite3
 
-    from qmd.manager import QueueManager
+    from qmd.events.recorder import Recorder
+    from qmd.naming.destinations import Routes
+    from qmd.operations.queue_admin import Administration
+    from qmd.operations.receive import Reading
+    from qmd.operations.selection import Choosing
+    from qmd.queues.registry import LocalQueues
+    from qmd.runtime.services import Services
 
 log = structlog.get_logger()
 
@@ -73,8 +79,25 @@ class _Moving(NamedTuple):
 class Moving:
     """Moves messages, one piece in one commit."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        services: Services,
+        choosing: Choosing,
+        queues: LocalQueues,
+        reading: Reading,
+        recorder: Recorder,
+        routes: Routes,
+    ) -> None:
+        self._services = services
+        self._choosing = choosing
+        self._queues = queues
+        self._reading = reading
+        self._recorder = recorder
+        self._routes = routes
+
+    def connect(self, administration: Administration) -> None:
+        """Name the collaborators that are made after it."""
+        self._administration = administration
 
     async def move(
         self,
@@ -89,7 +112,7 @@ class Moving:
         """Returns what the request `frames.Move` is answered with.  Raises Refusal."""
         target = self._find_target(source, target_name)
         while True:
-            chosen = await self._manager.choosing.choose(source, choice, piece)
+            chosen = await self._choosing.choose(source, choice, piece)
             self._check(source, target, chosen.messages)
             if dry_run or not chosen.messages:
                 return _result(chosen, len(chosen.messages), chosen.bytes)
@@ -106,7 +129,7 @@ class Moving:
         self, source: LocalQueue, name: str
     ) -> LocalQueue | tuple[LocalQueue, LocalPath]:
         """The queue; or of a subqueue that is not there yet its parent and its name."""
-        routes = self._manager.routes
+        routes = self._routes
         try:
             target = routes.find_queue(name)
         except Refusal as refusal:
@@ -131,12 +154,12 @@ class Moving:
             parsed = parse_destination(name, local_host=".")
         except InvalidName:
             return None
-        if not isinstance(parsed, DirectName) or not self._manager.routes.is_local(parsed):
+        if not isinstance(parsed, DirectName) or not self._routes.is_local(parsed):
             return None
         path = parsed.local_path
         if path.subqueue is None:
             return None
-        parent = self._manager.queues.get(path._replace(subqueue=None).key)
+        parent = self._queues.by_key.get(path._replace(subqueue=None).key)
         if parent is None or parent.is_read_only:
             return None
         return parent, path
@@ -145,28 +168,28 @@ class Moving:
         """By the first move to it, or by another one at the same time."""
         name = f"{parent.name};{path.subqueue}"
         try:
-            with self._manager.administration.places(1):
-                row = await self._manager.storage.batch.run(
+            with self._administration.places(1):
+                row = await self._services.storage.batch.run(
                     partial(
                         queue_rows.create,
                         name=name,
                         transactional=parent.transactional,
-                        now_s=int(self._manager.environment.time()),
+                        now_s=int(self._services.environment.time()),
                         parent_id=parent.id,
                     )
                 )
         except QueueExists:
-            return self._manager.queues[path.key]
+            return self._queues.by_key[path.key]
         except NoSuchQueue as error:
             raise _was_deleted(parent) from error
         except StoredError as error:
             raise Refusal("too_many_queues", str(error)) from error
         if parent.deleted:
             raise _was_deleted(parent)
-        if path.key in self._manager.queues:  # two units of one commit: ours was the first
-            return self._manager.queues[path.key]
+        if path.key in self._queues.by_key:  # two units of one commit: ours was the first
+            return self._queues.by_key[path.key]
         log.info("subqueue_created", queue=name)
-        return self._manager.adopt(row, 0, 0)
+        return self._queues.adopt(row, 0, 0)
 
     # One piece.
 
@@ -195,8 +218,7 @@ class Moving:
         *,
         is_named: bool,
     ) -> Result:
-        manager = self._manager
-        wall_ms = int(manager.environment.time() * 1000)
+        wall_ms = int(self._services.environment.time() * 1000)
         self.check(source, target, chosen.messages)  # others may have come first
         mover = Reader()
         moving: list[_Moving] = []
@@ -249,7 +271,7 @@ class Moving:
     ) -> None:
         """Move messages that `reader` took, and `check` has let through, with the open batch; their
         history says the reason."""
-        wall_ms = int(self._manager.environment.time() * 1000)
+        wall_ms = int(self._services.environment.time() * 1000)
         moving: list[_Moving] = []
         for lookup_id in lookup_ids:
             message = source.taken[lookup_id]
@@ -283,8 +305,7 @@ class Moving:
         reason: str = "",
     ) -> asyncio.Future[tuple[set[int], Result]]:
         """With the open batch; nobody else has what is moving."""
-        manager = self._manager
-        now_s, wall_ms = manager.clock.now_s, int(manager.environment.time() * 1000)
+        now_s, wall_ms = self._services.clock.now_s, int(self._services.environment.time() * 1000)
         stored = [each for each in moving if not each.is_express]
         size = sum(len(each.message.packet) for each in stored)
         # As with what arrives, the books are right before the disk has it; and put right after.
@@ -319,11 +340,11 @@ class Moving:
                         target.id << LOOKUP_BITS | each.moved.lookup_id,
                     )
                     for each in done
-                    if not each.is_express and source_of(each.message.packet) == manager.id
+                    if not each.is_express and source_of(each.message.packet) == self._services.id
                 ],
             )
             if done:
-                told = manager.recorder.events(
+                told = self._recorder.events(
                     Kind.MOVED,
                     [each.message.packet for each in done],
                     queue=source.name,
@@ -351,7 +372,7 @@ class Moving:
             found, _ = done.result()
             self._settle(source, target, moving, found)
 
-        run = manager.storage.batch.run(unit)
+        run = self._services.storage.batch.run(unit)
         run.add_done_callback(settle)
         return run
 
@@ -394,7 +415,7 @@ class Moving:
                 target.express_arrived(each.moved)
             else:
                 arrived.append(each.moved)
-        self._manager.reading.arrived(target, arrived)
+        self._reading.arrived(target, arrived)
 
     def _put_back(
         self,
@@ -409,7 +430,7 @@ class Moving:
             source.let_go(each.message, is_there=each.message.lookup_id not in gone)
             if not each.is_express:
                 _count_back(source, target, 1, len(each.message.packet))
-        self._manager.reading.serve(source)
+        self._reading.serve(source)
 
 
 def _key(source: LocalQueue, each: _Moving) -> int:

@@ -30,7 +30,17 @@ from storage.tables.sequences import IncomingSequenceRow
 if TYPE_CHECKING:
     import sqlite3
 
-    from qmd.manager import QueueManager
+    from qmd.bulk.reservations import Reserving
+    from qmd.directory.interface import Directory
+    from qmd.directory.registration import Publishing
+    from qmd.naming.destinations import Routes
+    from qmd.operations.receive import Reading
+    from qmd.operations.selection import Choosing
+    from qmd.outcomes.dead_letter import Endings
+    from qmd.queues.incoming_sequences import IncomingStreams
+    from qmd.queues.named_dead_letter_queue import OwnDeadLetters
+    from qmd.queues.registry import LocalQueues
+    from qmd.runtime.services import Services
 
 log = structlog.get_logger()
 
@@ -40,11 +50,38 @@ QUOTA_BYTES_MAX = (1 << 63) - 1  # what SQLite can keep
 class Administration:
     """What operators do with queues."""
 
-    def __init__(self, manager: QueueManager, *, queues_max: int) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        services: Services,
+        choosing: Choosing,
+        directory: Directory,
+        endings: Endings,
+        incoming_streams: IncomingStreams,
+        own_dead_letters: OwnDeadLetters,
+        publishing: Publishing,
+        queues: LocalQueues,
+        reading: Reading,
+        routes: Routes,
+        *,
+        queues_max: int,
+    ) -> None:
+        self._services = services
+        self._choosing = choosing
+        self._directory = directory
+        self._endings = endings
+        self._incoming_streams = incoming_streams
+        self._own_dead_letters = own_dead_letters
+        self._publishing = publishing
+        self._queues = queues
+        self._reading = reading
+        self._routes = routes
         self._queues_max = queues_max
         self._being_created = 0
-        self._deletions: dict[str, asyncio.Event] = {}  # under way, by the queue's key
+        self._deletions: dict[str, asyncio.Event] = {}
+
+    def connect(self, reserving: Reserving) -> None:
+        """Name the collaborators that are made after it."""
+        self._reserving = reserving  # under way, by the queue's key
 
     async def create(
         self,
@@ -61,8 +98,8 @@ class Administration:
 
         A `public` one is registered in the directory first, and gets its GUID from there.
         """
-        path = self._manager.routes.own_path(name, public=public)
-        quotas = self._manager.settings.quotas
+        path = self._routes.own_path(name, public=public)
+        quotas = self._services.settings.quotas
         quota = _quota(quota_bytes, quotas.queue_bytes)
         journal_quota = _quota(journal_quota_bytes, quotas.journal_bytes)
         _check_label(label)
@@ -77,13 +114,13 @@ class Administration:
             quota=quota,
             journal_quota=journal_quota,
         )
-        if path.lower() in self._manager.queues:
+        if path.lower() in self._queues.by_key:
             raise _exists(path)
         with self.places(2 if journal else 1):
             if not public:
                 return await make()
             new = publishing.new_queue(
-                self._manager,
+                self._services,
                 path,
                 label=label,
                 transactional=transactional,
@@ -91,7 +128,7 @@ class Administration:
                 quota_bytes=quota,
                 journal_quota_bytes=journal_quota,
             )
-            directory = self._manager.publishing
+            directory = self._publishing
             async with directory.turn:
                 guid = await directory.register(new)
                 queue = await make(guid=guid)
@@ -105,7 +142,7 @@ class Administration:
         Raises Refusal where there are none left, without a look at the disk: whoever asks for
         more and more queues then keeps nobody waiting.
         """
-        queues = self._manager.queues_by_id
+        queues = self._queues.by_id
         system = sum(queue_id in queues for queue_id in range(queue_rows.FIRST_USER_QUEUE_ID))
         if len(queues) - system + self._being_created + count > self._queues_max:
             raise _too_many(self._queues_max)
@@ -127,7 +164,7 @@ class Administration:
         guid: bytes | None = None,
     ) -> LocalQueue:
         """With properties that were looked at, and what the directory calls it."""
-        now_s = int(self._manager.environment.time())
+        now_s = int(self._services.environment.time())
         streams: list[IncomingSequenceRow] = []
 
         def create(db: sqlite3.Connection) -> list[queue_rows.QueueRow]:
@@ -148,19 +185,19 @@ class Administration:
             return [row, queue_rows.create_journal(db, row, now_s)] if journal else [row]
 
         try:
-            rows = await self._manager.storage.batch.run(create)
+            rows = await self._services.storage.batch.run(create)
         except QueueExists as error:
             raise _exists(path) from error
         except TooManyQueues as error:  # of those that are being deleted the ids are not free yet
             if guid is not None:
                 await publishing.in_time(
-                    self._manager, self._manager.directory.unregister_queue(guid)
+                    self._services, self._directory, self._directory.unregister_queue(guid)
                 )
             raise _too_many(self._queues_max) from error
         log.info("queue_created", queue=path, transactional=transactional)
-        queue, *_ = [self._manager.adopt(row, 0, 0) for row in rows]
+        queue, *_ = [self._queues.adopt(row, 0, 0) for row in rows]
         for stream in streams:  # a queue of that name was deleted: what came to it does not again
-            self._manager.incoming_streams.restore(stream, queue)
+            self._incoming_streams.restore(stream, queue)
         return queue
 
     async def change(
@@ -197,8 +234,8 @@ class Administration:
         # What a change leaves out is that of the disk, and not of another change under way.
         quota = _quota(quota_bytes, 0)
         journal_quota = _quota(journal_quota_bytes, 0)
-        now_s = int(self._manager.environment.time())
-        told = self._manager.publishing.change_of(queue, deleted=False)
+        now_s = int(self._services.environment.time())
+        told = self._publishing.change_of(queue, deleted=False)
 
         def change(
             db: sqlite3.Connection,
@@ -222,16 +259,16 @@ class Administration:
         needs_journal = journal is True and queue.own_journal is None
         try:
             with self.places(1) if needs_journal else contextlib.nullcontext():
-                row, journal_row = await self._manager.storage.batch.run(change)
+                row, journal_row = await self._services.storage.batch.run(change)
         except TooManyQueues as error:
             raise _too_many(self._queues_max) from error
         except StoredError as error:  # it was deleted meanwhile
             raise Refusal("no_such_queue", str(error)) from error
         queue.label, queue.journal = row.label, row.journal
         queue.journal_quota_bytes = row.journal_quota_bytes
-        queue.set_quota(self._manager.quota_of(row))
+        queue.set_quota(self._queues.quota_of(row))
         if journal_row is not None and queue.own_journal is None and not queue.deleted:
-            self._manager.adopt(journal_row, 0, 0)
+            self._queues.adopt(journal_row, 0, 0)
         if queue.own_journal is not None:
             queue.own_journal.set_quota(row.journal_quota_bytes)
         log.info(
@@ -242,7 +279,7 @@ class Administration:
             journal=queue.journal,
         )
         if told is not None:
-            await self._manager.publishing.tell(told)
+            await self._publishing.tell(told)
         return queue
 
     async def delete(self, queue: LocalQueue, *, dry_run: bool = False) -> Purged:
@@ -263,7 +300,7 @@ class Administration:
                 f"{queue.name} is the journal of a queue and cannot be deleted",
                 "Purge it instead; it goes with its queue.",
             )
-        if await self._manager.own_dead_letters.are_kept_in(queue):
+        if await self._own_dead_letters.are_kept_in(queue):
             raise Refusal(
                 "dead_letters_expected",
                 f"messages that are on their way name {queue.name} for their dead letters",
@@ -272,14 +309,14 @@ class Administration:
         if queue.deleted:
             raise Refusal("no_such_queue", f"{queue.name} is being deleted by another request")
         family = queue.relatives
-        self._manager.reserving.check_deletable(family)
+        self._reserving.check_deletable(family)
         if dry_run:
             return Purged(
                 sum(each.messages for each in family), sum(each.own_bytes for each in family), 0
             )
         told = None
-        if queue.is_public and not await self._manager.publishing.unregister(queue):
-            told = self._manager.publishing.change_of(queue, deleted=True)
+        if queue.is_public and not await self._publishing.unregister(queue):
+            told = self._publishing.change_of(queue, deleted=True)
         if queue.deleted:
             raise Refusal("no_such_queue", f"{queue.name} is being deleted by another request")
         done = self._deletions[queue.key] = asyncio.Event()
@@ -290,25 +327,24 @@ class Administration:
             done.set()
         log.info("queue_deleted", queue=queue.name, messages=purged.messages)
         if told is not None:
-            self._manager.publishing.tell_later(told)
+            self._publishing.tell_later(told)
         return purged
 
     async def _delete(
         self, queue: LocalQueue, family: list[LocalQueue], told: DirectoryChange | None
     ) -> Purged:
         """`told`: what the directory has yet to hear of it."""
-        manager = self._manager
         for each in family:
-            del manager.queues[each.key]
-            del manager.queues_by_id[each.id]
+            del self._queues.by_key[each.key]
+            del self._queues.by_id[each.id]
             each.deleted = True
             waiters, each.waiters = each.waiters, type(each.waiters)()
             for waiter in waiters:
-                manager.timers.cancel(waiter)
+                self._services.timers.cancel(waiter)
                 waiter.answer([])
-        manager.routes.forget()
-        manager.incoming_streams.forget_queue(queue)
-        await manager.storage.batch.run(_nothing)  # what is on its way into it
+        self._routes.forget()
+        self._incoming_streams.forget_queue(queue)
+        await self._services.storage.batch.run(_nothing)  # what is on its way into it
         purged = NOTHING_PURGED
         left = -1
         while True:
@@ -316,10 +352,10 @@ class Administration:
             for each in family:
                 ended += await self.purge(each, message_class=MessageClass.NACK_QUEUE_DELETED)
             purged += ended
-            while any(each.is_settling for each in family) or not manager.has_numbers(
+            while any(each.is_settling for each in family) or not self._services.ids.suffice(
                 3 * sum(len(each.taken) for each in family)
             ):
-                await manager.storage.batch.run(_nothing)
+                await self._services.storage.batch.run(_nothing)
             # What a reader has given back meanwhile is there, and was not.
             before, left = left, sum(each.messages - len(each.taken) for each in family)
             if not left or (left == before and not ended.messages):
@@ -327,21 +363,21 @@ class Administration:
         for each in family:
             taken = [(message.lookup_id, message.packet) for message in each.taken.values()]
             if taken:
-                manager.endings.end(each, taken, MessageClass.NACK_QUEUE_DELETED)
+                self._endings.end(each, taken, MessageClass.NACK_QUEUE_DELETED)
 
         def delete(db: sqlite3.Connection) -> None:
             queue_rows.delete(db, queue_id=queue.id)
             if told is not None:
                 directory_changes.note(db, told)
 
-        await manager.storage.batch.run(delete)
+        await self._services.storage.batch.run(delete)
         for each in reversed(family):  # subqueues count with their queue
             purged += Purged(each.messages, each.own_bytes, 0)
             each.shrink(each.own_bytes)
             for message in each.express.values():
                 each.usage.express_bytes -= express_removed(message.packet)
             each.express.clear()
-            manager.reading.serve(each)
+            self._reading.serve(each)
         if queue.parent is not None:
             queue.parent.subqueues.remove(queue)
         return purged
@@ -367,9 +403,7 @@ class Administration:
                 found = Purged(len(chosen.places), chosen.bytes, chosen.taken)
             else:
                 await self._numbers_for(len(chosen.places))
-                ended = await self._manager.endings.end_unreceived(
-                    queue, chosen.places, message_class
-                )
+                ended = await self._endings.end_unreceived(queue, chosen.places, message_class)
                 found = Purged(ended.messages, ended.bytes, chosen.taken)
             purged += found
             if chosen.next is None:
@@ -379,11 +413,11 @@ class Administration:
     async def _chosen(self, queue: LocalQueue, choice: Choice, piece: Piece) -> _Chosen:
         """Where the next messages are.  For all of them no packet has to be read."""
         if choice != EVERY_MESSAGE:
-            chosen = await self._manager.choosing.choose(queue, choice, piece)
+            chosen = await self._choosing.choose(queue, choice, piece)
             places = [message.lookup_id for message in chosen.messages]
             return _Chosen(places, chosen.bytes, chosen.taken, chosen.next, chosen.until)
-        until = piece.until or self._manager.next_lookup_id(TRANSACTIONAL_LEVEL) & ARRIVAL_MAX
-        found = await self._manager.storage.read(
+        until = piece.until or self._services.ids.next_lookup_id(TRANSACTIONAL_LEVEL) & ARRIVAL_MAX
+        found = await self._services.storage.read(
             partial(
                 message_rows.sizes,
                 queue_id=queue.id,
@@ -415,8 +449,8 @@ class Administration:
 
     async def _numbers_for(self, messages: int) -> None:
         """Wait until what follows from the end of so many messages can be numbered."""
-        while not self._manager.has_numbers(3 * messages):
-            await self._manager.storage.batch.run(_nothing)
+        while not self._services.ids.suffice(3 * messages):
+            await self._services.storage.batch.run(_nothing)
 
 
 class Purged(NamedTuple):

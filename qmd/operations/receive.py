@@ -28,7 +28,12 @@ from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK
 from storage.tables.messages import MessageRow
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.events.recorder import Recorder
+    from qmd.message.shared_packet import Parts
+    from qmd.outcomes.dead_letter import Endings
+    from qmd.queues.quarantine import Damage
+    from qmd.queues.registry import LocalQueues
+    from qmd.runtime.services import Services
 
 
 REFILL_ROWS = 512
@@ -40,8 +45,21 @@ NUMBERS_SPARE = 10_000  # half of what is kept for acknowledgments and dead lett
 class Reading:
     """Who waits for which queue, and who gets what."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        services: Services,
+        damage: Damage,
+        endings: Endings,
+        parts: Parts,
+        queues: LocalQueues,
+        recorder: Recorder,
+    ) -> None:
+        self._services = services
+        self._damage = damage
+        self._endings = endings
+        self._parts = parts
+        self._queues = queues
+        self._recorder = recorder
 
     def take(
         self,
@@ -56,8 +74,8 @@ class Reading:
         queue.waiters.append(waiter)
         self.serve(queue)
         if wait_s > 0 and waiter in queue.waiters:
-            self._manager.timers.at(
-                self._manager.loop.time() + wait_s, waiter, partial(self._waited_enough, queue)
+            self._services.timers.at(
+                self._services.loop.time() + wait_s, waiter, partial(self._waited_enough, queue)
             )
 
     def _waited_enough(self, queue: LocalQueue, waiter: Waiter) -> None:
@@ -74,20 +92,20 @@ class Reading:
         for watcher in queue.watchers:
             if not watcher.done():
                 watcher.set_result(None)
-        now_s = self._manager.clock.now_s
+        now_s = self._services.clock.now_s
         while queue.waiters:
             waiter = queue.waiters[0]
             messages = queue.take(waiter.reader, waiter.limit, now_s)
             if queue.expired:
                 may_be_more = len(queue.expired) >= EXPIRED_MAX
-                self._manager.endings.expire_received(queue)
+                self._endings.expire_received(queue)
                 if may_be_more and not messages:
-                    self._manager.storage.batch.when_durable(partial(self.serve, queue))
+                    self._services.storage.batch.when_durable(partial(self.serve, queue))
                     return
             if not messages:
                 break
             queue.waiters.popleft()
-            self._manager.timers.cancel(waiter)
+            self._services.timers.cancel(waiter)
             waiter.answer(messages)
         if queue.window.wants_refill or queue.window.needs_refill:
             self._refill(queue)
@@ -103,7 +121,7 @@ class Reading:
 
     def _refill(self, queue: LocalQueue) -> None:
         start = queue.window.begin_refill()
-        self._manager.storage.batch.read_after(
+        self._services.storage.batch.read_after(
             lambda db: message_rows.page(db, queue.id, start, REFILL_ROWS, REFILL_BYTES),
             partial(self._refilled, queue),
         )
@@ -111,7 +129,7 @@ class Reading:
     def _refilled(self, queue: LocalQueue, rows: list[MessageRow]) -> None:
         entries = [
             (row.key & LOOKUP_MASK, self._held(row), len(row.packet))
-            for row in self._manager.damage.whole_messages(queue, rows)
+            for row in self._damage.whole_messages(queue, rows)
         ]
         size = sum(len(row.packet) for row in rows)
         queue.window.refill(entries, complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)
@@ -119,7 +137,7 @@ class Reading:
 
     def _held(self, row: MessageRow) -> Held:
         stored = stored_message(row)
-        return stored if row.part_id is None else self._manager.parts.held(stored, row.part_id)
+        return stored if row.part_id is None else self._parts.held(stored, row.part_id)
 
     def remove(
         self,
@@ -137,7 +155,7 @@ class Reading:
         """
         lookup_ids = self._own(reader, queue, lookup_ids)
         messages = [queue.taken[lookup_id] for lookup_id in lookup_ids]
-        self._manager.recorder.record(
+        self._recorder.record(
             Kind.RECEIVED,
             [message.packet for message in messages],
             queue=queue.name,
@@ -145,7 +163,7 @@ class Reading:
             transaction=transaction,
             lazily=True,  # the deletions are not
         )
-        self._manager.endings.received(queue, messages)
+        self._endings.received(queue, messages)
         self._let_go(reader, queue, lookup_ids, token, done)
 
     def reject(
@@ -170,9 +188,7 @@ class Reading:
                 f"what is in {queue.name} has met its end before, and nobody waits to hear of it",
                 "Receive it instead.",
             )
-        self._manager.endings.end(
-            queue, messages, MessageClass.NACK_RECEIVE_REJECTED, detail=detail
-        )
+        self._endings.end(queue, messages, MessageClass.NACK_RECEIVE_REJECTED, detail=detail)
         self._let_go(reader, queue, lookup_ids, token, done)
 
     def _own(self, reader: Reader, queue: LocalQueue, lookup_ids: list[int]) -> list[int]:
@@ -195,7 +211,7 @@ class Reading:
         """
         mine = reader.taken.get(queue, set())
         # An acknowledgment of each of them, and a final ack, and a copy.
-        if not self._manager.has_numbers(3 * len(lookup_ids), spare=NUMBERS_SPARE) and any(
+        if not self._services.ids.suffice(3 * len(lookup_ids), spare=NUMBERS_SPARE) and any(
             each in mine and may_want_word(queue.taken[each].packet) for each in lookup_ids
         ):
             raise Refusal(
@@ -217,11 +233,11 @@ class Reading:
         if not mine:
             queue.takers.discard(reader)
         queue.leaving.update(lookup_ids)
-        batch = self._manager.storage.batch
+        batch = self._services.storage.batch
         batch.delete_messages([queue.id << LOOKUP_BITS | lookup_id for lookup_id in lookup_ids])
         if token:
             batch.record_outcome(
-                token, msgspec.msgpack.encode(len(lookup_ids)), self._manager.clock.now_s
+                token, msgspec.msgpack.encode(len(lookup_ids)), self._services.clock.now_s
             )
         batch.when_durable(partial(self._removed, queue, lookup_ids, done))
 
@@ -236,14 +252,13 @@ class Reading:
         """A transaction is aborted: what it received returns, its abort count raised, unless
         nobody has seen it; how many."""
         self.stop_waiting(reader)
-        manager = self._manager
         count = 0
         for queue, mine in list(reader.taken.items()):
             if not mine:
                 continue
             lookup_ids = sorted(mine)
             messages = [queue.taken[lookup_id] for lookup_id in lookup_ids]
-            manager.recorder.record(
+            self._recorder.record(
                 Kind.ABORTED,
                 [message.packet for message in messages],
                 queue=queue.name,
@@ -253,7 +268,7 @@ class Reading:
             )
             if not reader.is_unread:
                 keys = [queue.id << LOOKUP_BITS | lookup_id for lookup_id in lookup_ids]
-                manager.storage.batch.run(partial(message_rows.count_abort, keys=keys))
+                self._services.storage.batch.run(partial(message_rows.count_abort, keys=keys))
             count += self._put_back(reader, queue, lookup_ids, aborted=not reader.is_unread)
         return count
 
@@ -261,16 +276,16 @@ class Reading:
         """Whether it waits for a message anywhere."""
         return any(
             waiter.reader is reader
-            for queue in self._manager.queues.values()
+            for queue in self._queues.by_key.values()
             for waiter in queue.waiters
         )
 
     def stop_waiting(self, reader: Reader) -> None:
         """Its requests for messages are answered with none."""
-        for queue in self._manager.queues.values():
+        for queue in self._queues.by_key.values():
             for waiter in [waiter for waiter in queue.waiters if waiter.reader is reader]:
                 queue.waiters.remove(waiter)
-                self._manager.timers.cancel(waiter)
+                self._services.timers.cancel(waiter)
                 waiter.answer([])
 
     def give_back(
@@ -285,7 +300,7 @@ class Reading:
         returning = [lookup_id for lookup_id in lookup_ids if lookup_id in mine]
         for lookup_id in returning:
             source, number = identity_of(queue.taken[lookup_id].packet)
-            self._manager.recorder.provoked(
+            self._recorder.provoked(
                 Kind.ABORTED, source, number, queue=queue.name, place=lookup_id, reason=why
             )
         return self._put_back(reader, queue, lookup_ids)
@@ -293,10 +308,10 @@ class Reading:
     def _put_back(
         self, reader: Reader, queue: LocalQueue, lookup_ids: list[int], *, aborted: bool = False
     ) -> int:
-        now_s = self._manager.clock.now_s
+        now_s = self._services.clock.now_s
         count = queue.put_back(reader, lookup_ids, now_s, aborted=aborted)
         if queue.expired:
-            self._manager.endings.expire_received(queue)
+            self._endings.expire_received(queue)
         if count:
             self.serve(queue)
         return count
@@ -305,10 +320,10 @@ class Reading:
         """A reader's connection has ended: what it took, and did not remove, is ready again."""
         reader.has_left = True
         # First of all it waits no more, or it would be given what it gives back.
-        for queue in self._manager.queues.values():
+        for queue in self._queues.by_key.values():
             for waiter in [waiter for waiter in queue.waiters if waiter.reader is reader]:
                 queue.waiters.remove(waiter)
-                self._manager.timers.cancel(waiter)
+                self._services.timers.cancel(waiter)
         for queue, mine in list(reader.taken.items()):
             if mine:
                 self.give_back(reader, queue, sorted(mine), "its reader's connection ended")
@@ -325,9 +340,9 @@ class Reading:
 
         `turn` is entered for each look: what is found takes memory until it is answered.
         """
-        deadline = None if wait_s < 0 else self._manager.loop.time() + wait_s
+        deadline = None if wait_s < 0 else self._services.loop.time() + wait_s
         while True:
-            watcher: asyncio.Future[None] = self._manager.loop.create_future()
+            watcher: asyncio.Future[None] = self._services.loop.create_future()
             queue.watchers.add(watcher)
             try:
                 async with turn():
@@ -345,9 +360,9 @@ class Reading:
         """The first of them: up to `limit`, and some 8 MB; none only if there is none."""
         found: list[StoredMessage] = []
         first, size = start, 0
-        now_s = self._manager.clock.now_s
+        now_s = self._services.clock.now_s
         while len(found) < limit and size < TAKE_BYTES_MAX:
-            rows = await self._manager.storage.read(
+            rows = await self._services.storage.read(
                 partial(
                     message_rows.page,
                     queue_id=queue.id,
@@ -356,7 +371,7 @@ class Reading:
                     bytes_max=REFILL_BYTES,
                 )
             )
-            for row in self._manager.damage.whole_messages(queue, rows):
+            for row in self._damage.whole_messages(queue, rows):
                 is_over = row.expires_at_s is not None and row.expires_at_s < now_s
                 if row.key & LOOKUP_MASK not in queue.taken and not is_over:
                     found.append(stored_message(row))

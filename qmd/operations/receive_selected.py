@@ -23,7 +23,9 @@ from storage.tables.keys import LOOKUP_BITS
 from storage.tables.messages import MessageRow
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.operations.receive import Reading
+    from qmd.operations.selection import Choosing
+    from qmd.runtime.services import Services
 
 FIRST, LAST, NEXT, PREVIOUS, THIS = "first", "last", "next", "previous", "this"
 
@@ -31,15 +33,17 @@ FIRST, LAST, NEXT, PREVIOUS, THIS = "first", "last", "next", "previous", "this"
 class Picking:
     """Finds and takes; and keeps others out of a queue that somebody has for himself."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(self, services: Services, choosing: Choosing, reading: Reading) -> None:
+        self._services = services
+        self._choosing = choosing
+        self._reading = reading
         self._exclusive: dict[LocalQueue, Hashable] = {}
 
     async def take(
         self, reader: Reader, queue: LocalQueue, choice: Choice, limit: int, wait_s: float
     ) -> list[StoredMessage]:
         """The first `limit` messages that are meant; waits for one of them.  Raises Refusal."""
-        loop = self._manager.loop
+        loop = self._services.loop
         deadline = None if wait_s < 0 else loop.time() + wait_s
         while True:
             watcher: asyncio.Future[None] = loop.create_future()
@@ -60,10 +64,9 @@ class Picking:
     async def _take_now(
         self, reader: Reader, queue: LocalQueue, choice: Choice, limit: int
     ) -> list[StoredMessage]:
-        manager = self._manager
         while True:
             try:
-                chosen = await manager.choosing.choose(queue, choice, Piece(limit))
+                chosen = await self._choosing.choose(queue, choice, Piece(limit))
             except Refusal as refusal:
                 if refusal.code in ("no_such_message", "message_taken"):
                     return []  # it may come, or come back
@@ -84,7 +87,7 @@ class Picking:
                     reader.taken.setdefault(queue, set()).add(lookup_id)
                     taken.append(queue.taken[lookup_id])
             if held and not taken:
-                manager.reading.serve(queue)
+                self._reading.serve(queue)
             if taken or not chosen.messages or reader.has_left:
                 return taken
 
@@ -93,9 +96,9 @@ class Picking:
     ) -> dict[int, StoredMessage]:
         """Those of them that no commit until now has removed, as the disk has them."""
         keys = [queue.id << LOOKUP_BITS | each.lookup_id for each in held]
-        rows: asyncio.Future[list[MessageRow]] = self._manager.loop.create_future()
+        rows: asyncio.Future[list[MessageRow]] = self._services.loop.create_future()
         # Not on a reader's connection, which may look at what was there before.
-        self._manager.storage.batch.read_after(
+        self._services.storage.batch.read_after(
             partial(message_rows.find_all, keys=keys), partial(_settle, rows)
         )
         found = await rows
@@ -110,7 +113,7 @@ class Picking:
                 "It is first, last, next, previous or this.",
             )
         backwards = which in (LAST, PREVIOUS)
-        row = await self._manager.storage.read(
+        row = await self._services.storage.read(
             partial(
                 message_rows.beside,
                 queue_id=queue.id,

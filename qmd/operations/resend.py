@@ -22,7 +22,7 @@ from protocol.errors import InvalidName, ProtocolError
 from protocol.names.direct_name import DirectName
 from protocol.names.format_name import PrivateName, PublicName, parse_destination, parse_wire_name
 from protocol.names.multi_queue import MQF_DIRECT, MQF_PUBLIC, MqfElement
-from qmd.access.rights import ADMIN, ALL_RIGHTS, Rights, things_of_message
+from qmd.access.rights import ADMIN, ALL_RIGHTS, Rights
 from qmd.control_protocol.messages import (
     AUTOMATIC,
     TRANSACTIONAL,
@@ -44,7 +44,16 @@ from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK
 from storage.tables.messages import MessageRow
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.access.things import ThingFinder
+    from qmd.directory.resolver import Resolver
+    from qmd.events.recorder import Recorder
+    from qmd.naming.destinations import Routes
+    from qmd.operations.receive import Reading
+    from qmd.operations.selection import Choosing
+    from qmd.operations.send import Sending
+    from qmd.outcomes.dead_letter import Endings
+    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.runtime.services import Services
 
 log = structlog.get_logger()
 
@@ -64,8 +73,29 @@ class Changes(msgspec.Struct, frozen=True):
 class Resending:
     """One piece in one commit."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        services: Services,
+        choosing: Choosing,
+        endings: Endings,
+        outgoing: Outgoing,
+        reading: Reading,
+        recorder: Recorder,
+        resolver: Resolver,
+        routes: Routes,
+        sending: Sending,
+        things: ThingFinder,
+    ) -> None:
+        self._services = services
+        self._choosing = choosing
+        self._endings = endings
+        self._outgoing = outgoing
+        self._reading = reading
+        self._recorder = recorder
+        self._resolver = resolver
+        self._routes = routes
+        self._sending = sending
+        self._things = things
 
     async def resend(
         self,
@@ -80,13 +110,13 @@ class Resending:
         rights: Rights = ALL_RIGHTS,
     ) -> Result:
         """Returns what the request `frames.Resend` is answered with.  Raises Refusal."""
-        chosen = await self._manager.choosing.choose(queue, choice, piece)
+        chosen = await self._choosing.choose(queue, choice, piece)
         news = [self._new(queue, message, changes) for message in chosen.messages]
         for new in news:
-            rights.require(ADMIN, things_of_message(self._manager, new), "resend")
+            rights.require(ADMIN, self._things.of_message(new), "resend")
         answers: dict[str, Resolution | Refusal] = {}
         for destination in {new.destination for new in news}:
-            answers[destination] = await self._manager.resolver.resolve_text(destination)
+            answers[destination] = await self._resolver.resolve_text(destination)
         if dry_run:
             for new in news:
                 self._check_destination(new.destination)
@@ -103,13 +133,13 @@ class Resending:
                 "Try again when it is done with it, or end that application.",
             )
         # Whatever is held, nobody else ends: what is there now will be there in the next commit.
-        done: asyncio.Future[Result] = self._manager.loop.create_future()
+        done: asyncio.Future[Result] = self._services.loop.create_future()
         keys = [
             queue.id << LOOKUP_BITS | each.lookup_id
             for each in held
             if each.lookup_id not in queue.express
         ]
-        self._manager.storage.batch.read_after(
+        self._services.storage.batch.read_after(
             partial(message_rows.find_all, keys=keys),
             partial(self._send, queue, held, chosen, changes, keep, token, done, answers),
         )
@@ -128,7 +158,6 @@ class Resending:
         rows: list[MessageRow],
     ) -> None:
         """Those that are there still: send, and remove, with the open batch."""
-        manager = self._manager
         there = {row.key & LOOKUP_MASK for row in rows if row.is_whole} | queue.express.keys()
         for message in held:
             if message.lookup_id not in there:
@@ -137,21 +166,21 @@ class Resending:
         if not old:
             done.set_result(_result(chosen, [], []))
             return
-        batch = manager.storage.batch
+        batch = self._services.storage.batch
         ids: list[str] = []
         try:
-            manager.routes.answers = answers  # which may be too old to be kept by now
+            self._routes.answers = answers  # which may be too old to be kept by now
             news = [self._new(queue, message, changes) for message in old]
-            manager.sending.send(news, b"", lambda sent: ids.extend(flat(sent)))
+            self._sending.send(news, b"", lambda sent: ids.extend(flat(sent)))
         except Refusal as refusal:
             _let_go(queue, old)
-            manager.reading.serve(queue)
+            self._reading.serve(queue)
             done.set_exception(refusal)
             return
         finally:
-            manager.routes.answers = {}
+            self._routes.answers = {}
         if not keep:
-            manager.recorder.record(
+            self._recorder.record(
                 Kind.REQUEUED,
                 [message.packet for message in old],
                 queue=queue.name,
@@ -159,16 +188,16 @@ class Resending:
                 to_queue=news[0].destination if len({new.destination for new in news}) == 1 else "",
                 reason="It was sent again as another message.",
             )
-            manager.endings.replaced(queue, [message.packet for message in old])
+            self._endings.replaced(queue, [message.packet for message in old])
             batch.delete_messages([queue.id << LOOKUP_BITS | each.lookup_id for each in old])
         result = _result(chosen, old, [])
         if token:
-            batch.record_outcome(token, msgspec.msgpack.encode(result), manager.clock.now_s)
+            batch.record_outcome(token, msgspec.msgpack.encode(result), self._services.clock.now_s)
 
         def durable() -> None:
             if keep:
                 _let_go(queue, old)
-                manager.reading.serve(queue)
+                self._reading.serve(queue)
             else:
                 queue.forget([each.lookup_id for each in old])
                 stored = [row for row in rows if row.is_whole]
@@ -178,7 +207,9 @@ class Resending:
                 done.set_result(_result(chosen, old, ids))
 
         batch.when_durable(durable)
-        assert batch is manager.storage.batch, "what was sent and what is removed are one commit"
+        assert batch is self._services.storage.batch, (
+            "what was sent and what is removed are one commit"
+        )
 
     def _new(self, queue: LocalQueue, message: StoredMessage, changes: Changes) -> NewMessage:
         """The message as its application would hand it over now.  Raises Refusal."""
@@ -195,7 +226,7 @@ class Resending:
             delivery=TRANSACTIONAL
             if is_transactional(message.packet)
             and is_elsewhere
-            and self._manager.routes.told_kind(to) is None
+            and self._routes.told_kind(to) is None
             else AUTOMATIC,
             priority=packet.base.flags.priority,
             time_to_reach_queue_s=packet.base.time_to_reach_queue,
@@ -231,7 +262,7 @@ class Resending:
         wire = packet.user.destination_queue
         same = [
             queue.destination
-            for queue in self._manager.outgoing.queues
+            for queue in self._outgoing.queues
             if isinstance(wire, DirectQueueName) and queue.address.value == wire
         ]
         named = sorted((each for each in same if each in reason), key=len)
@@ -253,13 +284,13 @@ class Resending:
         except InvalidName as error:
             raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
         if isinstance(name, DirectName):
-            return not self._manager.routes.is_local(name)
-        return not (isinstance(name, PrivateName) and name.queue_manager == self._manager.id)
+            return not self._routes.is_local(name)
+        return not (isinstance(name, PrivateName) and name.queue_manager == self._services.id)
 
     def _check_destination(self, text: str) -> None:
         """What a send would refuse first; without making an outgoing queue of it."""
         if not self._is_elsewhere(text):
-            self._manager.routes.route(text)
+            self._routes.route(text)
 
 
 def _name(packet: UserMessage, kind: int, value: Any) -> str:

@@ -26,7 +26,8 @@ from storage.tables.messages import MessageRow
 if TYPE_CHECKING:
     import sqlite3
 
-    from qmd.manager import QueueManager
+    from qmd.queues.quarantine import Damage
+    from qmd.runtime.services import Services
 
 PIECE_MESSAGES = 1024  # in one commit, for which everybody waits
 PIECE_BYTES = 16 * 1024 * 1024
@@ -56,8 +57,9 @@ class _Page(NamedTuple):
 class Choosing:
     """Finds messages; nothing is taken."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(self, services: Services, damage: Damage) -> None:
+        self._services = services
+        self._damage = damage
 
     async def choose(
         self, queue: LocalQueue, choice: Choice, piece: Piece, *, bytes_max: int = PIECE_BYTES
@@ -73,12 +75,12 @@ class Choosing:
         for lookup_id in (piece.start, *choice.lookup_ids):
             if not 0 <= lookup_id <= LOOKUP_MASK:
                 raise Refusal("bad_lookup_id", f"no message can have the lookup id {lookup_id}")
-        if self._manager.storage.pressure:
+        if self._services.storage.pressure:
             # What is looked at is what is durable: an abort may be on its way there.
-            await self._manager.storage.batch.run(lambda db: None)
-        until = piece.until or self._manager.next_lookup_id(TRANSACTIONAL_LEVEL) & ARRIVAL_MAX
+            await self._services.storage.batch.run(lambda db: None)
+        until = piece.until or self._services.ids.next_lookup_id(TRANSACTIONAL_LEVEL) & ARRIVAL_MAX
         limit = min(piece.limit, PIECE_MESSAGES)
-        matches, now_s = filter_of(choice), self._manager.clock.now_s
+        matches, now_s = filter_of(choice), self._services.clock.now_s
         named = sorted(each for each in set(choice.lookup_ids) if each >= piece.start)
         found: list[StoredMessage] = []
         taken = size = 0
@@ -86,7 +88,7 @@ class Choosing:
         while start is not None:
             page = await self._page(queue, named, start, matches)
             beyond = LOOKUP_MASK + 1 if page.last is None else page.last + 1
-            rows = self._manager.damage.whole_messages(queue, page.rows)
+            rows = self._damage.whole_messages(queue, page.rows)
             messages = [stored_message(row) for row in rows]
             messages += [
                 each
@@ -122,7 +124,7 @@ class Choosing:
             ahead = [each for each in named if each >= start]
             now = ahead[:PAGE_ROWS]
             keys = [queue.id << LOOKUP_BITS | each for each in now]
-            rows = await self._manager.storage.read(partial(message_rows.find_all, keys=keys))
+            rows = await self._services.storage.read(partial(message_rows.find_all, keys=keys))
             rows = [row for row in rows if not row.is_whole or matches(stored_message(row))]
             return _Page(rows, now[-1] if len(ahead) > PAGE_ROWS else None)
 
@@ -134,7 +136,7 @@ class Choosing:
                 [row for row in rows if not row.is_whole or matches(stored_message(row))], last
             )
 
-        return await self._manager.storage.read(look)
+        return await self._services.storage.read(look)
 
     def _check(self, queue: LocalQueue, choice: Choice, piece: Piece, chosen: Chosen) -> None:
         """Of what was named one by one, nothing may be missing."""

@@ -35,7 +35,15 @@ from qmd.queues.quotas import queue_refusal
 from storage.engine.batch import Batch
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.events.recorder import Recorder
+    from qmd.naming.destinations import Routes
+    from qmd.operations.receive import Reading
+    from qmd.peers.sessions import Peers
+    from qmd.queues.named_dead_letter_queue import OwnDeadLetters
+    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.queues.quotas import Admission
+    from qmd.runtime.services import Services
+    from qmd.transfer.release import Releasing
 
 
 Route = LocalQueue | OutgoingQueue
@@ -83,9 +91,32 @@ class _Needed:
 class Sending:
     """All of the messages of a request, or none."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        services: Services,
+        admission: Admission,
+        outgoing: Outgoing,
+        own_dead_letters: OwnDeadLetters,
+        peers: Peers,
+        recorder: Recorder,
+        releasing: Releasing,
+        routes: Routes,
+    ) -> None:
+        self._services = services
+        self._admission = admission
+        self._outgoing = outgoing
+        self._own_dead_letters = own_dead_letters
+        self._peers = peers
+        self._recorder = recorder
+        self._releasing = releasing
+        self._routes = routes
         self._transaction_index = 0
+        self.sent_count = 0
+
+    def connect(self, reading: Reading, hand_over: Callable[[bytes, str], Handover]) -> None:
+        """Name the collaborators that are made after it."""
+        self._reading = reading
+        self._hand_over = hand_over
 
     def send(
         self, messages: list[NewMessage], token: bytes, done: Callable[[list[object]], None]
@@ -100,7 +131,7 @@ class Sending:
 
     def ids(self, numbers: Iterable[object]) -> list[object]:
         """The message ids, as text, of messages of ours; a list of them where it is one."""
-        own_guid = guid_text(self._manager.id)
+        own_guid = guid_text(self._services.id)
         return [
             [f"{own_guid}\\{number}" for number in each]
             if isinstance(each, list)
@@ -110,7 +141,7 @@ class Sending:
 
     def numbers_of(self, chosen: Sequence[Chosen]) -> list[object]:
         """A number for each message; a list of them where it has copies."""
-        following = self._manager.next_message_number
+        following = self._services.ids.next_message_number
         return [
             [following() for _ in each.routes] if isinstance(each, Copies) else following()
             for each in chosen
@@ -129,11 +160,11 @@ class Sending:
 
         With `numbers`, which they have been promised, the messages are those of one transaction.
         """
-        self._manager.releasing.release()  # where all is acknowledged, a new sequence begins
+        self._releasing.release()  # where all is acknowledged, a new sequence begins
         in_transaction = numbers is not None
         if numbers is None:
             numbers = self.numbers_of(chosen)
-        handover = Handover(self._manager, token, token.hex() if in_transaction else "")
+        handover = self._hand_over(token, token.hex() if in_transaction else "")
         index, last = self._next_index(), len(messages) - 1
         bounds = index, True, True
         for place, (new, way, number) in enumerate(zip(messages, chosen, numbers, strict=True)):
@@ -144,11 +175,11 @@ class Sending:
             if isinstance(way, Copies):
                 assert isinstance(number, list)
                 handover.copies(new, way, number, bounds)
-                self._manager.sent_count += len(number) - 1
+                self.sent_count += len(number) - 1
             else:
                 assert isinstance(number, int)
                 handover.one(new, *way, number, bounds)
-        self._manager.sent_count += len(messages)
+        self.sent_count += len(messages)
         handover.end(self.ids(numbers), numbers, done)
 
     def check(
@@ -164,12 +195,12 @@ class Sending:
         `is_part`: they are not taken over now, but with what comes later in their transaction.
         `several`: what lists of destinations stood for when it was promised to send to them.
         """
-        if self._manager.stopping:
+        if self._services.lifecycle.stopping:
             raise Refusal("stopping", "this queue manager is stopping", "Try again in a moment.")
         chosen: list[Chosen] = []
         needed = _Needed(len(messages))
-        names = self._manager.routes
-        body_bytes_max = self._manager.settings.quotas.message_bytes_max
+        names = self._routes
+        body_bytes_max = self._services.settings.quotas.message_bytes_max
         for index, new in enumerate(messages):
             check(new)
             aims = (several[index] if several else None) or names.aims(new.destination)
@@ -195,7 +226,7 @@ class Sending:
                 self._check_way(new, aims, delivery, size, needed)
                 needed.stored_bytes += size
                 chosen.append((aims, delivery))
-        full = self._manager.is_full(
+        full = self._admission.is_full(
             0 if is_part else needed.bytes,
             express=needed.express,
             messages=needed.messages,
@@ -211,7 +242,7 @@ class Sending:
         Whether there is room for it is not looked at.  Raises Refusal, MustAsk.
         """
         check(new)
-        aims = self._manager.routes.aims(new.destination)
+        aims = self._routes.aims(new.destination)
         if isinstance(aims, Several):
             return None
         return aims, self._delivery(aims, new, in_transaction=False)
@@ -219,14 +250,14 @@ class Sending:
     def check_here(self, new: NewMessage) -> None:
         """Raises Refusal where it is known at once that no such message can be sent: the queue is
         to be one of ours, and is not there or takes no such messages."""
-        queue = self._manager.routes.known_here(new.destination)
+        queue = self._routes.known_here(new.destination)
         if queue is not None:
             self._delivery(queue, new, in_transaction=False)
 
     def _delivery(self, route: Route, new: NewMessage, *, in_transaction: bool) -> int:
         told = None
         if isinstance(route, OutgoingQueue):
-            told = self._manager.routes.told_kind(new.destination)
+            told = self._routes.told_kind(new.destination)
         return delivery_to(
             route, new.delivery, in_transaction=in_transaction, told=told, name=new.destination
         )
@@ -235,7 +266,7 @@ class Sending:
         self, new: NewMessage, several: Several, needed: _Needed, *, in_transaction: bool
     ) -> Copies:
         """A message to several queues: one that cannot be sent to all of them is sent to none."""
-        names = self._manager.routes
+        names = self._routes
         routes = names.routes(several)
         admin, response = (
             names.reply_address(each) for each in (new.admin_queue, new.response_queue)
@@ -341,7 +372,7 @@ class Sending:
         """Whether a packet can get where it shall."""
         if size <= PACKET_BYTES_MAX:
             return
-        peers = self._manager.peers
+        peers = self._peers
         if isinstance(route, LocalQueue):
             if size > peers.own_packet_bytes_max:
                 raise Refusal(
@@ -374,7 +405,7 @@ class Sending:
                 "a queue for the dead letter is named, and no dead letter is wanted",
                 "Give one of both.",
             )
-        self._manager.own_dead_letters.check(new.dead_letter_queue, delivery)
+        self._own_dead_letters.check(new.dead_letter_queue, delivery)
 
     def _next_index(self) -> int:
         """A number for a transaction, of 20 bits.  [MS-MQMQ] 2.2.20.5"""
@@ -395,44 +426,45 @@ class Sending:
         Returns why it cannot be sent there, and is dropped; "" when it is on its way.
         """
         try:
-            route = self._manager.routes.route_name(name, for_acknowledgments=True, via=via)
+            route = self._routes.route_name(name, for_acknowledgments=True, via=via)
         except Refusal as refusal:
-            self._manager.log_limited("acknowledgment_not_sent", str(name), reason=refusal.text)
+            self._services.log_limited("acknowledgment_not_sent", str(name), reason=refusal.text)
             return refusal.text
         priority = packet[2] & 7
-        key = self._manager.next_lookup_id(PRIORITY_MAX - priority)
+        key = self._services.ids.next_lookup_id(PRIORITY_MAX - priority)
         if isinstance(route, OutgoingQueue):
-            if isinstance(name, PublicName) and self._manager.routes.told_kind(name):
+            if isinstance(name, PublicName) and self._routes.told_kind(name):
                 reason = f"{name} takes no acknowledgments: it is transactional, as the directory"
                 reason += " says"
-                self._manager.log_limited("acknowledgment_not_sent", str(name), reason=reason)
+                self._services.log_limited("acknowledgment_not_sent", str(name), reason=reason)
                 return reason
             if isinstance(name, PublicName) and route.address.queue_manager != NULL_GUID:
                 packet = with_queue_manager(packet, route.address.queue_manager)
-            appended = [self._manager.outgoing.append(route, key, packet, batch)]
+            appended = [self._outgoing.append(route, key, packet, batch)]
             self.tell(route, packet, key)
             if key in route.express:
-                self._manager.outgoing.appended(route, appended)
+                self._outgoing.appended(route, appended)
             else:
-                batch.when_durable(partial(self._manager.outgoing.appended, route, appended))
+                batch.when_durable(partial(self._outgoing.appended, route, appended))
             return ""
         if route.transactional or route.is_read_only:
             reason = f"{route.name} takes no acknowledgments: it is " + (
                 "transactional" if route.transactional else "one of the queue manager's own"
             )
-            self._manager.log_limited("acknowledgment_not_sent", str(name), reason=reason)
+            self._services.log_limited("acknowledgment_not_sent", str(name), reason=reason)
             return reason
-        wall_ms = int(self._manager.environment.time() * 1000)
-        held = enter(self._manager, route, key, wall_ms, packet, batch)
+        wall_ms = int(self._services.environment.time() * 1000)
+        held = enter(self._services, self._reading, route, key, wall_ms, packet, batch)
         self.tell(route, packet, key)
         if not is_express(packet):
-            batch.when_durable(partial(self._manager.reading.arrived, route, [held]))
+            batch.when_durable(partial(self._reading.arrived, route, [held]))
         return ""
 
     def tell(self, route: Route, packet: bytes, place: int) -> None:
         """Of a packet of our own making."""
-        if self._manager.recorder.enabled:
-            told = sent_to(self._manager, route, EXPRESS if is_express(packet) else RECOVERABLE)
+        if self._recorder.enabled:
+            delivery = EXPRESS if is_express(packet) else RECOVERABLE
+            told = sent_to(self._recorder, self._services.id, route, delivery)
             told.numbers.append(message_number(packet))
             told.sizes.append(len(packet))
             told.places.append(place)

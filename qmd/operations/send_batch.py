@@ -46,7 +46,17 @@ from qmd.queues.outgoing_queues import Appended
 from storage.tables.keys import LOOKUP_BITS
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.events.recorder import Recorder
+    from qmd.message.shared_packet import Parts
+    from qmd.naming.destinations import Routes
+    from qmd.operations.receive import Reading
+    from qmd.outcomes.acknowledgments import Acknowledging
+    from qmd.outcomes.dead_letter import Endings
+    from qmd.outcomes.reports import Tracing
+    from qmd.queues.named_dead_letter_queue import OwnDeadLetters
+    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.runtime.services import Services
+    from qmd.transfer.confirmation import Confirmations
     from storage.engine.batch import Batch
     from storage.tables.events import Event
 
@@ -61,18 +71,43 @@ Position = tuple[int, int]
 class Handover:
     """One request's messages, on their way into the batch that is open."""
 
-    def __init__(self, manager: QueueManager, token: bytes, transaction: str) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        services: Services,
+        acknowledging: Acknowledging,
+        confirmations: Confirmations,
+        endings: Endings,
+        outgoing: Outgoing,
+        own_dead_letters: OwnDeadLetters,
+        parts: Parts,
+        reading: Reading,
+        recorder: Recorder,
+        routes: Routes,
+        tracing: Tracing,
+        token: bytes,
+        transaction: str,
+    ) -> None:
+        self._services = services
+        self._acknowledging = acknowledging
+        self._confirmations = confirmations
+        self._endings = endings
+        self._outgoing = outgoing
+        self._own_dead_letters = own_dead_letters
+        self._parts = parts
+        self._reading = reading
+        self._recorder = recorder
+        self._routes = routes
+        self._tracing = tracing
         self._token = token
         self._transaction = transaction
-        self._batch = manager.storage.batch
-        wall = manager.environment.time()
+        self._batch = services.storage.batch
+        wall = services.environment.time()
         self._wall_s, self._wall_ms = int(wall), int(wall * 1000)
         self._to_queues: dict[LocalQueue, list[Held]] = {}
         self._to_send: dict[OutgoingQueue, list[Appended]] = {}
         self._in_sequences: dict[OutgoingQueue, None] = {}  # those with transactional messages
         self._express: dict[OutgoingQueue, list[Appended]] = {}
-        self._recording = manager.recorder.enabled
+        self._recording = recorder.enabled
         self._told: Event | None = None
         self._told_route: Route | None = None
         self._told_copies: dict[tuple[int, bool], Event] = {}  # by delivery, and if in sequences
@@ -144,17 +179,17 @@ class Handover:
 
         `numbers`: the ids as they are kept for who asks by the token.
         """
-        manager, batch = self._manager, self._batch
-        manager.outgoing.save(self._in_sequences, batch)
+        batch = self._batch
+        self._outgoing.save(self._in_sequences, batch)
         for queue, packets in self._express.items():
             if self._token:
                 # It will be asked for by its token: it must not leave before that is known.
                 self._to_send.setdefault(queue, []).extend(packets)
             else:
-                manager.outgoing.appended(queue, packets)
+                self._outgoing.appended(queue, packets)
         if self._token:
             result = msgspec.msgpack.encode(numbers)
-            batch.record_outcome(self._token, result, manager.clock.now_s)
+            batch.record_outcome(self._token, result, self._services.clock.now_s)
         if self._to_queues or self._to_send or self._token:
             batch.when_durable(partial(self._durable, ids, done))
         else:
@@ -165,8 +200,8 @@ class Handover:
         done(ids)
         for queue, messages in self._to_queues.items():
             queue.arrived(messages)
-            self._manager.reading.serve(queue)
-        self._manager.outgoing.all_appended(self._to_send)
+            self._reading.serve(queue)
+        self._outgoing.all_appended(self._to_send)
 
     # Within.
 
@@ -175,12 +210,12 @@ class Handover:
     ) -> tuple[int, Position | None]:
         """Where the message stands in its queue: its key, and its place in the sequence."""
         if delivery != TRANSACTIONAL:
-            return self._manager.next_lookup_id(PRIORITY_MAX - new.priority), None
+            return self._services.ids.next_lookup_id(PRIORITY_MAX - new.priority), None
         if isinstance(route, OutgoingQueue):
             sequence_number, key = route.next_key()
             self._in_sequences[route] = None
             return key, (route.sequence.sequence_id, sequence_number)
-        return self._manager.next_lookup_id(PRIORITY_MAX), (0, 0)
+        return self._services.ids.next_lookup_id(PRIORITY_MAX), (0, 0)
 
     def _compose_first(
         self,
@@ -199,7 +234,7 @@ class Handover:
         if header is not None:
             return with_multi_queue_header(compose(()), header)
         packet = compose(several.addresses)
-        admin, response = map(self._manager.routes.reply_address, queues)
+        admin, response = map(self._routes.reply_address, queues)
         if not (admin.several or response.several):  # then they have such a header anyhow
             size = multi_queue_size(several.addresses, admin, response)
             several.keep(queues, packet[-size:])
@@ -215,26 +250,25 @@ class Handover:
         bounds: Bounds,
         destinations: tuple[QueueAddress, ...],
     ) -> bytes:
-        manager = self._manager
         index, is_first, is_last = bounds
         return compose(
             new,
-            source=manager.id,
+            source=self._services.id,
             destination=destination,
-            admin=manager.routes.reply_address(new.admin_queue),
-            response=manager.routes.reply_address(new.response_queue),
+            admin=self._routes.reply_address(new.admin_queue),
+            response=self._routes.reply_address(new.response_queue),
             message_number=number,
             sent_time_s=self._wall_s,
             delivery=delivery,
             position=None if position is None else (*position, index),
-            dead_letter=manager.confirmations.asks(new)
+            dead_letter=self._confirmations.asks(new)
             if delivery == TRANSACTIONAL
             else new.dead_letter is not False,
             is_first=is_first,
             is_last=is_last,
-            time_to_reach_queue_s=int(manager.settings.delivery.time_to_reach_queue_s),
+            time_to_reach_queue_s=int(self._services.settings.delivery.time_to_reach_queue_s),
             report_queue=(
-                manager.routes.report_queue(new.report_queue) if new.report_queue else None
+                self._routes.report_queue(new.report_queue) if new.report_queue else None
             ),
             destinations=destinations,
         )
@@ -243,8 +277,8 @@ class Handover:
         """The end of the packets of copies; `copies` are those that share it, or None."""
         if copies is None or all(delivery == EXPRESS for delivery in copies.deliveries):
             return Part(0, packet)
-        part = Part(self._manager.next_lookup_id(0), packet)
-        self._manager.parts.add(part)
+        part = Part(self._services.ids.next_lookup_id(0), packet)
+        self._parts.add(part)
         self._batch.insert_shared_part(part.id, packet)
         return part
 
@@ -258,14 +292,14 @@ class Handover:
         key: int,
         position: Position | None,
     ) -> None:
-        manager, batch = self._manager, self._batch
+        batch = self._batch
         if isinstance(route, OutgoingQueue):
             if new is not self._times_of:
                 self._reckon(new, packet)
             confirm_by_s, discard = (
                 self._confirmation if delivery == TRANSACTIONAL else (None, False)
             )
-            appended = manager.outgoing.add(
+            appended = self._outgoing.add(
                 route, key, packet, batch, self._reach_by_s, confirm_by_s, discard=discard
             )
             kind = self._express if delivery == EXPRESS else self._to_send
@@ -275,7 +309,7 @@ class Handover:
             else:
                 waiting.append(appended)
         else:
-            held = enter(manager, route, key, self._wall_ms, packet, batch)
+            held = enter(self._services, self._reading, route, key, self._wall_ms, packet, batch)
             if delivery != EXPRESS:
                 self._to_queues.setdefault(route, []).append(held)
         if new.dead_letter_queue:
@@ -295,10 +329,10 @@ class Handover:
             if new.correlation_id:
                 bear_correlation(told, new.correlation_id)
         if new.report_queue and isinstance(route, LocalQueue):
-            manager.tracing.arrived(parse_user_message(whole(packet)), whole(packet), batch)
+            self._tracing.arrived(parse_user_message(whole(packet)), whole(packet), batch)
         if new.acknowledge & POSITIVE_ARRIVAL and isinstance(route, LocalQueue):
             # It has arrived: [MS-MQDMPR] 3.1.1.12.
-            manager.acknowledging.to_application(
+            self._acknowledging.to_application(
                 parse_user_message(whole(packet)), MessageClass.ACK_REACH_QUEUE, batch
             )
 
@@ -316,10 +350,10 @@ class Handover:
 
         `_position` and `_put` in one loop: 3 µs a copy, and 9 otherwise.
         """
-        manager, to_send = self._manager, self._to_send
+        to_send = self._to_send
         is_transactional = delivery == TRANSACTIONAL
         level = PRIORITY_MAX - new.priority
-        head_of_copy, next_lookup_id = heads.head, manager.next_lookup_id
+        head_of_copy, next_lookup_id = heads.head, self._services.ids.next_lookup_id
         end, end_bytes = part.packet, len(part.packet)
         reach_by_s = self._reach_by_s
         confirm_by_s, discard = self._confirmation if is_transactional else (None, False)
@@ -392,7 +426,7 @@ class Handover:
         is_transactional = delivery == TRANSACTIONAL
         level = PRIORITY_MAX if is_transactional else PRIORITY_MAX - new.priority
         position = (0, 0) if is_transactional else None
-        manager, to_queues, wall_ms = self._manager, self._to_queues, self._wall_ms
+        to_queues, wall_ms = self._to_queues, self._wall_ms
         expires_at_s: int | None = None
         held: Held
         heads_made: list[bytes] = []
@@ -402,10 +436,10 @@ class Handover:
         queues: list[str] = []
         for route, number in targets:
             assert isinstance(route, LocalQueue)
-            place = manager.next_lookup_id(level)
+            place = self._services.ids.next_lookup_id(level)
             head = heads.head(route.address, number, position)
             if not places:
-                expires_at_s = manager.clock.deadline_s(receive_time_s(head))
+                expires_at_s = self._services.clock.deadline_s(receive_time_s(head))
             size = len(head) + len(part.packet)
             if shares:
                 held = SharedMessage(
@@ -445,17 +479,16 @@ class Handover:
 
     def _reckon(self, new: NewMessage, packet: Packet) -> None:
         """Times that are the same for all copies of a message."""
-        manager = self._manager
         self._times_of = new
-        self._reach_by_s = manager.clock.deadline_s(reach_time_s(head_of(packet)))
+        self._reach_by_s = self._services.clock.deadline_s(reach_time_s(head_of(packet)))
         self._confirmation = (
-            manager.confirmations.confirm_by_s(new),
-            manager.confirmations.discards(new),
+            self._confirmations.confirm_by_s(new),
+            self._confirmations.discards(new),
         )
 
     def _tell_of(self, route: Route, delivery: int) -> Event:
         """What is told of the messages that go this way, until one goes another."""
-        self._told = sent_to(self._manager, route, delivery, self._transaction)
+        self._told = sent_to(self._recorder, self._services.id, route, delivery, self._transaction)
         self._told_route, self._told_delivery = route, delivery
         return self._told
 
@@ -463,7 +496,7 @@ class Handover:
         """What is told of copies that go in the same way to whichever queues."""
         told = self._told_copies.get((delivery, in_sequences))
         if told is None:
-            told = self._told_copies[delivery, in_sequences] = self._manager.recorder.of_copies(
+            told = self._told_copies[delivery, in_sequences] = self._recorder.of_copies(
                 Kind.SENT,
                 transaction=self._transaction,
                 delivery=DELIVERIES[delivery],
@@ -496,13 +529,13 @@ class Handover:
             told.numbers.append(number)
             told.sizes.append(len(packet))
             told.places.append(key)
-        self._manager.endings.end(route, [(key, packet)], MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE)
+        self._endings.end(route, [(key, packet)], MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE)
 
     def _keep_dead_letter(
         self, new: NewMessage, number: int, delivery: int, place: str, key: int
     ) -> None:
         """In the queue that its application has named, if it dies."""
-        own = self._manager.own_dead_letters
+        own = self._own_dead_letters
         try:
             queue = own.check(new.dead_letter_queue, delivery)
         except Refusal:
@@ -511,7 +544,8 @@ class Handover:
 
 
 def enter(
-    manager: QueueManager,
+    services: Services,
+    reading: Reading,
     queue: LocalQueue,
     lookup_id: int,
     wall_ms: int,
@@ -520,14 +554,14 @@ def enter(
 ) -> Held:
     """A message of our own for our own queue; an express one is there at once."""
     head = head_of(packet)
-    expires_at_s = manager.clock.deadline_s(receive_time_s(head))
+    expires_at_s = services.clock.deadline_s(receive_time_s(head))
     stored = StoredMessage(lookup_id, wall_ms, head, expires_at_s=expires_at_s)
     held: Held = SharedMessage(stored, packet) if isinstance(packet, SharedPacket) else stored
     queue.messages += 1
     queue.grow(len(packet))
     if is_express(head):
         queue.express_arrived(held)
-        manager.reading.serve(queue)
+        reading.serve(queue)
     else:
         batch.insert_message(
             queue.id << LOOKUP_BITS | lookup_id,
@@ -539,11 +573,13 @@ def enter(
     return held
 
 
-def sent_to(manager: QueueManager, route: Route, delivery: int, transaction: str = "") -> Event:
+def sent_to(
+    recorder: Recorder, own_id: bytes, route: Route, delivery: int, transaction: str = ""
+) -> Event:
     """What is told of messages of ours that go one way."""
-    return manager.recorder.group(
+    return recorder.group(
         Kind.SENT,
-        manager.id,
+        own_id,
         queue=route.destination if isinstance(route, OutgoingQueue) else route.name,
         sequence_id=route.sequence.sequence_id
         if isinstance(route, OutgoingQueue) and delivery == TRANSACTIONAL

@@ -41,8 +41,13 @@ from qmd.queues.local_queue import LocalQueue, Reader
 
 if TYPE_CHECKING:
     from qmd.access.rights import Rights
-    from qmd.manager import QueueManager
+    from qmd.operations.move import Moving
+    from qmd.operations.receive import Reading
+    from qmd.operations.receive_selected import Picking
+    from qmd.operations.request_outcomes import RequestOutcomes
+    from qmd.operations.send import Sending
     from qmd.runtime.budget import Budget
+    from qmd.runtime.services import Services
 
 log = structlog.get_logger()
 
@@ -87,8 +92,21 @@ class Transaction:
 class Transactions:
     """Those that are under way."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        services: Services,
+        moving: Moving,
+        picking: Picking,
+        reading: Reading,
+        request_outcomes: RequestOutcomes,
+        sending: Sending,
+    ) -> None:
+        self._services = services
+        self._moving = moving
+        self._picking = picking
+        self._reading = reading
+        self._request_outcomes = request_outcomes
+        self._sending = sending
         self._live: dict[bytes, Transaction] = {}
         # Ids of which somebody was told that nothing was done: the connections from which it must
         # stay so, as the first that is free of it, and why.
@@ -103,7 +121,7 @@ class Transactions:
 
     def begin(self, transaction_id: bytes, owner: Hashable, idle_s: float) -> None:
         """Raises Refusal."""
-        limits = self._manager.settings.transactions
+        limits = self._services.settings.transactions
         if len(transaction_id) not in (TRANSACTION_ID_BYTES, TRANSACTION_ID_BYTES + MARK_BYTES):
             raise bad_transaction_id(transaction_id)
         if transaction_id in self._live or transaction_id in self._sealed:
@@ -119,7 +137,7 @@ class Transactions:
                 " ([transactions] live_max)",
                 "Commit or abort some, or allow more.",
             )
-        now = self._manager.loop.time()
+        now = self._services.loop.time()
         idle_s = min(idle_s, limits.idle_s) if idle_s > 0 else limits.idle_s
         transaction = Transaction(transaction_id, owner, idle_s, now, now)
         self._live[transaction_id] = transaction
@@ -144,7 +162,7 @@ class Transactions:
 
     def _send(self, transaction: Transaction, messages: list[NewMessage]) -> list[object]:
         owner = transaction.owner
-        limit = self._manager.settings.transactions.messages_bytes_max
+        limit = self._services.settings.transactions.messages_bytes_max
         size = sum(len(new.body) + len(new.extension) for new in messages)
         if transaction.bytes + size > limit:
             raise Refusal(
@@ -154,7 +172,7 @@ class Transactions:
                 f" {transaction.bytes + size}",
                 "Commit more often.",
             )
-        memory, kept = self._manager.transaction_memory, sum(map(_kept_bytes, messages))
+        memory, kept = self._services.memory.transactions, sum(map(_kept_bytes, messages))
         if not memory.allows(transaction, owner, kept):
             raise _too_much(memory, owner, kept)
         for new in messages:
@@ -165,8 +183,8 @@ class Transactions:
                     " sent in a transaction is transactional",
                     "Leave its delivery out, or send it outside the transaction.",
                 )
-        chosen = self._manager.sending.check(messages, in_transaction=True, is_part=True)
-        numbers = self._manager.sending.numbers_of(chosen)
+        chosen = self._sending.check(messages, in_transaction=True, is_part=True)
+        numbers = self._sending.numbers_of(chosen)
         transaction.messages += messages
         transaction.several += [
             each.several if isinstance(each, Copies) else None for each in chosen
@@ -175,7 +193,7 @@ class Transactions:
         transaction.bytes += size
         transaction.kept_bytes += kept
         memory.hold(transaction, owner, transaction.kept_bytes)
-        return self._manager.sending.ids(numbers)
+        return self._sending.ids(numbers)
 
     def doom(self, transaction_id: bytes, owner: Hashable, reason: str) -> None:
         """A send in it was refused before it came here.  One of another connection stays."""
@@ -220,10 +238,10 @@ class Transactions:
         transaction = self._find_sound(transaction_id, owner)
 
         def taken(messages: list[StoredMessage]) -> None:
-            transaction.used_at = self._manager.loop.time()
+            transaction.used_at = self._services.loop.time()
             answer(messages)
 
-        self._manager.reading.take(transaction.reader, queue, limit, wait_s, taken)
+        self._reading.take(transaction.reader, queue, limit, wait_s, taken)
 
     def take_chosen(
         self,
@@ -240,12 +258,10 @@ class Transactions:
         async def take() -> list[StoredMessage]:
             transaction.choosing += 1
             try:
-                return await self._manager.picking.take(
-                    transaction.reader, queue, choice, limit, wait_s
-                )
+                return await self._picking.take(transaction.reader, queue, choice, limit, wait_s)
             finally:
                 transaction.choosing -= 1
-                transaction.used_at = self._manager.loop.time()
+                transaction.used_at = self._services.loop.time()
 
         return take()
 
@@ -263,7 +279,7 @@ class Transactions:
         transaction = self._find_sound(transaction_id, owner)
         lookup_ids = list(dict.fromkeys(lookup_ids))
         self._check_taken(transaction, queue, lookup_ids)
-        moving = self._manager.moving
+        moving = self._moving
         place = await moving.target_for(queue, target) if target else None
         transaction = self._find(transaction_id, owner)  # it may have ended meanwhile
         self._check_taken(transaction, queue, lookup_ids)
@@ -304,12 +320,12 @@ class Transactions:
         Raises Refusal, and then the transaction is aborted.
         """
         transaction = self._find(transaction_id, owner)
-        reading, reader = self._manager.reading, transaction.reader
+        reading, reader = self._reading, transaction.reader
         if transaction.doom:
             self._abort(transaction, f"a message could not be sent in it: {transaction.doom}")
             raise _doomed(transaction)
         reading.stop_waiting(reader)
-        sending = self._manager.sending
+        sending = self._sending
         try:
             self._check_received(transaction)
             chosen = sending.check(
@@ -322,7 +338,7 @@ class Transactions:
             raise
         # From here on nothing is refused any more; all of it goes into one batch.
         transaction.is_committing = reader.has_left = True
-        batch = self._manager.storage.batch
+        batch = self._services.storage.batch
         self._settle_received(transaction)
         for queue, mine in list(reader.taken.items()):
             if mine:
@@ -336,7 +352,7 @@ class Transactions:
             lambda ids: self._committed(transaction, ids, done),
             numbers=transaction.numbers,
         )
-        assert batch is self._manager.storage.batch, "a transaction is in one batch"
+        assert batch is self._services.storage.batch, "a transaction is in one batch"
 
     def abort(
         self, transaction_id: bytes, owner: Hashable, reason: str, *, unread: bool = False
@@ -384,14 +400,14 @@ class Transactions:
         """Send the messages, unless that was done before with this token; their ids."""
         while (other := self._sending_once.get(token)) is not None:
             await asyncio.wait([other])
-        done: asyncio.Future[list[object]] = self._manager.loop.create_future()
+        done: asyncio.Future[list[object]] = self._services.loop.create_future()
         self._sending_once[token] = done
         try:
-            before = await self._manager.find_outcome(token)
+            before = await self._request_outcomes.find(token)
             if before is not None:
                 return before
             self.refuse_sealed(token, connection)
-            self._manager.sending.send(messages, token, partial(_tell, done))
+            self._sending.send(messages, token, partial(_tell, done))
             return await asyncio.shield(done)
         finally:
             done.cancel()
@@ -402,7 +418,7 @@ class Transactions:
     def _find(self, transaction_id: bytes, owner: Hashable) -> Transaction:
         transaction = self._live.get(transaction_id)
         if transaction is not None and transaction.owner is owner and not transaction.is_committing:
-            transaction.used_at = self._manager.loop.time()
+            transaction.used_at = self._services.loop.time()
             return transaction
         if transaction_id in self._sealed:
             raise Refusal(
@@ -432,20 +448,18 @@ class Transactions:
                     f"{queue.name} was deleted, with what the transaction had received from it",
                     "Begin another transaction.",
                 )
-            self._manager.reading.check_can_be_told(transaction.reader, queue, list(mine))
+            self._reading.check_can_be_told(transaction.reader, queue, list(mine))
         for (source, (target, _)), lookup_ids in _by_queues(transaction.moves).items():
             messages = [source.taken[lookup_id] for lookup_id in lookup_ids]
-            self._manager.moving.check(source, target, messages)
+            self._moving.check(source, target, messages)
 
     def _settle_received(self, transaction: Transaction) -> None:
         for (source, (target, why)), lookup_ids in _by_queues(transaction.moves).items():
-            self._manager.moving.move_taken(
+            self._moving.move_taken(
                 transaction.reader, source, target, lookup_ids, transaction.id.hex(), why
             )
         for (queue, reason), lookup_ids in _by_queues(transaction.rejections).items():
-            self._manager.reading.reject(
-                transaction.reader, queue, lookup_ids, reason, b"", _nobody
-            )
+            self._reading.reject(transaction.reader, queue, lookup_ids, reason, b"", _nobody)
 
     def _committed(
         self, transaction: Transaction, ids: list[object], done: Callable[[list[object]], None]
@@ -457,15 +471,15 @@ class Transactions:
     def _forget(self, transaction: Transaction) -> None:
         """It has ended."""
         del self._live[transaction.id]
-        self._manager.timers.cancel(transaction)
-        self._manager.transaction_memory.hold(transaction, transaction.owner, 0)
+        self._services.timers.cancel(transaction)
+        self._services.memory.transactions.hold(transaction, transaction.owner, 0)
 
     def _abort(self, transaction: Transaction, reason: str) -> int:
         self._forget(transaction)
         self.aborted_count += 1
         self._seal(transaction.id, _EVERYBODY, reason)
         transaction.reader.has_left = True
-        count = self._manager.reading.abort(transaction.reader, transaction.id.hex(), reason)
+        count = self._reading.abort(transaction.reader, transaction.id.hex(), reason)
         log.info(
             "transaction_aborted",
             transaction=transaction.id.hex(),
@@ -483,15 +497,15 @@ class Transactions:
 
     def _watch(self, transaction: Transaction) -> None:
         due = transaction.used_at + transaction.idle_s
-        self._manager.timers.at(due, transaction, self._idle)
+        self._services.timers.at(due, transaction, self._idle)
 
     def _idle(self, transaction: Transaction) -> None:
         if transaction.is_committing:
             return
-        idle_s = self._manager.loop.time() - transaction.used_at
+        idle_s = self._services.loop.time() - transaction.used_at
         if idle_s + 1e-6 < transaction.idle_s or self._is_waiting(transaction):
             if self._is_waiting(transaction):
-                transaction.used_at = self._manager.loop.time()  # a receive waits: it is not idle
+                transaction.used_at = self._services.loop.time()  # a receive waits: it is not idle
             self._watch(transaction)
             return
         self._abort(
@@ -502,7 +516,7 @@ class Transactions:
         )
 
     def _is_waiting(self, transaction: Transaction) -> bool:
-        return transaction.choosing > 0 or self._manager.reading.is_waiting(transaction.reader)
+        return transaction.choosing > 0 or self._reading.is_waiting(transaction.reader)
 
 
 def _doomed(transaction: Transaction) -> Refusal:

@@ -20,7 +20,9 @@ from storage.tables import branches as branch_rows
 from storage.tables.branches import BranchRow
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.operations.request_outcomes import RequestOutcomes
+    from qmd.operations.transactions import Transactions
+    from qmd.runtime.services import Services
 
 BRANCHES_MAX = 10_000
 RESOURCE_CHARACTERS_MAX = 64  # PostgreSQL takes 64 bytes of it
@@ -29,8 +31,12 @@ RESOURCE_CHARACTERS_MAX = 64  # PostgreSQL takes 64 bytes of it
 class Branches:
     """Those whose databases may not have heard the decision."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self, services: Services, request_outcomes: RequestOutcomes, transactions: Transactions
+    ) -> None:
+        self._services = services
+        self._request_outcomes = request_outcomes
+        self._transactions = transactions
         self._rows: dict[tuple[bytes, str], BranchRow] = {}
 
     def restore(self, rows: list[BranchRow]) -> None:
@@ -38,8 +44,7 @@ class Branches:
 
     async def enlist(self, transaction_id: bytes, owner: Hashable, resource: str) -> None:
         """The database may prepare when this has returned.  Raises Refusal."""
-        manager = self._manager
-        manager.transactions.reader(transaction_id, owner)  # it is under way
+        self._transactions.reader(transaction_id, owner)  # it is under way
         if not resource.isascii() or not 0 < len(resource) <= RESOURCE_CHARACTERS_MAX:
             raise Refusal(
                 "bad_resource_name",
@@ -52,13 +57,13 @@ class Branches:
                 f"{len(self._rows)} databases have not heard how their transactions ended",
                 "See `qmd transaction list`, and let them be recovered.",
             )
-        row = BranchRow(transaction_id, resource, manager.clock.now_s)
+        row = BranchRow(transaction_id, resource, self._services.clock.now_s)
         self._rows[transaction_id, resource] = row
-        await manager.storage.batch.run(partial(branch_rows.add, row=row))
+        await self._services.storage.batch.run(partial(branch_rows.add, row=row))
 
     async def forget(self, transaction_id: bytes, resource: str) -> int:
         """The database has done what was decided; how many branches that were.  Raises Refusal."""
-        if self._manager.transactions.is_under_way(transaction_id):
+        if self._transactions.is_under_way(transaction_id):
             raise Refusal(
                 "transaction_under_way",
                 f"transaction {transaction_id.hex()} is under way: nothing is decided yet",
@@ -66,20 +71,20 @@ class Branches:
             )
         if self._rows.pop((transaction_id, resource), None) is None:
             return 0
-        return await self._manager.storage.batch.run(
+        return await self._services.storage.batch.run(
             partial(branch_rows.forget, transaction_id=transaction_id, resource=resource)
         )
 
     async def overview(self) -> list[dict[str, Any]]:
         """All of them, with what was decided: "commit", "roll back", or "undecided"."""
-        now_s = self._manager.clock.now_s
+        now_s = self._services.clock.now_s
         found: list[dict[str, Any]] = []
         for row in list(self._rows.values()):
             # In this order: what ends between the two questions has an outcome.
-            under_way = self._manager.transactions.is_under_way(row.transaction_id)
+            under_way = self._transactions.is_under_way(row.transaction_id)
             if under_way:
                 decision = "undecided"
-            elif await self._manager.find_outcome(row.transaction_id) is not None:
+            elif await self._request_outcomes.find(row.transaction_id) is not None:
                 decision = "commit"
             else:
                 decision = "roll back"

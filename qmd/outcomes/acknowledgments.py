@@ -40,8 +40,12 @@ from qmd.outcomes.deferred_acknowledgments import Addressing
 from qmd.queues.outgoing_queue import OutgoingQueue
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
-    from qmd.queues.outgoing_queues import Appended
+    from qmd.events.recorder import Recorder
+    from qmd.naming.destinations import Routes
+    from qmd.operations.send import Sending
+    from qmd.peers.sessions import Peers
+    from qmd.queues.outgoing_queues import Appended, Outgoing
+    from qmd.runtime.services import Services
     from storage.engine.batch import Batch
 
 WAYS_BACK_MAX = 10_000  # remembered, of sources that are told how their messages ended
@@ -62,11 +66,26 @@ class _WayBack:
 class Acknowledging:
     """Builds them, and knows where they go."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        services: Services,
+        outgoing: Outgoing,
+        recorder: Recorder,
+        routes: Routes,
+        addressing: Addressing,
+    ) -> None:
+        self._services = services
+        self._outgoing = outgoing
+        self._recorder = recorder
+        self._routes = routes
         self._ways_back: dict[tuple[bytes, bool], _WayBack] = {}
         self._order_hosts: dict[bytes, str] = {}  # where sources were when they were last told
-        self.addressing = Addressing(manager)
+        self.addressing = addressing
+
+    def connect(self, peers: Peers, sending: Sending) -> None:
+        """Name the collaborators that are made after it."""
+        self._peers = peers
+        self._sending = sending
 
     def to_application(self, original: UserMessage, message_class: int, batch: Batch) -> None:
         """An administration acknowledgment, to each of the queues where the original asks for it.
@@ -75,19 +94,18 @@ class Acknowledging:
         them, in this order, as have BODIES_BYTES_MAX of it together: a message of 4 MB must not
         become a hundred of them.
         """
-        manager = self._manager
         body_bytes = len(original.properties.body) if brings_body(original, message_class) else 0
         left_bytes = BODIES_BYTES_MAX
-        for destination in administration_queues(original, manager.id):
+        for destination in administration_queues(original, self._services.id):
             with_body = body_bytes <= left_bytes
             left_bytes -= body_bytes if with_body else 0
             packet = build_acknowledgment(
                 original,
                 message_class,
                 destination=destination,
-                own_id=manager.id,
-                message_number=manager.next_message_number(),
-                sent_time=int(manager.environment.time()),
+                own_id=self._services.id,
+                message_number=self._services.ids.next_message_number(),
+                sent_time=int(self._services.environment.time()),
                 with_body=with_body,
             )
             name: FormatName
@@ -96,7 +114,7 @@ class Acknowledging:
                     name = parse_wire_name(destination.name)
                 except InvalidName as error:
                     # The original bears it; whoever wrote that gets no answer.
-                    manager.log_limited("no_administration_queue", "name", reason=str(error))
+                    self._services.log_limited("no_administration_queue", "name", reason=str(error))
                     continue
             elif isinstance(destination, PrivateQueueName):
                 name = PrivateName(destination.queue_manager, destination.number)
@@ -106,8 +124,8 @@ class Acknowledging:
                 self.addressing.add(name, packet, batch)  # and tells what becomes of it
                 continue
             via = self._session_to(original.user.source_queue_manager, name)
-            dropped = manager.sending.send_packet(name, packet, batch, via=via)
-            manager.recorder.one(
+            dropped = self._sending.send_packet(name, packet, batch, via=via)
+            self._recorder.one(
                 Kind.UNACKNOWLEDGED if dropped else Kind.ACKNOWLEDGED,
                 original,
                 message_class=message_class,
@@ -121,7 +139,7 @@ class Acknowledging:
         The name says nothing of ports, so where several queue managers share an address, only
         its session leads to the right one.
         """
-        connection = self._manager.peers.connection_to(guid)
+        connection = self._peers.connection_to(guid)
         if (
             connection is not None
             and isinstance(name, DirectName)
@@ -147,9 +165,9 @@ class Acknowledging:
                 by_direct_name=isinstance(original.user.destination_queue, DirectQueueName)
                 and is_beside,
             ),
-            own_id=self._manager.id,
-            message_number=self._manager.next_message_number(),
-            sent_time=int(self._manager.environment.time()),
+            own_id=self._services.id,
+            message_number=self._services.ids.next_message_number(),
+            sent_time=int(self._services.environment.time()),
         )
 
     def send_final_acks(self, packets: Sequence[bytes], message_class: int, batch: Batch) -> None:
@@ -157,28 +175,27 @@ class Acknowledging:
 
         [MS-MQQB] 3.1.7.2.2; with what ends them, because this must arrive, whatever crashes.
         """
-        manager = self._manager
-        sent_time = int(manager.environment.time())
+        sent_time = int(self._services.environment.time())
         told: dict[_WayBack, tuple[list[bytes], list[Appended]]] = {}
         for packet in packets:
             way = self._way_back(packet)
             if way is None:
                 continue
-            key = manager.next_lookup_id(PRIORITY_MAX)
+            key = self._services.ids.next_lookup_id(PRIORITY_MAX)
             ack = way.acks.packet(
                 packet,
                 message_class,
-                message_number=manager.next_message_number(),
+                message_number=self._services.ids.next_message_number(),
                 sent_time=sent_time,
             )
-            appended = self._manager.outgoing.append(way.queue, key, ack, batch)
-            manager.sending.tell(way.queue, ack, key)
+            appended = self._outgoing.append(way.queue, key, ack, batch)
+            self._sending.tell(way.queue, ack, key)
             originals, acks = told.setdefault(way, ([], []))
             originals.append(packet)
             acks.append(appended)
         for way, (originals, acks) in told.items():
-            batch.when_durable(partial(manager.outgoing.appended, way.queue, acks))
-            manager.recorder.record(
+            batch.when_durable(partial(self._outgoing.appended, way.queue, acks))
+            self._recorder.record(
                 Kind.FINAL_ACK_SENT,
                 originals,
                 batch=batch,
@@ -215,7 +232,7 @@ class Acknowledging:
         """
         source = source_of(packet)
         by_direct_name = names_destination_directly(packet)
-        connection = self._manager.peers.connection_to(source)
+        connection = self._peers.connection_to(source)
         way = self._ways_back.get((source, by_direct_name))
         host = self._order_hosts.get(source, "") if connection is None else connection.host
         if way is not None and (not host or way.host == host):
@@ -227,14 +244,14 @@ class Acknowledging:
                 name = DirectName(Transport.TCP, host, PORT, ORDER_QUEUE, private=True)
                 via = source
         try:
-            queue = self._manager.routes.route_name(name, for_acknowledgments=True, via=via)
+            queue = self._routes.route_name(name, for_acknowledgments=True, via=via)
         except Refusal as refusal:
-            self._manager.log_limited("acknowledgment_not_sent", str(name), reason=refusal.text)
+            self._services.log_limited("acknowledgment_not_sent", str(name), reason=refusal.text)
             return way
         assert isinstance(queue, OutgoingQueue)
         destination = order_queue_of(source, host, by_direct_name=bool(host) and by_direct_name)
         if len(self._ways_back) >= WAYS_BACK_MAX:
             self._ways_back.clear()
-        way = _WayBack(queue, host, FinalAcks(destination, self._manager.id))
+        way = _WayBack(queue, host, FinalAcks(destination, self._services.id))
         self._ways_back[source, by_direct_name] = way
         return way

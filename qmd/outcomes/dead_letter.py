@@ -37,7 +37,13 @@ from storage.tables.pages import EMPTY, Totals
 if TYPE_CHECKING:
     import sqlite3
 
-    from qmd.manager import QueueManager
+    from qmd.events.recorder import Recorder
+    from qmd.operations.receive import Reading
+    from qmd.outcomes.acknowledgments import Acknowledging
+    from qmd.queues.named_dead_letter_queue import OwnDeadLetters
+    from qmd.queues.quarantine import Damage
+    from qmd.queues.registry import LocalQueues
+    from qmd.runtime.services import Services
     from storage.tables.events import Event
 
 log = structlog.get_logger()
@@ -48,19 +54,38 @@ UNWANTED = "its application did not ask for a dead letter"
 class Endings:
     """Puts messages where they can be found."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
-        self.under_way = 0  # so often messages are held for their end, which is not durable yet
+    def __init__(
+        self,
+        services: Services,
+        acknowledging: Acknowledging,
+        damage: Damage,
+        own_dead_letters: OwnDeadLetters,
+        queues: LocalQueues,
+        recorder: Recorder,
+    ) -> None:
+        self._services = services
+        self._acknowledging = acknowledging
+        self._damage = damage
+        self._own_dead_letters = own_dead_letters
+        self._queues = queues
+        self._recorder = recorder
+        self.under_way = 0
+
+    def connect(self, reading: Reading) -> None:
+        """Name the collaborators that are made after it."""
+        self._reading = (
+            reading  # so often messages are held for their end, which is not durable yet
+        )
 
     def dead_letter_queue(self, packet: bytes) -> LocalQueue:
         """Where a message that dies is kept: in the queue that its application has named, or in one
         of ours.  [MS-MQDMPR] 3.1.1.1: transactional messages have one of their own."""
-        own = self._manager.own_dead_letters.queue_of(packet)
+        own = self._own_dead_letters.queue_of(packet)
         if own is not None:
             return own
         if is_transactional(packet):
-            return self._manager.queues_by_id[queue_rows.TRANSACTIONAL_DEAD_LETTER_ID]
-        return self._manager.queues_by_id[queue_rows.DEAD_LETTER_ID]
+            return self._queues.by_id[queue_rows.TRANSACTIONAL_DEAD_LETTER_ID]
+        return self._queues.by_id[queue_rows.DEAD_LETTER_ID]
 
     def dead_letter(
         self,
@@ -78,7 +103,7 @@ class Endings:
         to_queue = self.dead_letter_queue(packet)
         dead = patch_class(packet, message_class)
         place = self._keep(to_queue, dead, reason, wall_ms, part_id)
-        self._manager.recorder.record(
+        self._recorder.record(
             Kind.DEAD_LETTERED,
             [packet],
             queue=queue,
@@ -90,16 +115,16 @@ class Endings:
 
     def journal(self, packet: bytes) -> None:
         """Keep a copy of a message that was delivered."""
-        queue = self._manager.queues_by_id[queue_rows.JOURNAL_ID]
+        queue = self._queues.by_id[queue_rows.JOURNAL_ID]
         if not queue.has_room(len(packet)):
-            self._manager.log_limited(
+            self._services.log_limited(
                 "journal_full",
                 "journal",
                 bytes=queue.bytes,
                 quota_bytes=queue.quota_bytes,
                 remedy=more_for(queue),
             )
-            self._manager.recorder.record(
+            self._recorder.record(
                 Kind.JOURNAL_FULL,
                 [packet],
                 to_queue=queue.name,
@@ -107,8 +132,8 @@ class Endings:
                 lazily=True,
             )
             return
-        place = self._keep(queue, packet, None, int(self._manager.environment.time() * 1000))
-        self._manager.recorder.record(Kind.JOURNALED, [packet], to_queue=queue.name, places=[place])
+        place = self._keep(queue, packet, None, int(self._services.environment.time() * 1000))
+        self._recorder.record(Kind.JOURNALED, [packet], to_queue=queue.name, places=[place])
 
     def _journal_received(self, queue: LocalQueue, messages: Sequence[StoredMessage]) -> None:
         """Keep copies in the journal of a queue, in the batch that removes them from it.
@@ -116,25 +141,24 @@ class Endings:
         What is received from a subqueue is received from its queue.  Acknowledgments are not
         journaled ([MS-MQQB] <2>), nor is what the journal or the disk has no room for.
         """
-        manager = self._manager
         journal = queue.payer.own_journal
         if journal is None:
             return  # it is about to be deleted
-        wall_ms = int(manager.environment.time() * 1000)
+        wall_ms = int(self._services.environment.time() * 1000)
         kept: list[bytes] = []
         places: list[int] = []
         not_kept: list[bytes] = []
         for packet in (message.packet for message in messages):
             if message_class_of(packet) in SYSTEM_CLASSES:
                 continue
-            if journal.has_room(len(packet)) and manager.storage.room(
-                manager.loop.time(), len(packet)
+            if journal.has_room(len(packet)) and self._services.storage.room(
+                self._services.loop.time(), len(packet)
             ):
                 kept.append(packet)
                 places.append(self._keep(journal, packet, None, wall_ms))
             else:
                 not_kept.append(packet)
-        recorder = manager.recorder
+        recorder = self._recorder
         if kept:
             recorder.record(
                 Kind.JOURNALED, kept, queue=queue.name, to_queue=journal.name, places=places
@@ -149,7 +173,7 @@ class Endings:
                 + more_for(journal),
                 lazily=True,
             )
-            manager.log_limited(
+            self._services.log_limited(
                 "journal_full",
                 journal.name,
                 queue=journal.name,
@@ -168,18 +192,18 @@ class Endings:
     ) -> int:
         """A message of a queue of our own, in the open batch; its lookup id."""
         stored = StoredMessage(
-            self._manager.next_lookup_id(TRANSACTIONAL_LEVEL), wall_ms, packet, reason
+            self._services.ids.next_lookup_id(TRANSACTIONAL_LEVEL), wall_ms, packet, reason
         )
         queue.messages += 1
         queue.grow(len(packet))
-        batch = self._manager.storage.batch
+        batch = self._services.storage.batch
         key = queue.id << LOOKUP_BITS | stored.lookup_id
         if part_id is None:
             batch.insert_message(key, packet, wall_ms, None, reason)
         else:
             head, part = cut(packet, part_id)
             batch.insert_message(key, head, wall_ms, None, reason, part=part)
-        batch.when_durable(partial(self._manager.reading.arrived, queue, [stored]))
+        batch.when_durable(partial(self._reading.arrived, queue, [stored]))
         return stored.lookup_id
 
     def received(self, queue: LocalQueue, messages: Sequence[StoredMessage]) -> None:
@@ -207,7 +231,7 @@ class Endings:
         """
         packets = [packet for _, packet in messages]
         reason = reason_text(message_class, queue=queue.format_name, detail=detail)
-        self._manager.recorder.record(
+        self._recorder.record(
             _KINDS[message_class],
             packets,
             queue=queue.name,
@@ -234,13 +258,12 @@ class Endings:
         *,
         keep: bool = True,
     ) -> None:
-        manager = self._manager
-        batch, recorder = manager.storage.batch, manager.recorder
-        wall_ms = int(manager.environment.time() * 1000)
+        batch, recorder = self._services.storage.batch, self._recorder
+        wall_ms = int(self._services.environment.time() * 1000)
         to_be_told: list[bytes] = []
         discarded: list[bytes] = []
         for packet in packets:
-            is_local = source_of(packet) == manager.id
+            is_local = source_of(packet) == self._services.id
             if (
                 message_class == MessageClass.ACK_RECEIVE
                 and not is_local
@@ -255,11 +278,11 @@ class Endings:
                 original,
                 message_class,
                 at_source=False,
-                insecure_nacks=manager.settings.delivery.insecure_nacks,
+                insecure_nacks=self._services.settings.delivery.insecure_nacks,
                 is_local=is_local,
             )
             if result.acknowledgment is not None:
-                manager.acknowledging.to_application(original, result.acknowledgment, batch)
+                self._acknowledging.to_application(original, result.acknowledgment, batch)
             if result.final_ack is not None:
                 to_be_told.append(packet)
             if result.journal:
@@ -271,7 +294,7 @@ class Endings:
             elif result.final_ack is None and message_class != MessageClass.ACK_RECEIVE:
                 discarded.append(packet)
         if to_be_told:
-            manager.acknowledging.send_final_acks(to_be_told, message_class, batch)
+            self._acknowledging.send_final_acks(to_be_told, message_class, batch)
         if discarded:
             recorder.record(
                 Kind.DISCARDED,
@@ -295,14 +318,14 @@ class Endings:
 
         How many left is known when it is durable; what somebody has taken stays.
         """
-        done: asyncio.Future[Totals] = self._manager.loop.create_future()
+        done: asyncio.Future[Totals] = self._services.loop.create_future()
         ender = Reader()
         held = [lookup_id for lookup_id in lookup_ids if queue.hold(ender, lookup_id)]
         if held:
             self.under_way += 1
             # Whatever is held, nobody else ends: it is there still when we have seen it.
             keys = [queue.id << LOOKUP_BITS | each for each in held if each not in queue.express]
-            self._manager.storage.batch.read_after(
+            self._services.storage.batch.read_after(
                 partial(message_rows.find_all, keys=keys),
                 partial(self._end_held, queue, held, message_class, done),
             )
@@ -323,15 +346,14 @@ class Endings:
         express = [
             (each, whole(queue.express[each].packet)) for each in held if each in queue.express
         ]
-        manager = self._manager
-        batch = manager.storage.batch
+        batch = self._services.storage.batch
         batch.delete_messages([queue.id << LOOKUP_BITS | lookup_id for lookup_id, _ in stored])
         self.end(queue, [*stored, *express], message_class)
         if aside:
 
             def put_aside(db: sqlite3.Connection) -> None:
                 for row in aside:
-                    manager.damage.put_aside(db, "message", row.key, queue.name)
+                    self._damage.put_aside(db, "message", row.key, queue.name)
 
             batch.run(put_aside)
 
@@ -340,7 +362,7 @@ class Endings:
             queue.forget(held)
             queue.count_out(len(rows), sum(len(row.packet) for row in rows))
             if aside:
-                manager.damage.name(queue.name, [row.key for row in aside])
+                self._damage.name(queue.name, [row.key for row in aside])
             log.info(
                 "messages_ended",
                 queue=queue.name,
@@ -357,7 +379,7 @@ class Endings:
         self, dead: list[tuple[bytes, int, bool]], message_class: int, reason: str, queue: str = ""
     ) -> list[Event]:
         """Of messages that end: packet, lookup id in a dead-letter queue, and if it gets there."""
-        recorder = self._manager.recorder
+        recorder = self._recorder
         kept: dict[LocalQueue, list[tuple[bytes, int]]] = {}
         discarded: list[bytes] = []
         for packet, place, is_kept in dead:

@@ -26,7 +26,11 @@ from storage.tables import unaddressed
 from storage.tables.unaddressed import Unaddressed
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.directory.resolver import Resolver
+    from qmd.events.recorder import Recorder
+    from qmd.naming.destinations import Routes
+    from qmd.operations.send import Sending
+    from qmd.runtime.services import Services
     from storage.engine.batch import Batch
 
 WAITING_MAX = 10_000
@@ -44,14 +48,23 @@ class _Waiting(NamedTuple):
 class Addressing:
     """What waits, by the name of the queue that it is for; a task asks for each."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self, services: Services, recorder: Recorder, resolver: Resolver, routes: Routes
+    ) -> None:
+        self._services = services
+        self._recorder = recorder
+        self._resolver = resolver
+        self._routes = routes
         self._waiting: dict[PublicName, list[_Waiting]] = {}
         self._tasks: dict[PublicName, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()  # the directory may say something else now
         self._next_id = 1
         self.count = 0
         self._bytes = 0
+
+    def connect(self, sending: Sending) -> None:
+        """Name the collaborators that are made after it."""
+        self._sending = sending
 
     def restore(self, rows: Iterable[tuple[Unaddressed, bool]]) -> None:
         """What was on disk; `start` asks for it, when there is a directory."""
@@ -62,7 +75,7 @@ class Addressing:
                 self._append(name, _Waiting(row.id, row.packet, True))
             else:
                 self._not_sent(name, [], "it is not what was stored on the disk")
-                self._manager.storage.batch.run(partial(unaddressed.remove, ids=[row.id]))
+                self._services.storage.batch.run(partial(unaddressed.remove, ids=[row.id]))
 
     def start(self) -> None:
         for name in self._waiting:
@@ -82,7 +95,7 @@ class Addressing:
         if name in self._waiting:
             return True
         try:
-            self._manager.routes.route_name(name, for_acknowledgments=True)
+            self._routes.route_name(name, for_acknowledgments=True)
         except MustAsk:
             return True
         except Refusal:
@@ -97,7 +110,7 @@ class Addressing:
         number, self._next_id = self._next_id, self._next_id + 1
         is_on_disk = not is_express(packet)
         if is_on_disk:
-            at_s = int(self._manager.environment.time())
+            at_s = int(self._services.environment.time())
             row = Unaddressed(number, name.queue, at_s, packet)
             batch.run(partial(unaddressed.add, row=row))
         self._append(name, _Waiting(number, packet, is_on_disk))
@@ -109,8 +122,8 @@ class Addressing:
         self._bytes += len(waiting.packet)
 
     def _ask(self, name: PublicName) -> None:
-        if name not in self._tasks and not self._manager.stopping:
-            task = self._manager.loop.create_task(self._ask_and_send(name))
+        if name not in self._tasks and not self._services.lifecycle.stopping:
+            task = self._services.loop.create_task(self._ask_and_send(name))
             self._tasks[name] = task
             task.add_done_callback(partial(self._asked, name))
 
@@ -119,28 +132,27 @@ class Addressing:
             del self._tasks[name]
 
     async def _ask_and_send(self, name: PublicName) -> None:
-        manager = self._manager
         while True:
             try:
-                await manager.resolver.resolve(name)
+                await self._resolver.resolve(name)
             except DirectoryAway as error:
-                manager.log_limited(
+                self._services.log_limited(
                     "acknowledgment_waits", str(name), code=error.code, reason=error.text
                 )
-                pause_s = max(manager.settings.directory.pause_s, RETRY_S)
+                pause_s = max(self._services.settings.directory.pause_s, RETRY_S)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), pause_s)
                 continue
             except Refusal as refusal:
-                ended = self._take(name, len(self._waiting[name]), manager.storage.batch)
+                ended = self._take(name, len(self._waiting[name]), self._services.storage.batch)
                 self._not_sent(name, [each.packet for each in ended], refusal.text)
                 return
-            if manager.stopping:
+            if self._services.lifecycle.stopping:
                 return
-            await manager.numbers_for(SENT_AT_ONCE)
-            batch = manager.storage.batch
+            await self._services.ids.ensure(SENT_AT_ONCE)
+            batch = self._services.storage.batch
             for waiting in self._take(name, SENT_AT_ONCE, batch):
-                dropped = manager.sending.send_packet(name, waiting.packet, batch)
+                dropped = self._sending.send_packet(name, waiting.packet, batch)
                 self._tell(name, waiting.packet, dropped)
             if name not in self._waiting:
                 return
@@ -161,7 +173,7 @@ class Addressing:
 
     def _not_sent(self, name: PublicName, packets: list[bytes], reason: str) -> None:
         count = max(len(packets), 1)
-        self._manager.log_limited(
+        self._services.log_limited(
             "acknowledgment_not_sent", str(name), queue=str(name), count=count, reason=reason
         )
         for packet in packets:
@@ -169,7 +181,7 @@ class Addressing:
 
     def _tell(self, name: PublicName, packet: bytes, dropped: str) -> None:
         """The history of what it speaks of says whom that was acknowledged to, or why not."""
-        recorder = self._manager.recorder
+        recorder = self._recorder
         if not recorder.enabled:
             return
         properties = parse_user_message(packet).properties

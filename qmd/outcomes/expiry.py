@@ -22,7 +22,15 @@ from storage.tables.expiry import Expired
 from storage.tables.keys import LOOKUP_MASK, queue_id_of
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.events.recorder import Recorder
+    from qmd.maintenance.housekeeping import Housekeeping
+    from qmd.maintenance.retention import Retention
+    from qmd.outcomes.dead_letter import Endings
+    from qmd.outcomes.undeliverable import Undelivered
+    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.queues.registry import LocalQueues
+    from qmd.runtime.services import Services
+    from qmd.transfer.confirmation import Confirmations
 
 Queue = TypeVar("Queue", LocalQueue, OutgoingQueue)
 
@@ -39,95 +47,110 @@ ROOM_COMMITS_MAX = 8  # in a row
 class Reaper:
     """`run` until cancelled."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        services: Services,
+        confirmations: Confirmations,
+        endings: Endings,
+        housekeeping: Housekeeping,
+        outgoing: Outgoing,
+        queues: LocalQueues,
+        recorder: Recorder,
+        retention: Retention,
+        undelivered: Undelivered,
+    ) -> None:
+        self._services = services
+        self._confirmations = confirmations
+        self._endings = endings
+        self._housekeeping = housekeeping
+        self._outgoing = outgoing
+        self._queues = queues
+        self._recorder = recorder
+        self._retention = retention
+        self._undelivered = undelivered
         self._retention_due = 0.0
 
     async def run(self) -> None:
         """What fails is tried again: only a storage that is over stops the daemon."""
-        manager = self._manager
-        attempt = manager.housekeeping.attempt
+        attempt = self._housekeeping.attempt
         while True:
             may_be_more = await attempt(
                 "end expired messages", self.reap, otherwise=False, is_strict=True
             )
-            now = manager.loop.time()
+            now = self._services.loop.time()
             await attempt("make room", partial(self._make_room, now), otherwise=None)
             if now >= self._retention_due:
                 self._retention_due = now + RETENTION_INTERVAL_S
-                for name, act in manager.retention.acts.items():
+                for name, act in self._retention.acts.items():
                     await attempt(name, act, otherwise=None)
                 await attempt("give pages back", self._give_back, otherwise=None)
-            interval_s = min(INTERVAL_S, manager.clock.next_second_in_s)
+            interval_s = min(INTERVAL_S, self._services.clock.next_second_in_s)
             await asyncio.sleep(0 if may_be_more else interval_s)
 
     async def _make_room(self, now: float) -> None:
         """What was deleted is room only when the database has given it back; each commit on a
         short disk does a piece of that, and nobody else may have one to make."""
         for _ in range(ROOM_COMMITS_MAX):
-            if self._manager.storage.room(now):
+            if self._services.storage.room(now):
                 break
-            await self._manager.recorder.make_room()
+            await self._recorder.make_room()
 
     async def _give_back(self) -> None:
         """In a quiet moment, give the disk back what a flood has left empty."""
-        storage = self._manager.storage
+        storage = self._services.storage
         for _ in range(VACUUM_STEPS_MAX):
-            if storage.pressure or not storage.room(self._manager.loop.time()):
+            if storage.pressure or not storage.room(self._services.loop.time()):
                 return
             if await storage.vacuum() == 0:
                 return
 
     async def reap(self) -> bool:
         """End what is over now; True when there may be more."""
-        manager = self._manager
-        now_s = manager.clock.now_s
+        now_s = self._services.clock.now_s
         ended = self._reap_express(now_s)
         may_be_more = ended >= EXPIRED_ROWS
-        may_be_more |= await manager.confirmations.expire(EXPIRED_ROWS)
-        earliest = await manager.storage.read(expiry.next_expiry)
-        manager.clock.look(is_needed=earliest is not None or manager.confirmations.any)
+        may_be_more |= await self._confirmations.expire(EXPIRED_ROWS)
+        earliest = await self._services.storage.read(expiry.next_expiry)
+        self._services.clock.look(is_needed=earliest is not None or self._confirmations.any)
         if earliest is not None and earliest < now_s:
             ended_stored, is_part = await self._reap_stored(now_s)
             ended += ended_stored
             may_be_more |= is_part
         if ended:
             # One piece at a time: a look at it, then its end.
-            await manager.storage.batch.run(lambda db: None)
-            await manager.storage.batch.run(lambda db: None)
+            await self._services.storage.batch.run(lambda db: None)
+            await self._services.storage.batch.run(lambda db: None)
         return may_be_more
 
     async def _reap_stored(self, now_s: int) -> tuple[int, bool]:
         """How many were ended; whether there may be more."""
-        manager = self._manager
-        senders = {sender.id: sender for sender in manager.outgoing.queues}
+        senders = {sender.id: sender for sender in self._outgoing.queues}
         busy = sum(len(sender.removing) for sender in senders.values())
-        found = await manager.storage.read(
+        found = await self._services.storage.read(
             partial(expiry.expired_outgoing, now_s=now_s, rows_max=EXPIRED_ROWS + busy)
         )
         to_expire, may_be_more = _shared_out(found, senders)
         for sender, keys in to_expire.items():
-            manager.undelivered.expire(sender, keys)
+            self._undelivered.expire(sender, keys)
         # What somebody has taken is not ended before it comes back, and must not stand in the way.
-        busy = sum(len(queue.taken) for queue in manager.queues.values())
-        found = await manager.storage.read(
+        busy = sum(len(queue.taken) for queue in self._queues.by_key.values())
+        found = await self._services.storage.read(
             partial(expiry.expired_messages, now_s=now_s, rows_max=EXPIRED_ROWS + busy)
         )
-        to_end, is_part = _shared_out(found, manager.queues_by_id)
+        to_end, is_part = _shared_out(found, self._queues.by_id)
         may_be_more |= is_part
         for queue, lookup_ids in to_end.items():
-            manager.endings.end_unreceived(queue, lookup_ids, MessageClass.NACK_RECEIVE_TIMEOUT)
+            self._endings.end_unreceived(queue, lookup_ids, MessageClass.NACK_RECEIVE_TIMEOUT)
         ended = sum(map(len, [*to_expire.values(), *to_end.values()]))
         return ended, may_be_more
 
     def _reap_express(self, now_s: int) -> int:
         """The same for express messages: the disk knows nothing of them.  How many were ended."""
-        manager = self._manager
-        ended = manager.undelivered.expire_express(now_s, EXPIRED_ROWS)
-        for queue in list(manager.queues.values()):
+        ended = self._undelivered.expire_express(now_s, EXPIRED_ROWS)
+        for queue in list(self._queues.by_key.values()):
             ended += queue.expire_express(now_s, EXPIRED_ROWS - ended)
             if queue.expired:
-                manager.endings.expire_received(queue)
+                self._endings.expire_received(queue)
         return ended
 
 

@@ -16,9 +16,14 @@ from qmd.core.disposition import consequences, reason_text
 from qmd.events.recorder import Kind
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.events.recorder import Recorder
+    from qmd.naming.destinations import Routes
+    from qmd.outcomes.acknowledgments import Acknowledging
+    from qmd.outcomes.dead_letter import Endings
     from qmd.peers.connection import PeerConnection
     from qmd.queues.local_queue import LocalQueue
+    from qmd.queues.message_id_history import KnownMessages
+    from qmd.runtime.services import Services
 
 REFUSED_VAIN = 8  # a refusal is worth as many duplicates: it is written to disk
 
@@ -26,8 +31,21 @@ REFUSED_VAIN = 8  # a refusal is worth as many duplicates: it is written to disk
 class Refusing:
     """Ends what was refused, with the open batch."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        services: Services,
+        acknowledging: Acknowledging,
+        endings: Endings,
+        known_messages: KnownMessages,
+        recorder: Recorder,
+        routes: Routes,
+    ) -> None:
+        self._services = services
+        self._acknowledging = acknowledging
+        self._endings = endings
+        self._known_messages = known_messages
+        self._recorder = recorder
+        self._routes = routes
         self.count = 0
 
     def refuse(
@@ -46,7 +64,6 @@ class Refusing:
 
         `for_others`: it was to be passed on; the source of a transactional one keeps it then.
         """
-        manager = self._manager
         source, number = message.user.source_queue_manager, message.user.message_number
         self.count += 1
         connection.sends_in_vain(REFUSED_VAIN)
@@ -54,21 +71,21 @@ class Refusing:
             message,
             message_class,
             at_source=False,
-            insecure_nacks=manager.settings.delivery.insecure_nacks,
+            insecure_nacks=self._services.settings.delivery.insecure_nacks,
         )
         if for_others and message.transaction is not None:
             result = result._replace(dead_letter=None)
-        target = queue.format_name if queue is not None else manager.routes.describe(message)
+        target = queue.format_name if queue is not None else self._routes.describe(message)
         if queue is not None and message_class == MessageClass.NACK_QUEUE_EXCEED_QUOTA:
             detail = f"{queue.bytes} of {queue.quota_bytes} bytes are used, it needs {len(packet)}"
         reason = reason_text(message_class, queue=target, detail=detail)
-        batch = manager.storage.batch
+        batch = self._services.storage.batch
         # A refusal is final: the same message again is neither kept nor answered a second time.
         # Only its sending queue manager, which may not have heard of it, is told again.
-        known = manager.known_messages.has(source, number)
+        known = self._known_messages.has(source, number)
         if not known:
-            manager.known_messages.add(connection, source, number)
-            manager.recorder.record(
+            self._known_messages.add(connection, source, number)
+            self._recorder.record(
                 Kind.REFUSED,
                 [packet],
                 queue=target if queue is None else queue.name,
@@ -77,9 +94,9 @@ class Refusing:
                 reason=reason,
             )
         else:
-            manager.recorder.provoked(Kind.DUPLICATE, source, number, peer=connection.peer)
+            self._recorder.provoked(Kind.DUPLICATE, source, number, peer=connection.peer)
         if result.dead_letter is not None and not known:
-            manager.endings.dead_letter(
+            self._endings.dead_letter(
                 packet,
                 message_class,
                 f"{reason} It came from {guid_text(source)} at {connection.host}.",
@@ -87,16 +104,16 @@ class Refusing:
                 target if queue is None else queue.name,
             )
         if result.acknowledgment is not None and not known:
-            manager.acknowledging.to_application(message, result.acknowledgment, batch)
+            self._acknowledging.to_application(message, result.acknowledgment, batch)
         if result.final_ack is not None:
-            final_ack = manager.acknowledging.final_ack(
+            final_ack = self._acknowledging.final_ack(
                 message,
                 result.final_ack,
                 address=connection.host,
                 is_beside=connection.session is not None and connection.session.remote_id == source,
             )
             if not known:
-                manager.recorder.record(
+                self._recorder.record(
                     Kind.FINAL_ACK_SENT,
                     [packet],
                     queue=target if queue is None else queue.name,
@@ -105,7 +122,7 @@ class Refusing:
                 )
             # Not before the disk holds what was kept of the message.
             batch.when_durable(partial(connection.owe_final_ack, final_ack))
-        manager.log_limited(
+        self._services.log_limited(
             "message_refused",
             connection.host,
             message_id=message_id_text(source, number),

@@ -17,7 +17,11 @@ from qmd.core.report import build_report
 from qmd.events.recorder import Kind
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.events.recorder import Recorder
+    from qmd.naming.destinations import Routes
+    from qmd.operations.send import Sending
+    from qmd.queues.quotas import Admission
+    from qmd.runtime.services import Services
     from storage.engine.batch import Batch
 
 
@@ -31,8 +35,17 @@ _MONTHS = (
 class Tracing:
     """Sends reports; they are express, and leave once what they tell of is on disk."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self, services: Services, admission: Admission, recorder: Recorder, routes: Routes
+    ) -> None:
+        self._services = services
+        self._admission = admission
+        self._recorder = recorder
+        self._routes = routes
+
+    def connect(self, sending: Sending) -> None:
+        """Name the collaborators that are made after it."""
+        self._sending = sending
 
     def arrived(self, message: UserMessage, packet: bytes, batch: Batch) -> None:
         """A message goes into its queue here with the open batch."""
@@ -46,25 +59,24 @@ class Tracing:
     def _report(self, message: UserMessage, packet: bytes, next_hop: str | None) -> None:
         if message.debug is None or message.debug.queue is None:
             return
-        manager = self._manager
-        batch = manager.storage.batch
+        batch = self._services.storage.batch
         source, name = message.user.source_queue_manager, PublicName(message.debug.queue)
-        now_s = int(manager.environment.time())
+        now_s = int(self._services.environment.time())
         report = build_report(
             message,
-            target=manager.routes.describe(message),
+            target=self._routes.describe(message),
             next_hop=next_hop,
-            own_id=manager.id,
+            own_id=self._services.id,
             addressee=source,
-            message_number=manager.next_message_number(),
+            message_number=self._services.ids.next_message_number(),
             sent_time=now_s,
             at=time_date(now_s),
         )
-        via = None if source == manager.id else source
-        if manager.is_full(len(report), express=True) is not None:
+        via = None if source == self._services.id else source
+        if self._admission.is_full(len(report), express=True) is not None:
             return  # reports are for information only, and peers can ask for any number of them
-        if not manager.sending.send_packet(name, report, batch, via=via):
-            manager.recorder.record(Kind.REPORTED, [packet], batch=batch, to_queue=str(name))
+        if not self._sending.send_packet(name, report, batch, via=via):
+            self._recorder.record(Kind.REPORTED, [packet], batch=batch, to_queue=str(name))
 
 
 def time_date(at_s: int) -> str:

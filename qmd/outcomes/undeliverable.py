@@ -45,8 +45,16 @@ from storage.tables.keys import (
 if TYPE_CHECKING:
     import sqlite3
 
-    from qmd.manager import QueueManager
+    from qmd.events.recorder import Recorder
+    from qmd.operations.receive import Reading
+    from qmd.outcomes.acknowledgments import Acknowledging
+    from qmd.outcomes.dead_letter import Endings
     from qmd.peers.connection import PeerConnection
+    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.queues.quarantine import Damage
+    from qmd.runtime.services import Services
+    from qmd.transfer.relay import Relaying
+    from qmd.transfer.release import Releasing
     from storage.tables.events import Event
 
 log = structlog.get_logger()
@@ -76,8 +84,27 @@ class _Found(NamedTuple):
 class Undelivered:
     """Ends messages of outgoing queues."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        services: Services,
+        acknowledging: Acknowledging,
+        damage: Damage,
+        endings: Endings,
+        outgoing: Outgoing,
+        recorder: Recorder,
+    ) -> None:
+        self._services = services
+        self._acknowledging = acknowledging
+        self._damage = damage
+        self._endings = endings
+        self._outgoing = outgoing
+        self._recorder = recorder
+
+    def connect(self, reading: Reading, relaying: Relaying, releasing: Releasing) -> None:
+        """Name the collaborators that are made after it."""
+        self._reading = reading
+        self._relaying = relaying
+        self._releasing = releasing
 
     def expire(self, queue: OutgoingQueue, keys: list[int]) -> None:
         """Messages whose time to reach their queue is over."""
@@ -116,8 +143,8 @@ class Undelivered:
         self, queue: OutgoingQueue, message_class: int, reason: str, kind: Kind
     ) -> int:
         """The same, for any reason."""
-        storage, purged = self._manager.storage, 0
-        last = self._manager.next_lookup_id(OUTGOING_TRANSACTIONAL_LEVEL) & ARRIVAL_MAX
+        storage, purged = self._services.storage, 0
+        last = self._services.ids.next_lookup_id(OUTGOING_TRANSACTIONAL_LEVEL) & ARRIVAL_MAX
         newest = TRANSACTIONAL_FIRST | (queue.sequence.base + queue.sequence.next_number - 1)
         keys, start = list(queue.express), 0
         while True:
@@ -143,7 +170,7 @@ class Undelivered:
         The disk knows nothing of them.
         """
         ended = 0
-        for queue in self._manager.outgoing.queues:
+        for queue in self._outgoing.queues:
             if over := queue.expired_express(now_s, messages_max - ended):
                 ended += len(over)
                 self.expire(queue, over)
@@ -164,10 +191,9 @@ class Undelivered:
         A key whose message is gone, acknowledged or ending already is passed over.  Returns of how
         many the end has begun.
         """
-        manager = self._manager
-        manager.releasing.release()  # what was acknowledged is off the disk before we look there
-        wall_ms = int(manager.environment.time() * 1000)
-        now_s = manager.clock.now_s
+        self._releasing.release()  # what was acknowledged is off the disk before we look there
+        wall_ms = int(self._services.environment.time() * 1000)
+        now_s = self._services.clock.now_s
         dying: list[_Dying] = []
         ended = 0
         for key in keys:
@@ -176,7 +202,7 @@ class Undelivered:
                 ended += 1
                 if _is_owed(packet, message_class, for_others=queue.for_others):
                     self._tell(packet, message_class, for_others=queue.for_others)
-                manager.recorder.record(
+                self._recorder.record(
                     kind,
                     [packet],
                     queue=queue.destination,
@@ -185,11 +211,11 @@ class Undelivered:
                     lazily=True,
                 )
                 if wants_dead_letter(packet):
-                    manager.endings.dead_letter(
+                    self._endings.dead_letter(
                         packet, message_class, reason, wall_ms, queue.destination
                     )
                 else:
-                    manager.recorder.record(
+                    self._recorder.record(
                         Kind.DISCARDED,
                         [packet],
                         queue=queue.destination,
@@ -198,7 +224,7 @@ class Undelivered:
                         lazily=True,
                     )
             elif queue.begin_removal(key):
-                place = manager.next_lookup_id(TRANSACTIONAL_LEVEL)
+                place = self._services.ids.next_lookup_id(TRANSACTIONAL_LEVEL)
                 dying.append(_Dying(key, place, queue.forget_in_flight(key)))
         ended += len(dying)
         if not dying:
@@ -211,7 +237,7 @@ class Undelivered:
                 if row is None:
                     found.append(_Found(each, None, True))
                 elif not row.is_whole:
-                    manager.damage.put_aside(db, "outgoing", row.key, queue.destination)
+                    self._damage.put_aside(db, "outgoing", row.key, queue.destination)
                     found.append(_Found(each, row.packet, True, is_whole=False))
                 else:
                     is_meant = message_number in (None, number_of(row.packet))
@@ -231,7 +257,7 @@ class Undelivered:
             # Before their rows go: with the last of those a part that they share would go as well.
             dead = [
                 (
-                    manager.endings.dead_letter_queue(each.packet).id << LOOKUP_BITS
+                    self._endings.dead_letter_queue(each.packet).id << LOOKUP_BITS
                     | each.dying.place,
                     wall_ms,
                     None,
@@ -279,8 +305,8 @@ class Undelivered:
             return found
 
         if any(each.key >= TRANSACTIONAL_FIRST for each in dying):
-            manager.outgoing.ids.unconfirmed.add(queue.id)
-        done = manager.storage.batch.run(bury)
+            self._outgoing.ids.unconfirmed.add(queue.id)
+        done = self._services.storage.batch.run(bury)
         done.add_done_callback(partial(self._buried, queue, message_class, reason, wall_ms))
         return ended
 
@@ -292,7 +318,7 @@ class Undelivered:
         message_class: int,
         reason: str,
     ) -> list[Event]:
-        recorder = self._manager.recorder
+        recorder = self._recorder
         dead = [
             (each.packet, each.dying.place, each.is_kept)
             for each in found
@@ -305,14 +331,12 @@ class Undelivered:
             message_class=message_class,
             reason=reason,
         )
-        told += self._manager.endings.told_of_dead(
-            dead, message_class, reason, queue=queue.destination
-        )
+        told += self._endings.told_of_dead(dead, message_class, reason, queue=queue.destination)
         # Without its row it was acknowledged while it was dying, in this very batch.
         told += recorder.told(
             Kind.ORDER_ACKNOWLEDGED,
             (
-                (self._manager.id, each.dying.sent.message_number, -1, each.dying.sent.size)
+                (self._services.id, each.dying.sent.message_number, -1, each.dying.sent.size)
                 for each in found
                 if each.packet is None and each.dying.sent is not None
             ),
@@ -331,7 +355,6 @@ class Undelivered:
     ) -> None:
         if done.cancelled() or done.exception() is not None:
             return  # the storage failed, and the daemon stops
-        manager = self._manager
         count = 0
         again = False
         told: list[int] = []
@@ -344,24 +367,24 @@ class Undelivered:
             if packet is None:
                 continue
             if not is_whole:
-                manager.damage.name(queue.destination, [each.key])
+                self._damage.name(queue.destination, [each.key])
                 continue
             count += 1
             if queue.for_others:
-                manager.relaying.gone(queue, packet)
+                self._relaying.gone(queue, packet)
             if _is_owed(packet, message_class, for_others=queue.for_others):
                 self._tell(packet, message_class, for_others=queue.for_others)
                 told.append(each.place)
             if is_kept:
                 copy = patch_class(packet, message_class)
-                dead_letters = manager.endings.dead_letter_queue(packet)
+                dead_letters = self._endings.dead_letter_queue(packet)
                 dead_letters.messages += 1
                 dead_letters.grow(len(copy))
-                manager.reading.arrived(
+                self._reading.arrived(
                     dead_letters, [StoredMessage(each.place, wall_ms, copy, reason)]
                 )
         if told:  # in this batch, which has the acknowledgments
-            manager.storage.batch.run(partial(owed_rows.remove, ids=told))
+            self._services.storage.batch.run(partial(owed_rows.remove, ids=told))
         if count:
             log.info(
                 "messages_died",
@@ -385,41 +408,39 @@ class Undelivered:
         # Without its row it was acknowledged while it was dying; it was not counted then.
         queue.shrink(len(packet) if packet is not None else dying.sent.size if dying.sent else 0)
         if queue.sequence.remove(queue.number_of(dying.key)):
-            queue.sequence.hasten(self._manager.loop.time())
-            self._manager.outgoing.arm_resend(queue)
+            queue.sequence.hasten(self._services.loop.time())
+            self._outgoing.arm_resend(queue)
 
     async def tell_what_is_owed(self) -> None:
         """Of ends that were committed when the last process ended before it could tell of them."""
-        manager = self._manager
-        for row, is_whole in await manager.storage.read(owed_rows.list_all):
-            await manager.numbers_for(0)  # each may have some queues to tell
+        for row, is_whole in await self._services.storage.read(owed_rows.list_all):
+            await self._services.ids.ensure(0)  # each may have some queues to tell
             if is_whole:
                 self._tell(row.packet, row.message_class, for_others=row.for_others)
             else:
-                manager.log_limited(
+                self._services.log_limited(
                     "acknowledgment_not_sent",
                     "owed",
                     count=1,
                     reason="it is not what was stored on the disk",
                 )
-            manager.storage.batch.run(partial(owed_rows.remove, ids=[row.id]))
+            self._services.storage.batch.run(partial(owed_rows.remove, ids=[row.id]))
 
     def _tell(self, packet: bytes, message_class: int, *, for_others: bool) -> None:
         """Whom it is owed to, in the open batch, if it is to be told at all."""
-        manager = self._manager
-        batch = manager.storage.batch
+        batch = self._services.storage.batch
         if for_others and is_transactional(packet):
-            manager.acknowledging.send_final_acks([packet], message_class, batch)
+            self._acknowledging.send_final_acks([packet], message_class, batch)
             return
         original = parse_user_message(packet)
         result = consequences(
             original,
             message_class,
             at_source=True,
-            insecure_nacks=manager.settings.delivery.insecure_nacks,
+            insecure_nacks=self._services.settings.delivery.insecure_nacks,
         )
         if result.acknowledgment is not None:
-            manager.acknowledging.to_application(original, result.acknowledgment, batch)
+            self._acknowledging.to_application(original, result.acknowledgment, batch)
 
 
 # Ends that this computer finds out; of others it hears from the destination, which tells of them.

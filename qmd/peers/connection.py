@@ -21,9 +21,13 @@ from qmd.runtime.fair_scheduler import Class
 from qmd.runtime.timers import Alarm
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
     from qmd.peers.link import Link
+    from qmd.peers.pending_acks import OwedAcks
+    from qmd.peers.sessions import Peers
     from qmd.queues.incoming_sequences import IncomingStream
+    from qmd.runtime.fair_scheduler import Turns
+    from qmd.runtime.services import Services
+    from qmd.transfer.incoming import Incoming
 
 # Output waiting in the transport above which nothing more is handed to the session.
 WRITE_BYTES_HIGH = 1024 * 1024
@@ -56,14 +60,22 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        manager: QueueManager,
+        services: Services,
+        incoming: Incoming,
+        owed_acks: OwedAcks,
+        peers: Peers,
+        turns: Turns,
         link: Link | None,
         dialled_address: tuple[str, int] | None = None,
     ) -> None:
-        self._manager = manager
+        self._services = services
+        self._incoming = incoming
+        self._owed_acks = owed_acks
+        self._peers = peers
+        self._turns = turns
         self._loop = asyncio.get_running_loop()
         # Who has not said who it is need not send more, and cannot make us keep more.
-        allows = manager.packet_memory.allows
+        allows = services.memory.packets.allows
         self._buffer = PacketBuffer(
             ESTABLISH_CONNECTION_BYTES, lambda more_bytes: allows(self, self.host, more_bytes)
         )
@@ -128,9 +140,9 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.own_host = str(own[0]).removeprefix("::ffff:") if own else ""
         self.peer = self.host
         dialled = () if self.link is None else self.link.hosts
-        self.packet_bytes_max = self._manager.peers.packet_bytes_max(self.host, *dialled)
+        self.packet_bytes_max = self._peers.packet_bytes_max(self.host, *dialled)
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH, low=WRITE_BYTES_LOW)
-        self.session = self._manager.peers.admit(self)
+        self.session = self._peers.admit(self)
         if self.session is None:
             self._closed = True
             self._transport.abort()
@@ -151,7 +163,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._split(nbytes)
             took_s = READ_S
         else:
-            busy_time = self._manager.environment.busy_time
+            busy_time = self._services.environment.busy_time
             began_s = busy_time()
             self._split(nbytes)
             took_s = busy_time() - began_s + nbytes / BYTES_PER_S
@@ -178,7 +190,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self._trust < TRUST and not self._waits_for_turn:
             # Of thousands of strangers who go at once the others notice nothing.
             self._later, self._waits_for_turn = [], True
-            self._manager.turns.wait(self, Class.STRANGER)
+            self._turns.wait(self, Class.STRANGER)
         elif self._trust >= TRUST:
             self._over()
 
@@ -268,7 +280,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._go_on(self._loop.time())
 
     def end_slow(self, held_bytes: int) -> None:
-        self._manager.log_limited(
+        self._services.log_limited(
             "slow_packet_ended", self.host, address=self.host, bytes=held_bytes
         )
         self.close("a packet does not go on, and others wait for its memory")
@@ -303,7 +315,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._count_memory()
 
     def _count_memory(self) -> None:
-        memory, sizes = self._manager.packet_memory, map(len, self._later)
+        memory, sizes = self._services.memory.packets, map(len, self._later)
         large_bytes = sum(size for size in sizes if size > LARGE_PACKET_BYTES)
         self._held_bytes = large_bytes + self._buffer.grown_bytes
         memory.hold(self, self.host, self._held_bytes)
@@ -312,12 +324,12 @@ class PeerConnection(asyncio.BufferedProtocol):
             memory.wait(self, self.host)
 
     def _end_without_memory(self) -> None:
-        self._manager.log_limited("no_memory_for_packet", self.host, address=self.host)
+        self._services.log_limited("no_memory_for_packet", self.host, address=self.host)
         self.close("no memory is left for its packet")
 
     def _part_of_a_packet(self, nbytes: int, took_s: float) -> None:
         """A read that makes no packet whole, and takes its time all the same."""
-        turns = self._manager.turns
+        turns = self._turns
         turns.spend(took_s)
         self._tiny_reads = self._tiny_reads + 1 if nbytes < TINY_BYTES else 0
         if self._tiny_reads > TINY_READS_MAX:
@@ -328,7 +340,7 @@ class PeerConnection(asyncio.BufferedProtocol):
     def _rest_from_reading(self, kind: Class) -> None:
         if not self._waits_for_turn:
             self._trickles = self._waits_for_turn = True
-            self._manager.turns.wait(self, kind)
+            self._turns.wait(self, kind)
 
     def _take_handshake(self, now: float) -> None:
         """One packet of it.  What follows, and may have come with it, can be longer."""
@@ -343,7 +355,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self._closed or self.session is None:
             return
         if self._later and not (self._waits_for_turn or self._waits_for_disk):
-            turns = self._manager.turns
+            turns = self._turns
             if turns.serial != self._turn:
                 self._turn, self._taken = turns.serial, 0
             left = TURN_PACKETS_MAX - self._taken
@@ -372,7 +384,7 @@ class PeerConnection(asyncio.BufferedProtocol):
                 kind = Class.HEAVY
             else:
                 kind = Class.LIGHT if self._trust >= TRUST else Class.STRANGER
-            self._manager.turns.wait(self, kind)
+            self._turns.wait(self, kind)
 
     def _take(self, count: int, now: float) -> None:
         """So many packets; and the next time as many as the time of a turn is enough for."""
@@ -380,7 +392,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         later = self._later
         size = sum(map(len, later[:count])) if self._held_bytes else 0
         try:
-            self._manager.memory_probe.look(PACKET_COPIES * size)
+            self._services.memory.probe.look(PACKET_COPIES * size)
         except MemoryError:
             self._end_without_memory()
             return
@@ -394,14 +406,14 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._meet(packets, now)
             return
         if len(packets) < TURN_PACKETS_MIN:  # to ask for the time twice takes as long as a packet
-            self._manager.turns.spend(len(packets) * PACKET_S)
+            self._turns.spend(len(packets) * PACKET_S)
             self._handle(self.session.receive(packets, now), now)
             return
-        busy_time = self._manager.environment.busy_time
+        busy_time = self._services.environment.busy_time
         began_s = busy_time()
         self._handle(self.session.receive(packets, now), now)
         took_s = busy_time() - began_s
-        self._manager.turns.spend(took_s)
+        self._turns.spend(took_s)
         allowed_s = TURN_S if now > self._floods_until else VAIN_S
         if took_s > 2 * allowed_s:
             self._packets_max = max(self._packets_max // 2, TURN_PACKETS_MIN)
@@ -439,17 +451,17 @@ class PeerConnection(asyncio.BufferedProtocol):
                 received.append(cast(MessageReceived, event))
                 continue
             if received:
-                self._manager.incoming.receive(self, received, now)
+                self._incoming.receive(self, received, now)
                 received = []
             if kind is Acknowledged:
-                self._manager.peers.acknowledged(self, cast(Acknowledged, event).tokens)
+                self._peers.acknowledged(self, cast(Acknowledged, event).tokens)
             elif kind is Opened:
                 self.peer = guid_text(cast(Opened, event).remote_id)
-                self._manager.peers.opened(self)
+                self._peers.opened(self)
             elif kind is Closed:
                 self._end(*cast(Closed, event))
         if received:
-            self._manager.incoming.receive(self, received, now)
+            self._incoming.receive(self, received, now)
 
     def _end(self, reason: str, whole: bool) -> None:
         if self._closed:
@@ -457,20 +469,20 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._write()
         self._closed = True
         self._later = []
-        self._manager.packet_memory.leave(self)
+        self._services.memory.packets.leave(self)
         self._buffer.clear()
         self._alarm.cancel()
         if self._transport is not None:
             # close() writes what is buffered first: a refusal has to arrive.
             self._transport.close()
-        self._manager.peers.closed(self, reason, whole=whole)
+        self._peers.closed(self, reason, whole=whole)
 
     def _flush(self) -> None:
         self._flush_due = False
         if self._closed or self.session is None:
             return
-        self._manager.owed_acks.send(self)
-        self._manager.peers.pump(self)
+        self._owed_acks.send(self)
+        self._peers.pump(self)
         self._write()
         self._arm(self._loop.time())
 

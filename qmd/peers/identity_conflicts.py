@@ -23,8 +23,10 @@ from storage.tables.peer_instances import PeerInstance
 
 if TYPE_CHECKING:
     from qmd.core.retry import Attempt
-    from qmd.manager import QueueManager
     from qmd.peers.connection import PeerConnection
+    from qmd.peers.sessions import Peers
+    from qmd.queues.message_id_history import KnownMessages
+    from qmd.runtime.services import Services
 
 log = structlog.get_logger()
 
@@ -54,11 +56,16 @@ class Conflict(NamedTuple):
 class Identities:
     """Who bears which GUID."""
 
-    def __init__(self, manager: QueueManager, starts: int = 0) -> None:
-        self._manager = manager
-        self.own = Instance(starts, manager.environment.urandom(16))
+    def __init__(self, services: Services, known_messages: KnownMessages, starts: int = 0) -> None:
+        self._services = services
+        self._known_messages = known_messages
+        self.own = Instance(starts, services.environment.urandom(16))
         self._known: dict[bytes, PeerInstance] = {}
         self.conflicts: dict[bytes, Conflict] = {}
+
+    def connect(self, peers: Peers) -> None:
+        """Name the collaborators that are made after it."""
+        self._peers = peers
 
     def restore(self, rows: Iterable[PeerInstance], starts: int) -> None:
         """What is known, and how often we have been started, this time included."""
@@ -69,9 +76,9 @@ class Identities:
         self, connection: PeerConnection, guid: bytes, instance: Instance | None
     ) -> str | None:
         """Why there must be no session with who says that it is this one; None: there may be."""
-        manager, host = self._manager, connection.host
+        host = connection.host
         connection.is_qmd = instance is not None
-        if guid == manager.id:
+        if guid == self._services.id:
             if instance is not None and instance.nonce == self.own.nonce:
                 return None  # it is ourselves, over whatever address
             return self._found(guid, (host,), f"a queue manager at {host} has the GUID of this one")
@@ -94,13 +101,13 @@ class Identities:
         if len(self._known) >= KNOWN_MAX:
             del self._known[next(iter(self._known))]
         row = PeerInstance(
-            guid, instance.starts, instance.nonce, host, int(manager.environment.time())
+            guid, instance.starts, instance.nonce, host, int(self._services.environment.time())
         )
         self._known[guid] = row
-        manager.storage.batch.run(partial(peer_instances.remember, row=row))
+        self._services.storage.batch.run(partial(peer_instances.remember, row=row))
         if known is not None:
             # Sessions of the run before are dead, or of another machine, which will be back then.
-            manager.peers.end_all(guid, "its queue manager was started anew", but=connection)
+            self._peers.end_all(guid, "its queue manager was started anew", but=connection)
         return None
 
     def is_qmd(self, guid: bytes) -> bool:
@@ -122,7 +129,7 @@ class Identities:
     def refused_by(self, connection: PeerConnection) -> str:
         """Somebody else has met another machine with our GUID."""
         return self._found(
-            self._manager.id,
+            self._services.id,
             (connection.host,),
             f"{connection.host} has refused this queue manager, because it has met another machine"
             " with its GUID, or a later run of it than the backup that this one was restored from",
@@ -131,25 +138,25 @@ class Identities:
 
     def remedy_of_refusal(self, attempts: Sequence[Attempt]) -> str:
         """Where the last attempt was refused for the sake of our identity, what to do: " ..."."""
-        conflict = self.conflicts.get(self._manager.id)
+        conflict = self.conflicts.get(self._services.id)
         if conflict is None or not attempts or not attempts[-1].result.endswith(REFUSED_AS_ANOTHER):
             return ""
         return f" {conflict.remedy}"
 
     def accepted_by(self, connection: PeerConnection) -> None:
         """A session was opened with one that may have refused this queue manager before."""
-        conflict = self.conflicts.get(self._manager.id)
+        conflict = self.conflicts.get(self._services.id)
         if conflict is not None and conflict.hosts == (connection.host,):
-            del self.conflicts[self._manager.id]
+            del self.conflicts[self._services.id]
 
     def forget(self, guid: bytes) -> bool:
         """An operator has put it in order; False: nothing was known."""
         known = self._known.pop(guid, None)
         conflict = self.conflicts.pop(guid, None)
         if known is not None:
-            self._manager.storage.batch.run(partial(peer_instances.forget, queue_manager=guid))
+            self._services.storage.batch.run(partial(peer_instances.forget, queue_manager=guid))
         # An older state of that machine gives numbers again that are known here.
-        self._manager.known_messages.forget_source(guid)
+        self._known_messages.forget_source(guid)
         return known is not None or conflict is not None
 
     def _found(self, guid: bytes, hosts: tuple[str, ...], reason: str, remedy: str = REMEDY) -> str:
@@ -158,9 +165,9 @@ class Identities:
             del self.conflicts[next(iter(self.conflicts))]
         before = self.conflicts.pop(guid, None)
         hosts = tuple(dict.fromkeys((*(before.hosts if before else ()), *hosts)))[:16]
-        at_s = int(self._manager.environment.time())
+        at_s = int(self._services.environment.time())
         self.conflicts[guid] = Conflict(guid, hosts, at_s, reason, remedy)
-        self._manager.log_limited(
+        self._services.log_limited(
             "two_of_one_identity",
             guid_text(guid),
             queue_manager=guid_text(guid),

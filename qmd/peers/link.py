@@ -21,7 +21,7 @@ import asyncio
 import contextlib
 import socket
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
@@ -30,9 +30,18 @@ from qmd.core.retry import QueueState, Retry
 from qmd.peers.connect_errors import explain
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.events.recorder import Recorder
+    from qmd.history.remote_lookup import Asking
+    from qmd.outcomes.reports import Tracing
+    from qmd.outcomes.undeliverable import Undelivered
     from qmd.peers.connection import PeerConnection
+    from qmd.peers.identity_conflicts import Identities
+    from qmd.peers.next_hop import Routing
+    from qmd.peers.redirect import Redirecting
     from qmd.queues.outgoing_queue import OutgoingQueue
+    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.runtime.services import Services
+    from qmd.transfer.relay import Relaying
 
 PUMP_BYTES_MAX = 1024 * 1024  # handed to a session before they are written
 PUMP_MESSAGES_MAX = 64  # of one queue before the next one of the same address has its turn
@@ -45,11 +54,35 @@ class Link:
     """All that is on its way to one remote queue manager."""
 
     def __init__(
-        self, manager: QueueManager, *, address: tuple[str, int] | None, guid: bytes | None
+        self,
+        services: Services,
+        asking: Asking,
+        identities: Identities,
+        outgoing: Outgoing,
+        recorder: Recorder,
+        redirecting: Redirecting,
+        relaying: Relaying,
+        routing: Routing,
+        tracing: Tracing,
+        undelivered: Undelivered,
+        make_connection: Callable[[Link, tuple[str, int]], PeerConnection],
+        *,
+        address: tuple[str, int] | None,
+        guid: bytes | None,
     ) -> None:
         assert address is not None or guid is not None
-        settings = manager.settings.delivery
-        self._manager = manager
+        settings = services.settings.delivery
+        self._services = services
+        self._asking = asking
+        self._identities = identities
+        self._outgoing = outgoing
+        self._recorder = recorder
+        self._redirecting = redirecting
+        self._relaying = relaying
+        self._routing = routing
+        self._tracing = tracing
+        self._undelivered = undelivered
+        self._make_connection = make_connection
         self._dialling: asyncio.Task[None] | None = None
         self._retry_timer: asyncio.TimerHandle | None = None
         self.address = address
@@ -94,15 +127,15 @@ class Link:
     @property
     def is_reachable(self) -> bool:
         """Whether we can do something for a session; else the other side has to begin."""
-        return self.address is not None or bool(self._manager.routing.carriers(self))
+        return self.address is not None or bool(self._routing.carriers(self))
 
     def avoid(self, guid: bytes) -> bool:
         """What that queue manager sends for there is not sent back to it; False if nothing else
         is left."""
         if len(self._avoided) >= SPEAKERS_MAX:
             self._avoided.clear()
-        self._avoided[guid] = self._manager.loop.time() + AVOIDED_S
-        return any(not self._is_avoided(each) for each in self._manager.routing.carriers(self))
+        self._avoided[guid] = self._services.loop.time() + AVOIDED_S
+        return any(not self._is_avoided(each) for each in self._routing.carriers(self))
 
     def may_speak(self, guids: Collection[bytes]) -> bool:
         """Whether one of these queue managers can know what became of messages of this link.
@@ -117,9 +150,7 @@ class Link:
         if not known:
             return True
         known.update(
-            each.remote_id
-            for each in self._manager.routing.carriers(self)
-            if each.remote_id is not None
+            each.remote_id for each in self._routing.carriers(self) if each.remote_id is not None
         )
         return any(guid in known for guid in guids)
 
@@ -143,20 +174,20 @@ class Link:
 
     def connect(self) -> None:
         """See that a session comes about, over whichever way is open or can be tried first."""
-        if self.connection is not None or self._manager.stopping:
+        if self.connection is not None or self._services.lifecycle.stopping:
             return
-        ways = [way for way in self._manager.routing.carriers(self) if not self._is_avoided(way)]
+        ways = [way for way in self._routing.carriers(self) if not self._is_avoided(way)]
         if ways == [self]:
             self._connect()
             return
         if not ways and self._avoided:
-            self._manager.relaying.ways_lead_back(self)
+            self._relaying.ways_lead_back(self)
             return
         for way in ways:
             if way.connection is not None and way is not self:
                 self._ride(way)
                 return
-        now = self._manager.loop.time()
+        now = self._services.loop.time()
         dialled = [way for way in ways if way.address is not None]
         if not dialled:
             return  # somebody has to come to us
@@ -173,12 +204,12 @@ class Link:
         if (
             self.address is None
             or self._dialling is not None
-            or self._manager.stopping
+            or self._services.lifecycle.stopping
             or self.attempt is not None
             or self.connection is not None
         ):
             return
-        loop = self._manager.loop
+        loop = self._services.loop
         wait_s = self.retry.next_attempt - loop.time()
         if wait_s > 0:
             if self._retry_timer is None:
@@ -196,14 +227,12 @@ class Link:
         if not self._avoided:
             return False
         until_s = self._avoided.get(way.remote_id or b"", 0.0)
-        return way is not self and until_s > self._manager.loop.time()
+        return way is not self and until_s > self._services.loop.time()
 
     @property
     def may_dial(self) -> bool:
         """Whether a session may come of `connect` now."""
-        return any(
-            way.address is not None and way._is_due for way in self._manager.routing.carriers(self)
-        )
+        return any(way.address is not None and way._is_due for way in self._routing.carriers(self))
 
     @property
     def _is_due(self) -> bool:
@@ -211,14 +240,14 @@ class Link:
         return (
             self._dialling is not None
             or self.attempt is not None
-            or self.retry.next_attempt <= self._manager.loop.time()
+            or self.retry.next_attempt <= self._services.loop.time()
         )
 
     def kick(self) -> None:
         """Try at once, whatever the back-off says."""
-        self._manager.routing.ask_anew(self)
-        for each in {self: None, **dict.fromkeys(self._manager.routing.carriers(self))}:
-            each.retry.kick(self._manager.loop.time())
+        self._routing.ask_anew(self)
+        for each in {self: None, **dict.fromkeys(self._routing.carriers(self))}:
+            each.retry.kick(self._services.loop.time())
             if each._retry_timer is not None:
                 each._retry_timer.cancel()
                 each._retry_timer = None
@@ -233,9 +262,9 @@ class Link:
         assert connection.session is not None
         if self.carrier is None:
             self.remote_id = connection.session.remote_id
-            self._manager.identities.accepted_by(connection)
+            self._identities.accepted_by(connection)
         self._failed_at = None
-        self.retry.succeeded(self._manager.loop.time(), f"{connection.host}:{connection.port}")
+        self.retry.succeeded(self._services.loop.time(), f"{connection.host}:{connection.port}")
         for queue in self.queues:
             queue.new_pass("a new session began", transactional_only=False)
         self.wake()
@@ -255,12 +284,12 @@ class Link:
                 queue.new_pass("the session ended", transactional_only=False)
         where = f"{connection.host}:{connection.port}" if connection.host else self.name
         if self.carrier is not None:
-            self.retry.noted(self._manager.loop.time(), reason, where)
+            self.retry.noted(self._services.loop.time(), reason, where)
             self.carrier = None
         elif not whole:
             self._failed_at = connection.dialled_address
-            self.retry.failed(self._manager.loop.time(), reason, where)
-        self._manager.asking.sessions_changed()
+            self.retry.failed(self._services.loop.time(), reason, where)
+        self._asking.sessions_changed()
         self._go_on()
 
     def _go_on(self) -> None:
@@ -303,12 +332,11 @@ class Link:
         connection = self.connection
         if connection is None or connection.session is None:
             return
-        manager = self._manager
-        now, now_s = manager.loop.time(), manager.clock.now_s
-        wall_s = int(manager.environment.time())
-        manager.clock.compare(wall_s, now_s)
+        now, now_s = self._services.loop.time(), self._services.clock.now_s
+        wall_s = int(self._services.environment.time())
+        self._services.clock.compare(wall_s, now_s)
         budget = PUMP_BYTES_MAX
-        remote, may_hand = self.remote_id, manager.redirecting.may_hand
+        remote, may_hand = self.remote_id, self._redirecting.may_hand
         waiting = deque(
             queue
             for queue in self.queues
@@ -330,24 +358,24 @@ class Link:
                 wall_s,
                 connection.packet_bytes_max,
             )
-            manager.recorder.transmitted(queue)
+            self._recorder.transmitted(queue)
             if queue.expired:
                 expired, queue.expired = queue.expired, []
-                manager.undelivered.expire(queue, expired)
+                self._undelivered.expire(queue, expired)
                 connection.flush_soon()  # there may be more behind them
             if queue.too_large:
                 too_large, queue.too_large = queue.too_large, []
-                manager.undelivered.end_too_large(queue, too_large, connection)
+                self._undelivered.end_too_large(queue, too_large, connection)
                 connection.flush_soon()
             if queue.traced:
                 traced, queue.traced = queue.traced, []
-                manager.tracing.sent(traced, connection.host)
+                self._tracing.sent(traced, connection.host)
             if queue.window.wants_refill or queue.window.needs_refill:
-                manager.outgoing.refill(queue)
+                self._outgoing.refill(queue)
             if sent:
                 budget -= size
-                manager.outgoing.transmitted_count += sent
-                manager.outgoing.arm_resend(queue)
+                self._outgoing.transmitted_count += sent
+                self._outgoing.arm_resend(queue)
                 waiting.append(queue)
                 del self.queues[queue]
                 self.queues[queue] = None
@@ -362,7 +390,6 @@ class Link:
             self.connect()
 
     async def _dial(self) -> None:
-        manager = self._manager
         failure: OSError | UnicodeError | None = None
         try:
             for address in await self._addresses():
@@ -375,16 +402,16 @@ class Link:
         finally:
             self._dialling = None
             if failure is not None:
-                why = explain(failure, waited_s=manager.settings.delivery.connect_timeout_s)
-                self.retry.failed(manager.loop.time(), why.text, self.name)
-                manager.log_limited(
+                why = explain(failure, waited_s=self._services.settings.delivery.connect_timeout_s)
+                self.retry.failed(self._services.loop.time(), why.text, self.name)
+                self._services.log_limited(
                     "peer_unreachable",
                     self.name,
                     address=self.name,
                     error=why.text,
                     code=why.code,
                 )
-            manager.asking.sessions_changed()
+            self._asking.sessions_changed()
         if self.attempt is None and self.connection is None:
             self._go_on()  # no handshake is under way: plan the next attempt
 
@@ -398,8 +425,8 @@ class Link:
                 found[host, port] = None
                 continue
             try:
-                async with asyncio.timeout(self._manager.settings.delivery.connect_timeout_s):
-                    infos = await self._manager.loop.getaddrinfo(
+                async with asyncio.timeout(self._services.settings.delivery.connect_timeout_s):
+                    infos = await self._services.loop.getaddrinfo(
                         host, port, type=socket.SOCK_STREAM
                     )
             except (OSError, TimeoutError) as error:
@@ -417,12 +444,10 @@ class Link:
 
     async def _dialled(self, host: str, port: int) -> OSError | UnicodeError | None:
         """Why there is no connection to that address, or None."""
-        from qmd.peers.connection import PeerConnection
-
         try:
-            async with asyncio.timeout(self._manager.settings.delivery.connect_timeout_s):
-                await self._manager.loop.create_connection(
-                    lambda: PeerConnection(self._manager, self, (host, port)), host, port
+            async with asyncio.timeout(self._services.settings.delivery.connect_timeout_s):
+                await self._services.loop.create_connection(
+                    lambda: self._make_connection(self, (host, port)), host, port
                 )
         except (OSError, TimeoutError, UnicodeError) as error:
             return error

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING
 from qmd.runtime.fair_scheduler import Class
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
     from qmd.peers.connection import PeerConnection
+    from qmd.peers.sessions import Peers
+    from qmd.runtime.fair_scheduler import Turns
+    from qmd.runtime.services import Services
 
 RETRY_S = 0.5  # when the system has no more files for us
 _NO_FILES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -29,12 +31,16 @@ class Listener:
 
     def __init__(
         self,
-        manager: QueueManager,
+        services: Services,
+        peers: Peers,
+        turns: Turns,
         factory: Callable[[], PeerConnection],
         listening: socket.socket,
     ) -> None:
         """Begins at once; `listening` is ours from now on, and does not block."""
-        self._manager = manager
+        self._services = services
+        self._peers = peers
+        self._turns = turns
         self._factory = factory
         self._socket = listening
         self._coming: set[asyncio.Task[None]] = set()
@@ -49,7 +55,7 @@ class Listener:
     def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            self._manager.loop.remove_reader(self._socket)
+            self._services.loop.remove_reader(self._socket)
             self._socket.close()
 
     def take_turn(self, _: float, __: int) -> None:
@@ -64,14 +70,14 @@ class Listener:
         except OSError as error:
             # Of a connection that is gone already, or of ours: it is asked for again either way.
             if error.errno in _NO_FILES:
-                self._manager.log_limited("socket_fault", "socket", reason=str(error))
-                self._manager.loop.call_later(RETRY_S, self._wait)
+                self._services.log_limited("socket_fault", "socket", reason=str(error))
+                self._services.loop.call_later(RETRY_S, self._wait)
             else:
                 self._wait()
             return
-        if self._manager.peers.may_come(str(peer[0]).removeprefix("::ffff:")):
+        if self._peers.may_come(str(peer[0]).removeprefix("::ffff:")):
             taken.setblocking(False)
-            task = self._manager.loop.create_task(self._take(taken))
+            task = self._services.loop.create_task(self._take(taken))
             self._coming.add(task)
             task.add_done_callback(self._coming.discard)
         else:
@@ -79,26 +85,28 @@ class Listener:
         self._wait()
 
     def _listen(self) -> None:
-        self._manager.loop.add_reader(self._socket, self._somebody_comes)
+        self._services.loop.add_reader(self._socket, self._somebody_comes)
 
     def _somebody_comes(self) -> None:
-        self._manager.loop.remove_reader(self._socket)
+        self._services.loop.remove_reader(self._socket)
         self._wait()
 
     def _wait(self) -> None:
         if not self._is_closed:
-            self._manager.turns.wait(self, Class.STRANGER)
+            self._turns.wait(self, Class.STRANGER)
 
     async def _take(self, taken: socket.socket) -> None:
         try:
-            await self._manager.loop.connect_accepted_socket(self._factory, taken)
+            await self._services.loop.connect_accepted_socket(self._factory, taken)
         except OSError as error:  # it is gone
             taken.close()
-            self._manager.log_limited("socket_fault", "socket", reason=str(error))
+            self._services.log_limited("socket_fault", "socket", reason=str(error))
 
 
 async def listen(
-    manager: QueueManager,
+    services: Services,
+    peers: Peers,
+    turns: Turns,
     factory: Callable[[], PeerConnection],
     *,
     at: tuple[str, int] | socket.socket,
@@ -108,7 +116,7 @@ async def listen(
 
     Raises OSError.
     """
-    create = partial(manager.loop.create_server, factory, start_serving=False)
+    create = partial(services.loop.create_server, factory, start_serving=False)
     if isinstance(at, socket.socket):
         server = await create(sock=at)
     else:
@@ -119,7 +127,7 @@ async def listen(
             listening = socket.socket(fileno=socket.dup(bound.fileno()))
             listening.setblocking(False)
             listening.listen(backlog)
-            listeners.append(Listener(manager, factory, listening))
+            listeners.append(Listener(services, peers, turns, factory, listening))
     except OSError:
         for each in listeners:
             each.close()

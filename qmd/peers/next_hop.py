@@ -34,9 +34,11 @@ from storage.tables import ways_back
 from storage.tables.ways_back import WayBack
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.directory.interface import Directory
     from qmd.peers.connection import PeerConnection
     from qmd.peers.link import Link
+    from qmd.peers.sessions import Peers
+    from qmd.runtime.services import Services
 
 log = structlog.get_logger()
 
@@ -49,9 +51,11 @@ ROUTE_RETRY_S = 15.0
 class Routing:
     """The ways of links."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
-        self._rules = manager.settings.routing.routes
+    def __init__(self, services: Services, directory: Directory, peers: Peers) -> None:
+        self._services = services
+        self._directory = directory
+        self._peers = peers
+        self._rules = services.settings.routing.routes
         self._hops = {
             (hop.host.casefold(), hop.port) for rule in self._rules for hop in rule.hops if hop.host
         }
@@ -98,7 +102,7 @@ class Routing:
         if over is not None:  # perhaps itself: it was beside us
             host = self._hosts.get(over, "")
             address = (host, PORT) if host else None
-            found.append(self._manager.peers.link_to_queue_manager(over, address))
+            found.append(self._peers.link_to_queue_manager(over, address))
         found += self._by_directory(link)
         if not found:
             for rule in self._rules:
@@ -108,7 +112,7 @@ class Routing:
         return tuple(dict.fromkeys(found))
 
     def _links(self, hops: Iterable[Hop], link: Link) -> tuple[Link, ...]:
-        peers = self._manager.peers
+        peers = self._peers
         found: dict[Link, None] = {}
         for hop in hops:
             if hop.host:
@@ -140,15 +144,15 @@ class Routing:
         we pass on, so that nobody else may know the way."""
         assert connection.session is not None
         via = connection.session.remote_id
-        if via is None or self._came_over.get(source) == via or source == self._manager.id:
+        if via is None or self._came_over.get(source) == via or source == self._services.id:
             return
         if source not in self._came_over and len(self._came_over) >= WAYS_BACK_MAX:
             oldest = next(iter(self._came_over))
             self._behind[self._came_over.pop(oldest)].pop(oldest, None)
-            self._manager.storage.batch.run(lambda db: ways_back.forget(db, oldest))
+            self._services.storage.batch.run(lambda db: ways_back.forget(db, oldest))
         self._set(source, via, connection.host)
-        row = WayBack(source, via, connection.host, int(self._manager.environment.time()))
-        self._manager.storage.batch.run(lambda db: ways_back.remember(db, row))
+        row = WayBack(source, via, connection.host, int(self._services.environment.time()))
+        self._services.storage.batch.run(lambda db: ways_back.remember(db, row))
 
     def knows(self, source: bytes) -> bool:
         """Whether messages of that queue manager were passed on here."""
@@ -157,13 +161,13 @@ class Routing:
     def opened(self, guid: bytes) -> None:
         """A session with that queue manager came about: others may be behind it."""
         for source in self._behind.get(guid, ()):
-            link = self._manager.peers.find_link(source)
+            link = self._peers.find_link(source)
             if link is not None and link.connection is None and link.has_work:
                 link.connect()
 
     def session_towards(self, guid: bytes) -> PeerConnection | None:
         """A session with that queue manager, or with whom its messages came over."""
-        peers = self._manager.peers
+        peers = self._peers
         connection = peers.connection_to(guid)
         over = self._came_over.get(guid)
         if connection is None and over is not None:
@@ -176,21 +180,25 @@ class Routing:
         """What it said last; it is asked again, and the link tries again when it has answered."""
         guid = link.guid
         assert guid is not None
-        manager = self._manager
-        directory = getattr(manager, "directory", None)
+        directory = self._directory
         if directory is None or directory.kind == KIND_NONE:
             return ()
-        now = manager.loop.time()
+        now = self._services.loop.time()
         is_old = self._asked_until.get(guid, 0.0) <= now
-        if is_old and guid not in self._asking and not manager.stopping and link.queues:
+        if (
+            is_old
+            and guid not in self._asking
+            and not self._services.lifecycle.stopping
+            and link.queues
+        ):
             self._asked_until[guid] = now + ROUTE_RETRY_S
-            self._asking[guid] = manager.loop.create_task(self._ask(link, guid))
+            self._asking[guid] = self._services.loop.create_task(self._ask(link, guid))
         return self._directory_ways.get(guid, ())
 
     def directory_changed(self) -> None:
         """What it said may be wrong now; what waits for a way asks anew."""
         self._asked_until.clear()
-        for link in self._manager.peers.links:
+        for link in self._peers.links:
             if link.guid is not None and link.connection is None and link.has_work:
                 link.connect()
 
@@ -200,32 +208,31 @@ class Routing:
             self._asked_until.pop(link.guid, None)
 
     def _retry(self, link: Link) -> None:
-        if link.connection is None and link.has_work and not self._manager.stopping:
+        if link.connection is None and link.has_work and not self._services.lifecycle.stopping:
             link.connect()
 
     async def _ask(self, link: Link, guid: bytes) -> None:
-        manager = self._manager
         try:
             entries = await self._next_entries(guid)
         except (DirectoryError, Refusal) as error:
             # What was known before still holds.
-            manager.log_limited(
+            self._services.log_limited(
                 "route_not_known", guid_text(guid), reason=error.text, code=error.code
             )
-            manager.loop.call_later(ROUTE_RETRY_S, self._retry, link)
+            self._services.loop.call_later(ROUTE_RETRY_S, self._retry, link)
             return
         finally:
             self._asking.pop(guid, None)
         ways: dict[Link, None] = {}
         for entry in entries:
             addresses = addresses_of(entry)
-            way = manager.peers.link_to_queue_manager(entry.guid, addresses[0])
+            way = self._peers.link_to_queue_manager(entry.guid, addresses[0])
             way.alternatives = addresses[1:]
             ways[way] = None
         if len(self._directory_ways) >= WAYS_BACK_MAX:
             self._directory_ways.clear()
         self._directory_ways[guid] = tuple(ways)
-        self._asked_until[guid] = manager.loop.time() + ROUTE_AGE_S
+        self._asked_until[guid] = self._services.loop.time() + ROUTE_AGE_S
         if link.has_work:
             link.connect()
 
@@ -235,10 +242,10 @@ class Routing:
 
     async def _next_entries(self, guid: bytes) -> list[MachineEntry]:
         """Those that may be the next hop; the destination where there is nothing to go by."""
-        directory = self._manager.directory
+        directory = self._directory
         there = await directory.machine(guid)
         try:
-            here = await directory.machine(self._manager.id)
+            here = await directory.machine(self._services.id)
         except DirectoryAway:
             raise
         except DirectoryError:
@@ -262,7 +269,7 @@ class Routing:
             hops = tuple(dict.fromkeys(each for each in (*hops, *gates) if each != guid))
         entries: list[MachineEntry] = []
         for hop in hops:
-            if hop == self._manager.id:
+            if hop == self._services.id:
                 continue
             if hop == guid:
                 entries.append(there)

@@ -12,19 +12,21 @@ from protocol import ORDER_QUEUE_NUMBER, PrivateQueueName, order_queue_name
 from qmd.core.acknowledgment import order_ack_packet
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
     from qmd.peers.connection import PeerConnection
+    from qmd.peers.next_hop import Routing
     from qmd.queues.incoming_sequences import IncomingStream
+    from qmd.runtime.services import Services
 
 
 class OwedAcks:
     """Sends them."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(self, services: Services, routing: Routing) -> None:
+        self._services = services
+        self._routing = routing
 
     def owe_order_ack(self, stream: IncomingStream) -> None:
-        connection = stream.return_path or self._manager.routing.session_towards(stream.source)
+        connection = stream.return_path or self._routing.session_towards(stream.source)
         if connection is None:
             return  # the sender sends again, and is answered then
         connection.owed_order_acks[stream] = None
@@ -32,8 +34,7 @@ class OwedAcks:
 
     def send(self, connection: PeerConnection) -> None:
         """As many as the window lets through; only the newest position of a stream counts."""
-        manager = self._manager
-        session, now = connection.session, manager.loop.time()
+        session, now = connection.session, self._services.loop.time()
         assert session is not None
         owed = connection.owed_order_acks
         while owed and connection.room > 0:
@@ -45,9 +46,9 @@ class OwedAcks:
                 if stream.by_direct_name and stream.source == session.remote_id
                 # Over others it finds back by the GUID of the source.
                 else PrivateQueueName(stream.source, ORDER_QUEUE_NUMBER),
-                own_id=manager.id,
-                message_number=manager.next_message_number(),
-                sent_time=int(manager.environment.time()),
+                own_id=self._services.id,
+                message_number=self._services.ids.next_message_number(),
+                sent_time=int(self._services.environment.time()),
             )
             session.send(packet, recoverable=True, token=None, now=now)
         final_acks = connection.owed_final_acks
@@ -60,9 +61,9 @@ class OwedAcks:
     def arm_order_ack(self, stream: IncomingStream) -> None:
         wake_at = stream.sequence.next_timer()
         if wake_at is not None:
-            self._manager.timers.at(wake_at, stream, self._due)
+            self._services.timers.at(wake_at, stream, self._due)
 
     def _due(self, stream: IncomingStream) -> None:
-        if stream.sequence.handle_timer(self._manager.loop.time()):
+        if stream.sequence.handle_timer(self._services.loop.time()):
             self.owe_order_ack(stream)
         self.arm_order_ack(stream)

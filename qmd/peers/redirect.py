@@ -17,26 +17,27 @@ differ in packets, which bear no ports.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from protocol.errors import InvalidName
-from protocol.identifiers import guid_bytes, guid_text
+from protocol.identifiers import guid_text
 from protocol.names.direct_name import PORT, DirectName
 from protocol.names.format_name import FormatName, parse_format_name
 from qmd.config.route_rules import Hop, parse_hop
-from qmd.control_protocol.routing import ForgetIdentity, RedirectOutgoing
 from qmd.errors import Refusal
-from qmd.history import status as overview
 from qmd.queues.outgoing_queue import OutgoingQueue
 from storage.tables import outgoing as outgoing_rows
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.naming.destinations import Routes
+    from qmd.peers.identity_conflicts import Identities
     from qmd.peers.link import Link
+    from qmd.peers.sessions import Peers
+    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.runtime.services import Services
 
 log = structlog.get_logger()
 
@@ -48,8 +49,19 @@ Value = dict[str, Any]
 class Redirecting:
     """Addresses that stand for others."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        services: Services,
+        identities: Identities,
+        outgoing: Outgoing,
+        peers: Peers,
+        routes: Routes,
+    ) -> None:
+        self._services = services
+        self._identities = identities
+        self._outgoing = outgoing
+        self._peers = peers
+        self._routes = routes
         self._asked: set[OutgoingQueue] = set()  # the disk is told whom they are handed to
         self._redirected: dict[OutgoingQueue, None] = {}
 
@@ -62,7 +74,7 @@ class Redirecting:
         for queue in queues:
             self._check(queue, hop)
         text = None if hop is None else _text(hop) + (ANYBODY if to_another else "")
-        await self._manager.storage.batch.run(
+        await self._services.storage.batch.run(
             partial(
                 outgoing_rows.redirect,
                 outgoing_ids=[queue.id for queue in queues],
@@ -92,7 +104,7 @@ class Redirecting:
     def _link_of(self, queue: OutgoingQueue) -> Link:
         assert queue.redirect is not None
         hop = parse_hop(queue.redirect.removesuffix(ANYBODY))
-        return self._manager.peers.link_to_address(hop.host, hop.port)
+        return self._peers.link_to_address(hop.host, hop.port)
 
     def stands_for(self, name: FormatName) -> OutgoingQueue | None:
         """The redirected queue that a new name leads to as well: one queue, one sequence."""
@@ -142,7 +154,7 @@ class Redirecting:
             return False
         if queue not in self._asked:
             self._asked.add(queue)
-            told = self._manager.storage.batch.run(
+            told = self._services.storage.batch.run(
                 partial(outgoing_rows.set_peers, outgoing_ids=[queue.id], peer=remote)
             )
             told.add_done_callback(partial(self._told, queue, remote))
@@ -159,13 +171,12 @@ class Redirecting:
 
     def _queues(self, destination: str) -> list[OutgoingQueue]:
         """One by its name, or all of an address."""
-        manager = self._manager
         if "\\" in destination or "=" in destination:
-            return [manager.routes.find_outgoing(destination)]
+            return [self._routes.find_outgoing(destination)]
         hop = _hop(destination)
         found = [
             queue
-            for queue in manager.outgoing.queues
+            for queue in self._outgoing.queues
             if not queue.for_others
             and (name := _direct_name(queue)) is not None
             and (name.host.casefold().strip("[]"), name.port or PORT)
@@ -190,7 +201,7 @@ class Redirecting:
             )
         if hop is None:
             return
-        for other in self._manager.outgoing.queues:
+        for other in self._outgoing.queues:
             its = _direct_name(other)
             if (
                 other is not queue
@@ -215,14 +226,13 @@ class Redirecting:
 
     def _is_qmd(self, queue: OutgoingQueue) -> bool:
         """Whether its transactional messages were handed to a queue manager that runs qmd."""
-        return queue.known_peer is not None and self._manager.identities.is_qmd(queue.known_peer)
+        return queue.known_peer is not None and self._identities.is_qmd(queue.known_peer)
 
     def _follow(self, queue: OutgoingQueue) -> None:
         """Take the way that its row says."""
-        manager = self._manager
         before = queue.link
         link = (
-            manager.outgoing.link_of_name(queue.destination)
+            self._outgoing.link_of_name(queue.destination)
             if queue.redirect is None
             else self._link_of(queue)
         )
@@ -260,30 +270,3 @@ def _hop(address: str) -> Hop:
 def _text(hop: Hop) -> str:
     host = f"[{hop.host}]" if ":" in hop.host else hop.host
     return f"{host}:{hop.port}"
-
-
-async def _redirect(manager: QueueManager, request: RedirectOutgoing) -> list[Value]:
-    queues = await manager.redirecting.redirect(
-        request.destination, request.address, to_another=request.to_another
-    )
-    return [overview.outgoing_queue(manager, queue) for queue in queues]
-
-
-async def _forget(manager: QueueManager, request: ForgetIdentity) -> Value:
-    try:
-        guid = guid_bytes(request.queue_manager)
-    except InvalidName as error:
-        raise Refusal(
-            "no_such_identity", f"{request.queue_manager!r} is no GUID of a queue manager"
-        ) from error
-    return {
-        "queue_manager": guid_text(guid),
-        "forgotten": manager.identities.forget(guid),
-    }
-
-
-#: What changes something, by its request.
-CHANGES: dict[type, Callable[[QueueManager, Any], Coroutine[Any, Any, object]]] = {
-    RedirectOutgoing: _redirect,
-    ForgetIdentity: _forget,
-}

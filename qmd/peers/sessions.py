@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import weakref
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -16,9 +16,15 @@ from qmd.core.session_events import NEVER
 from qmd.peers.link import Link
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.history.remote_lookup import Asking
+    from qmd.outcomes.acknowledgments import Acknowledging
     from qmd.peers.connection import PeerConnection
+    from qmd.peers.identity_conflicts import Identities
+    from qmd.peers.next_hop import Routing
+    from qmd.queues.incoming_sequences import IncomingStreams
     from qmd.queues.outgoing_queue import OutgoingQueue
+    from qmd.runtime.services import Services
+    from qmd.transfer.release import Releasing
 
 
 # The specification lets the receipt of an express message go unacknowledged for 10 s, and so long
@@ -31,8 +37,17 @@ LARGE_HEADERS_BYTES_MAX = 64 * 1024  # beside a body of more than 4 MiB, with it
 class Peers:
     """The queue managers that we talk with."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        services: Services,
+        acknowledging: Acknowledging,
+        identities: Identities,
+        incoming_streams: IncomingStreams,
+    ) -> None:
+        self._services = services
+        self._acknowledging = acknowledging
+        self._identities = identities
+        self._incoming_streams = incoming_streams
         self._links_by_address: dict[tuple[str, int], Link] = {}
         self._links_by_guid: dict[bytes, Link] = {}
         self._by_guid: dict[bytes, list[PeerConnection]] = {}
@@ -40,16 +55,25 @@ class Peers:
         # Those that others have opened and not finished, the oldest first.
         self._handshakes: dict[PeerConnection, None] = {}
         self.connections: dict[PeerConnection, None] = {}
-        delivery = manager.settings.delivery
+        delivery = services.settings.delivery
         self._session_settings = SessionSettings(
             window_size=delivery.window_size,
             ack_timeout_s=delivery.ack_timeout_s,
             recoverable_ack_min_s=delivery.recoverable_ack_timeout_min_s,
-            initialization_timeout_s=manager.settings.peers.handshake_timeout_s,
+            initialization_timeout_s=services.settings.peers.handshake_timeout_s,
             cleanup_timeout_s=delivery.idle_close_s,
             receipt_ack_max_s=RECEIPT_ACK_MAX_S if delivery.acknowledge_at_once else NEVER,
             ack_at_once=delivery.acknowledge_at_once,
         )
+
+    def connect(
+        self, asking: Asking, releasing: Releasing, routing: Routing, make_link: Callable[..., Link]
+    ) -> None:
+        """Name the collaborators that are made after it."""
+        self._asking = asking
+        self._releasing = releasing
+        self._routing = routing
+        self._make_link = make_link
 
     @property
     def links(self) -> list[Link]:
@@ -59,7 +83,7 @@ class Peers:
         address = (host.casefold(), port)
         link = self._links_by_address.get(address)
         if link is None:
-            link = self._links_by_address[address] = Link(self._manager, address=address, guid=None)
+            link = self._links_by_address[address] = self._make_link(address=address, guid=None)
         return link
 
     def link_to_queue_manager(self, guid: bytes, address: tuple[str, int] | None = None) -> Link:
@@ -69,13 +93,13 @@ class Peers:
         """
         link = self._links_by_guid.get(guid)
         if link is None:
-            link = self._links_by_guid[guid] = Link(self._manager, address=address, guid=guid)
+            link = self._links_by_guid[guid] = self._make_link(address=address, guid=guid)
             connection = self.connection_to(guid)
             if connection is not None:
                 link.opened(connection)
         elif link.address is None and address is not None:
             link.address = address
-            self._manager.routing.know(link)
+            self._routing.know(link)
         return link
 
     def forget_link(self, link: Link) -> None:
@@ -83,7 +107,7 @@ class Peers:
         if not link.is_idle:
             return
         link.stop()
-        self._manager.routing.know(link)
+        self._routing.know(link)
         guid, address, reference = link.guid, link.address, weakref.ref(link)
         if guid is not None:
             self._links_by_guid.pop(guid)
@@ -109,7 +133,7 @@ class Peers:
 
     def admit(self, connection: PeerConnection) -> Session | None:
         """The session for a new connection; None when it must not have one."""
-        manager, limits = self._manager, self._manager.settings.peers
+        limits = self._services.settings.peers
         host, dialled = connection.host, connection.link is not None
         refuse = False
         if not dialled:
@@ -119,34 +143,36 @@ class Peers:
                 # A handshake takes milliseconds: who has waited longest will hardly finish it, and
                 # must not keep others out.
                 oldest = next(iter(self._handshakes))
-                manager.log_limited("too_many_handshakes", oldest.host, address=oldest.host)
+                self._services.log_limited("too_many_handshakes", oldest.host, address=oldest.host)
                 oldest.close("too many connections have not finished their handshake")
             self._handshakes[connection] = None
             refuse = not self.has_room_for(host)
             if refuse:
-                manager.log_limited("session_refused", host, address=host, reason="limit reached")
+                self._services.log_limited(
+                    "session_refused", host, address=host, reason="limit reached"
+                )
         self.connections[connection] = None
         self._per_host[host] += 1
         if connection.link is not None:
             connection.link.attempt = connection
         return Session(
             initiator=dialled,
-            own_id=manager.id,
+            own_id=self._services.id,
             expected_remote=None if connection.link is None else connection.link.guid,
             settings=self._session_settings,
-            now=manager.loop.time(),
+            now=self._services.loop.time(),
             refuse=refuse,
-            instance=manager.identities.own,
-            judge=partial(manager.identities.judge, connection),
+            instance=self._identities.own,
+            judge=partial(self._identities.judge, connection),
         )
 
     def may_come(self, host: str) -> bool:
         """Whether anything is to be made for a connection from there."""
         if not self.is_allowed(host):
-            self._manager.log_limited("peer_not_allowed", host, address=host)
+            self._services.log_limited("peer_not_allowed", host, address=host)
             return False
-        if self._per_host[host] >= 2 * self._manager.settings.peers.sessions_per_peer_max:
-            self._manager.log_limited("too_many_connections", host, address=host)
+        if self._per_host[host] >= 2 * self._services.settings.peers.sessions_per_peer_max:
+            self._services.log_limited("too_many_connections", host, address=host)
             return False
         return True
 
@@ -162,9 +188,9 @@ class Peers:
         assert guid is not None
         self._handshakes.pop(connection, None)
         connection.handshake_done = True
-        self._manager.acknowledging.met(guid, connection.host)
+        self._acknowledging.met(guid, connection.host)
         self._by_guid.setdefault(guid, []).append(connection)
-        self._manager.log_limited(
+        self._services.log_limited(
             "session_opened",
             connection.host,
             peer=guid_text(guid),
@@ -176,8 +202,8 @@ class Peers:
         waiting = self._links_by_guid.get(guid)
         if waiting is not None and waiting.connection is None:
             waiting.opened(connection)
-        self._manager.routing.opened(guid)
-        self._manager.asking.sessions_changed()
+        self._routing.opened(guid)
+        self._asking.sessions_changed()
         if connection.link is None:
             # Who can reach us is probably reachable again as well.
             for link in self._links_by_address.values():
@@ -188,21 +214,21 @@ class Peers:
         if connection not in self.connections:
             return
         del self.connections[connection]
-        self._manager.incoming_streams.forget_connection(connection)
+        self._incoming_streams.forget_connection(connection)
         self._per_host[connection.host] -= 1
         if not self._per_host[connection.host]:
             del self._per_host[connection.host]
         self._handshakes.pop(connection, None)
         assert connection.session is not None
         if connection.session.refused_as_another:
-            self._manager.identities.refused_by(connection)
+            self._identities.refused_by(connection)
         guid = connection.session.remote_id
         if guid is not None and connection.handshake_done:
             remaining = self._by_guid[guid]
             remaining.remove(connection)
             if not remaining:
                 del self._by_guid[guid]
-        self._manager.log_limited(
+        self._services.log_limited(
             "session_closed", connection.host, address=connection.host, reason=reason
         )
         links = dict.fromkeys(connection.links)
@@ -217,11 +243,11 @@ class Peers:
         """The peer has these messages: what is not transactional is finished."""
         # What `OutgoingQueue.transmit` gave the session.
         given = cast("list[tuple[OutgoingQueue, int]]", tokens)
-        self._manager.releasing.session_acknowledged(given)
+        self._releasing.session_acknowledged(given)
 
     def has_room_for(self, host: str) -> bool:
         """Whether another session with that address is within the limits."""
-        limits = self._manager.settings.peers
+        limits = self._services.settings.peers
         return (
             len(self.connections) < limits.sessions_max
             and self._per_host[host] < limits.sessions_per_peer_max
@@ -243,13 +269,13 @@ class Peers:
     @property
     def own_packet_bytes_max(self) -> int:
         """The longest packet that we keep ourselves."""
-        body_bytes_max = self._manager.settings.quotas.message_bytes_max
+        body_bytes_max = self._services.settings.quotas.message_bytes_max
         if body_bytes_max <= PACKET_BYTES_MAX:
             return PACKET_BYTES_MAX
         return body_bytes_max + LARGE_HEADERS_BYTES_MAX
 
     def _takes_large(self, host: str) -> bool:
-        return self.is_listed(host, self._manager.settings.peers.large_messages)
+        return self.is_listed(host, self._services.settings.peers.large_messages)
 
     def is_listed(
         self, host: str, listed: Collection[ipaddress.IPv4Network | ipaddress.IPv6Network | str]
@@ -270,7 +296,7 @@ class Peers:
     def is_allowed(self, host: str) -> bool:
         address = _address(host)
         return address is not None and any(
-            address in network for network in self._manager.settings.peers.allow
+            address in network for network in self._services.settings.peers.allow
         )
 
 

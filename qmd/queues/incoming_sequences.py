@@ -14,9 +14,9 @@ from storage.tables import sequences as sequence_rows
 from storage.tables.sequences import IncomingSequenceRow
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
     from qmd.peers.connection import PeerConnection
     from qmd.queues.local_queue import LocalQueue
+    from qmd.runtime.services import Services
 
 STREAMS_MAX = 100_000  # (source, queue) whose sequences are remembered
 RECENT_MAX = 64  # positions of a stream, and as many before them, whose messages are remembered
@@ -131,9 +131,9 @@ class Limit(NamedTuple):
 class IncomingStreams:
     """All of them."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
-        delivery = manager.settings.delivery
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        delivery = services.settings.delivery
         self._streams: dict[tuple[bytes, int, Name], IncomingStream] = {}
         self._names: dict[tuple[bytes, int], list[Name]] = {}  # that a source has for a queue
         self._next_id = 1
@@ -201,7 +201,7 @@ class IncomingStreams:
     def begin(
         self, source: bytes, queue: LocalQueue, name: Name, sequence_id: int
     ) -> IncomingStream:
-        batch = self._manager.storage.batch
+        batch = self._services.storage.batch
         names = self._names.get((source, queue.id), ())
         others = list(dict.fromkeys(self._streams[source, queue.id, each] for each in names))
         nameless = next((each for each in others if each.name == _NOT_KNOWN), None)
@@ -227,14 +227,14 @@ class IncomingStreams:
             source,
             queue.id,
             _write_name(name),
-            int(self._manager.environment.time()),
+            int(self._services.environment.time()),
         )
         return stream
 
     def _name(self, stream: IncomingStream, name: Name) -> None:
         """A stream that an older version has begun: now it is known by what its source knows it."""
         stream.name = name
-        self._manager.storage.batch.run(
+        self._services.storage.batch.run(
             partial(sequence_rows.set_name, incoming_id=stream.id, name=_write_name(name))
         )
 

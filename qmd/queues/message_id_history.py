@@ -23,8 +23,8 @@ from qmd.core.number_history import RUN_BYTES, Bounds, History, Segment, fair_sh
 from storage.tables import message_id_history as history_rows
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
     from qmd.peers.connection import PeerConnection
+    from qmd.runtime.services import Services
     from storage.engine.batch import Batch
 
 BYTES_MAX = 16 * 1024 * 1024
@@ -51,9 +51,9 @@ class _Source(History):
 class KnownMessages:
     """Sources, and the numbers of theirs that came."""
 
-    def __init__(self, manager: QueueManager, *, bytes_max: int = BYTES_MAX) -> None:
-        delivery = manager.settings.delivery
-        self._manager = manager
+    def __init__(self, services: Services, *, bytes_max: int = BYTES_MAX) -> None:
+        delivery = services.settings.delivery
+        self._services = services
         self._bounds = Bounds(
             delivery.message_id_history_entries, int(delivery.message_id_history_age_s)
         )
@@ -91,7 +91,7 @@ class KnownMessages:
         """It was taken, or refused for good, with the open batch."""
         key = _key(connection, source)
         history = self._histories.get(key) or self._history(key)
-        batch = self._manager.storage.batch
+        batch = self._services.storage.batch
         if history.batch_number != batch.number:
             self._open(history, batch)
         grown = history.segment.add(number)
@@ -108,7 +108,7 @@ class KnownMessages:
 
     def forget_old(self) -> None:
         """[MS-MQQB] 3.1.6.7, with the open batch."""
-        now_s = self._manager.clock.now_s
+        now_s = self._services.clock.now_s
         before_s = now_s - self._bounds.age_s
         newest = self._next_id - 1  # it stays, so that no id is given twice
         for history in list(self._histories.values()):
@@ -132,7 +132,7 @@ class KnownMessages:
 
     def _open(self, history: _Source, batch: Batch) -> None:
         """What comes from here on goes to disk with this batch."""
-        now_s = self._manager.clock.now_s
+        now_s = self._services.clock.now_s
         segment, gone = history.segment_at(now_s, self._next_id)
         if segment.id == self._next_id:
             self._next_id += 1
@@ -188,7 +188,7 @@ class KnownMessages:
             of_source.remove(history)
             if not of_source:
                 del self._by_source[history.key[2]]
-        self._manager.storage.batch.forget_message_ids([segment.id for segment in gone])
+        self._services.storage.batch.forget_message_ids([segment.id for segment in gone])
         return before - self.bytes
 
     def _measure(self, history: _Source) -> None:

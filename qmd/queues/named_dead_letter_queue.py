@@ -21,7 +21,10 @@ from storage.tables import own_dead_letters as rows
 from storage.tables.own_dead_letters import OwnDeadLetter
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.naming.destinations import Routes
+    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.queues.registry import LocalQueues
+    from qmd.runtime.services import Services
     from storage.engine.batch import Batch
 
 ROWS_AT_ONCE = 4096
@@ -30,23 +33,28 @@ ROWS_AT_ONCE = 4096
 class OwnDeadLetters:
     """Which of our messages go where when they die."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
-        self._queues: dict[int, int] = {}  # message number to queue id
+    def __init__(self, services: Services, outgoing: Outgoing, queues: LocalQueues) -> None:
+        self._services = services
+        self._outgoing = outgoing
+        self._queues = queues
+        self._by_number: dict[int, int] = {}  # message number to queue id
         self._express: set[int] = set()  # of those, what is on no disk
         self._gone: set[int] = set()  # seen to be gone once: a commit may still be reported
 
+    def connect(self, routes: Routes) -> None:
+        """Name the collaborators that are made after it."""
+        self._routes = routes
+
     def restore(self, queues: dict[int, int]) -> None:
-        self._queues = queues
+        self._by_number = queues
 
     def check(self, text: str, delivery: int) -> LocalQueue:
         """The queue of ours that an application names for its dead letters.  Raises Refusal."""
-        manager = self._manager
         try:
             name = parse_destination(text, local_host=".")
         except InvalidName as error:
             raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
-        queue = manager.routes.find_here(name)
+        queue = self._routes.find_here(name)
         if queue is None or queue.is_read_only:
             raise Refusal(
                 "bad_dead_letter_queue",
@@ -70,7 +78,7 @@ class OwnDeadLetters:
         self, number: int, queue: LocalQueue, place: str, key: int, batch: Batch, *, express: bool
     ) -> None:
         """A message of ours, which goes to disk with the open batch (or, express, never)."""
-        self._queues[number] = queue.id
+        self._by_number[number] = queue.id
         if express:
             self._express.add(number)
         else:
@@ -82,27 +90,27 @@ class OwnDeadLetters:
 
         Also called by the thread that writes.
         """
-        if not self._queues or source_of(packet) != self._manager.id:
+        if not self._by_number or source_of(packet) != self._services.id:
             return None
-        queue_id = self._queues.get(message_number(packet))
-        return None if queue_id is None else self._manager.queues_by_id.get(queue_id)
+        queue_id = self._by_number.get(message_number(packet))
+        return None if queue_id is None else self._queues.by_id.get(queue_id)
 
     async def are_kept_in(self, queue: LocalQueue) -> bool:
         """Whether dead letters of messages that are still there belong into a queue."""
-        if queue.id not in self._queues.values():
+        if queue.id not in self._by_number.values():
             return False
         await self.forget_gone()
         await self.forget_gone()
-        return queue.id in self._queues.values()
+        return queue.id in self._by_number.values()
 
     async def forget_gone(self) -> None:
         """Forget messages that were gone the last time already."""
-        if not self._queues:
+        if not self._by_number:
             return
-        manager, after, found = self._manager, -1, set[int]()
+        after, found = -1, set[int]()
         next_after: int | None = after
         while next_after is not None:
-            numbers, next_after = await manager.storage.read(
+            numbers, next_after = await self._services.storage.read(
                 partial(rows.gone, after=next_after, rows_max=ROWS_AT_ONCE)
             )
             found.update(numbers)
@@ -112,16 +120,16 @@ class OwnDeadLetters:
         for start in range(0, len(over), ROWS_AT_ONCE):
             part = over[start : start + ROWS_AT_ONCE]
             delete = partial(rows.delete, numbers=part)
-            await manager.storage.batch.run(delete, can_wait=True)
+            await self._services.storage.batch.run(delete, can_wait=True)
             for number in part:
-                self._queues.pop(number, None)
+                self._by_number.pop(number, None)
                 self._express.discard(number)
 
     def _express_there(self) -> set[int]:
         there: set[int] = set()
-        for queue in self._manager.queues.values():
+        for queue in self._queues.by_key.values():
             there.update(message_number(head_of(each.packet)) for each in queue.express.values())
-        for outgoing in self._manager.outgoing.queues:
+        for outgoing in self._outgoing.queues:
             there.update(message_number(head_of(packet)) for packet, _ in outgoing.express.values())
         return there
 

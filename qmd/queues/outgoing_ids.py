@@ -23,8 +23,12 @@ from protocol.identifiers import sequence_id
 from qmd.errors import Refusal
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.naming.destinations import Routes
+    from qmd.outcomes.acknowledgments import Acknowledging
     from qmd.queues.outgoing_queue import OutgoingQueue
+    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.runtime.services import Services
+    from qmd.transfer.relay import Relaying
 
 log = structlog.get_logger()
 
@@ -37,14 +41,23 @@ TIMESTAMP_LATEST = 0xFFFF0000  # in the year 2106; they have 32 bits
 class OutgoingIds:
     """Of the queues that `Outgoing` has."""
 
-    def __init__(self, manager: QueueManager, *, destinations_max: int) -> None:
-        self._manager = manager
+    def __init__(self, services: Services, *, destinations_max: int) -> None:
+        self._services = services
         self._max = destinations_max
         self._free: list[int] = []
         self._next = 1
         self._look_at = 0.0
         self._last_timestamp = 0
         self.unconfirmed: set[int] = set()  # ids that a late final ack may still ask for
+
+    def connect(
+        self, acknowledging: Acknowledging, outgoing: Outgoing, relaying: Relaying, routes: Routes
+    ) -> None:
+        """Name the collaborators that are made after it."""
+        self._acknowledging = acknowledging
+        self._outgoing = outgoing
+        self._relaying = relaying
+        self._routes = routes
 
     # Start-up.
 
@@ -67,7 +80,7 @@ class OutgoingIds:
         a half of all ids.
         """
         limit = self._max // 2 if for_acknowledgments else self._max
-        if self._manager.outgoing.count >= limit and not self._forget_idle():
+        if self._outgoing.count >= limit and not self._forget_idle():
             raise Refusal(
                 "too_many_destinations",
                 f"there are {limit} outgoing queues, and none of them is idle and empty; no further"
@@ -77,7 +90,7 @@ class OutgoingIds:
             if self._next <= self._max:
                 self._next += 1
                 return self._next - 1
-            taken = {queue.id for queue in self._manager.outgoing.queues}
+            taken = {queue.id for queue in self._outgoing.queues}
             self._free = [each for each in range(self._max, 0, -1) if each not in taken]
         return self._free.pop()
 
@@ -87,30 +100,29 @@ class OutgoingIds:
 
     def _forget_idle(self) -> int:
         """How many queues are forgotten with the open batch."""
-        manager = self._manager
-        now = manager.loop.time()
+        now = self._services.loop.time()
         if now < self._look_at:
             return 0
-        manager.routes.forget_elsewhere()
-        manager.relaying.forget_avoided()
-        manager.acknowledging.forget_idle_ways()
+        self._routes.forget_elsewhere()
+        self._relaying.forget_avoided()
+        self._acknowledging.forget_idle_ways()
         # Keys, because a reference to a queue would keep it.  Last those that know an address for
         # acknowledgments that may be due in days.
         idle = sorted(
             (queue.is_order_queue, queue.used_at, queue.key)
-            for queue in manager.outgoing.queues
+            for queue in self._outgoing.queues
             if queue.is_idle and queue.id not in self.unconfirmed
         )
         wanted = max(1, self._max // FORGOTTEN_PART)
         ids: list[int] = []
         for _, _, key in idle:
-            id_ = manager.outgoing.forget(key)
+            id_ = self._outgoing.forget(key)
             if id_ is not None:
                 ids.append(id_)
                 if len(ids) == wanted:
                     break
         if ids:
-            manager.storage.batch.forget_outgoing_queues(ids, self._last_timestamp)
+            self._services.storage.batch.forget_outgoing_queues(ids, self._last_timestamp)
             self._free = ids + self._free
             log.info("idle_destinations_forgotten", count=len(ids))
         else:
@@ -122,18 +134,18 @@ class OutgoingIds:
     def begin_sequence(self, queue: OutgoingQueue) -> None:
         """Its first transactional message since the start is about to get its number."""
         queue.sequence.begin_anew(self.next_sequence_id(), queue.sequence.next_number - 1)
-        self._manager.outgoing.know_sequence(queue)
+        self._outgoing.know_sequence(queue)
 
     def next_sequence_id(self) -> int:
         """Greater than all before, also after a restored backup if the clock is right.
 
         [MS-MQQB] 3.1.1.5
         """
-        wall_s = int(self._manager.environment.time())
+        wall_s = int(self._services.environment.time())
         if wall_s >= TIMESTAMP_LATEST:
             wall_s = 1  # the clock is wrong, and would use up all that there are
         self._last_timestamp = max(wall_s, self._last_timestamp + 1)
         # Many queues are ahead of the clock.  A backup of theirs comes to the same time stamps, and
         # must not come to the same sequences: one that it is behind of is found out.
-        ordinal = 1 + int.from_bytes(self._manager.environment.urandom(ORDINAL_BYTES), "big")
+        ordinal = 1 + int.from_bytes(self._services.environment.urandom(ORDINAL_BYTES), "big")
         return sequence_id(self._last_timestamp, ordinal)

@@ -39,8 +39,17 @@ from storage.tables.outgoing import OutgoingRow
 from storage.tables.pages import Totals
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.message.shared_packet import Parts
+    from qmd.outcomes.acknowledgments import Acknowledging
     from qmd.peers.link import Link
+    from qmd.peers.redirect import Redirecting
+    from qmd.peers.sessions import Peers
+    from qmd.queues.outgoing_ids import OutgoingIds
+    from qmd.queues.quarantine import Damage
+    from qmd.queues.usage import Usage
+    from qmd.runtime.services import Services
+    from qmd.transfer.relay import Relaying
+    from qmd.transfer.release import Releasing
 
 log = structlog.get_logger()
 
@@ -57,12 +66,32 @@ Appended = tuple[int, Packet, int | None]
 class Outgoing:
     """The outgoing queues by their destination."""
 
-    def __init__(self, manager: QueueManager, *, destinations_max: int) -> None:
-        self._manager = manager
+    def __init__(
+        self, services: Services, damage: Damage, parts: Parts, usage: Usage, ids: OutgoingIds
+    ) -> None:
+        self._services = services
+        self._damage = damage
+        self._parts = parts
+        self._usage = usage
         self._queues: dict[str, OutgoingQueue] = {}
         self._by_sequence_timestamp: dict[int, OutgoingQueue] = {}
-        self.ids = OutgoingIds(manager, destinations_max=destinations_max)
+        self.ids = ids
         self.transmitted_count = 0
+
+    def connect(
+        self,
+        acknowledging: Acknowledging,
+        peers: Peers,
+        redirecting: Redirecting,
+        relaying: Relaying,
+        releasing: Releasing,
+    ) -> None:
+        """Name the collaborators that are made after it."""
+        self._acknowledging = acknowledging
+        self._peers = peers
+        self._redirecting = redirecting
+        self._relaying = relaying
+        self._releasing = releasing
 
     @property
     def count(self) -> int:
@@ -96,13 +125,13 @@ class Outgoing:
         name = parse_format_name(text)
         machine = _machine_of(name, via, row.address)
         if via and isinstance(name, DirectName) and name.queue == ORDER_QUEUE:
-            self._manager.acknowledging.met(guid_bytes(via), name.host)
+            self._acknowledging.met(guid_bytes(via), name.host)
         sequence = OutgoingSequence(
             row.sequence_id,
             row.base,
             row.next_number,
             transactional,
-            resend_intervals_s=self._manager.settings.delivery.resend_s,
+            resend_intervals_s=self._services.settings.delivery.resend_s,
             unproven_from=max(0, row.unproven_from - row.base),
         )
         queue = OutgoingQueue(
@@ -114,21 +143,21 @@ class Outgoing:
             sequence=sequence,
             paused=row.paused,
             others=messages - transactional,
-            usage=self._manager.usage,
+            usage=self._usage,
             size=size,
             awaiting=awaiting,
-            others_usage=self._manager.relaying.usage if for_others else None,
+            others_usage=self._relaying.usage if for_others else None,
         )
         queue.redirect, queue.known_peer = row.redirect, row.peer
         if row.redirect is not None:
-            self._manager.redirecting.restored(queue)
+            self._redirecting.restored(queue)
         queue.may_be_misdated = messages > 0
         queue.is_stored = True
         queue.renumbered_to = row.renumbered_to
         if sequence.is_unproven:
             position = sequence.base + sequence.first_unproven
             if position != row.unproven_from:  # known on the disk before anything follows
-                self._manager.storage.batch.run(
+                self._services.storage.batch.run(
                     partial(outgoing_rows.set_unproven, positions=[(position, queue.id)])
                 )
         former = [
@@ -152,7 +181,7 @@ class Outgoing:
         for queue in self._queues.values():
             if queue.messages or queue.awaiting.messages:
                 queue.link.wake()
-        self._manager.relaying.start()
+        self._relaying.start()
 
     # Sending.
 
@@ -178,9 +207,8 @@ class Outgoing:
         queue = self._queues.get(key)
         if queue is not None:
             return queue
-        manager = self._manager
         if via is None and not for_others:
-            queue = manager.redirecting.stands_for(name)
+            queue = self._redirecting.stands_for(name)
             if queue is not None:
                 return queue
         id_ = self.ids.take(for_acknowledgments=for_acknowledgments)
@@ -195,15 +223,17 @@ class Outgoing:
             key=key,
             address=_address(name, machine),
             link=link,
-            usage=manager.usage,
-            others_usage=manager.relaying.usage if for_others else None,
-            sequence=OutgoingSequence(0, resend_intervals_s=manager.settings.delivery.resend_s),
+            usage=self._usage,
+            others_usage=self._relaying.usage if for_others else None,
+            sequence=OutgoingSequence(
+                0, resend_intervals_s=self._services.settings.delivery.resend_s
+            ),
         )
-        queue.used_at = manager.loop.time()
+        queue.used_at = self._services.loop.time()
         self._adopt(queue)
         if queue.link.connection is not None:
             queue.new_pass("a new session began", transactional_only=False)
-        manager.storage.batch.add_outgoing_queue(
+        self._services.storage.batch.add_outgoing_queue(
             outgoing_rows.OutgoingQueueRow(
                 queue.id,
                 queue.destination,
@@ -212,7 +242,7 @@ class Outgoing:
                 queue.sequence.sequence_id,
                 queue.sequence.base,
                 queue.sequence.next_number,
-                int(manager.environment.time()),
+                int(self._services.environment.time()),
                 None,
                 # With its first message, and before that is handed over.
                 None if queue.link.connection is None else queue.link.remote_id,
@@ -220,7 +250,7 @@ class Outgoing:
         )
         if queue.link.connection is not None:
             queue.known_peer = queue.link.remote_id
-        manager.storage.batch.when_durable(partial(setattr, queue, "is_stored", True))
+        self._services.storage.batch.when_durable(partial(setattr, queue, "is_stored", True))
         return queue
 
     def forget(self, key: str) -> int | None:
@@ -231,7 +261,7 @@ class Outgoing:
         for timestamp in timestamps:
             if self._by_sequence_timestamp.get(timestamp) is queue:
                 del self._by_sequence_timestamp[timestamp]
-        self._manager.timers.cancel(queue)
+        self._services.timers.cancel(queue)
         reference = weakref.ref(queue)
         del queue
         held = reference()
@@ -240,7 +270,7 @@ class Outgoing:
             for timestamp in timestamps:
                 self._by_sequence_timestamp.setdefault(timestamp, held)
             return None
-        self._manager.peers.forget_link(link)
+        self._peers.forget_link(link)
         return id_
 
     def know_sequence(self, queue: OutgoingQueue) -> None:
@@ -268,11 +298,11 @@ class Outgoing:
         `confirm_by_s`, `discard`: see `Confirmations`; `deadline_s`: of one of others', which has
         been under way for a time.
         """
-        self._manager.releasing.release()  # a commit is due anyway
+        self._releasing.release()  # a commit is due anyway
         if queue.for_others:
             expires_at_s = deadline_s
         else:
-            expires_at_s = self._manager.clock.deadline_s(reach_time_s(head_of(packet)))
+            expires_at_s = self._services.clock.deadline_s(reach_time_s(head_of(packet)))
         return self.add(queue, key, packet, batch, expires_at_s, confirm_by_s, discard=discard)
 
     def add(
@@ -318,7 +348,7 @@ class Outgoing:
 
     def all_appended_on_disk(self, firsts: dict[OutgoingQueue, int]) -> None:
         """The same of more than memory should hold, by the first key of each queue."""
-        now = self._manager.loop.time()
+        now = self._services.loop.time()
         for queue, first in firsts.items():
             queue.used_at = now
             queue.window.leave_on_disk(first)
@@ -332,7 +362,7 @@ class Outgoing:
 
     def _add_to_window(self, queue: OutgoingQueue, messages: list[Appended]) -> None:
         add = queue.window.add
-        queue.used_at = self._manager.loop.time()
+        queue.used_at = self._services.loop.time()
         for key, packet, expires_at_s in messages:
             express = is_express(head_of(packet))
             if express and key not in queue.express:
@@ -356,9 +386,9 @@ class Outgoing:
 
     def refill(self, queue: OutgoingQueue) -> None:
         """Read on where the window ends."""
-        self._manager.releasing.release()  # or the rows would be read once more
+        self._releasing.release()  # or the rows would be read once more
         start = queue.window.begin_refill()
-        self._manager.storage.batch.read_after(
+        self._services.storage.batch.read_after(
             lambda db: outgoing_rows.page(db, queue.id, start, REFILL_ROWS, REFILL_BYTES),
             partial(self._refilled, queue),
         )
@@ -370,12 +400,12 @@ class Outgoing:
                 (
                     row.packet
                     if row.part_id is None
-                    else self._manager.parts.shared(row.packet, row.part_id),
+                    else self._parts.shared(row.packet, row.part_id),
                     row.expires_at_s,
                 ),
                 len(row.packet),
             )
-            for row in self._manager.damage.whole_outgoing(queue, rows)
+            for row in self._damage.whole_outgoing(queue, rows)
         ]
         size = sum(len(row.packet) for row in rows)
         queue.window.refill(entries, complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)
@@ -390,11 +420,11 @@ class Outgoing:
     def arm_resend(self, queue: OutgoingQueue) -> None:
         wake_at = queue.sequence.next_timer()
         if wake_at is not None:
-            self._manager.timers.at(wake_at, queue, self._resend_due)
+            self._services.timers.at(wake_at, queue, self._resend_due)
 
     def _resend_due(self, queue: OutgoingQueue) -> None:
         """[MS-MQQB] 3.1.6.5: everything unacknowledged goes again, in order."""
-        if queue.sequence.handle_timer(self._manager.loop.time()):
+        if queue.sequence.handle_timer(self._services.loop.time()):
             if queue.link.connection is not None:
                 log.info(
                     "resending",
@@ -409,7 +439,7 @@ class Outgoing:
 
     async def set_paused(self, queue: OutgoingQueue, paused: bool) -> None:
         """Keep the queue's messages here, or let them go again; survives a restart."""
-        await self._manager.storage.batch.run(
+        await self._services.storage.batch.run(
             partial(outgoing_rows.set_paused, outgoing_id=queue.id, paused=paused)
         )
         queue.paused = paused
@@ -439,7 +469,7 @@ class Outgoing:
         return self._link(parse_format_name(destination), None)
 
     def _link(self, name: FormatName, via: bytes | None, machine: bytes | None = None) -> Link:
-        peers = self._manager.peers
+        peers = self._peers
         if via is not None and isinstance(name, DirectName):
             return peers.link_to_queue_manager(via, (name.host, name.port))
         if via is not None and isinstance(name, PublicName):

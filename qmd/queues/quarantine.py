@@ -23,7 +23,9 @@ from storage.tables.outgoing import OutgoingRow
 if TYPE_CHECKING:
     import sqlite3
 
-    from qmd.manager import QueueManager
+    from qmd.events.recorder import Recorder
+    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.runtime.services import Services
 
 log = structlog.get_logger()
 
@@ -34,9 +36,14 @@ REMEDY = "They are kept, and not delivered: stop the daemon, and see `qmd check`
 class Damage:
     """Sorts out rows."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
-        self._under_way: set[int] = set()  # keys of messages that are being set aside
+    def __init__(self, services: Services, recorder: Recorder) -> None:
+        self._services = services
+        self._recorder = recorder
+        self._under_way: set[int] = set()
+
+    def connect(self, outgoing: Outgoing) -> None:
+        """Name the collaborators that are made after it."""
+        self._outgoing = outgoing  # keys of messages that are being set aside
 
     def whole_messages(self, queue: LocalQueue, rows: list[MessageRow]) -> list[MessageRow]:
         """Those of the rows that are what was stored."""
@@ -67,7 +74,7 @@ class Damage:
 
     def put_aside(self, db: sqlite3.Connection, table: str, key: int, queue: str) -> bool:
         """Within a unit that has found a row that is not whole; False when it is gone already."""
-        recorder = self._manager.recorder
+        recorder = self._recorder
         if recorder.enabled:
             found = pages.heads(db, table, [key])
             known = events.of_place(db, queue, key & LOOKUP_MASK)
@@ -77,7 +84,7 @@ class Damage:
                 for row in found
             ]
             events.insert(db, recorder.told(Kind.DAMAGED, told, queue=queue, reason=REMEDY))
-        return damaged.set_aside(db, table, key, int(self._manager.environment.time()))
+        return damaged.set_aside(db, table, key, int(self._services.environment.time()))
 
     def name(self, queue: str, keys: list[int]) -> None:
         """Say that messages were set aside; it is durable."""
@@ -93,7 +100,7 @@ class Damage:
         def move(db: sqlite3.Connection) -> int:
             return sum(self.put_aside(db, table, key, queue) for key in keys)
 
-        return self._manager.storage.batch.run(move)
+        return self._services.storage.batch.run(move)
 
     def _message_is_aside(
         self, queue: LocalQueue, rows: list[MessageRow], done: asyncio.Future[int]
@@ -117,7 +124,7 @@ class Damage:
             if key < TRANSACTIONAL_FIRST:
                 queue.others -= 1
             elif queue.sequence.remove(queue.number_of(key)):
-                queue.sequence.hasten(self._manager.loop.time())
-                self._manager.outgoing.arm_resend(queue)
+                queue.sequence.hasten(self._services.loop.time())
+                self._outgoing.arm_resend(queue)
         self.name(queue.destination, [row.key for row in rows])
         queue.link.wake()

@@ -16,7 +16,10 @@ from qmd.queues.local_queue import LocalQueue
 from qmd.queues.usage import Gauge
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from collections.abc import Iterable
+
+    from qmd.queues.usage import Usage
+    from qmd.runtime.services import Services
 
 log = structlog.get_logger()
 
@@ -64,54 +67,59 @@ def queue_refusal(queue: LocalQueue, size: int) -> Refusal:
     )
 
 
-def no_room(
-    manager: QueueManager,
-    size: int,
-    *,
-    express: bool = False,
-    messages: int = 1,
-    stored: int | None = None,
-) -> Refusal | None:
-    """Why this computer can take no more in now, or None.  What fits counts as taken."""
-    usage, quotas = manager.usage, manager.settings.quotas
-    if not usage.has_room(size):
-        return Refusal(
-            "computer_full",
-            f"the computer quota is reached: {usage.bytes} of {usage.quota_bytes} bytes"
-            f" ({usage.used_percent} %) are used, and {size} more are needed",
-            MORE_FOR_THE_COMPUTER,
-        )
-    kept = size if stored is None else stored
-    if express and usage.express_bytes + kept > quotas.express_bytes:
-        return Refusal(
-            "express_full",
-            f"express messages take {usage.express_bytes} of {quotas.express_bytes} bytes of memory"
-            f", and {kept} more are needed",
-            "Receive some, send it with --recoverable, or set express in the section [quotas] of"
-            " the configuration higher.",
-        )
-    storage = manager.storage
-    if not storage.room(manager.loop.time(), 0 if express else kept):
-        return Refusal(
-            "disk_full",
-            f"the disk of the data folder is full: {storage.free_bytes / 1e6:.1f} MB are"
-            f" left, and {storage.kept_free_bytes / 1e6:.1f} MB must stay free, so that"
-            " queues can be emptied ([quotas] disk_reserve)",
-            "Make room on the disk, or receive or purge messages.",
-        )
-    if not manager.has_numbers(messages):
-        return Refusal(
-            "busy",
-            "more messages wait for the disk than can be given a number now",
-            "Try again in a moment.",
-        )
-    return None
+class Admission:
+    """Decides whether this computer can take more messages in."""
+
+    def __init__(self, services: Services, usage: Usage) -> None:
+        self._services = services
+        self._usage = usage
+
+    def is_full(
+        self, size: int, *, express: bool = False, messages: int = 1, stored: int | None = None
+    ) -> Refusal | None:
+        """Why no more can be taken in now, or None.  What fits counts as taken.
+
+        `stored`: the bytes of it that are kept, where those are fewer, because copies share them.
+        """
+        usage, services = self._usage, self._services
+        quotas, storage = services.settings.quotas, services.storage
+        if not usage.has_room(size):
+            return Refusal(
+                "computer_full",
+                f"the computer quota is reached: {usage.bytes} of {usage.quota_bytes} bytes"
+                f" ({usage.used_percent} %) are used, and {size} more are needed",
+                MORE_FOR_THE_COMPUTER,
+            )
+        kept = size if stored is None else stored
+        if express and usage.express_bytes + kept > quotas.express_bytes:
+            return Refusal(
+                "express_full",
+                f"express messages take {usage.express_bytes} of {quotas.express_bytes} bytes of"
+                f" memory, and {kept} more are needed",
+                "Receive some, send it with --recoverable, or set express in the section [quotas]"
+                " of the configuration higher.",
+            )
+        if not storage.room(services.loop.time(), 0 if express else kept):
+            return Refusal(
+                "disk_full",
+                f"the disk of the data folder is full: {storage.free_bytes / 1e6:.1f} MB are"
+                f" left, and {storage.kept_free_bytes / 1e6:.1f} MB must stay free, so that"
+                " queues can be emptied ([quotas] disk_reserve)",
+                "Make room on the disk, or receive or purge messages.",
+            )
+        if not services.ids.suffice(messages):
+            return Refusal(
+                "busy",
+                "more messages wait for the disk than can be given a number now",
+                "Try again in a moment.",
+            )
+        return None
 
 
-def warnings(manager: QueueManager) -> list[dict[str, object]]:
+def warnings(usage: Usage, queues: Iterable[LocalQueue]) -> list[dict[str, object]]:
     """What is nearly full or full, for `qmd status`."""
-    gauges: list[tuple[str, Gauge]] = [("computer", manager.usage)]
-    gauges += [(queue.name, queue) for queue in manager.queues.values()]
+    gauges: list[tuple[str, Gauge]] = [("computer", usage)]
+    gauges += [(queue.name, queue) for queue in queues]
     return [
         {
             "what": what,

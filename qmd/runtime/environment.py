@@ -8,6 +8,7 @@ message, the arrival time shown to a person.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import gc
@@ -16,15 +17,11 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from storage import Storage, StorageOptions
-
-if TYPE_CHECKING:
-    from qmd.manager import QueueManager
-    from qmd.peers.connection import PeerConnection
 
 LATEST_S = float(0xFFFFFFFF)
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -91,18 +88,16 @@ class Environment:
 
     async def listen(
         self,
-        manager: QueueManager,
-        factory: Callable[[], PeerConnection],
+        open_listeners: Callable[..., Awaitable[Sequence[Listening]]],
+        factory: Callable[[], asyncio.BaseProtocol],
         at: tuple[str, int] | socket.socket,
         backlog: int,
     ) -> Sequence[Listening]:
-        """Take up connections at all that an address stands for, or at a socket that we were given.
+        """Listen at all that an address stands for, or at a socket that we were given.
 
-        Raises OSError.
+        `open_listeners(factory, at=, backlog=)` is that of qmd/peers/listener.py.  Raises OSError.
         """
-        from qmd.peers.listener import listen
-
-        return await listen(manager, factory, at=at, backlog=backlog)
+        return await open_listeners(factory, at=at, backlog=backlog)
 
     def bind(self, path: Path, mode: int, group: str) -> socket.socket:
         """A Unix socket at `path`; nobody may connect before mode and group are what they shall be.

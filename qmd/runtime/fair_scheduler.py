@@ -23,7 +23,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.runtime.services import Services
 
 LIGHT_S = 0.002  # in one turn of the loop, for all who ask for little
 READING_S = 0.0005  # likewise for parts of packets, which nobody waits for yet
@@ -65,10 +65,10 @@ class Light:
 class Turns:
     """Who waits for a turn.  A member waits once at most, and may have gone meanwhile."""
 
-    def __init__(self, manager: QueueManager, light: Light, *, beside_the_disk: bool) -> None:
+    def __init__(self, services: Services, light: Light, *, beside_the_disk: bool) -> None:
         """`beside_the_disk`: those who have more need not wait until it has nothing to do, nor
         until others have rested."""
-        self._manager = manager
+        self._services = services
         self._beside_the_disk = beside_the_disk
         self._last = light
         self._light: deque[Member] = deque()
@@ -87,7 +87,7 @@ class Turns:
 
     def has_time(self) -> bool:
         """Whether somebody who asks for little may have it at once."""
-        self._last.at = self._manager.loop.time()
+        self._last.at = self._services.loop.time()
         self._run_soon()  # when the next turn begins
         return self._spent_s < LIGHT_S
 
@@ -113,28 +113,28 @@ class Turns:
     @property
     def _is_shared(self) -> bool:
         """Whether somebody who asks for little was here just now, and may come again."""
-        return self._manager.loop.time() - self._last.at < ACTIVE_S and not self._beside_the_disk
+        return self._services.loop.time() - self._last.at < ACTIVE_S and not self._beside_the_disk
 
     def _plan(self) -> None:
         if self._light or self._readers:
             self._run_soon()
         elif not (self._strangers or self._heavy):
             return
-        elif (rest_s := self._rest_until - self._manager.loop.time()) > 0 and self._is_shared:
+        elif (rest_s := self._rest_until - self._services.loop.time()) > 0 and self._is_shared:
             if not self._resting:
                 self._resting = True
-                self._manager.loop.call_later(max(rest_s, REST_MIN_S), self._rested)
+                self._services.loop.call_later(max(rest_s, REST_MIN_S), self._rested)
         elif self._strangers or self._may_have_more():
             self._run_soon()
         elif not self._asked:
             self._asked = True
-            with self._manager.storage.patience(self._is_shared):
-                self._manager.storage.batch.when_durable(self._told)
+            with self._services.storage.patience(self._is_shared):
+                self._services.storage.batch.when_durable(self._told)
 
     def _run_soon(self) -> None:
         if not self._due:
             self._due = True
-            self._manager.loop.call_soon(self._run)
+            self._services.loop.call_soon(self._run)
 
     def _rested(self) -> None:
         self._resting = False
@@ -143,7 +143,7 @@ class Turns:
     def _may_have_more(self) -> bool:
         return not self._asked and (
             self._beside_the_disk
-            or self._manager.storage.pressure < (PATIENT_ROWS if self._is_shared else 1)
+            or self._services.storage.pressure < (PATIENT_ROWS if self._is_shared else 1)
             or self._waits >= DISK_WAITS_MAX
         )
 
@@ -158,7 +158,7 @@ class Turns:
         self._spent_s = 0.0
         if not (self._light or self._readers or self._strangers or self._heavy):
             return
-        now = self._manager.loop.time()
+        now = self._services.loop.time()
         if self._light:
             self._serve_light(now)
         for _ in range(min(READERS, len(self._readers))):
@@ -168,7 +168,7 @@ class Turns:
         self._plan()
 
     def _serve_light(self, now: float) -> None:
-        light, busy_time = self._light, self._manager.environment.busy_time
+        light, busy_time = self._light, self._services.environment.busy_time
         packets_max = max(SHARED_PACKETS // (len(light) or 1), 1)
         began_s = busy_time()
         for _ in range(len(light)):
@@ -182,11 +182,11 @@ class Turns:
         strangers, heavy, busy_time = (
             self._strangers,
             self._heavy,
-            self._manager.environment.busy_time,
+            self._services.environment.busy_time,
         )
         may_have_more = bool(heavy) and self._may_have_more()
         began_s = busy_time()
-        with self._manager.storage.patience(self._is_shared):
+        with self._services.storage.patience(self._is_shared):
             for _ in range(len(strangers) + (len(heavy) if may_have_more else 0)):
                 if strangers and (self._stranger_is_next or not (heavy and may_have_more)):
                     self._stranger_is_next = False
@@ -196,4 +196,4 @@ class Turns:
                     heavy.popleft().take_turn(now, SHARED_PACKETS)
                 if busy_time() - began_s >= PIECE_S:
                     break
-        self._rest_until = self._manager.loop.time() + REST * (busy_time() - began_s)
+        self._rest_until = self._services.loop.time() + REST * (busy_time() - began_s)

@@ -8,9 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from storage.tables import counters
+from storage.tables.keys import ARRIVAL_BITS
 
 if TYPE_CHECKING:
     from storage import Storage
+
+ARRIVALS_BLOCK = 1_000_000  # numbers reserved at once: one row written for so many messages
+MESSAGE_NUMBERS_BLOCK = 1 << 18  # half of it is more than a client can ask for at once
+NUMBERS_SPARE = 20_000  # for what our own acknowledgments and dead letters may need meanwhile
 
 
 class Numbers:
@@ -57,7 +62,7 @@ class Numbers:
             self._reserving = True
             self._storage.batch.run(self._reserve).add_done_callback(self._reserved)
         if self._next >= self._end:
-            # Nothing is taken in while few are left (`QueueManager.is_full`).
+            # Nothing is taken in while few are left (`Admission.is_full`).
             assert self._following, f"the reserved {self._name} numbers ran out"
             self._next, self._end = self._following.popleft()
             self._spare -= self._end - self._next
@@ -89,3 +94,46 @@ class Numbers:
         if len(self._following) > 1 and first < self._following[-2][0]:
             self._following = deque(sorted(self._following))
         self._spare += count
+
+
+class Ids:
+    """Allocates message numbers and lookup ids."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._messages = Numbers(storage, "message", MESSAGE_NUMBERS_BLOCK)
+        self._arrivals = Numbers(storage, "arrival", ARRIVALS_BLOCK)
+
+    async def start(self, skipped: int) -> None:
+        """Reserve the first blocks, the message numbers behind `skipped` ones that no message gets.
+
+        Raises StorageError.
+        """
+        await self._messages.start(skipped)
+        await self._arrivals.start()
+
+    def next_message_number(self) -> int:
+        """Allocate one.  [MS-MQQB] 3.1.1.3 MessageIdOrdinal: 32 bits, each number once."""
+        return self._messages.next() & 0xFFFFFFFF
+
+    def next_message_numbers(self, count: int) -> list[int]:
+        """Allocate `count` message numbers."""
+        return [number & 0xFFFFFFFF for number in self._messages.take(count)]
+
+    def next_lookup_id(self, level: int) -> int:
+        """Allocate one, for a message of this priority level."""
+        return level << ARRIVAL_BITS | self._arrivals.next()
+
+    def next_lookup_ids(self, level: int, count: int) -> list[int]:
+        """Allocate `count` lookup ids, ascending."""
+        at = level << ARRIVAL_BITS
+        return [at | number for number in self._arrivals.take(count)]
+
+    def suffice(self, messages: int, *, spare: int = NUMBERS_SPARE) -> bool:
+        """Whether so many messages can be given their numbers without waiting for the disk."""
+        return min(self._arrivals.left, self._messages.left) >= messages + spare
+
+    async def ensure(self, messages: int) -> None:
+        """Wait until so many messages can be given their numbers at once.  Raises StorageError."""
+        wanted = messages + NUMBERS_SPARE
+        await self._arrivals.ensure(wanted)
+        await self._messages.ensure(wanted)

@@ -41,8 +41,14 @@ from storage.tables.pages import Totals
 if TYPE_CHECKING:
     import sqlite3
 
-    from qmd.manager import QueueManager
+    from qmd.events.recorder import Recorder
+    from qmd.outcomes.dead_letter import Endings
     from qmd.peers.connection import PeerConnection
+    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.queues.quarantine import Damage
+    from qmd.runtime.services import Services
+    from qmd.transfer.relay import Relaying
+    from qmd.transfer.release import Releasing
     from storage.tables.events import Event
 
 log = structlog.get_logger()
@@ -65,21 +71,36 @@ class Heard(NamedTuple):
 class Confirmations:
     """What waits, and what ends it."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        services: Services,
+        damage: Damage,
+        endings: Endings,
+        outgoing: Outgoing,
+        recorder: Recorder,
+        relaying: Relaying,
+        releasing: Releasing,
+    ) -> None:
+        self._services = services
+        self._damage = damage
+        self._endings = endings
+        self._outgoing = outgoing
+        self._recorder = recorder
+        self._relaying = relaying
+        self._releasing = releasing
         self._settling: set[int] = set()  # numbers of messages whose end is being committed
 
     @property
     def any(self) -> bool:
         """Whether something waits."""
-        return any(queue.awaiting.messages for queue in self._manager.outgoing.queues)
+        return any(queue.awaiting.messages for queue in self._outgoing.queues)
 
     # At the sending.
 
     def asks(self, new: NewMessage) -> bool:
         """Whether a transactional message is sent with a request for dead-lettering, and so for
         confirmation, which costs both ends something."""
-        if self._manager.settings.delivery.xact_dead_letter_always:
+        if self._services.settings.delivery.xact_dead_letter_always:
             return True
         if new.dead_letter is None:
             return new.time_to_be_received_s not in (None, INFINITE_S)
@@ -93,13 +114,13 @@ class Confirmations:
         """Until when the receipt of a transactional message is waited for, as its row has it."""
         if not (new.journal or self.asks(new)):
             return None
-        delay_s = self._manager.settings.delivery.xact_delay_receive_nack_s
+        delay_s = self._services.settings.delivery.xact_delay_receive_nack_s
         interval_s = extended_interval_s(
             new.time_to_be_received_s,
             new.time_to_reach_queue_s,
             None if delay_s is None else int(delay_s),
         )
-        return awaiting_rows.confirm_by(self._manager.clock.deadline_s(interval_s))
+        return awaiting_rows.confirm_by(self._services.clock.deadline_s(interval_s))
 
     # Order acks.
 
@@ -115,7 +136,7 @@ class Confirmations:
             return
         size = sum(message.size for message in messages if message.confirms)
         queue.awaiting.add(count, size)
-        kept = self._manager.storage.batch.await_confirmation(
+        kept = self._services.storage.batch.await_confirmation(
             self.of_range(queue, first, last), self.teller(queue)
         )
         kept.add_done_callback(partial(_corrected, queue, Totals(count, size)))
@@ -123,7 +144,7 @@ class Confirmations:
     def teller(self, queue: OutgoingQueue) -> Callable[[list[Kept]], list[Event]]:
         """Who tells of messages that wait from now on, in their commit."""
         destination, peer = queue.destination, queue.link.peer
-        recorder, own_id = self._manager.recorder, self._manager.id
+        recorder, own_id = self._recorder, self._services.id
 
         def tell(kept: list[Kept]) -> list[Event]:
             return recorder.told(
@@ -139,7 +160,7 @@ class Confirmations:
         """What is acknowledged in order: keys of rows of the queue's sequence."""
         base = queue.id << LOOKUP_BITS
         sequence = queue.sequence
-        now_s = self._manager.clock.now_s
+        now_s = self._services.clock.now_s
         return Arrived(
             queue.id, sequence.sequence_id, sequence.base, base | first, base | last, now_s
         )
@@ -154,37 +175,35 @@ class Confirmations:
         now: float,
     ) -> None:
         """Final acks of one session; `numbers` are those that it knows them by."""
-        manager = self._manager
         heard: list[Heard] = []
         for message, body in packets:
             found = self._heard(connection, message, body, now)
             if found is not None:
                 heard.append(found)
-        manager.releasing.release()  # what was acknowledged by them is where we look for it
+        self._releasing.release()  # what was acknowledged by them is where we look for it
         if heard:
             self._look(connection, heard, numbers)
         else:
-            manager.storage.batch.when_durable(partial(connection.mark_stored, numbers))
+            self._services.storage.batch.when_durable(partial(connection.mark_stored, numbers))
 
     def _heard(
         self, connection: PeerConnection, message: UserMessage, body: FinalAckBody, now: float
     ) -> Heard | None:
         """One that may be about a message that waits; the others are dealt with."""
-        manager = self._manager
         message_class = message.properties.message_class
-        queue = manager.outgoing.queue_of_sequence(body.sequence_id)
-        if body.source_queue_manager != self._manager.id and self._manager.relaying.pass_back(
+        queue = self._outgoing.queue_of_sequence(body.sequence_id)
+        if body.source_queue_manager != self._services.id and self._relaying.pass_back(
             connection, message, body
         ):
             return None
         if (
             queue is None
-            or body.source_queue_manager != self._manager.id
+            or body.source_queue_manager != self._services.id
             or not (message_class & NEGATIVE or message_class == MessageClass.ACK_RECEIVE)
-            or not manager.releasing.speaks_for(connection, message, queue)
+            or not self._releasing.speaks_for(connection, message, queue)
         ):
             connection.sends_in_vain()
-            self._manager.log_limited(
+            self._services.log_limited(
                 "final_ack_for_nothing", connection.host, address=connection.host
             )
             return None
@@ -192,13 +211,13 @@ class Confirmations:
         if body.sequence_id == queue.sequence.sequence_id:
             if message_class & RECEPTION:
                 # It was in its queue, so it and all before it had been accepted.
-                manager.releasing.acknowledged(
+                self._releasing.acknowledged(
                     connection, queue, body.sequence_id, body.sequence_number, now
                 )
             elif body.sequence_number > queue.sequence.acknowledged:
                 # If it is still on its way.  Or it waits, and we were started since: what was
                 # acknowledged by then, only the disk knows.
-                manager.releasing.refused(queue, body, message_class, teller)
+                self._releasing.refused(queue, body, message_class, teller)
         return Heard(
             queue,
             message_class,
@@ -218,7 +237,7 @@ class Confirmations:
             rows, looked_for = awaiting_rows.find_all(db, wanted)
             return rows, looked_for, awaiting_rows.unconfirmed(db, wanted[:looked_for])
 
-        self._manager.storage.batch.read_after(
+        self._services.storage.batch.read_after(
             look, partial(self._found, connection, heard, numbers)
         )
 
@@ -242,11 +261,10 @@ class Confirmations:
         if looked_for < len(heard):
             self._look(connection, heard[looked_for:], numbers)
         else:
-            self._manager.storage.batch.when_durable(partial(connection.mark_stored, numbers))
+            self._services.storage.batch.when_durable(partial(connection.mark_stored, numbers))
 
     def _settle(self, heard: Heard, row: AwaitingRow) -> None:
         """Somebody has received the message, or nobody will."""
-        manager = self._manager
         if (row.queue_id, row.sequence_id, row.position) != (
             heard.queue.id,
             heard.sequence_id,
@@ -260,7 +278,7 @@ class Confirmations:
         message_class = heard.message_class
         self._remove(queue, row)
         if not message_class & NEGATIVE:
-            manager.recorder.record(
+            self._recorder.record(
                 Kind.CONFIRMED,
                 [packet],
                 queue=queue.destination,
@@ -268,14 +286,13 @@ class Confirmations:
                 message_class=message_class,
             )
             if wants_journal(packet):
-                manager.endings.journal(packet)
+                self._endings.journal(packet)
             return
         reason = f"{reason_text(message_class, queue=queue.destination)} So says {heard.teller}."
         self._bury(Kind.FINAL_ACK_RECEIVED, queue, row, message_class, reason)
 
     def _tell_late(self, heard: Heard) -> None:
         """A message that is a dead letter here was received there after all."""
-        manager = self._manager
         number = heard.message_number
         if heard.message_class & NEGATIVE:
             return  # it is a dead letter already
@@ -283,11 +300,11 @@ class Confirmations:
             f"{heard.teller} says that an application has received it; that came after it had"
             " become a dead letter here. The dead letter stays: do not send it again."
         )
-        recorder = manager.recorder
+        recorder = self._recorder
         if recorder.enabled:
             event = recorder.group(
                 Kind.LATE_CONFIRMATION,
-                manager.id,
+                self._services.id,
                 queue=heard.queue.destination,
                 peer=heard.queue.link.peer,
                 message_class=heard.message_class,
@@ -296,36 +313,37 @@ class Confirmations:
             event.numbers.append(number)
         log.warning(
             "confirmed_too_late",
-            message_id=message_id_text(manager.id, number),
+            message_id=message_id_text(self._services.id, number),
             destination=heard.queue.destination,
             reason=reason,
         )
-        manager.storage.batch.run(partial(awaiting_rows.forget_unconfirmed, numbers=[number]))
+        self._services.storage.batch.run(
+            partial(awaiting_rows.forget_unconfirmed, numbers=[number])
+        )
 
     # The interval.
 
     async def expire(self, rows_max: int) -> bool:
         """Give up what was waited for long enough; True when there may be more."""
-        manager = self._manager
         if not self.any:
             return False
-        now_s = manager.clock.now_s
-        rows = await manager.storage.read(
+        now_s = self._services.clock.now_s
+        rows = await self._services.storage.read(
             partial(awaiting_rows.expired, now_s=now_s, rows_max=rows_max + len(self._settling))
         )
         rows = [row for row in rows if row.number not in self._settling]
-        queues = {queue.id: queue for queue in manager.outgoing.queues}
+        queues = {queue.id: queue for queue in self._outgoing.queues}
         for row in rows:
             self._give_up(queues[row.queue_id], row, "within the interval for it")
         if rows:
             log.info("messages_unconfirmed", count=len(rows))
             # One piece at a time.
-            await manager.storage.batch.run(lambda db: None)
+            await self._services.storage.batch.run(lambda db: None)
         return bool(rows)
 
     async def forget_old(self, now_s: int) -> None:
         """Those that nobody will speak of any more; which outgoing queues still have some."""
-        unconfirmed = self._manager.outgoing.ids.unconfirmed
+        unconfirmed = self._outgoing.ids.unconfirmed
         before = set(unconfirmed)
 
         def forget(db: sqlite3.Connection) -> set[int]:
@@ -333,11 +351,11 @@ class Confirmations:
             return awaiting_rows.unconfirmed_queues(db)
 
         # What has been added since is in a later commit.
-        unconfirmed -= before - await self._manager.storage.batch.run(forget, can_wait=True)
+        unconfirmed -= before - await self._services.storage.batch.run(forget, can_wait=True)
 
     async def page(self, queue: OutgoingQueue, start: int, rows_max: int) -> list[AwaitingRow]:
         """What waits of one queue, from the message number `start` on."""
-        return await self._manager.storage.read(
+        return await self._services.storage.read(
             partial(awaiting_rows.page, queue_id=queue.id, from_number=start, rows_max=rows_max)
         )
 
@@ -350,7 +368,7 @@ class Confirmations:
                 if row.number not in self._settling:
                     self._give_up(queue, row, "before an operator gave up waiting")
                     count += 1
-            await self._manager.storage.batch.run(lambda db: None)
+            await self._services.storage.batch.run(lambda db: None)
         log.info("awaiting_given_up", destination=queue.destination, count=count)
         return count
 
@@ -370,23 +388,22 @@ class Confirmations:
 
     def _remove(self, queue: OutgoingQueue, row: AwaitingRow) -> None:
         """Off the disk with the open batch."""
-        batch = self._manager.storage.batch
+        batch = self._services.storage.batch
         batch.delete_awaiting([row.number])
         self._settled_with(row.number)
         queue.awaiting.add(-1, -len(row.packet))
 
     def _settled_with(self, number: int) -> None:
         self._settling.add(number)
-        self._manager.storage.batch.when_durable(partial(self._settling.discard, number))
+        self._services.storage.batch.when_durable(partial(self._settling.discard, number))
 
     def _bury(
         self, kind: Kind, queue: OutgoingQueue, row: AwaitingRow, message_class: int, reason: str
     ) -> None:
         """A copy that is not waited for any more becomes a dead letter, if one is wanted."""
-        manager = self._manager
         packet = row.packet
-        wall = manager.environment.time()
-        manager.recorder.record(
+        wall = self._services.environment.time()
+        self._recorder.record(
             kind,
             [packet],
             queue=queue.destination,
@@ -395,47 +412,46 @@ class Confirmations:
             reason=reason,
         )
         if is_kept_as_dead(packet, discard=row.discard):
-            manager.endings.dead_letter(
+            self._endings.dead_letter(
                 packet, message_class, reason, int(wall * 1000), queue.destination, row.part_id
             )
         else:
-            manager.recorder.record(
+            self._recorder.record(
                 Kind.DISCARDED,
                 [packet],
                 queue=queue.destination,
                 message_class=message_class,
                 reason=UNWANTED,
             )
-        manager.outgoing.ids.unconfirmed.add(queue.id)
-        manager.storage.batch.run(
+        self._outgoing.ids.unconfirmed.add(queue.id)
+        self._services.storage.batch.run(
             partial(
                 awaiting_rows.remember_unconfirmed,
                 numbers=[row.number],
                 queue_id=queue.id,
-                at_s=manager.clock.now_s,
+                at_s=self._services.clock.now_s,
             )
         )
 
     def _put_aside(self, queue: OutgoingQueue, row: AwaitingRow) -> None:
         """A copy that is not what was stored."""
-        manager = self._manager
         self._settled_with(row.number)
         queue.awaiting.add(-1, -len(row.packet))
-        at_s = int(manager.environment.time())
+        at_s = int(self._services.environment.time())
 
         def set_aside(db: sqlite3.Connection) -> None:
-            told = manager.recorder.told(
+            told = self._recorder.told(
                 Kind.DAMAGED,
-                [(manager.id, row.number, -1, len(row.packet))],
+                [(self._services.id, row.number, -1, len(row.packet))],
                 queue=queue.destination,
                 reason=REMEDY,
             )
             event_rows.insert(db, told)
             awaiting_rows.set_aside(db, row.number, at_s)
 
-        manager.storage.batch.run(set_aside)
-        manager.storage.batch.when_durable(
-            partial(manager.damage.name, queue.destination, [row.number])
+        self._services.storage.batch.run(set_aside)
+        self._services.storage.batch.when_durable(
+            partial(self._damage.name, queue.destination, [row.number])
         )
 
 

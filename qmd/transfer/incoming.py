@@ -38,9 +38,26 @@ from qmd.transfer.relay import Taken
 from storage.tables.keys import LOOKUP_BITS
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.events.recorder import Recorder
+    from qmd.history.remote_lookup import Asking
+    from qmd.naming.destinations import Routes
+    from qmd.operations.receive import Reading
+    from qmd.outcomes.acknowledgments import Acknowledging
+    from qmd.outcomes.nack import Refusing
+    from qmd.outcomes.reports import Tracing
     from qmd.peers.connection import PeerConnection
+    from qmd.peers.identity_conflicts import Identities
+    from qmd.peers.next_hop import Routing
+    from qmd.peers.pending_acks import OwedAcks
+    from qmd.queues.incoming_sequences import IncomingStreams
     from qmd.queues.local_queue import LocalQueue
+    from qmd.queues.message_id_history import KnownMessages
+    from qmd.queues.quotas import Admission
+    from qmd.queues.registry import LocalQueues
+    from qmd.runtime.services import Services
+    from qmd.transfer.confirmation import Confirmations
+    from qmd.transfer.relay import Relaying
+    from qmd.transfer.release import Releasing
     from storage.engine.batch import Batch
     from storage.tables.events import Event
 
@@ -99,16 +116,54 @@ class _Turn:
 class Incoming:
     """Takes over what peers send."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        services: Services,
+        acknowledging: Acknowledging,
+        admission: Admission,
+        confirmations: Confirmations,
+        identities: Identities,
+        incoming_streams: IncomingStreams,
+        known_messages: KnownMessages,
+        owed_acks: OwedAcks,
+        queues: LocalQueues,
+        recorder: Recorder,
+        refusing: Refusing,
+        relaying: Relaying,
+        releasing: Releasing,
+        routes: Routes,
+        routing: Routing,
+        tracing: Tracing,
+    ) -> None:
+        self._services = services
+        self._acknowledging = acknowledging
+        self._admission = admission
+        self._confirmations = confirmations
+        self._identities = identities
+        self._incoming_streams = incoming_streams
+        self._known_messages = known_messages
+        self._owed_acks = owed_acks
+        self._queues = queues
+        self._recorder = recorder
+        self._refusing = refusing
+        self._relaying = relaying
+        self._releasing = releasing
+        self._routes = routes
+        self._routing = routing
+        self._tracing = tracing
         # Direct names bear no address, [MS-MQQB] 3.1.5.8.5.
-        self._our_addresses = (NULL_GUID, manager.id)
+        self._our_addresses = (NULL_GUID, services.id)
         self._queues_by_wire_name: dict[bytes, LocalQueue] = {}
         self._waiting_for_disk: dict[PeerConnection, None] = {}
         self._asked: Batch | None = None  # the last one after whose commit those may go on
         self.received_count = 0
         self.duplicate_count = 0
         self.rejected_count = 0
+
+    def connect(self, asking: Asking, reading: Reading) -> None:
+        """Name the collaborators that are made after it."""
+        self._asking = asking
+        self._reading = reading
 
     def queues_changed(self) -> None:
         """A queue came or went: what names stand for has to be found out anew."""
@@ -120,9 +175,8 @@ class Incoming:
         self, connection: PeerConnection, messages: list[MessageReceived], now: float
     ) -> None:
         """Messages of one session, in the order of their arrival."""
-        manager = self._manager
-        own_id = manager.id
-        turn = _Turn(connection, now, manager.environment.time())
+        own_id = self._services.id
+        turn = _Turn(connection, now, self._services.environment.time())
         self.received_count += len(messages)
         try:
             for message, packet, number in messages:
@@ -141,9 +195,9 @@ class Incoming:
         if turn.final_acks:
             self._final_acks(turn)
         if turn.heard:
-            manager.releasing.when_released(partial(connection.mark_stored, turn.heard))
+            self._releasing.when_released(partial(connection.mark_stored, turn.heard))
         self._finish(turn)
-        if manager.storage.congested:
+        if self._services.storage.congested:
             # Who waits for no answer, as with express messages that are refused, waits here too.
             connection.pause_reading()
             self._waiting_for_disk[connection] = None
@@ -151,40 +205,40 @@ class Incoming:
 
     def _decide(self, turn: _Turn, message: UserMessage, packet: bytes) -> None:
         """A message is stored, passed on, refused, or was here before."""
-        manager, connection = self._manager, turn.connection
+        connection = turn.connection
         user, is_transactional = message.user, message.transaction is not None
         source = user.source_queue_manager
-        if not is_transactional and manager.known_messages.is_duplicate(
+        if not is_transactional and self._known_messages.is_duplicate(
             connection, source, user.message_number
         ):
             self.duplicate_count += 1
             connection.sends_in_vain()
-            manager.recorder.provoked(
+            self._recorder.provoked(
                 Kind.DUPLICATE, source, user.message_number, peer=connection.peer
             )
             return
         size = len(packet)
-        full = manager.is_full(size, express=not user.flags & _EXPRESS_BITS)
+        full = self._admission.is_full(size, express=not user.flags & _EXPRESS_BITS)
         if full is not None:
-            if manager.asking.is_meant(message):  # it needs no room
-                manager.asking.received(connection, message)
+            if self._asking.is_meant(message):  # it needs no room
+                self._asking.received(connection, message)
                 return
             # The sender keeps what is not acknowledged: [MS-MQQB] 3.1.5.8.8.
-            manager.log_limited("session_closed_for_lack_of_room", "room", reason=full.text)
+            self._services.log_limited("session_closed_for_lack_of_room", "room", reason=full.text)
             raise _EndsSession(f"no room for messages: {full.text}")
         left_s = time_left_s(packet, reach_time_s(packet), turn.wall_s)
         too_late = left_s is not None and left_s < 0
         if too_late and not is_transactional:
             self._refuse(turn, message, packet, MessageClass.NACK_REACH_QUEUE_TIMEOUT)
             return
-        if manager.relaying.enabled:
-            taken = manager.relaying.take(connection, message, packet, turn.wall_ms, turn.now)
+        if self._relaying.enabled:
+            taken = self._relaying.take(connection, message, packet, turn.wall_ms, turn.now)
             if taken is Taken.DONE:
                 return
             if taken is Taken.NO_ROOM:
                 raise _EndsSession("no room for messages to others")
         if source != turn.remote_id:
-            manager.routing.came(source, connection)
+            self._routing.came(source, connection)
         queue = self._queue_of(message)
         if queue is None:
             self._decide_without_queue(turn, message, packet)
@@ -222,15 +276,15 @@ class Incoming:
             except KeyError:
                 queue = self._find_direct(destination.name)
         elif user.flags >> 10 & 7 == _PRIVATE and isinstance(destination, int):
-            queue = self._manager.queues_by_id.get(destination)
+            queue = self._queues.by_id.get(destination)
         elif isinstance(destination, bytes):  # a public queue, by its GUID
-            queue = self._manager.routes.queue_by_guid(destination)
+            queue = self._routes.queue_by_guid(destination)
         else:
             queue = None
         return None if queue is None or queue.is_read_only else queue
 
     def _find_direct(self, wire_name: bytes) -> LocalQueue | None:
-        queue = self._manager.routes.queue_by_wire_name(wire_name)
+        queue = self._routes.queue_by_wire_name(wire_name)
         if queue is not None:  # names of nothing may be long, and there is no end of them
             if len(self._queues_by_wire_name) >= WIRE_NAMES_MAX:
                 self._queues_by_wire_name.clear()
@@ -239,8 +293,8 @@ class Incoming:
 
     def _stream_of(self, turn: _Turn, queue: LocalQueue, message: UserMessage) -> IncomingStream:
         """The stream of a transactional message; a new one is begun, if there is room for it."""
-        manager, connection = self._manager, turn.connection
-        streams = manager.incoming_streams
+        connection = turn.connection
+        streams = self._incoming_streams
         assert message.transaction is not None
         source, destination = message.user.source_queue_manager, message.user.destination_queue
         name: Any = (message.user.flags >> 10 & 7, getattr(destination, "name", destination))
@@ -248,7 +302,7 @@ class Incoming:
         if stream is None:
             limit = streams.limit(source, queue)
             if limit is not None:
-                manager.log_limited(
+                self._services.log_limited(
                     limit.event,
                     connection.host,
                     address=connection.host,
@@ -282,19 +336,19 @@ class Incoming:
             return True
         if sequence.offer(*position, transaction.previous_number, turn.now):
             return True
-        manager, connection = self._manager, turn.connection
+        connection = turn.connection
         self.rejected_count += 1
         connection.sends_in_vain()
         accepted = sequence.accepted_id, sequence.accepted_number
         if stream.contradicts(*position, number):
             stream.contradictions += 1
-            detail = manager.identities.contradiction(
+            detail = self._identities.contradiction(
                 connection, stream.source, stream.queue.name, stream.last_host
             )
             nack = MessageClass.NACK_DELETED
             self._refuse(turn, message, packet, nack, stream.queue, detail=detail)
         else:  # it was here, or it came too early
-            manager.recorder.provoked(
+            self._recorder.provoked(
                 Kind.DUPLICATE if position <= accepted else Kind.OUT_OF_ORDER,
                 stream.source,
                 number,
@@ -302,7 +356,7 @@ class Incoming:
                 peer=connection.peer,
             )
         turn.rejected[stream] = None
-        manager.owed_acks.arm_order_ack(stream)
+        self._owed_acks.arm_order_ack(stream)
         return False
 
     def _accept(
@@ -315,29 +369,28 @@ class Incoming:
             message.transaction.sequence_number,
         )
         host = turn.connection.host
-        self._manager.incoming_streams.accepted(stream, message.user.message_number, host)
+        self._incoming_streams.accepted(stream, message.user.message_number, host)
         if message.user.flags & _JOURNALED_BITS:
-            self._manager.acknowledging.expect_final_ack(packet)
+            self._acknowledging.expect_final_ack(packet)
 
     def _store(self, turn: _Turn, queue: LocalQueue, message: UserMessage, packet: bytes) -> None:
         """It gets its place in its queue, and goes to disk with the open batch."""
-        manager = self._manager
-        batch = manager.storage.batch
+        batch = self._services.storage.batch
         user, is_transactional = message.user, message.transaction is not None
-        lookup_id = manager.next_lookup_id(
+        lookup_id = self._services.ids.next_lookup_id(
             _TRANSACTIONAL_LEVEL if is_transactional else 7 - (message.base.flags & 7)
         )
         left_s = time_left_s(packet, receive_time_s(packet), turn.wall_s)
-        expires_at_s = manager.clock.deadline_s(left_s)
+        expires_at_s = self._services.clock.deadline_s(left_s)
         stored = StoredMessage(lookup_id, turn.wall_ms, packet, expires_at_s=expires_at_s)
         queue.messages += 1
         queue.grow(len(packet))
-        if manager.recorder.enabled:
+        if self._recorder.enabled:
             self._tell_accepted(turn, queue, message, lookup_id, len(packet))
         if not is_transactional:
             # Those of express ones are not waited for: a reader's removal is a later commit, and
             # holds this row too.
-            manager.known_messages.add(
+            self._known_messages.add(
                 turn.connection, user.source_queue_manager, user.message_number
             )
         if user.flags & _EXPRESS_BITS:
@@ -351,11 +404,11 @@ class Incoming:
                 arrivals.append(stored)
         else:
             queue.express_arrived(stored)
-            manager.reading.serve(queue)
+            self._reading.serve(queue)
         if packet[3] & _TRACING_BIT:
-            manager.tracing.arrived(message, packet, batch)
+            self._tracing.arrived(message, packet, batch)
         if message.properties.flags & POSITIVE_ARRIVAL:
-            manager.acknowledging.to_application(message, MessageClass.ACK_REACH_QUEUE, batch)
+            self._acknowledging.to_application(message, MessageClass.ACK_REACH_QUEUE, batch)
 
     def _tell_accepted(
         self, turn: _Turn, queue: LocalQueue, message: UserMessage, lookup_id: int, size: int
@@ -368,7 +421,7 @@ class Incoming:
         told = turn.told
         if told is None or of != turn.told_of:
             turn.told_of = of
-            told = turn.told = self._manager.recorder.group(
+            told = turn.told = self._recorder.group(
                 Kind.ACCEPTED,
                 source,
                 queue=queue.name,
@@ -394,7 +447,7 @@ class Incoming:
         """Hand over to the disk; acknowledge and deliver when it has spoken."""
         if not (turn.decided or turn.arrivals or turn.accepted or turn.rejected):
             return
-        batch = self._manager.storage.batch
+        batch = self._services.storage.batch
         for stream in turn.rejected | dict.fromkeys(turn.accepted):
             batch.set_incoming_sequence(stream.id, *stream.state(turn.wall_s))
         batch.when_durable(
@@ -409,24 +462,23 @@ class Incoming:
         accepted: dict[IncomingStream, tuple[int, int]],
     ) -> None:
         """The commit has returned: now, and only now, is anything acknowledged."""
-        manager = self._manager
-        now = manager.loop.time()
+        now = self._services.loop.time()
         if decided:
             connection.mark_stored(decided)
         for stream, (sequence_id, number) in accepted.items():
             if stream.sequence.mark_durable(sequence_id, number, now):
-                manager.owed_acks.owe_order_ack(stream)
+                self._owed_acks.owe_order_ack(stream)
             else:
-                manager.owed_acks.arm_order_ack(stream)
+                self._owed_acks.arm_order_ack(stream)
         for queue, messages in arrivals.items():
             queue.arrived(messages)
-            manager.reading.serve(queue)
+            self._reading.serve(queue)
         if self._waiting_for_disk:
             self._go_on_reading()
 
     def _go_on_reading(self) -> None:
         """Those that wait for the disk; or, if it is still behind, after its next commit."""
-        storage = self._manager.storage
+        storage = self._services.storage
         if not storage.congested:
             waiting, self._waiting_for_disk = self._waiting_for_disk, {}
             for connection in waiting:
@@ -436,7 +488,7 @@ class Incoming:
 
     def _ask_the_disk(self) -> None:
         """To be told of the commit of the open batch."""
-        batch = self._manager.storage.batch
+        batch = self._services.storage.batch
         if self._asked is not batch:
             self._asked = batch
             batch.when_durable(self._go_on_reading)
@@ -453,15 +505,15 @@ class Incoming:
         *,
         detail: str = "",
     ) -> None:
-        self._manager.refusing.refuse(
+        self._refusing.refuse(
             turn.connection, message, packet, message_class, turn.wall_ms, queue, detail=detail
         )
 
     def _decide_without_queue(self, turn: _Turn, message: UserMessage, packet: bytes) -> None:
         """Another queue manager asks us something, or there is no such queue."""
-        manager, user = self._manager, message.user
-        if manager.asking.is_meant(message):
-            manager.asking.received(turn.connection, message)
+        user = message.user
+        if self._asking.is_meant(message):
+            self._asking.received(turn.connection, message)
             return
         refusal = MessageClass.NACK_BAD_DESTINATION_QUEUE
         if user.queue_manager_address not in self._our_addresses and user.flags & _HOPS == HOPS_MAX:
@@ -481,7 +533,7 @@ class Incoming:
         except ProtocolError as error:
             self._not_understood(turn.connection, error)
         else:
-            self._manager.releasing.order_acknowledged(turn.connection, message, body, turn.now)
+            self._releasing.order_acknowledged(turn.connection, message, body, turn.now)
         if number:
             turn.heard.append(number)
 
@@ -494,12 +546,10 @@ class Incoming:
             except ProtocolError as error:
                 self._not_understood(turn.connection, error)
         numbers = [number for _, number in turn.final_acks if number]
-        self._manager.confirmations.final_acknowledged(
-            turn.connection, understood, numbers, turn.now
-        )
+        self._confirmations.final_acknowledged(turn.connection, understood, numbers, turn.now)
 
     def _not_understood(self, connection: PeerConnection, error: ProtocolError) -> None:
         connection.sends_in_vain()
-        self._manager.log_limited(
+        self._services.log_limited(
             "acknowledgment_not_understood", connection.host, reason=str(error)
         )

@@ -60,10 +60,19 @@ from storage.tables import outgoing as outgoing_rows
 if TYPE_CHECKING:
     import sqlite3
 
-    from qmd.manager import QueueManager
+    from qmd.events.recorder import Recorder
+    from qmd.history.remote_lookup import Asking
+    from qmd.naming.destinations import Routes
+    from qmd.outcomes.nack import Refusing
+    from qmd.outcomes.reports import Tracing
+    from qmd.outcomes.undeliverable import Undelivered
     from qmd.peers.connection import PeerConnection
     from qmd.peers.link import Link
-    from qmd.queues.outgoing_queues import Appended
+    from qmd.peers.next_hop import Routing
+    from qmd.peers.sessions import Peers
+    from qmd.queues.message_id_history import KnownMessages
+    from qmd.queues.outgoing_queues import Appended, Outgoing
+    from qmd.runtime.services import Services
     from storage.engine.batch import Batch
 
 log = structlog.get_logger()
@@ -87,11 +96,31 @@ class Taken(Enum):
 class Relaying:
     """What others send to others over us."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        routing = manager.settings.routing
-        self._manager = manager
-        self._for = routing.relay_for
-        self._to = routing.relay_to
+    def __init__(
+        self,
+        services: Services,
+        known_messages: KnownMessages,
+        outgoing: Outgoing,
+        peers: Peers,
+        recorder: Recorder,
+        refusing: Refusing,
+        routes: Routes,
+        routing: Routing,
+        tracing: Tracing,
+        undelivered: Undelivered,
+    ) -> None:
+        self._services = services
+        self._known_messages = known_messages
+        self._outgoing = outgoing
+        self._peers = peers
+        self._recorder = recorder
+        self._refusing = refusing
+        self._routes = routes
+        self._routing = routing
+        self._tracing = tracing
+        self._undelivered = undelivered
+        self._for = services.settings.routing.relay_for
+        self._to = services.settings.routing.relay_to
         self.enabled = bool(self._for)
         self._names: dict[bytes, DirectName | None] = {}
         self._held: dict[_Stream, HeldNumbers] = {}
@@ -103,11 +132,15 @@ class Relaying:
         self.usage = Usage()  # what waits here for others
         self.relayed_count = 0
 
+    def connect(self, asking: Asking) -> None:
+        """Name the collaborators that are made after it."""
+        self._asking = asking
+
     async def restore(self) -> None:
         """Which messages of others' sequences are here.  Before the first session."""
-        for queue in self._manager.outgoing.queues:
+        for queue in self._outgoing.queues:
             if queue.for_others and queue.messages:
-                for source, sequence_id, number in await self._manager.storage.read(
+                for source, sequence_id, number in await self._services.storage.read(
                     partial(_positions, outgoing_id=queue.id)
                 ):
                     self._hold(queue, source, sequence_id).add(number)
@@ -126,7 +159,6 @@ class Relaying:
         name = self._elsewhere(connection, message)
         if name is None:
             return Taken.NOT_FOR_OTHERS
-        manager = self._manager
         user, transaction = message.user, message.transaction
         source = user.source_queue_manager
         remote = connection.session.remote_id if connection.session is not None else None
@@ -141,7 +173,7 @@ class Relaying:
             )
             return Taken.DONE
         hops = user.flags & _HOPS
-        if hops >= HOPS_MAX or source == manager.id:
+        if hops >= HOPS_MAX or source == self._services.id:
             came_back = "it is one of ours, and came back"
             self._refuse(
                 connection,
@@ -150,7 +182,7 @@ class Relaying:
                 wall_ms,
                 MessageClass.NACK_HOP_COUNT_EXCEEDED,
                 f"{HOPS_MAX} queue managers have passed it on"
-                if source != manager.id
+                if source != self._services.id
                 else came_back,
             )
             return Taken.DONE
@@ -161,8 +193,8 @@ class Relaying:
                 connection, message, packet, wall_ms, MessageClass.NACK_REACH_QUEUE_TIMEOUT, ""
             )
             return Taken.DONE
-        if self.usage.bytes + len(packet) > manager.settings.routing.relay_bytes_max:
-            manager.log_limited(
+        if self.usage.bytes + len(packet) > self._services.settings.routing.relay_bytes_max:
+            self._services.log_limited(
                 "no_room_for_others",
                 "relay",
                 bytes=self.usage.bytes,
@@ -171,7 +203,7 @@ class Relaying:
             return Taken.NO_ROOM
         via = user.queue_manager_address if isinstance(name, PublicName) else None
         try:
-            queue = manager.outgoing.queue_for(
+            queue = self._outgoing.queue_for(
                 name, for_acknowledgments=True, via=via, for_others=True
             )
         except Refusal as refusal:
@@ -196,12 +228,12 @@ class Relaying:
             )
             return Taken.DONE
         if remote is not None:
-            manager.routing.came(source, connection)
+            self._routing.came(source, connection)
         if transaction is not None:
             self._remember(transaction.sequence_id, source)
             held = self._hold(queue, source, transaction.sequence_id)
             if not held.add(transaction.sequence_number):
-                manager.recorder.provoked(
+                self._recorder.provoked(
                     Kind.DUPLICATE,
                     source,
                     user.message_number,
@@ -213,9 +245,9 @@ class Relaying:
         patch_hops(copy, hops + 1)
         self._append(queue, bytes(copy), message, connection.peer, left_s)
         if transaction is None:
-            manager.known_messages.add(connection, source, user.message_number)
+            self._known_messages.add(connection, source, user.message_number)
         if packet[3] & 1:
-            manager.tracing.arrived(message, packet, manager.storage.batch)
+            self._tracing.arrived(message, packet, self._services.storage.batch)
         return Taken.DONE
 
     def _append(
@@ -226,16 +258,15 @@ class Relaying:
         peer: str,
         left_s: int | None,
     ) -> None:
-        manager = self._manager
         transaction, number = message.transaction, message.user.message_number
         priority = 0 if transaction is not None else packet[2] & 7
-        key = manager.next_lookup_id(PRIORITY_MAX - priority)
-        batch = manager.storage.batch
-        appended = manager.outgoing.append(
-            queue, key, packet, batch, deadline_s=manager.clock.deadline_s(left_s)
+        key = self._services.ids.next_lookup_id(PRIORITY_MAX - priority)
+        batch = self._services.storage.batch
+        appended = self._outgoing.append(
+            queue, key, packet, batch, deadline_s=self._services.clock.deadline_s(left_s)
         )
         self.relayed_count += 1
-        recorder = manager.recorder
+        recorder = self._recorder
         if recorder.enabled:
             event = recorder.group(
                 Kind.RELAYED,
@@ -253,7 +284,7 @@ class Relaying:
             if transaction is not None:
                 event.positions.append(transaction.sequence_number)
         if is_express(packet):
-            manager.outgoing.appended(queue, [appended])
+            self._outgoing.appended(queue, [appended])
             return
         if batch is not self._batch:
             self._batch, self._waiting = batch, {}
@@ -262,7 +293,7 @@ class Relaying:
 
     def _durable(self, waiting: dict[OutgoingQueue, list[Appended]]) -> None:
         for queue, appended in waiting.items():
-            self._manager.outgoing.appended(queue, appended)
+            self._outgoing.appended(queue, appended)
 
     def gone(self, queue: OutgoingQueue, packet: bytes) -> None:
         """A message for others has left here: it was passed on, or ended."""
@@ -282,14 +313,13 @@ class Relaying:
 
     def start(self) -> None:
         """Seek out once whom messages were passed on to: their acknowledgments may wait for us."""
-        for queue in self._manager.outgoing.queues:
+        for queue in self._outgoing.queues:
             if queue.for_others:
                 queue.link.connect()
 
     def ways_lead_back(self, link: Link) -> None:
         """Whoever could be the next hop has sent us what is for there: it goes in a circle."""
-        manager = self._manager
-        if not manager.routing.carriers(link):
+        if not self._routing.carriers(link):
             return  # somebody may come to us
         for queue in link.queues:
             if queue.for_others and queue.messages and queue not in self._ending:
@@ -298,11 +328,11 @@ class Relaying:
                     queue=queue.destination,
                     detail="every way from here leads back to where it came from",
                 )
-                self._ending[queue] = manager.loop.create_task(self._end_all(queue, reason))
+                self._ending[queue] = self._services.loop.create_task(self._end_all(queue, reason))
 
     async def _end_all(self, queue: OutgoingQueue, reason: str) -> None:
         try:
-            await self._manager.undelivered.end_all(
+            await self._undelivered.end_all(
                 queue, MessageClass.NACK_HOP_COUNT_EXCEEDED, reason, Kind.UNROUTABLE
             )
         except StorageError:
@@ -333,7 +363,6 @@ class Relaying:
         """
         if not self.enabled or (connection.is_qmd and isinstance(body, OrderAckBody)):
             return False
-        manager = self._manager
         sources = self._sources.get(body.sequence_id, {})
         if isinstance(body, FinalAckBody):
             # qmd says where to when it makes one; a moment later that may be over us.
@@ -346,7 +375,7 @@ class Relaying:
         elif len(sources) == 1 and (own is None or own.sequence.sequence_id != body.sequence_id):
             source = next(iter(sources))
         else:
-            manager.log_limited(
+            self._services.log_limited(
                 "order_ack_of_two_sources",
                 connection.host,
                 address=connection.host,
@@ -372,14 +401,14 @@ class Relaying:
                 sent_time=user.sent_time,
                 body=body,
             )
-        if manager.known_messages.has(user.source_queue_manager, user.message_number):
+        if self._known_messages.has(user.source_queue_manager, user.message_number):
             return True
-        queue = manager.outgoing.queue_for(
+        queue = self._outgoing.queue_for(
             PrivateName(source, ORDER_QUEUE_NUMBER), for_acknowledgments=True, for_others=True
         )
-        left_s = int(manager.settings.delivery.time_to_reach_queue_s)
+        left_s = int(self._services.settings.delivery.time_to_reach_queue_s)
         self._append(queue, packet, message, connection.peer, left_s)
-        manager.known_messages.add(connection, user.source_queue_manager, user.message_number)
+        self._known_messages.add(connection, user.source_queue_manager, user.message_number)
         return True
 
     # Within.
@@ -390,7 +419,7 @@ class Relaying:
         """The destination, if it is another computer's."""
         user = message.user
         address, destination = user.queue_manager_address, user.destination_queue
-        if address not in (NULL_GUID, self._manager.id):
+        if address not in (NULL_GUID, self._services.id):
             if isinstance(destination, int):
                 return PrivateName(address, destination)
             if isinstance(destination, bytes):
@@ -408,7 +437,7 @@ class Relaying:
             found = self._direct(destination.name)
         if found is None or found.host.casefold() == connection.own_host:
             return None
-        if self._manager.asking.is_meant(message):
+        if self._asking.is_meant(message):
             return None  # we tell what we know ourselves
         return found
 
@@ -422,9 +451,9 @@ class Relaying:
         if (
             isinstance(name, DirectName)
             and name.transport in ("TCP", "OS")
-            and not self._manager.routes.is_local(name)
+            and not self._routes.is_local(name)
             and name.host.casefold()
-            not in map(str.casefold, self._manager.settings.queue_manager.aliases)
+            not in map(str.casefold, self._services.settings.queue_manager.aliases)
             and any(pattern.has_host(name.host) for pattern in self._to)
         ):
             found = name
@@ -434,7 +463,7 @@ class Relaying:
         return found
 
     def _passes_on_for(self, connection: PeerConnection) -> bool:
-        return self._manager.peers.is_listed(connection.host, self._for)
+        return self._peers.is_listed(connection.host, self._for)
 
     def _is_allowed(self, connection: PeerConnection, message: UserMessage) -> bool:
         """Whether we pass on for whom it comes from; acknowledgments of what we passed on always
@@ -443,7 +472,7 @@ class Relaying:
             return True
         source = message.user.queue_manager_address
         kind = classify(message, source)
-        return kind is not MessageKind.ORDINARY and self._manager.routing.knows(source)
+        return kind is not MessageKind.ORDINARY and self._routing.knows(source)
 
     def _leads_on(self, queue: OutgoingQueue, remote: bytes, now: float) -> bool:
         """Whether there is a way for it that does not lead back to `remote`."""
@@ -454,7 +483,7 @@ class Relaying:
             return True
         if not queue.link.avoid(remote):
             # Without any way somebody may come to us; with one that leads back it is a loop.
-            return not self._manager.routing.carriers(queue.link)
+            return not self._routing.carriers(queue.link)
         if len(self._avoided_until) >= STREAMS_MAX:
             self._avoided_until.clear()
         self._avoided_until[queue, remote] = now + AVOIDED_RENEWED_S
@@ -469,7 +498,7 @@ class Relaying:
         message_class: MessageClass,
         detail: str,
     ) -> None:
-        self._manager.refusing.refuse(
+        self._refusing.refuse(
             connection, message, packet, message_class, wall_ms, detail=detail, for_others=True
         )
 

@@ -27,8 +27,15 @@ from storage.tables.pages import Totals
 if TYPE_CHECKING:
     import sqlite3
 
-    from qmd.manager import QueueManager
+    from qmd.events.recorder import Recorder
+    from qmd.outcomes.dead_letter import Endings
+    from qmd.outcomes.undeliverable import Undelivered
     from qmd.peers.connection import PeerConnection
+    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.runtime.services import Services
+    from qmd.transfer.confirmation import Confirmations
+    from qmd.transfer.relay import Relaying
+    from qmd.transfer.sequence_renewal import SequenceRenewal
 
 RELEASE_DELAY_S = 0.02
 
@@ -36,8 +43,21 @@ RELEASE_DELAY_S = 0.02
 class Releasing:
     """What is acknowledged, on its way off the disk."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        services: Services,
+        endings: Endings,
+        outgoing: Outgoing,
+        recorder: Recorder,
+        relaying: Relaying,
+        undelivered: Undelivered,
+    ) -> None:
+        self._services = services
+        self._endings = endings
+        self._outgoing = outgoing
+        self._recorder = recorder
+        self._relaying = relaying
+        self._undelivered = undelivered
         # Acknowledged, and still on disk.
         self._releasable: dict[OutgoingQueue, list[InFlight]] = {}
         self._releasable_keys: list[tuple[OutgoingQueue, int]] = []
@@ -45,10 +65,15 @@ class Releasing:
         self._release_timer: asyncio.TimerHandle | None = None
         self._when_released: list[Callable[[], None]] = []
 
+    def connect(self, confirmations: Confirmations, sequence_renewal: SequenceRenewal) -> None:
+        """Name the collaborators that are made after it."""
+        self._confirmations = confirmations
+        self._sequence_renewal = sequence_renewal
+
     def session_acknowledged(self, tokens: list[tuple[OutgoingQueue, int]]) -> None:
         """[MS-MQQB] 3.1.5.5.2 - .4: what is not transactional is finished."""
         has_copies = False
-        own_id = self._manager.id
+        own_id = self._services.id
         for queue, key in tokens:
             packet = queue.take_acknowledged(key)
             if packet is not None:
@@ -58,7 +83,7 @@ class Releasing:
                 source = own_id
                 if queue.for_others:
                     source = source_of(packet)
-                    self._manager.relaying.gone(queue, packet)
+                    self._relaying.gone(queue, packet)
                 told = self._releasable_told.get((queue, source))
                 if told is None:
                     told = self._releasable_told[queue, source] = Handed()
@@ -71,7 +96,7 @@ class Releasing:
                     queue, source_of(packet), [message_number(packet)], [len(packet)]
                 )
             if wants_journal(packet) and not queue.for_others:
-                self._manager.endings.journal(packet)
+                self._endings.journal(packet)
                 has_copies = True
         self._release_soon()
         if has_copies:
@@ -81,7 +106,7 @@ class Releasing:
         self, queue: OutgoingQueue, source: bytes, numbers: list[int], sizes: list[int]
     ) -> None:
         """Plain messages are the peer's now, and have left or leave with the open batch."""
-        recorder = self._manager.recorder
+        recorder = self._recorder
         if recorder.enabled:
             event = recorder.group(
                 Kind.SESSION_ACKNOWLEDGED,
@@ -102,15 +127,15 @@ class Releasing:
         self, connection: PeerConnection, message: UserMessage, body: OrderAckBody, now: float
     ) -> None:
         """[MS-MQQB] 3.1.5.6: the destination holds everything up to this number."""
-        queue = self._manager.outgoing.queue_of_sequence(body.sequence_id)
-        if self._manager.relaying.pass_back(connection, message, body, queue):
+        queue = self._outgoing.queue_of_sequence(body.sequence_id)
+        if self._relaying.pass_back(connection, message, body, queue):
             return
         if queue is None or not self.speaks_for(connection, message, queue):
             connection.sends_in_vain()
-            renewal = self._manager.sequence_renewal
+            renewal = self._sequence_renewal
             if queue is None and renewal.is_ahead(connection, message, body.sequence_id):
                 return
-            self._manager.log_limited(
+            self._services.log_limited(
                 "order_ack_for_nothing", connection.host, address=connection.host
             )
             return
@@ -130,22 +155,22 @@ class Releasing:
             released = queue.sequence.acknowledge(sequence_id, number, now)
         except ImpossibleOrderAck as error:
             connection.sends_in_vain()
-            self._manager.log_limited(
+            self._services.log_limited(
                 "impossible_order_ack", connection.host, address=connection.host, reason=str(error)
             )
             if queue.sequence.is_unproven:
                 fact = "has messages of this sequence that are not known here"
-                self._manager.sequence_renewal.doubt(queue, connection, fact)
+                self._sequence_renewal.doubt(queue, connection, fact)
             return
         if sequence_id > queue.sequence.sequence_id:
             fact = "acknowledges a later sequence than is known here"
-            self._manager.sequence_renewal.doubt(queue, connection, fact)
-        self._manager.outgoing.arm_resend(queue)
+            self._sequence_renewal.doubt(queue, connection, fact)
+        self._outgoing.arm_resend(queue)
         if sequence_id == queue.sequence.sequence_id and queue.sequence.is_unproven:
-            self._manager.sequence_renewal.proven(queue)
+            self._sequence_renewal.proven(queue)
         if released is None:
             return
-        arrived = self._manager.confirmations.of_range(
+        arrived = self._confirmations.of_range(
             queue, TRANSACTIONAL_FIRST, TRANSACTIONAL_FIRST + queue.sequence.base + released
         )
         first, last = arrived.first, arrived.last
@@ -161,16 +186,16 @@ class Releasing:
             # that were counted already have to be gone by then.
             self.release()
             queue.known_to_disk = max(queue.known_to_disk, last & LOOKUP_MASK)
-            batch = self._manager.storage.batch
+            batch = self._services.storage.batch
             peer = queue.link.peer
 
-            tell_kept = self._manager.confirmations.teller(queue)
+            tell_kept = self._confirmations.teller(queue)
 
             def release(db: sqlite3.Connection) -> tuple[Totals, list[Kept]]:
                 done = outgoing_rows.identities(db, first, last)
                 event_rows.insert(
                     db,
-                    self._manager.recorder.told(
+                    self._recorder.told(
                         Kind.ORDER_ACKNOWLEDGED,
                         ((each.source, each.number, -1, each.size) for each in done),
                         queue=queue.destination,
@@ -190,7 +215,7 @@ class Releasing:
         Messages that a crash brings back are sent again, and recognised as duplicates.
         """
         if self._release_timer is None and (self._releasable or self._releasable_keys):
-            self._release_timer = self._manager.loop.call_later(RELEASE_DELAY_S, self.release)
+            self._release_timer = self._services.loop.call_later(RELEASE_DELAY_S, self.release)
 
     def when_released(self, callback: Callable[[], None]) -> None:
         """Call back when all that was acknowledged until now is off the disk.
@@ -198,7 +223,7 @@ class Releasing:
         Only then is an order ack itself acknowledged: what it has released never comes again.
         """
         if self._release_timer is None:
-            self._manager.storage.batch.when_durable(callback)
+            self._services.storage.batch.when_durable(callback)
         else:
             self._when_released.append(callback)
 
@@ -208,13 +233,13 @@ class Releasing:
             return
         self._release_timer.cancel()
         self._release_timer = None
-        batch = self._manager.storage.batch
+        batch = self._services.storage.batch
         releasable, self._releasable = self._releasable, {}
         for queue, messages in releasable.items():
             base = queue.id << LOOKUP_BITS
             # From the beginning, with what was dying: it has arrived after all.
             first = max(TRANSACTIONAL_FIRST, queue.known_to_disk + 1)
-            self._manager.confirmations.arrived(queue, messages, first, messages[-1].key)
+            self._confirmations.arrived(queue, messages, first, messages[-1].key)
             batch.delete_outgoing_range(base | first, base | messages[-1].key)
             # Whatever is appended from here on is in this batch or a later one.
             self._released(queue, messages)
@@ -237,11 +262,11 @@ class Releasing:
             remove(message.key)
             size += message.size
         queue.shrink(size)
-        recorder = self._manager.recorder
+        recorder = self._recorder
         if recorder.enabled:
             event = recorder.group(
                 Kind.ORDER_ACKNOWLEDGED,
-                self._manager.id,
+                self._services.id,
                 queue=queue.destination,
                 peer=queue.link.peer,
                 sequence_id=queue.sequence.sequence_id,
@@ -274,7 +299,7 @@ class Releasing:
         if sent is not None and sent.message_number != body.message_number:
             return  # it speaks of another message
         reason = f"{reason_text(message_class, queue=queue.destination)} Refused by {teller}."
-        self._manager.undelivered.kill(
+        self._undelivered.kill(
             queue,
             [key],
             message_class,

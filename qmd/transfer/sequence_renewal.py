@@ -16,24 +16,24 @@ docs/model.md says why.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
 from protocol import UserMessage
-from protocol.identifiers import guid_text
 from protocol.message_class import MessageClass
-from qmd.control_protocol.routing import RestartOutgoing
 from qmd.errors import Refusal
 from qmd.events.recorder import Kind
 from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
 from storage.tables import outgoing as outgoing_rows
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.outcomes.undeliverable import Undelivered
     from qmd.peers.connection import PeerConnection
+    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.runtime.services import Services
+    from qmd.transfer.release import Releasing
 
 log = structlog.get_logger()
 
@@ -50,8 +50,13 @@ REASON = (
 class SequenceRenewal:
     """Finds out which outgoing queues are in doubt, and begins their sequences anew."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
+    def __init__(
+        self, services: Services, outgoing: Outgoing, releasing: Releasing, undelivered: Undelivered
+    ) -> None:
+        self._services = services
+        self._outgoing = outgoing
+        self._releasing = releasing
+        self._undelivered = undelivered
         self._one_by_one = asyncio.Lock()
 
     def doubt(self, queue: OutgoingQueue, connection: PeerConnection, fact: str) -> None:
@@ -62,7 +67,7 @@ class SequenceRenewal:
                 f" machine has its identity. What waits may have arrived there already, and is not"
                 " taken again; what was sent since the start of the daemon waits behind it."
             )
-        self._manager.log_limited(
+        self._services.log_limited(
             "sequence_in_doubt",
             queue.destination,
             destination=queue.destination,
@@ -88,7 +93,7 @@ class SequenceRenewal:
                     and not sequence.acknowledged
                     and sequence.in_flight
                     and sequence.sequence_id < sequence_id
-                    and self._manager.releasing.speaks_for(connection, message, queue)
+                    and self._releasing.speaks_for(connection, message, queue)
                 ):
                     self.doubt(queue, connection, fact)
                     found = True
@@ -106,7 +111,7 @@ class SequenceRenewal:
                 queue.sequence.is_unproven = False
                 queue.link.wake()
 
-        known = self._manager.storage.batch.run(
+        known = self._services.storage.batch.run(
             partial(outgoing_rows.set_unproven, positions=[(0, queue.id)])
         )
         known.add_done_callback(durable)
@@ -133,9 +138,9 @@ class SequenceRenewal:
                 queue.link.wake()
 
     async def _restart(self, queue: OutgoingQueue, *, send_again: bool) -> int:
-        manager, sequence = self._manager, queue.sequence
-        storage = manager.storage
-        manager.releasing.release()
+        sequence = queue.sequence
+        storage = self._services.storage
+        self._releasing.release()
         sequence_id, last = sequence.sequence_id, sequence.last_in_doubt
         in_doubt = max(0, min(sequence.outstanding, last - sequence.acknowledged))
         start, end = TRANSACTIONAL_FIRST, TRANSACTIONAL_FIRST | (sequence.base + last)
@@ -147,7 +152,7 @@ class SequenceRenewal:
             keys = [key for key in found if key <= end]
             if sequence.sequence_id != sequence_id:
                 return ended  # all of it was acknowledged meanwhile, and the next one has begun
-            ended += manager.undelivered.kill(
+            ended += self._undelivered.kill(
                 queue,
                 keys,
                 MessageClass.NACK_DELETED,
@@ -171,11 +176,11 @@ class SequenceRenewal:
 
     def _begin_anew(self, queue: OutgoingQueue, after: int) -> asyncio.Future[None]:
         """What follows the number `after` goes on in a new sequence, once that is durable."""
-        manager, sequence = self._manager, queue.sequence
-        batch = manager.storage.batch
+        sequence = queue.sequence
+        batch = self._services.storage.batch
         newest = TRANSACTIONAL_FIRST | (sequence.base + sequence.next_number - 1)
-        sequence.begin_anew(manager.outgoing.ids.next_sequence_id(), after)
-        manager.outgoing.know_sequence(queue)
+        sequence.begin_anew(self._outgoing.ids.next_sequence_id(), after)
+        self._outgoing.know_sequence(queue)
         queue.begin_sequence = None
         queue.renumbered_to = newest
         queue.doubt = ""
@@ -211,23 +216,5 @@ def unanswered(queue: OutgoingQueue) -> str:
     )
 
 
-async def _restart(manager: QueueManager, request: RestartOutgoing) -> dict[str, Any]:
-    queue = manager.routes.find_outgoing(request.destination)
-    count = await manager.sequence_renewal.restart(queue, send_again=request.send_again)
-    return {
-        "destination": queue.destination,
-        "queue_manager": None if queue.link.remote_id is None else guid_text(queue.link.remote_id),
-        "in_doubt": count,
-        "sent_again": request.send_again,
-        "messages": queue.messages,
-    }
-
-
 def _nothing(db: object) -> None:
     """A unit that waits for what precedes it."""
-
-
-#: What changes something, by its request.
-CHANGES: dict[type, Callable[[QueueManager, Any], Coroutine[Any, Any, object]]] = {
-    RestartOutgoing: _restart,
-}

@@ -721,7 +721,7 @@ class Operator:
         """The worst moment to end messages is when somebody has some of them."""
         for _ in range(TAKER_LOOKS):
             manager = self.host.manager
-            queue = manager.queues.get(f"private$\\{name}") if manager is not None else None
+            queue = manager.queues.by_key.get(f"private$\\{name}") if manager is not None else None
             if queue is None or queue.taken:
                 return
             await asyncio.sleep(TAKER_LOOK_S)

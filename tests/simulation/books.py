@@ -30,8 +30,8 @@ def check_sums(name: str, manager: QueueManager) -> Iterator[str]:
     """Where the parts are not the whole."""
     usage = manager.usage
     waiting = [queue.awaiting for queue in manager.outgoing.queues]
-    parts = [*manager.queues.values(), *manager.outgoing.queues, *waiting]
-    total = sum(queue.own_bytes for queue in manager.queues.values()) + sum(
+    parts = [*manager.queues.by_key.values(), *manager.outgoing.queues, *waiting]
+    total = sum(queue.own_bytes for queue in manager.queues.by_key.values()) + sum(
         part.bytes for part in (*manager.outgoing.queues, *waiting)
     )
     # A queue that is being deleted is found no more, and has what is on its way into it.
@@ -46,14 +46,14 @@ def check_sums(name: str, manager: QueueManager) -> Iterator[str]:
         if numbers and not queue.messages:
             yield f"{name} takes sequence {sequence_id:#x} of {source.hex()[:8]} for held"
     # Acknowledgments that are passed back are few, and have to be.
-    limit = manager.settings.routing.relay_bytes_max + _PASSED_BACK_BYTES
+    limit = manager.services.settings.routing.relay_bytes_max + _PASSED_BACK_BYTES
     if others > limit:
         yield f"{name} holds {others} bytes for others, where {limit} are the most"
     express = memory_bytes(
         [packet for queue in manager.outgoing.queues for packet, _ in queue.express.values()]
         + [
             message.packet
-            for queue in manager.queues.values()
+            for queue in manager.queues.by_key.values()
             for message in queue.express.values()
         ]
     )
@@ -64,7 +64,7 @@ def check_sums(name: str, manager: QueueManager) -> Iterator[str]:
             yield f"{name} has counted {part.messages} messages, {part.bytes} bytes in a queue"
         if part.quota_bytes is not None and part.bytes > part.quota_bytes:
             yield f"{name} has {part.bytes} bytes where {part.quota_bytes} are allowed"
-    for queue in manager.queues.values():
+    for queue in manager.queues.by_key.values():
         # One that is held for its end has no packet there, and may be counted out already.
         taken = sum(1 for message in queue.taken.values() if message.packet)
         if queue.messages < taken:
@@ -73,7 +73,7 @@ def check_sums(name: str, manager: QueueManager) -> Iterator[str]:
 
 def check_against(name: str, manager: QueueManager, found: Found) -> Iterator[str]:
     """Where the books differ from the database; it must be up to date."""
-    for key, queue in manager.queues.items():
+    for key, queue in manager.queues.by_key.items():
         size = queue.own_bytes - _bytes(message.packet for message in queue.express.values())
         counted = Totals(queue.messages - len(queue.express), size)
         if counted != found.queues.get(key):
@@ -108,7 +108,7 @@ def check_durable(name: str, shown: Found, durable: Found) -> Iterator[str]:
 
 def check_waiters(name: str, manager: QueueManager) -> Iterator[str]:
     """Nobody waits for messages that are there; or after the commit that ends some of them."""
-    for queue in manager.queues.values():
+    for queue in manager.queues.by_key.values():
         if not queue.waiters or any(not message.packet for message in queue.taken.values()):
             continue
         first = queue.window.peek()
@@ -121,7 +121,7 @@ def check_ready(name: str, manager: QueueManager, database: sqlite3.Connection) 
     to commit, with what was committed before.  The latest of each queue are looked at."""
     here = [
         queue.id << _LOOKUP_BITS | key
-        for queue in manager.queues.values()
+        for queue in manager.queues.by_key.values()
         for key in _latest(queue.window)
     ]
     there: list[int] = []
@@ -161,7 +161,7 @@ def check_ready(name: str, manager: QueueManager, database: sqlite3.Connection) 
 def check_memory(name: str, manager: QueueManager) -> Iterator[str]:
     """What a window takes for taken, and nobody has; to be asked when nothing waits for the disk
     and nobody is just told."""
-    for queue in manager.queues.values():
+    for queue in manager.queues.by_key.values():
         had = queue.taken.keys() | {message.lookup_id for message in queue.expired}
         if left := queue.window._taken - had:
             yield f"{name} takes {len(left)} messages of {queue.key} for taken: {min(left)}"
@@ -174,7 +174,7 @@ def check_memory(name: str, manager: QueueManager) -> Iterator[str]:
 
 def check_readers(name: str, manager: QueueManager) -> Iterator[str]:
     """Whoever has left waits for nothing, and what others have taken nobody ends."""
-    for queue in manager.queues.values():
+    for queue in manager.queues.by_key.values():
         if any(waiter.reader.has_left for waiter in queue.waiters):
             yield f"{name} lets a reader wait for {queue.key} that has left"
         for reader in queue.takers:
@@ -185,7 +185,7 @@ def check_readers(name: str, manager: QueueManager) -> Iterator[str]:
                 message = queue.taken.get(each)
                 if message is None or not message.packet:
                     yield f"{name} ends a message of {queue.key} that a reader has taken"
-    for each_queue in (*manager.queues.values(), *manager.outgoing.queues):
+    for each_queue in (*manager.queues.by_key.values(), *manager.outgoing.queues):
         ready = {key for lane in each_queue.window._express for key, *_ in lane}
         if left := ready - each_queue.express.keys():
             yield f"{name} has express messages ready that are no more: {sorted(left)[:3]}"
@@ -203,7 +203,7 @@ def check_all_known(
     name: str, manager: QueueManager, database: sqlite3.Connection
 ) -> Iterator[str]:
     """Messages that the disk has, and the queue manager has forgotten; to be asked likewise."""
-    for queue in manager.queues.values():
+    for queue in manager.queues.by_key.values():
         first = queue.id << _LOOKUP_BITS
         horizon = queue.window.horizon
         last = first + (1 << _LOOKUP_BITS if horizon is None else horizon)
@@ -236,9 +236,9 @@ def _latest(window: ReadyWindow[Any]) -> list[int]:
 
 def is_up_to_date(manager: QueueManager) -> bool:
     """Whether nothing waits for the disk, and all who wait for it have been told."""
-    loop: Any = manager.loop
+    loop: Any = manager.services.loop
     return (
-        manager.storage._writer._idle.is_set()
+        manager.services.storage._writer._idle.is_set()
         and manager.releasing._release_timer is None  # what is released waits for company
         and not loop._ready
     )

@@ -185,7 +185,7 @@ KNOBS = {
     "qmd.peers.connection.WRITE_BYTES_LOW": (100,),
     "qmd.control.server.WRITE_BYTES_HIGH": (1_000,),
     "qmd.client.sender.BATCH_MESSAGES_MAX": (1, 5),
-    "qmd.manager.MESSAGE_NUMBERS_BLOCK": (50_000,),
+    "qmd.runtime.id_allocator.MESSAGE_NUMBERS_BLOCK": (50_000,),
 }
 # How much is read for a window, and of how low ones: more than it takes, but not hundreds of rows
 # for each message, which would be most of what such a world costs.

@@ -191,7 +191,7 @@ MUTANTS = (
     Mutant(
         "sender's position is not stored",
         "qmd/operations/send_batch.py",
-        "manager.outgoing.save(self._in_sequences, batch)",
+        "self._outgoing.save(self._in_sequences, batch)",
         "pass",
     ),
     Mutant(
@@ -320,7 +320,7 @@ MUTANTS = (
     Mutant(
         "a refused message is kept twice",
         "qmd/outcomes/nack.py",
-        "known = manager.known_messages.has(source, number)",
+        "known = self._known_messages.has(source, number)",
         "known = False",
     ),
     Mutant(
@@ -410,7 +410,7 @@ MUTANTS = (
     ),
     Mutant(
         "the outcome is read beside the open batch",
-        "qmd/manager.py",
+        "qmd/self._py",
         "self.storage.batch.read_after(\n"
         "            partial(outcome_rows.find, token=token), partial(_settle, found)\n"
         "        )\n"
@@ -433,21 +433,21 @@ MUTANTS = (
     ),
     Mutant(
         "what is owed is not told after a restart",
-        "qmd/manager.py",
-        "await manager.undelivered.tell_what_is_owed()",
+        "qmd/self._py",
+        "await self._undelivered.tell_what_is_owed()",
         "pass",
     ),
     Mutant(
         "what was told of a death is owed for ever",
         "qmd/outcomes/undeliverable.py",
-        "manager.storage.batch.run(partial(owed_rows.remove, ids=told))",
+        "self._services.storage.batch.run(partial(owed_rows.remove, ids=told))",
         "pass",
     ),
     # Transactions of applications.
     Mutant(
         "a transaction that was aborted keeps what it took",
         "qmd/operations/transactions.py",
-        "count = self._manager.reading.abort(transaction.reader, transaction.id.hex(), reason)",
+        "count = self._reading.abort(transaction.reader, transaction.id.hex(), reason)",
         "count = 0",
     ),
     Mutant(
@@ -485,7 +485,7 @@ MUTANTS = (
     Mutant(
         "a final ack is acknowledged before its consequence is on disk",
         "qmd/transfer/confirmation.py",
-        "        else:\n            self._manager.storage.batch.when_durable("
+        "        else:\n            self._services.storage.batch.when_durable("
         "partial(connection.mark_stored, numbers))",
         "        else:\n            connection.mark_stored(numbers)",
     ),
@@ -630,14 +630,14 @@ MUTANTS = (
     Mutant(
         "a database prepares before anybody would know of it",
         "qmd/operations/two_phase_commit.py",
-        "await manager.storage.batch.run(partial(branch_rows.add, row=row))",
+        "await self._services.storage.batch.run(partial(branch_rows.add, row=row))",
         "pass",
         "tests/process/test_two_phase.py::test_what_was_left_in_doubt_can_be_seen_and_is_recovered",
     ),
     Mutant(
         "a part of a transaction that is under way is forgotten",
         "qmd/operations/two_phase_commit.py",
-        "if self._manager.transactions.is_under_way(transaction_id):",
+        "if self._transactions.is_under_way(transaction_id):",
         "if False:",
         "tests/process/test_two_phase.py::"
         "test_a_part_is_not_forgotten_while_its_transaction_is_under_way",
@@ -770,8 +770,7 @@ MUTANTS = (
         "copies are handed over before the commit",
         "qmd/operations/send_batch.py",
         "kind[route] = [appended]",
-        "kind[route] = [appended]\n"
-        "                manager.outgoing.appended(route, kind.pop(route))",
+        "kind[route] = [appended]\n                self._outgoing.appended(route, kind.pop(route))",
     ),
     # Over another queue manager.
     Mutant(
@@ -847,7 +846,7 @@ MUTANTS = (
         "who carries messages is taken for who gets them",
         "qmd/peers/link.py",
         "        known = set(self.speakers)\n",
-        "        carriers = self._manager.routing.carriers(self)\n"
+        "        carriers = self._routing.carriers(self)\n"
         "        known = {*self.speakers, *(each.remote_id for each in carriers)} - {None}\n",
         "tests/unit/qmd/test_relaying.py",
     ),
@@ -904,7 +903,7 @@ MUTANTS = (
         "nobody is woken when messages arrive",
         "qmd/transfer/incoming.py",
         "            queue.arrived(messages)\n"
-        "            manager.reading.serve(queue)\n"
+        "            self._reading.serve(queue)\n"
         "        if self._waiting",
         "            queue.arrived(messages)\n        if self._waiting",
     ),
@@ -917,8 +916,8 @@ MUTANTS = (
     Mutant(
         "priorities of what is sent here are upside down",
         "qmd/operations/send_batch.py",
-        "return self._manager.next_lookup_id(PRIORITY_MAX - new.priority), None",
-        "return self._manager.next_lookup_id(new.priority), None",
+        "return self._services.ids.next_lookup_id(PRIORITY_MAX - new.priority), None",
+        "return self._services.ids.next_lookup_id(new.priority), None",
     ),
     Mutant(
         "what is received counts on in bytes",
@@ -949,8 +948,8 @@ MUTANTS = (
     Mutant(
         "a confirmed message is not journaled",
         "qmd/transfer/confirmation.py",
-        "            if wants_journal(packet):\n                manager.endings.journal(packet)",
-        "            if False:\n                manager.endings.journal(packet)",
+        "            if wants_journal(packet):\n                self._endings.journal(packet)",
+        "            if False:\n                self._endings.journal(packet)",
     ),
     Mutant(
         "what is journaled is not told",
@@ -961,7 +960,7 @@ MUTANTS = (
     Mutant(
         "what is received is not told",
         "qmd/operations/receive.py",
-        "        self._manager.recorder.record(\n            Kind.RECEIVED,",
+        "        self._recorder.record(\n            Kind.RECEIVED,",
         "        (lambda *a, **k: None)(\n            Kind.RECEIVED,",
     ),
     Mutant(
@@ -991,8 +990,8 @@ MUTANTS = (
     Mutant(
         "a dead letter can be read before the commit",
         "qmd/outcomes/dead_letter.py",
-        "batch.when_durable(partial(self._manager.reading.arrived, queue, [stored]))",
-        "self._manager.reading.arrived(queue, [stored])",
+        "batch.when_durable(partial(self._reading.arrived, queue, [stored]))",
+        "self._reading.arrived(queue, [stored])",
     ),
     Mutant(
         "arrivals can be read before the commit",
@@ -1000,7 +999,7 @@ MUTANTS = (
         "        batch.when_durable(\n"
         "            partial(self._durable, turn.connection, turn.decided, turn.arrivals,",
         "        for queue, messages in turn.arrivals.items():\n"
-        "            queue.arrived(messages)\n            self._manager.reading.serve(queue)\n"
+        "            queue.arrived(messages)\n            self._reading.serve(queue)\n"
         "        batch.when_durable(\n"
         "            partial(self._durable, turn.connection, turn.decided, {},",
     ),
@@ -1008,13 +1007,13 @@ MUTANTS = (
         "a relay passes on before the commit",
         "qmd/transfer/relay.py",
         "self._waiting.setdefault(queue, []).append(appended)",
-        "manager.outgoing.appended(queue, [appended])",
+        "self._outgoing.appended(queue, [appended])",
     ),
     Mutant(
         "a final ack of a receipt leaves before the commit",
         "qmd/outcomes/acknowledgments.py",
-        "batch.when_durable(partial(manager.outgoing.appended, way.queue, acks))",
-        "manager.outgoing.appended(way.queue, acks)",
+        "batch.when_durable(partial(self._outgoing.appended, way.queue, acks))",
+        "self._outgoing.appended(way.queue, acks)",
     ),
     Mutant(
         "who waited long enough is not answered",
@@ -1051,7 +1050,7 @@ MUTANTS = (
         "what a transaction sends leaves before the commit",
         "qmd/operations/send_batch.py",
         "        if self._to_queues or self._to_send or self._token:\n",
-        "        manager.outgoing.all_appended(self._to_send)\n        self._to_send = {}\n"
+        "        self._outgoing.all_appended(self._to_send)\n        self._to_send = {}\n"
         "        if self._to_queues or self._to_send or self._token:\n",
     ),
     Mutant(
@@ -1097,7 +1096,7 @@ MUTANTS = (
     Mutant(
         "a final ack is looked for before what it follows",
         "qmd/transfer/confirmation.py",
-        "        manager.releasing.release()  # what was acknowledged by them is where "
+        "        self._releasing.release()  # what was acknowledged by them is where "
         "we look for it\n",
         "",
     ),
@@ -1154,17 +1153,17 @@ MUTANTS = (
     Mutant(
         "an abort is answered before it is counted",
         "qmd/control/message_handlers.py",
-        "connection.manager.storage.batch.when_durable(done)",
+        "connection.components.services.storage.batch.when_durable(done)",
         "done()",
     ),
     Mutant(
         "a dead reader waits on",
         "qmd/operations/receive.py",
-        "        for queue in self._manager.queues.values():\n"
+        "        for queue in self._queues.by_key.values():\n"
         "            for waiter in [waiter for waiter in queue.waiters "
         "if waiter.reader is reader]:\n"
         "                queue.waiters.remove(waiter)\n"
-        "                self._manager.timers.cancel(waiter)\n"
+        "                self._services.timers.cancel(waiter)\n"
         "        for queue, mine",
         "        for queue, mine",
     ),
@@ -1247,9 +1246,9 @@ MUTANTS = (
     Mutant(
         "moved messages can be read before the commit",
         "qmd/operations/move.py",
-        "        run = manager.storage.batch.run(unit)\n",
+        "        run = self._services.storage.batch.run(unit)\n",
         "        target.arrived([each.moved for each in stored])\n"
-        "        run = manager.storage.batch.run(unit)\n",
+        "        run = self._services.storage.batch.run(unit)\n",
     ),
     Mutant(
         "a move of urgent messages makes them common",
@@ -1395,7 +1394,7 @@ MUTANTS = (
     Mutant(
         "what is refused is not known",
         "qmd/outcomes/nack.py",
-        "            manager.known_messages.add(connection, source, number)\n",
+        "            self._known_messages.add(connection, source, number)\n",
         "",
     ),
     Mutant(
@@ -1408,7 +1407,7 @@ MUTANTS = (
     Mutant(
         "a relay takes a plain message twice",
         "qmd/transfer/relay.py",
-        "            manager.known_messages.add(connection, source, user.message_number)",
+        "            self._known_messages.add(connection, source, user.message_number)",
         "            pass",
     ),
     Mutant(
@@ -1421,14 +1420,14 @@ MUTANTS = (
         "a deleted queue keeps its waiters",
         "qmd/operations/queue_admin.py",
         "            for waiter in waiters:\n"
-        "                manager.timers.cancel(waiter)\n"
+        "                self._services.timers.cancel(waiter)\n"
         "                waiter.answer([])",
         "            pass",
     ),
     Mutant(
         "what has come never ends in its queue",
         "qmd/transfer/incoming.py",
-        "expires_at_s = manager.clock.deadline_s(left_s)",
+        "expires_at_s = self._services.clock.deadline_s(left_s)",
         "expires_at_s = None",
     ),
     Mutant(
@@ -1447,8 +1446,8 @@ MUTANTS = (
     Mutant(
         "nobody is told of the end of what he asked about",
         "qmd/outcomes/dead_letter.py",
-        "            if result.acknowledgment is not None:\n                manager.acknowledging",
-        "            if False:\n                manager.acknowledging",
+        "            if result.acknowledgment is not None:\n                self._acknowledging",
+        "            if False:\n                self._acknowledging",
     ),
     Mutant(
         "no final ack of what is received",
@@ -1479,7 +1478,7 @@ MUTANTS = (
     Mutant(
         "what is owed is told at each start",
         "qmd/outcomes/undeliverable.py",
-        "            manager.storage.batch.run(partial(owed_rows.remove, ids=[row.id]))\n\n",
+        "            self._services.storage.batch.run(partial(owed_rows.remove, ids=[row.id]))\n\n",
         "            pass\n\n",
         "tests/unit/qmd/test_manager_receipts.py",
     ),
@@ -1495,7 +1494,7 @@ MUTANTS = (
         "        done(ids)\n"
         "        for queue, messages in self._to_queues.items():\n"
         "            queue.arrived(messages)\n"
-        "            self._manager.reading.serve(queue)\n"
+        "            self._reading.serve(queue)\n"
         "        self._manager",
         "        done(ids)\n"
         "        for queue, messages in self._to_queues.items():\n"
@@ -1639,7 +1638,7 @@ MUTANTS = (
     Mutant(
         "what a transaction rejects is received",
         "qmd/operations/transactions.py",
-        "            self._manager.reading.reject(\n"
+        "            self._reading.reject(\n"
         '                transaction.reader, queue, lookup_ids, reason, b"", _nobody\n'
         "            )",
         "            pass",
@@ -1653,7 +1652,7 @@ MUTANTS = (
     Mutant(
         "a relay has no limit",
         "qmd/transfer/relay.py",
-        "if self.usage.bytes + len(packet) > manager.settings.routing.relay_bytes_max:",
+        "if self.usage.bytes + len(packet) > self._services.settings.routing.relay_bytes_max:",
         "if False:",
         "tests/unit/qmd/test_relaying.py",
     ),

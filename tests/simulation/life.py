@@ -215,7 +215,7 @@ class Story:
                 *check_waiters(host.name, manager),
             ):
                 self.world.fail(difference)
-            count = sum(queue.messages for queue in manager.queues.values())
+            count = sum(queue.messages for queue in manager.queues.by_key.values())
             if count < MANY_MESSAGES or self._of_commits.random() < MANY_PROBABILITY:
                 for difference in (
                     *check_all_known(host.name, manager, database),

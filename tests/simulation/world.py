@@ -249,7 +249,7 @@ class Host:
         """The daemon's insides, once it listens."""
         server = self.interface.ports.get(PORT)
         factory: Any = server.factory if server is not None else None
-        return None if factory is None else cast(QueueManager, factory.args[0])
+        return None if factory is None else cast(QueueManager, factory.func.__self__)
 
     # Processes.
 
@@ -503,8 +503,10 @@ class HostEnvironment(Environment):
     def busy_time(self) -> float:
         return 0.0  # whatever is done takes no time
 
-    async def listen(self, manager: Any, factory: Any, at: Any, backlog: int) -> list[_Listening]:
-        return [_Listening(await manager.loop.create_server(factory, *at))]
+    async def listen(
+        self, open_listeners: Any, factory: Any, at: Any, backlog: int
+    ) -> list[_Listening]:
+        return [_Listening(await asyncio.get_running_loop().create_server(factory, *at))]
 
     def boot_id(self) -> int:
         return self._host.boots

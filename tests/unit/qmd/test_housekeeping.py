@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import structlog
 
-from qmd.history import status as overview
+from qmd.control import status as overview
 from qmd.maintenance import disk_watch
 from qmd.outcomes.expiry import Reaper
 from storage import Disk

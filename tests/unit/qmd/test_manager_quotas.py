@@ -9,7 +9,7 @@ import structlog
 
 from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, UNLIMITED, NewMessage
 from qmd.errors import Refusal
-from qmd.history import status as overview
+from qmd.control import status as overview
 from qmd.queues.local_queue import Reader
 from tests.unit.qmd.managers import (
     DEAD_LETTERS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 
 from qmd.control_protocol.messages import TRANSACTIONAL
-from qmd.history import status as overview
+from qmd.control import status as overview
 from tests.patience import END_S
 from tests.unit.qmd.managers import Hosts, guid, hosted, listening, until
 

@@ -26,72 +26,77 @@ from storage.tables.keys import LOOKUP_MASK, OUTGOING_TRANSACTIONAL_LEVEL
 if TYPE_CHECKING:
     import sqlite3
 
-    from qmd.manager import QueueManager
+    from qmd.control.components import Components
     from qmd.queues.incoming_sequences import IncomingStream
     from storage.tables.awaiting import AwaitingRow
 
 Value = dict[str, Any]
 
 
-def hello(manager: QueueManager) -> Value:
+def hello(components: Components) -> Value:
     return {
         "version": frames.VERSION,
         "release": qmd.__version__,
-        "queue_manager": guid_text(manager.id),
-        "name": manager.name,
-        "message_bytes_max": manager.settings.quotas.message_bytes_max,
+        "queue_manager": guid_text(components.services.id),
+        "name": components.services.name,
+        "message_bytes_max": components.services.settings.quotas.message_bytes_max,
     }
 
 
-def status(manager: QueueManager) -> Value:
+def status(components: Components) -> Value:
     """The queue manager at a glance."""
-    storage = manager.storage
+    storage = components.services.storage
     return {
-        "name": manager.name,
-        "queue_manager": guid_text(manager.id),
+        "name": components.services.name,
+        "queue_manager": guid_text(components.services.id),
         "release": qmd.__version__,
-        "clock_s": manager.clock.now_s,
-        "uptime_s": round(manager.loop.time() - manager.started_at, 1),
-        "listen": [f"{host}:{port}" for host, port in manager.listening],
+        "clock_s": components.services.clock.now_s,
+        "uptime_s": round(
+            components.services.loop.time() - components.services.lifecycle.started_at, 1
+        ),
+        "listen": [f"{host}:{port}" for host, port in components.services.listening],
         "queues": sum(
-            not queue.is_system and queue.parent is None for queue in manager.queues.values()
+            not queue.is_system and queue.parent is None
+            for queue in components.queues.by_key.values()
         ),
         "messages": sum(
-            queue.messages for queue in manager.queues.values() if not queue.holds_ended
+            queue.messages for queue in components.queues.by_key.values() if not queue.holds_ended
         ),
         "dead_letters": sum(
             queue.messages
-            for queue in manager.queues.values()
+            for queue in components.queues.by_key.values()
             if queue.key in ("system$;deadletter", "system$;deadxact")
         ),
-        "outgoing_messages": sum(queue.messages for queue in manager.outgoing.queues),
-        "awaiting_messages": sum(queue.awaiting.messages for queue in manager.outgoing.queues),
-        "bytes": manager.usage.bytes,
-        "quota_bytes": manager.usage.quota_bytes,
-        "quota_used_percent": manager.usage.used_percent,
-        "quota_warnings": quotas.warnings(manager),
-        "disk_full": not storage.room(manager.loop.time()),
-        "disk_full_s": manager.disk_watch.full_s,
+        "outgoing_messages": sum(queue.messages for queue in components.outgoing.queues),
+        "awaiting_messages": sum(queue.awaiting.messages for queue in components.outgoing.queues),
+        "bytes": components.usage.bytes,
+        "quota_bytes": components.usage.quota_bytes,
+        "quota_used_percent": components.usage.used_percent,
+        "quota_warnings": quotas.warnings(components.usage, components.queues.by_key.values()),
+        "disk_full": not storage.room(components.services.loop.time()),
+        "disk_full_s": components.disk_watch.full_s,
         "disk_free_bytes": storage.free_bytes,
         "commits_wait": storage.obstacle or None,
         "housekeeping_failing": [
-            {"act": act, "reason": reason} for act, reason in manager.housekeeping.failing.items()
+            {"act": act, "reason": reason}
+            for act, reason in components.housekeeping.failing.items()
         ],
         "memory": {
-            "packets": manager.packet_memory.status(),
-            "requests": manager.request_memory.status(),
-            "answers": manager.answer_memory.status(),
-            "transactions": manager.transaction_memory.status(),
+            "packets": components.services.memory.packets.status(),
+            "requests": components.services.memory.requests.status(),
+            "answers": components.services.memory.answers.status(),
+            "transactions": components.services.memory.transactions.status(),
         },
-        "directory": directory(manager),
-        "sessions": len(manager.peers.connections),
-        "sent": manager.sent_count,
-        "transmitted": manager.outgoing.transmitted_count,
-        "resent": sum(queue.resent_count for queue in manager.outgoing.queues),
-        "received": manager.incoming.received_count,
-        "duplicates_refused": manager.incoming.duplicate_count + manager.incoming.rejected_count,
-        "refused": manager.refusing.count,
-        "relayed": manager.relaying.relayed_count,
+        "directory": directory(components),
+        "sessions": len(components.peers.connections),
+        "sent": components.sending.sent_count,
+        "transmitted": components.outgoing.transmitted_count,
+        "resent": sum(queue.resent_count for queue in components.outgoing.queues),
+        "received": components.incoming.received_count,
+        "duplicates_refused": components.incoming.duplicate_count
+        + components.incoming.rejected_count,
+        "refused": components.refusing.count,
+        "relayed": components.relaying.relayed_count,
         "two_of_one_identity": [
             {
                 "queue_manager": guid_text(each.queue_manager),
@@ -100,7 +105,7 @@ def status(manager: QueueManager) -> Value:
                 "reason": each.reason,
                 "remedy": each.remedy,
             }
-            for each in manager.identities.conflicts.values()
+            for each in components.identities.conflicts.values()
         ],
         "sequences_in_doubt": [
             {
@@ -109,23 +114,23 @@ def status(manager: QueueManager) -> Value:
                 "reason": queue.doubt or sequence_renewal.unanswered(queue),
                 "remedy": sequence_renewal.remedy(queue),
             }
-            for queue in manager.outgoing.queues
+            for queue in components.outgoing.queues
             if queue.doubt or sequence_renewal.unanswered(queue)
         ],
     }
 
 
-def directory(manager: QueueManager) -> Value:
+def directory(components: Components) -> Value:
     """How the directory is, in few words; `directory_status` has all of it."""
-    status = manager.directory.status()
+    status = components.directory.status()
     facts = {"kind": status.kind, "state": status.state}
     return facts | ({"problem": status.problem} if status.problem else {})
 
 
-def transactions(manager: QueueManager, rights: Rights = ALL_RIGHTS) -> list[Value]:
+def transactions(components: Components, rights: Rights = ALL_RIGHTS) -> list[Value]:
     """Those under way that the client itself began, or all for one with all rights; the oldest
     first."""
-    now = manager.loop.time()
+    now = components.services.loop.time()
     return [
         {
             "transaction": shown_id.hex(),
@@ -138,7 +143,7 @@ def transactions(manager: QueueManager, rights: Rights = ALL_RIGHTS) -> list[Val
             "received": each.taken_count,
             "queues": sorted(queue.name for queue, mine in each.reader.taken.items() if mine),
         }
-        for each in manager.transactions.live
+        for each in components.transactions.live
         if (shown_id := rights.shown_id(each.id)) is not None
     ]
 
@@ -174,7 +179,7 @@ def queue(queue: LocalQueue) -> Value:
     }
 
 
-def outgoing_queue(manager: QueueManager, queue: OutgoingQueue) -> Value:
+def outgoing_queue(components: Components, queue: OutgoingQueue) -> Value:
     sequence = queue.sequence
     return {
         "destination": queue.destination,
@@ -192,20 +197,28 @@ def outgoing_queue(manager: QueueManager, queue: OutgoingQueue) -> Value:
         "awaiting": queue.awaiting.messages,
         "awaiting_bytes": queue.awaiting.bytes,
         "in_doubt": bool(queue.doubt),
-        "explanation": _explanation(manager, queue),
+        "explanation": _explanation(components, queue),
     }
 
 
-async def outgoing_details(manager: QueueManager, queue: OutgoingQueue) -> Value:
+async def outgoing_details(components: Components, queue: OutgoingQueue) -> Value:
     """With the figures of exactly-once delivery, as MSMQ has them.  [MC-MQAC] 3.10.4.1.2"""
-    await catch_up(manager)  # what is acknowledged is off the disk
-    bounds, unconfirmed = await manager.storage.read(partial(_unfinished, outgoing_id=queue.id))
+    await catch_up(
+        components.services.storage, components.releasing
+    )  # what is acknowledged is off the disk
+    bounds, unconfirmed = await components.services.storage.read(
+        partial(_unfinished, outgoing_id=queue.id)
+    )
     first, last = (queue.number_of(key & LOOKUP_MASK) for key in bounds or (0, 0))
-    sequence, now, wall = queue.sequence, manager.loop.time(), manager.environment.time()
+    sequence, now, wall = (
+        queue.sequence,
+        components.services.loop.time(),
+        components.services.environment.time(),
+    )
     timestamp, ordinal = sequence_parts(sequence.sequence_id)
     remote = queue.link.remote_id
     resend_at = sequence.next_timer()
-    return outgoing_queue(manager, queue) | {
+    return outgoing_queue(components, queue) | {
         "queue_manager": None if remote is None else guid_text(remote),
         "sequence": {
             "id": sequence.sequence_id,
@@ -254,15 +267,15 @@ def _unfinished(db: sqlite3.Connection, outgoing_id: int) -> tuple[tuple[int, in
     )
 
 
-def awaiting(manager: QueueManager, rows: list[AwaitingRow]) -> list[Value]:
+def awaiting(components: Components, rows: list[AwaitingRow]) -> list[Value]:
     """What has arrived elsewhere, and is kept until it was received there."""
-    now_s = manager.clock.now_s
+    now_s = components.services.clock.now_s
     found = []
     for row in rows:
         properties = parse_user_message(row.packet).properties
         found.append(
             {
-                "id": message_id_text(manager.id, row.number),
+                "id": message_id_text(components.services.id, row.number),
                 "number": row.position,
                 "label": properties.label.decode("utf-16-le", "replace").rstrip("\0"),
                 "bytes": len(row.packet),
@@ -275,9 +288,9 @@ def awaiting(manager: QueueManager, rows: list[AwaitingRow]) -> list[Value]:
     return found
 
 
-def sequences(manager: QueueManager) -> list[Value]:
+def sequences(components: Components) -> list[Value]:
     """The transactional sequences, in both directions."""
-    now = manager.loop.time()
+    now = components.services.loop.time()
     incoming = [
         {
             "direction": "incoming",
@@ -290,7 +303,7 @@ def sequences(manager: QueueManager) -> list[Value]:
             "last_seen_ago_s": _ago(now, stream.sequence.last_seen),
             "explanation": _arrived_so_far(stream),
         }
-        for stream in manager.incoming_streams.all()
+        for stream in components.incoming_streams.all()
     ]
     outgoing = [
         {
@@ -303,7 +316,7 @@ def sequences(manager: QueueManager) -> list[Value]:
             "outstanding": queue.sequence.outstanding,
             "explanation": _acknowledged_so_far(queue.sequence),
         }
-        for queue in manager.outgoing.queues
+        for queue in components.outgoing.queues
         if queue.sequence.next_number > 1 or queue.sequence.base
     ]
     return incoming + outgoing
@@ -331,8 +344,8 @@ def _acknowledged_so_far(sequence: OutgoingSequence) -> str:
     return text
 
 
-def sessions(manager: QueueManager) -> list[Value]:
-    now = manager.loop.time()
+def sessions(components: Components) -> list[Value]:
+    now = components.services.loop.time()
     return [
         {
             "peer": None if session.remote_id is None else guid_text(session.remote_id),
@@ -347,12 +360,12 @@ def sessions(manager: QueueManager) -> list[Value]:
             "bytes_received": connection.bytes_received,
             "age_s": _ago(now, connection.opened_at),
         }
-        for connection in manager.peers.connections
+        for connection in components.peers.connections
         if (session := connection.session) is not None
     ]
 
 
-def _explanation(manager: QueueManager, queue: OutgoingQueue) -> str:
+def _explanation(components: Components, queue: OutgoingQueue) -> str:
     """What the queue waits for, as a sentence."""
     link = queue.link
     text = link.state(queue).description
@@ -365,11 +378,11 @@ def _explanation(manager: QueueManager, queue: OutgoingQueue) -> str:
     if stuck := sequence_renewal.unanswered(queue):
         return stuck
     if link.connection is None and queue.messages:
-        wait_s = max(0.0, link.retry.next_attempt - manager.loop.time())
+        wait_s = max(0.0, link.retry.next_attempt - components.services.loop.time())
         if not link.is_reachable:
             return f"{text} That queue manager has to connect to this one: its address is unknown."
         last = link.retry.history[-1].result if link.retry.history else "not tried yet"
-        remedy = manager.identities.remedy_of_refusal(link.retry.history)
+        remedy = components.identities.remedy_of_refusal(link.retry.history)
         return f"{text} Last attempt: {last}. Next attempt in {wait_s:.0f} s.{remedy}"
     if queue.awaiting.messages and not queue.messages:
         count = queue.awaiting.messages

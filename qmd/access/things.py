@@ -1,0 +1,122 @@
+"""Things that a request names: the queues that a right is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from protocol.errors import InvalidName
+from protocol.identifiers import guid_bytes
+from protocol.names.direct_name import DirectName, queue_key
+from protocol.names.format_name import FormatName, MultipleName, PublicName, parse_destination
+from qmd.access.rights import EVERYTHING, READ, Rights, Thing
+from qmd.directory.spelling import AliasPath, ListPath, QueuePath
+from qmd.errors import Refusal
+
+if TYPE_CHECKING:
+    from qmd.control_protocol.messages import NewMessage
+    from qmd.directory.resolver import Resolver
+    from qmd.naming.destinations import Routes
+    from qmd.queues.local_queue import LocalQueue
+    from qmd.queues.registry import LocalQueues
+
+
+def thing_of(queue: LocalQueue) -> Thing:
+    """A queue of ours."""
+    return Thing(queue.key, queue.name)
+
+
+class ThingFinder:
+    """Finds the queues that names in a request stand for."""
+
+    def __init__(self, queues: LocalQueues, routes: Routes, resolver: Resolver) -> None:
+        self._queues = queues
+        self._routes = routes
+        self._resolver = resolver
+
+    def named(self, text: str) -> Iterator[Thing]:
+        """The queues that a name stands for, in any spelling; lists and aliases by their names."""
+        try:
+            name = parse_destination(text, local_host=".")
+        except InvalidName:
+            yield from self._elements_of(text)
+            return
+        yield from self._of_name(name, text)
+
+    def _elements_of(self, text: str) -> Iterator[Thing]:
+        """The elements of a name that only the resolver reads: each by itself."""
+        try:
+            elements = self._resolver.parse(text)
+        except Refusal:
+            elements = ()
+        if not elements:
+            yield EVERYTHING  # it names nothing; the verb will refuse it
+        for element in elements:
+            if isinstance(element, ListPath | AliasPath):
+                yield Thing(str(element).casefold(), str(element))
+            else:
+                name = element.direct if isinstance(element, QueuePath) else element
+                yield from self._of_name(name, str(element))
+
+    def by_id(self, text: str) -> Iterator[Thing]:
+        """The queue with that id, as pipelines remember it; else as `named`."""
+        try:
+            guid = guid_bytes(text)
+        except InvalidName:
+            yield from self.named(text)
+            return
+        queue = self._routes.queue_by_guid(guid)
+        yield Thing(text.casefold(), text) if queue is None else thing_of(queue)
+
+    def of_message(self, new: NewMessage) -> Iterator[Thing]:
+        """All queues into which a message that is sent, or what follows from it, is put.
+
+        Not its response queue: nothing is put there by this queue manager.
+        """
+        for text in (new.destination, new.dead_letter_queue, new.admin_queue, new.report_queue):
+            if text:
+                yield from self.named(text)
+
+    def require_story(self, rights: Rights, message_id: str, names: Iterable[str]) -> None:
+        """Raises Refusal where a queue that a message was in is not the client's to look into.
+
+        One of its own must be there; the system's queues, where anybody's messages end, are no
+        hindrance.  That nothing is known of the message is refused in the same words, so the answer
+        does not say whether there is one.
+        """
+        if rights.are_all:
+            return
+        queues = self._queues.by_key
+        things = [
+            thing
+            for name in sorted(names)
+            for thing in self.named(name)
+            if not (thing.key in queues and queues[thing.key].is_system)
+        ]
+        try:
+            rights.require(READ, things or (EVERYTHING,), "why")
+        except Refusal as refusal:
+            if refusal.code == "queue_not_granted":
+                raise Refusal(
+                    refusal.code,
+                    f"message {message_id} is not known here, or was in queues that this token is not"
+                    " for",
+                    "Use a token for all queues.",
+                ) from refusal
+            raise
+
+    def _of_name(self, name: FormatName, text: str) -> Iterator[Thing]:
+        if isinstance(name, MultipleName):
+            for element in name.elements:
+                yield from self._of_name(element, str(element))
+            return
+        routes = self._routes
+        queue = routes.find_here(name)
+        if queue is None and isinstance(name, PublicName):
+            queue = routes.queue_by_guid(name.queue)
+        if queue is not None:
+            yield Thing(queue.key, text)
+        elif isinstance(name, DirectName) and routes.is_local(name):
+            yield Thing(queue_key(name) or str(name).casefold(), text)
+        else:
+            yield Thing(str(name).casefold(), text)

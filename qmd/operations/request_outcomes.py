@@ -1,0 +1,83 @@
+"""What became of a request whose answer its client did not get."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from storage.tables import outcomes as outcome_rows
+
+if TYPE_CHECKING:
+    from qmd.operations.send import Sending
+    from qmd.operations.transactions import Transactions
+    from qmd.runtime.services import Services
+
+
+class RequestOutcomes:
+    """Finds the answers of requests that carried a token."""
+
+    def __init__(self, services: Services, sending: Sending) -> None:
+        self._services = services
+        self._sending = sending
+        self._at_work: dict[bytes, asyncio.Event] = {}
+
+    def connect(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+
+    async def outcome(self, token: bytes, asker: int = 0) -> object:
+        """The answer to an earlier request with this token; None when it was not done.
+
+        None is a promise: a request that is still on its way here over a connection older than
+        that of the `asker` will be refused.
+        """
+        self._transactions.seal(token, asker)
+        answer = await self.find(token)
+        if answer is not None:
+            self._transactions.unseal(token)
+        return answer
+
+    async def find(self, token: bytes) -> object:
+        """The same, with nothing promised for the time to come."""
+        if token in self._at_work:
+            await self._at_work[token].wait()
+        found: asyncio.Future[bytes | None] = self._services.loop.create_future()
+        # After the open batch, which may hold the very request.
+        self._services.storage.batch.read_after(
+            partial(outcome_rows.find, token=token), partial(_settle, found)
+        )
+        result = await found
+        if result is None:
+            return None
+        answer = msgspec.msgpack.decode(result)
+        if isinstance(answer, list):  # the numbers of messages that were sent
+            return self._sending.ids(answer)
+        return answer
+
+    @contextlib.asynccontextmanager
+    async def at_work(self, token: bytes) -> AsyncIterator[object]:
+        """Around a request that takes more than one turn: a question for its outcome waits.
+
+        Yields the answer of the same request, if that was at work and is done.
+        """
+        if not token:
+            yield None
+            return
+        if token in self._at_work and (before := await self.find(token)) is not None:
+            yield before
+            return
+        done = self._at_work[token] = asyncio.Event()
+        try:
+            yield None
+        finally:
+            self._at_work.pop(token, None)
+            done.set()
+
+
+def _settle(found: asyncio.Future[bytes | None], result: bytes | None) -> None:
+    if not found.done():  # its caller may be gone
+        found.set_result(result)

@@ -1,0 +1,70 @@
+"""The queues of this queue manager, by key and by id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from protocol.names.direct_name import DirectName, queue_key
+from protocol.names.format_name import parse_destination
+from qmd.message.build import queue_address
+from qmd.queues import quotas
+from qmd.queues.local_queue import LocalQueue
+from qmd.queues.public_guid import public_guid
+from storage.tables import queues as queue_rows
+
+if TYPE_CHECKING:
+    from qmd.queues.usage import Usage
+    from qmd.runtime.services import Services
+
+
+class LocalQueues:
+    """All of them: queues, subqueues, journals and the system's own."""
+
+    def __init__(self, services: Services, usage: Usage) -> None:
+        self._services = services
+        self._usage = usage
+        self.by_key: dict[str, LocalQueue] = {}
+        self.by_id: dict[int, LocalQueue] = {}
+        #: Called after each queue that was added.
+        self.on_added: Callable[[], None] = lambda: None
+
+    def adopt(self, row: queue_rows.QueueRow, messages: int, size: int) -> LocalQueue:
+        """Add the queue of a row; so many messages with so many bytes are in it on the disk."""
+        path = parse_destination(row.name, local_host=self._services.name)
+        assert isinstance(path, DirectName)
+        key = queue_key(path)
+        assert key is not None
+        # A rescued folder may lack the parent; its subqueue is a queue by itself then.
+        parent = None if row.parent_id is None else self.by_id.get(row.parent_id)
+        is_journal = parent is not None and path.suffix is not None
+        queue = LocalQueue(
+            id=row.id,
+            name=row.name,
+            key=key,
+            label=row.label,
+            transactional=row.transactional,
+            journal=row.journal,
+            quota_bytes=parent.journal_quota_bytes if parent and is_journal else self.quota_of(row),
+            journal_quota_bytes=row.journal_quota_bytes,
+            is_system=row.system,
+            created_at_s=row.created_at_s,
+            address=queue_address(path),
+            guid=row.directory_guid or public_guid(self._services.id, row.id, row.created_at_s),
+            usage=self._usage,
+            messages=messages,
+            size=size,
+            notice=quotas.notice,
+            parent=parent,
+            is_journal=is_journal,
+        )
+        self.by_key[key] = queue
+        self.by_id[row.id] = queue
+        self.on_added()
+        return queue
+
+    def quota_of(self, row: queue_rows.QueueRow) -> int | None:
+        """That of the row; the machine journal has the configuration's until it gets its own."""
+        if row.quota_bytes is None and row.id == queue_rows.JOURNAL_ID:
+            return self._services.settings.quotas.journal_bytes
+        return row.quota_bytes

@@ -1,0 +1,84 @@
+"""Services: the surroundings that every component of a queue manager takes."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import structlog
+
+from qmd.config.settings import Settings
+from qmd.runtime.budget import Budget, Gate, MemoryProbe
+from qmd.runtime.clock import Clock
+from qmd.runtime.environment import Environment
+from qmd.runtime.id_allocator import Ids
+from qmd.runtime.lifecycle import Lifecycle
+from qmd.runtime.log import LimitedLog
+from qmd.runtime.timers import Timers
+from storage import Storage
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Budgets in bytes for all that waits in memory.  docs/configuration.md, [memory]"""
+
+    packets: Gate  # of peers, that are not complete
+    requests: Gate  # of applications, that are not complete
+    answers: Budget  # to applications, that are not written
+    transactions: Budget  # that are not committed
+    probe: MemoryProbe
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """One object for one run of one queue manager."""
+
+    id: bytes  # 16: the GUID of the queue manager, as on the wire
+    name: str  # of the computer
+    settings: Settings
+    environment: Environment
+    storage: Storage
+    loop: asyncio.AbstractEventLoop
+    clock: Clock
+    timers: Timers
+    ids: Ids
+    memory: Memory
+    lifecycle: Lifecycle
+    listening: list[tuple[str, int]]  # (address, port) of each listener
+    limited_log: LimitedLog
+
+    def log_limited(self, event: str, about: str, **values: object) -> None:
+        """Log an event that a peer can provoke at will: some lines a minute, then a count."""
+        self.limited_log.log("info", event, key=about, now=self.loop.time(), **values)
+
+
+def create_services(
+    settings: Settings, environment: Environment, storage: Storage, name: str
+) -> Services:
+    """The services of a queue manager whose storage is open.  Needs a running event loop."""
+    loop = asyncio.get_running_loop()
+    timers = Timers(loop)
+    limits = settings.memory.of(environment.memory_bytes())
+    return Services(
+        id=storage.identity.queue_manager_id,
+        name=name,
+        settings=settings,
+        environment=environment,
+        storage=storage,
+        loop=loop,
+        clock=Clock(environment, storage, downtime_max_s=settings.delivery.downtime_max_s),
+        timers=timers,
+        ids=Ids(storage),
+        memory=Memory(
+            packets=Gate(limits.packets, loop, timers),
+            requests=Gate(limits.requests, loop, timers),
+            answers=Budget(limits.requests),
+            transactions=Budget(limits.transactions),
+            probe=MemoryProbe(loop),
+        ),
+        lifecycle=Lifecycle(loop),
+        listening=[],
+        limited_log=LimitedLog(log),
+    )
