@@ -132,13 +132,16 @@ def test_no_request_stops_the_daemon(kind: type[frames.Request], data: st.DataOb
                 host = await hosts.start()
                 await host.create("private$\\orders", transactional=True)
                 await host.create("private$\\plain")
-                server = ControlServer(host)
+                server = ControlServer(host.components)
                 path = Path(folder) / "s"
                 await server.start(path, 0o600, "")
                 try:
                     for request in drawn:
                         assert await asked(path, request)
-                        assert not host.failed.done(), (request, host.failed.exception())
+                        assert not host.services.lifecycle.failed.done(), (
+                            request,
+                            host.services.lifecycle.failed.exception(),
+                        )
                 finally:
                     await server.stop(path)
 

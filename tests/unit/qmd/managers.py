@@ -57,12 +57,12 @@ from qmd.events.recorder import identity_of
 from qmd.manager import QueueManager
 from qmd.message.build import NO_ADDRESS, compose, queue_address, reply_address
 from qmd.message.shared_packet import Packet, head_of
-from qmd.outcomes.expiry import Reaper
-from qmd.peers.connection import PeerConnection
 from qmd.queues.limits import Limits
 from qmd.queues.local_queue import LocalQueue, Reader
 from qmd.queues.outgoing_queue import OutgoingQueue
+from qmd.runtime.clock import Clock
 from qmd.runtime.environment import Environment
+from storage import Storage
 from storage.tables import awaiting
 from storage.tables.keys import lookup_id_of, queue_id_of
 from tests.ledger import Message, disagreements
@@ -126,9 +126,31 @@ class Host(QueueManager):
     world: World
     folder: Path
 
+    # Of the services, what nearly every test names.
+
+    @property
+    def id(self) -> bytes:
+        return self.services.id
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self.services.loop
+
+    @property
+    def storage(self) -> Storage:
+        return self.services.storage
+
+    @property
+    def clock(self) -> Clock:
+        return self.services.clock
+
+    @property
+    def environment(self) -> Environment:
+        return self.services.environment
+
     @property
     def port(self) -> int:
-        return self.listening[0][1]
+        return self.services.listening[0][1]
 
     @property
     def socket(self) -> Path:
@@ -227,7 +249,7 @@ class Host(QueueManager):
     @contextlib.contextmanager
     def held_disk(self) -> Iterator[None]:
         """Nothing becomes durable meanwhile: somebody else has the database locked."""
-        database = self.settings.queue_manager.data / "queues.db"
+        database = self.services.settings.queue_manager.data / "queues.db"
         with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as intruder:
             intruder.execute("BEGIN IMMEDIATE")
             try:
@@ -242,11 +264,12 @@ class Host(QueueManager):
         """
         self.releasing.release()  # it would be soon
         await self.settled()
-        assert not self.failed.done(), self.failed.exception()
+        failed = self.services.lifecycle.failed
+        assert not failed.done(), failed.exception()
         state = await self.storage.read(_stored)
         express_packets: list[Packet] = []
         total = 0
-        for queue in self.queues.values():
+        for queue in self.queues.by_key.values():
             express = [len(each.packet) for each in queue.express.values()]
             count, size = state.messages.get(queue.id, (0, 0))
             assert (queue.messages, queue.own_bytes) == (
@@ -270,12 +293,14 @@ class Host(QueueManager):
         assert self.staging.bytes == state.staged
         assert self.usage.bytes == total
         assert self.usage.express_bytes == memory_bytes(express_packets)
-        for queue in self.queues.values():
+        for queue in self.queues.by_key.values():
             reserved = state.reserved.get(queue.id, Counter())
             assert Counter(queue.reserved) == reserved, queue.name
             assert all(each in queue.taken for each in queue.reserved), queue.name
         in_memory: set[tuple[str, int | Message]] = {
-            (queue.name, lookup_id) for queue in self.queues.values() for lookup_id in queue.express
+            (queue.name, lookup_id)
+            for queue in self.queues.by_key.values()
+            for lookup_id in queue.express
         }
         for sender in self.outgoing.queues:
             for packet, _ in sender.express.values():
@@ -357,24 +382,24 @@ class Hosts:
         host.world, host.folder = world, folder
         host.loop.set_exception_handler(partial(_unhandled, host))
         host.server = await host.loop.create_server(
-            partial(PeerConnection, host, None), "127.0.0.1", port
+            partial(host.make_connection, None), "127.0.0.1", port
         )
-        host.listening.append(host.server.sockets[0].getsockname())
-        host.control = ControlServer(host)
+        host.services.listening.append(host.server.sockets[0].getsockname())
+        host.control = ControlServer(host.components)
         await host.control.start(host.socket, 0o600, "")
         host.outgoing.start()
         self._running[name] = host
         return host
 
     async def stop(self, host: Host) -> None:
-        del self._running[host.name]
+        del self._running[host.services.name]
         host.server.close()
         await host.control.stop(host.socket)
         await host.stop()
 
     async def reap(self, host: Host) -> None:
         """End whatever is over."""
-        while await Reaper(host).reap():
+        while await host.reaper.reap():
             pass
         await host.settled()
 
@@ -388,7 +413,7 @@ class Hosts:
         """The same folder and port, taken up again."""
         port = host.port
         await self.stop(host)
-        return await self.start(host.name, port, limits=limits, **sections)
+        return await self.start(host.services.name, port, limits=limits, **sections)
 
 
 _numbers = itertools.count(1_000_000)

@@ -134,16 +134,16 @@ async def test_transactions_that_take_too_much_memory_are_refused(hosts: Hosts) 
     assert len(codes) >= 10
     assert codes[0] == "transactions_full"
     assert set(codes) == {"transactions_full", "transaction_doomed"}  # from there on
-    assert a.transaction_memory.used_bytes <= 1_000_000
+    assert a.services.memory.transactions.used_bytes <= 1_000_000
 
     for number, owner in enumerate(owners):
         a.transactions.abort(bytes([number]) * 16, owner, "enough")
-    assert a.transaction_memory.used_bytes == 0
+    assert a.services.memory.transactions.used_bytes == 0
     a.transactions.begin(b"x" * 16, owners[0], 0)
     a.transactions.send(b"x" * 16, owners[0], messages)
     done = asyncio.get_running_loop().create_future()
     a.transactions.commit(b"x" * 16, owners[0], done.set_result)
     assert len(await done) == 1
-    assert a.transaction_memory.used_bytes == 0
+    assert a.services.memory.transactions.used_bytes == 0
     with pytest.raises(Refusal, match="there is no transaction"):
         a.transactions.commit(b"x" * 16, owners[0], print)

@@ -22,7 +22,7 @@ def machine(host: Host, *addresses: str, **more: str) -> str:
     named = ", ".join(f'"{each}"' for each in addresses or (f"127.0.0.1:{host.port}",))
     rest = "".join(f"{key} = {value}\n" for key, value in more.items())
     return (
-        f'[[machine]]\nname = "{host.name}"\nguid = "{guid_text(host.id)}"\n'
+        f'[[machine]]\nname = "{host.services.name}"\nguid = "{guid_text(host.id)}"\n'
         f"addresses = [{named}]\n{rest}\n"
     )
 
@@ -33,7 +33,7 @@ async def with_directory(hosts: Hosts, text: str, *running: Host, **sections: An
     await asyncio.to_thread(file.write_text, text)
     directory = {"kind": "file", "file": file, "reload_s": 0.01}
     return [
-        await hosts.restart(each, directory=directory, **sections.get(each.name, {}))
+        await hosts.restart(each, directory=directory, **sections.get(each.services.name, {}))
         for each in running
     ]
 

@@ -48,4 +48,4 @@ async def test_an_event_has_exactly_these_fields(hosts: Hosts) -> None:
         lambda db: event_search.last(db, events_max=1, blocks_max=10, is_wanted=lambda _: True)
     )
 
-    assert list(flat(a, page.found[0])) == [name for name, _, _ in FIELDS]
+    assert list(flat(a.services, page.found[0])) == [name for name, _, _ in FIELDS]

@@ -28,7 +28,7 @@ PASSING = [
 
 @contextlib.contextmanager
 def reaping(host: Host) -> Iterator[asyncio.Task[None]]:
-    reaper = asyncio.create_task(Reaper(host).run())
+    reaper = asyncio.create_task(host.reaper.run())
     try:
         yield reaper
     finally:
@@ -70,7 +70,7 @@ async def fail_for_a_while(a: Host, error: Exception, monkeypatch: pytest.Monkey
 
     with structlog.testing.capture_logs() as lines, reaping(a) as reaper:
         await until(lambda: names <= a.housekeeping.failing.keys(), "the round fails")
-        shown = overview.status(a)["housekeeping_failing"]
+        shown = overview.status(a.components)["housekeeping_failing"]
         failing["on"] = False
         await until(lambda: not a.housekeeping.failing, "all of it is done")
 
@@ -132,7 +132,7 @@ async def fill_and_clear(a: Host, monkeypatch: pytest.MonkeyPatch) -> None:
         watch.look()
         begun = [line["event"] for line in lines]
         assert begun == ["disk_full"]
-        assert overview.status(a)["disk_full_s"] == 0
+        assert overview.status(a.components)["disk_full_s"] == 0
         monkeypatch.setattr(disk_watch, "REPEATED_S", 0.0)
         watch.look()
         assert len(lines) == 2
@@ -143,7 +143,7 @@ async def fill_and_clear(a: Host, monkeypatch: pytest.MonkeyPatch) -> None:
         watch.look()
         watch.look()
         assert [line["event"] for line in lines] == ["disk_full", "disk_full", "disk_has_room"]
-    assert overview.status(a)["disk_full_s"] is None
+    assert overview.status(a.components)["disk_full_s"] is None
     await a.settled()
     page = await a.event_log.read(
         cursor="", limit=100, last=0, queue="", kinds=["disk_full", "disk_has_room"],

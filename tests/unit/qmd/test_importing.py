@@ -104,9 +104,9 @@ async def test_a_token_says_whether_it_was_done(hosts: Hosts) -> None:
 
     done = await imported(a, "other", await exported(a, "orders"), b"token")
 
-    assert await a.outcome(b"token") == done
+    assert await a.request_outcomes.outcome(b"token") == done
     a = await hosts.restart(a)
-    assert await a.outcome(b"token") == done
+    assert await a.request_outcomes.outcome(b"token") == done
     assert bodies(await a.peek("other")) == [b"1"]
 
 

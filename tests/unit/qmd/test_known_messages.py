@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from qmd.queues import message_id_history as known_messages
-from qmd.queues.message_id_history import KnownMessages
 from tests.unit.qmd.managers import Host, Hosts, bodies, dial, hosted, packet, until
 
 DAY_S = 86400
@@ -103,7 +102,7 @@ async def test_a_message_is_known_whoever_brings_it(hosts: Hosts) -> None:
 async def test_made_up_sources_push_out_each_other(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
-    a.known_messages = KnownMessages(a, bytes_max=50_000)
+    a.known_messages._bytes_max = 50_000
     honest, stranger = bytes([7]) * 16, bytes([9]) * 16
     again = list(letters(honest, range(1, WINDOW + 1)))
     await deliver(a, honest, again)
@@ -132,7 +131,7 @@ async def test_made_up_sources_push_out_each_other(hosts: Hosts) -> None:
 async def test_strangers_with_a_session_each_leave_a_neighbour_its_share(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
-    a.known_messages = KnownMessages(a, bytes_max=100_000)
+    a.known_messages._bytes_max = 100_000
     honest = bytes([7]) * 16
     again = list(letters(honest, range(1, 2 * WINDOW, 2)))
     await deliver(a, honest, again)

@@ -44,7 +44,7 @@ async def with_directory(hosts: Hosts, *names: str) -> list[Host]:
     found = [await hosts.start(name, directory=directory) for name in names]
     file.write_text(
         "".join(
-            f'[[machine]]\nname = "{host.name}"\nguid = "{host_guid(host)}"\n'
+            f'[[machine]]\nname = "{host.services.name}"\nguid = "{host_guid(host)}"\n'
             f'addresses = ["127.0.0.1:{host.port}"]\n'
             for host in found
         )
@@ -209,4 +209,4 @@ async def test_a_packet_that_the_list_makes_too_large_is_refused_with_that_reaso
 
 async def _addresses(host: Host, text: str) -> Any:
     found = await host.resolver.resolve_text(text)
-    return several_of(found, own_name=host.name).addresses
+    return several_of(found, own_name=host.services.name).addresses

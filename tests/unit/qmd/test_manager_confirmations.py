@@ -239,7 +239,7 @@ async def test_a_final_ack_is_acknowledged_only_when_its_end_is_on_disk(hosts: H
             assert len(remote.acknowledged) == before
         await until(lambda: len(remote.acknowledged) == before + 1)
 
-        database = a.settings.queue_manager.data / "queues.db"
+        database = a.services.settings.queue_manager.data / "queues.db"
         with closing(sqlite3.connect(database)) as db:
             assert db.execute("SELECT count(*) FROM awaiting").fetchone() == (0,)
 
@@ -305,7 +305,7 @@ async def test_whenever_a_final_ack_is_acknowledged_its_copy_is_off_the_disk(
         remote.order_ack(remote.messages[19])
         await arrived(a, listener.name("orders"), 20)
         await until(lambda: len(remote.acknowledged) == 1)
-        database = a.settings.queue_manager.data / "queues.db"
+        database = a.services.settings.queue_manager.data / "queues.db"
         with closing(sqlite3.connect(database)) as db:
             seen = remote.acknowledged = Looking(db)
             for count, message in enumerate(remote.messages[:20], 1):

@@ -40,7 +40,7 @@ async def test_it_leaves_only_when_its_request_can_be_asked_about(hosts: Hosts) 
             assert not asked.done()
         await asked
         await until(lambda: len(there.remotes[0].ordinary) == 3, "the second")
-        assert await a.outcome(TOKEN) == asked.result()
+        assert await a.request_outcomes.outcome(TOKEN) == asked.result()
 
 
 @hosted

@@ -14,7 +14,6 @@ from protocol.message_class import MessageClass
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, Choice
 from qmd.core.packet_fields import sent_time_s
-from qmd.outcomes.expiry import Reaper
 from qmd.queues.local_queue import Reader
 from tests.unit.qmd.managers import (
     DEAD_LETTERS,
@@ -448,7 +447,7 @@ def test_a_thousand_that_end_together_end_once_each_and_let_others_through(
         await a.send(target, *names, delivery=delivery, time_to_be_received_s=10)
         queue = a.queue("orders") if where == "here" else a.sending_to(NOWHERE)
         a.world.ahead_s += 12
-        reaper = asyncio.create_task(Reaper(a).run())
+        reaper = asyncio.create_task(a.reaper.run())
         try:
             before, most = 1000, 0
             while before:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import structlog
 
+from qmd.control import status as overview
 from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, UNLIMITED, NewMessage
 from qmd.errors import Refusal
-from qmd.control import status as overview
 from qmd.queues.local_queue import Reader
 from tests.unit.qmd.managers import (
     DEAD_LETTERS,
@@ -180,12 +180,12 @@ async def test_it_is_logged_once_for_each_threshold_and_shown(hosts: Hosts) -> N
         assert logged(capture) == [("private$\\orders", each) for each in (70, 85, 95)]
         shown = overview.queue(a.queue("orders"))
         assert shown["quota_warning_percent"] == 95
-        (warning,) = overview.status(a)["quota_warnings"]
+        (warning,) = overview.status(a.components)["quota_warnings"]
         assert (warning["what"], warning["reached_percent"]) == ("private$\\orders", 95)
 
         await a.receive("orders")
         await a.send("orders", bytes(850), delivery=RECOVERABLE)
-        assert overview.status(a)["quota_warnings"] == []
+        assert overview.status(a.components)["quota_warnings"] == []
         await a.send("orders", bytes(15_000))
 
     assert logged(capture)[3:] == [("private$\\orders", 70)]

@@ -205,9 +205,9 @@ async def test_the_outcome_of_a_request_is_known_by_its_token(hosts: Hosts) -> N
     await a.removing(reader, "orders", await a.take(reader, "orders"), b"removed")
     a = await hosts.restart(a)
 
-    assert await a.outcome(b"sent") == ids
-    assert await a.outcome(b"removed") == 1
-    assert await a.outcome(b"never made") is None
+    assert await a.request_outcomes.outcome(b"sent") == ids
+    assert await a.request_outcomes.outcome(b"removed") == 1
+    assert await a.request_outcomes.outcome(b"never made") is None
     a.world.ahead_s = 100_000
     await a.retention.forget_old()
-    assert await a.outcome(b"sent") is None
+    assert await a.request_outcomes.outcome(b"sent") is None

@@ -174,7 +174,7 @@ async def test_the_final_ack_is_in_the_commit_of_the_removal_and_survives_it(
         assert not removed.done()
     await removed
 
-    database = a.settings.queue_manager.data / "queues.db"
+    database = a.services.settings.queue_manager.data / "queues.db"
     with closing(sqlite3.connect(database)) as db:
         assert db.execute("SELECT count(*) FROM message").fetchone() == (0,)
         assert db.execute("SELECT count(*) FROM outgoing").fetchone() == (2,)

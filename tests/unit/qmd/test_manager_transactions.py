@@ -91,12 +91,12 @@ async def test_what_is_sent_and_received_becomes_so_in_one_commit(hosts: Hosts) 
         assert await a.peek("invoices") == []
     assert await committed == ids
     assert bodies(await a.peek("invoices")) == [b"1", b"2"]
-    assert await a.outcome(transaction) == ids
+    assert await a.request_outcomes.outcome(transaction) == ids
 
     a = await hosts.restart(a)
     assert bodies(await a.peek("orders")) == [b"two"]
     assert bodies(await a.peek("invoices")) == [b"1", b"2"]
-    assert await a.outcome(transaction) == ids
+    assert await a.request_outcomes.outcome(transaction) == ids
 
 
 @hosted
@@ -230,13 +230,13 @@ async def test_who_was_told_that_nothing_was_done_can_rely_on_it(hosts: Hosts) -
     application = await orders(a, b"one")
     transaction = application.begin()
     await application.take(transaction, "orders")
-    assert await a.outcome(transaction, 7) is None
+    assert await a.request_outcomes.outcome(transaction, 7) is None
     with pytest.raises(Refusal, match="another connection asked"):
         application.committing(transaction)
     assert bodies(await a.peek("orders")) == [b"one"]
 
     token = b"a request that was still on its way"
-    assert await a.outcome(token, 7) is None
+    assert await a.request_outcomes.outcome(token, 7) is None
     with pytest.raises(Refusal, match="nothing of this request was done"):
         a.transactions.refuse_sealed(token, 6)
     a.transactions.refuse_sealed(token, 7)  # who asked may do it now
@@ -252,7 +252,7 @@ async def test_a_commit_that_is_on_its_way_to_the_disk_has_an_outcome(hosts: Hos
     with a.held_disk():
         committed = application.committing(transaction)
         a.transactions.leave(application)
-        asked = asyncio.ensure_future(a.outcome(transaction, 7))
+        asked = asyncio.ensure_future(a.request_outcomes.outcome(transaction, 7))
         await asyncio.sleep(0.02)
         assert not asked.done()
     assert await asked == await committed == ids
@@ -272,7 +272,7 @@ async def test_a_commit_that_is_refused_leaves_no_trace(hosts: Hosts) -> None:
         application.committing(transaction)
     assert bodies(await a.peek("orders")) == [b"one"]
     assert await a.peek("invoices") == await a.peek("small") == []
-    assert await a.outcome(transaction) is None
+    assert await a.request_outcomes.outcome(transaction) is None
 
 
 @hosted

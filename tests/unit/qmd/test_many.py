@@ -48,12 +48,12 @@ NOWHERE = "DIRECT=TCP:127.0.0.1:1\\private$\\{}"
 
 def parts(host: Host) -> list[int]:
     """How many bytes each part on disk has."""
-    with closing(sqlite3.connect(host.settings.queue_manager.data / "queues.db")) as db:
+    with closing(sqlite3.connect(host.services.settings.queue_manager.data / "queues.db")) as db:
         return [size for (size,) in db.execute("SELECT length(packet) FROM shared_part")]
 
 
 def file_bytes(host: Host) -> int:
-    with closing(sqlite3.connect(host.settings.queue_manager.data / "queues.db")) as db:
+    with closing(sqlite3.connect(host.services.settings.queue_manager.data / "queues.db")) as db:
         (count,) = db.execute("PRAGMA page_count").fetchone()
         (free,) = db.execute("PRAGMA freelist_count").fetchone()
         return int((count - free) * 8192)
@@ -275,7 +275,7 @@ async def test_who_asks_by_the_token_hears_the_ids_of_all_copies(hosts: Hosts) -
 
     ids = await a.handed_over([NewMessage("one,two", b""), NewMessage("two", b"")], token)
 
-    assert await a.outcome(token) == ids
+    assert await a.request_outcomes.outcome(token) == ids
     assert [len(each) if isinstance(each, list) else 1 for each in ids] == [2, 1]
 
 
@@ -320,7 +320,7 @@ async def test_a_folder_with_copies_is_examined_and_saved(hosts: Hosts) -> None:
     names = [NOWHERE.format(n) for n in range(3)]
     await a.send(",".join([*names, "one"]), LARGE, delivery=RECOVERABLE)
     await a.send("one", b"ordinary")
-    folder = a.settings.queue_manager.data
+    folder = a.services.settings.queue_manager.data
     await hosts.stop(a)
 
     report = check.check(folder)

@@ -216,7 +216,7 @@ async def test_a_transactional_message_moves_to_transactional_queues_only(hosts:
     with pytest.raises(Refusal, match=r"is not transactional, and private\$.orders is"):
         await move(a, "plain", "orders;retry")
 
-    assert "private$\\orders;retry" not in a.queues
+    assert "private$\\orders;retry" not in a.queues.by_key
 
 
 @hosted
@@ -260,7 +260,7 @@ async def test_a_dry_run_says_what_would_move_and_leaves_all(hosts: Hosts) -> No
     would = await move(a, "orders", "orders;retry", limit=2, dry_run=True)
 
     assert would["messages"] == 2
-    assert "private$\\orders;retry" not in a.queues
+    assert "private$\\orders;retry" not in a.queues.by_key
     assert a.queue("orders").messages == 3
 
 
@@ -331,9 +331,9 @@ async def test_a_queue_takes_its_subqueues_with_it(hosts: Hosts) -> None:
 
     assert (await a.administration.delete(queue)).messages == 3
 
-    assert [each.name for each in a.queues.values() if each.parent] == []
+    assert [each.name for each in a.queues.by_key.values() if each.parent] == []
     a = await hosts.restart(a)
-    assert [each.name for each in a.queues.values() if each.parent] == []
+    assert [each.name for each in a.queues.by_key.values() if each.parent] == []
 
 
 @hosted
@@ -373,7 +373,7 @@ async def test_the_outcome_of_a_move_can_be_asked_for(hosts: Hosts) -> None:
 
     done = await move(a, "orders", "orders;retry", limit=1, token=b"token")
 
-    assert await a.outcome(b"token") == done
+    assert await a.request_outcomes.outcome(b"token") == done
 
 
 @hosted

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import datetime
 
-from qmd.control_protocol.messages import TRANSACTIONAL
 from qmd.control import status as overview
+from qmd.control_protocol.messages import TRANSACTIONAL
 from tests.patience import END_S
 from tests.unit.qmd.managers import Hosts, guid, hosted, listening, until
 
@@ -22,7 +22,7 @@ async def test_the_figures_follow_the_acknowledgments(hosts: Hosts) -> None:
         remote = await listener.session()
         await until(lambda: len(remote.messages) == 3, "the messages")
 
-        shown = (await overview.outgoing_details(a, a.sending_to(name)))["sequence"]
+        shown = (await overview.outgoing_details(a.components, a.sending_to(name)))["sequence"]
         assert (shown["first_unacknowledged"], shown["last_unacknowledged"]) == (1, 3)
         assert (shown["unacknowledged"], shown["sent_unacknowledged"]) == (3, 3)
         assert (shown["last_ack"], shown["last_ack_count"]) == (None, 0)
@@ -35,7 +35,7 @@ async def test_the_figures_follow_the_acknowledgments(hosts: Hosts) -> None:
             remote.order_ack(remote.messages[1])
         await until(lambda: a.sending_to(name).sequence.ack_count == 2, "the order acks")
 
-        shown = (await overview.outgoing_details(a, a.sending_to(name)))["sequence"]
+        shown = (await overview.outgoing_details(a.components, a.sending_to(name)))["sequence"]
         assert (shown["first_unacknowledged"], shown["last_unacknowledged"]) == (3, 3)
         assert (shown["unacknowledged"], shown["sent_unacknowledged"]) == (1, 1)
         assert (shown["last_ack"], shown["last_ack_count"]) == (2, 2)
@@ -45,10 +45,10 @@ async def test_the_figures_follow_the_acknowledgments(hosts: Hosts) -> None:
         remote.order_ack(remote.messages[2])
         await until(lambda: not a.sending_to(name).messages, "the last order ack")
 
-        shown = (await overview.outgoing_details(a, a.sending_to(name)))["sequence"]
+        shown = (await overview.outgoing_details(a.components, a.sending_to(name)))["sequence"]
         assert (shown["first_unacknowledged"], shown["unacknowledged"]) == (None, 0)
         assert shown["resend_time"] is None
-        (listed,) = overview.sequences(a)
+        (listed,) = overview.sequences(a.components)
         assert listed["explanation"] == "Of 3 none is unacknowledged."
 
 
@@ -63,7 +63,9 @@ async def test_the_history_of_a_connection_says_where_it_led(hosts: Hosts) -> No
         port = listener.port
     await until(lambda: a.sending_to(name).link.retry.failures >= 3, "failed attempts")
 
-    shown = (await overview.outgoing_details(a, a.sending_to(name)))["connection_history"]
+    shown = (await overview.outgoing_details(a.components, a.sending_to(name)))[
+        "connection_history"
+    ]
 
     assert shown[-1]["result"] == "connected"
     assert {each["address"] for each in shown} == {f"127.0.0.1:{port}"}

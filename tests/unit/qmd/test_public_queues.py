@@ -133,7 +133,7 @@ async def test_without_a_directory_there_are_no_public_queues(hosts: Hosts) -> N
         )
 
     assert caught.value.code == "name_needs_directory"
-    assert ".\\orders" not in [queue.name for queue in a.queues.values()]
+    assert ".\\orders" not in [queue.name for queue in a.queues.by_key.values()]
 
 
 @hosted
@@ -223,7 +223,7 @@ def _with_addresses(hosts: Hosts, *named: Host) -> str:
     """The directory's text, with where those are."""
     text = directory_of(hosts).read_text()
     for host in named:
-        entry = f'name = "{host.name}"\n'
+        entry = f'name = "{host.services.name}"\n'
         text = text.replace(entry, f'{entry}addresses = ["127.0.0.1:{host.port}"]\n')
     return text
 
@@ -259,7 +259,7 @@ async def test_an_acknowledgment_that_waits_for_the_directory_survives_a_restart
 ) -> None:
     a, b = await _sent_while_b_is_without_its_directory(hosts, [b"1", b"2", b"3"])
 
-    b = await hosts.restart(b, directory=asdict(b.settings.directory))
+    b = await hosts.restart(b, directory=asdict(b.services.settings.directory))
     await until(lambda: b.acknowledging.addressing.count == 3, "what waits, after the start too")
     (hosts._folder / "b.toml").write_text(_with_addresses(hosts, a))
 
@@ -444,7 +444,7 @@ async def test_what_changes_while_the_directory_is_away_reaches_it_when_it_is_ba
     await create_public(a, "orders")
     await create_public(a, "gone")
     away = directory_of(hosts).rename(directory_of(hosts).with_name("away.toml"))
-    same = asdict(a.settings.directory)
+    same = asdict(a.services.settings.directory)
     a = await hosts.restart(a, directory=same)  # of a file it knows no more what it held
 
     async with connect(a.socket) as qm:

@@ -368,7 +368,7 @@ async def test_a_correlation_id_is_told_with_the_message_that_bears_it(hosts: Ho
         page = await host.storage.read(
             lambda db: event_search.last(db, events_max=99, blocks_max=99, is_wanted=lambda _: True)
         )
-        of_kind = [flat(host, each) for each in page.found if each.event.kind == kind]
+        of_kind = [flat(host.services, each) for each in page.found if each.event.kind == kind]
         assert [each["correlation_id"] for each in of_kind] == ["", message_id_text(b.id, 7), ""]
 
 

@@ -237,7 +237,7 @@ async def test_a_dry_run_and_a_token(hosts: Hosts) -> None:
     assert (a.queue("orders").messages, a.queue("other").messages) == (2, 0)
     await resend(a, "orders", limit=1, changes={"to": "other"}, token=b"token")
 
-    answer = await a.outcome(b"token")
+    answer = await a.request_outcomes.outcome(b"token")
     assert isinstance(answer, dict)
     assert answer["messages"] == 1
 

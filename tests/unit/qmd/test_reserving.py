@@ -498,7 +498,7 @@ async def test_a_rescued_folder_knows_readers_ranges_stages_and_epochs(hosts: Ho
     await a.staging.stage("etl", 0, 0, "a", 0, rows)
     await a.staging.publish("etl", 0, [Attempt(0, "a", 1)])
     await a.staging.stage("etl", 1, 0, "a", 0, rows)
-    folder = a.settings.queue_manager.data
+    folder = a.services.settings.queue_manager.data
     await hosts.stop(a)
     rescue = Rescue(folder)
     for _ in rescue.run(now_s=1, new_id=bytes(16)):

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from protocol import parse_user_message
-from qmd.bulk.publish import ROWS_A_TURN, NotAlike, Prepared
+from qmd.bulk.publish import ROWS_A_TURN, NotAlike
 from qmd.client.new_message import Acknowledge
 from qmd.client.pipeline import each_message
 from qmd.control_protocol import messages as frames
@@ -301,11 +301,11 @@ async def test_who_sends_while_rows_for_elsewhere_are_published_is_not_passed_ov
     async with listening(guid(1)) as listener:
         name = listener.name("orders")
         attempt = await stage(a, 0, 0, "a", *[b"r"] * 3000, queue=name, delivery=TRANSACTIONAL)
-        left = [a.message_numbers.left]
+        left = [a.services.ids._messages.left]
         publishing = asyncio.ensure_future(publish(a, 0, attempt))
         while not publishing.done():
             await asyncio.sleep(0)  # a turn of the loop, in which others are served
-            left.append(a.message_numbers.left)
+            left.append(a.services.ids._messages.left)
 
         assert await publishing == (True, 3000)
         assert max(before - after for before, after in pairwise(left)) <= ROWS_A_TURN < 3000
@@ -390,10 +390,10 @@ async def test_a_long_batch_gets_its_numbers_without_a_gap_or_a_double(hosts: Ho
     """More than one block of message numbers has."""
     a = await hosts.start()
     await a.create("orders")
-    await a.message_numbers.ensure(400_000)
-    left = a.message_numbers.left
+    await a.services.ids._messages.ensure(400_000)
+    left = a.services.ids._messages.left
     assert left >= 400_000
-    numbers = [a.message_numbers.next() for _ in range(300_000)]
+    numbers = [a.services.ids._messages.next() for _ in range(300_000)]
     assert numbers == sorted(set(numbers))
 
 
@@ -420,11 +420,11 @@ async def test_who_sends_meanwhile_is_not_passed_over(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders", transactional=True)
     attempt = await stage(a, 0, 0, "a", *[b"published"] * 3000)
-    left = [a.message_numbers.left]
+    left = [a.services.ids._messages.left]
     publishing = asyncio.ensure_future(publish(a, 0, attempt))
     while not publishing.done():
         await asyncio.sleep(0)  # a turn of the loop, in which others are served
-        left.append(a.message_numbers.left)
+        left.append(a.services.ids._messages.left)
 
     assert await publishing == (True, 3000)
     assert max(before - after for before, after in pairwise(left)) <= ROWS_A_TURN < 3000
@@ -509,7 +509,7 @@ async def test_a_queue_that_was_made_anew_since_rows_were_made_ready_is_noticed(
 ) -> None:
     a = await hosts.start()
     await a.create("orders")
-    prepared = Prepared(a)
+    prepared = a._prepare_publication()
     rows = msgspec.msgpack.encode([NewMessage("orders", b"x")])
     await prepared.prepare(msgspec.msgpack.decode(rows, type=list[tuple[Any, ...]]))
     await a.administration.delete(a.queue("orders"))

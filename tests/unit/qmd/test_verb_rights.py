@@ -93,14 +93,14 @@ class World:
     def __init__(self, host: Host) -> None:
         self.host = host
         settings = replace(
-            host.settings.remote,
+            host.services.settings.remote,
             enabled=True,
             port=0,
             plain_on_loopback=True,
             tokens=host.folder / "tokens",
             requests_per_second=100_000,
         )
-        self.server = RemoteServer(host, settings)
+        self.server = RemoteServer(host.components, settings)
         self._clients: list[Client] = []
 
     async def log_in(self, *scopes: str, queues: tuple[str, ...] = ()) -> Client:
@@ -140,7 +140,9 @@ class World:
                 (each.id, len(each.messages), each.taken_count, each.doom)
                 for each in self.host.transactions.live
             ],
-            "taken": {queue.name: sorted(queue.taken) for queue in self.host.queues.values()},
+            "taken": {
+                queue.name: sorted(queue.taken) for queue in self.host.queues.by_key.values()
+            },
             "paused": {queue.destination: queue.paused for queue in self.host.outgoing.queues},
         }
 

@@ -583,7 +583,7 @@ async def test_the_name_of_the_history_cannot_be_a_queue(hosts: Hosts) -> None:
     with pytest.raises(Refusal) as refused:
         await a.create("qmd_history$")
     assert refused.value.code == "name_not_creatable"
-    assert all(queue.name != QUEUE for queue in a.queues.values())
+    assert all(queue.name != QUEUE for queue in a.queues.by_key.values())
 
 
 def question(body: bytes, number: int, *, delivery: int) -> bytes:
