@@ -410,12 +410,12 @@ MUTANTS = (
     ),
     Mutant(
         "the outcome is read beside the open batch",
-        "qmd/self._py",
-        "self.storage.batch.read_after(\n"
+        "qmd/operations/request_outcomes.py",
+        "self._services.storage.batch.read_after(\n"
         "            partial(outcome_rows.find, token=token), partial(_settle, found)\n"
         "        )\n"
         "        result = await found",
-        "result = await self.storage.read(partial(outcome_rows.find, token=token))",
+        "result = await self._services.storage.read(partial(outcome_rows.find, token=token))",
         "tests/unit/qmd/test_manager_transactions.py",
     ),
     # Books.
@@ -433,8 +433,8 @@ MUTANTS = (
     ),
     Mutant(
         "what is owed is not told after a restart",
-        "qmd/self._py",
-        "await self._undelivered.tell_what_is_owed()",
+        "qmd/manager.py",
+        "await manager.undelivered.tell_what_is_owed()",
         "pass",
     ),
     Mutant(
@@ -485,8 +485,10 @@ MUTANTS = (
     Mutant(
         "a final ack is acknowledged before its consequence is on disk",
         "qmd/transfer/confirmation.py",
+        "            self._look(connection, heard[looked_for:], numbers)\n"
         "        else:\n            self._services.storage.batch.when_durable("
         "partial(connection.mark_stored, numbers))",
+        "            self._look(connection, heard[looked_for:], numbers)\n"
         "        else:\n            connection.mark_stored(numbers)",
     ),
     Mutant(
@@ -1141,8 +1143,8 @@ MUTANTS = (
     Mutant(
         "an aborted transaction waits on for messages",
         "qmd/operations/receive.py",
-        "        self.stop_waiting(reader)\n        manager = self._manager\n        count = 0",
-        "        manager = self._manager\n        count = 0",
+        "        self.stop_waiting(reader)\n        count = 0",
+        "        count = 0",
     ),
     Mutant(
         "a plain message that was delivered is not journaled",
@@ -1495,11 +1497,11 @@ MUTANTS = (
         "        for queue, messages in self._to_queues.items():\n"
         "            queue.arrived(messages)\n"
         "            self._reading.serve(queue)\n"
-        "        self._manager",
+        "        self._outgoing",
         "        done(ids)\n"
         "        for queue, messages in self._to_queues.items():\n"
         "            queue.arrived(messages)\n"
-        "        self._manager",
+        "        self._outgoing",
     ),
     Mutant(
         "ranges of long batches are lost",
@@ -1638,9 +1640,8 @@ MUTANTS = (
     Mutant(
         "what a transaction rejects is received",
         "qmd/operations/transactions.py",
-        "            self._reading.reject(\n"
-        '                transaction.reader, queue, lookup_ids, reason, b"", _nobody\n'
-        "            )",
+        "            self._reading.reject("
+        'transaction.reader, queue, lookup_ids, reason, b"", _nobody)',
         "            pass",
     ),
     Mutant(

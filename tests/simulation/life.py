@@ -501,7 +501,9 @@ class Story:
             return False
         via = destination.partition(" via ")[2]
         managers = [host.manager for host in self.world.hosts.values()]
-        return not via or via in [guid_text(each.id) for each in managers if each is not None]
+        return not via or via in [
+            guid_text(each.services.id) for each in managers if each is not None
+        ]
 
     def _compare(
         self,
