@@ -94,7 +94,8 @@ async def lookup(components: Components, request: frames.DirectoryLookup) -> Val
             )
             return await _machine(components, machine)
         case DirectName(private=False, suffix=None, subqueue=None) if spelled.queue:
-            path = f"{components.services.name if spelled.host == '.' else spelled.host}\\{spelled.queue}"
+            host = components.services.name if spelled.host == "." else spelled.host
+            path = f"{host}\\{spelled.queue}"
             entry, _ = await in_time(
                 components.services, components.directory, resolver.entries.queue_by_path(path)
             )
