@@ -45,10 +45,21 @@ def statements(text: str) -> list[str]:
     ]
 
 
+def imported(text: str) -> set[tuple[str | None, str, str | None]]:
+    """Module, name and the name it gets here: a tool may write them in another order."""
+    return {
+        (node.module if isinstance(node, ast.ImportFrom) else None, each.name, each.asname)
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for each in node.names
+    }
+
+
 def test_the_types_are_those_of_the_source() -> None:
     assert statements(blocking_types.FILE.read_text()) == statements(blocking_types.stub()), (
         "write them anew: python -m tests.unit.client.blocking_types"
     )
+    assert imported(blocking_types.FILE.read_text()) == imported(blocking_types.stub())
 
 
 def test_a_program_is_checked_against_them(tmp_path: Path) -> None:
