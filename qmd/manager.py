@@ -107,9 +107,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-ARRIVALS_BLOCK = 1_000_000  # numbers reserved at once: one row written for so many messages
-MESSAGE_NUMBERS_BLOCK = 1 << 18  # half of it is more than a client can ask for at once
-NUMBERS_SPARE = 20_000  # for what our own acknowledgments and dead letters may need meanwhile
 SKIPPED_BYTES = 3  # of a random number of message numbers that are passed over at each start
 
 

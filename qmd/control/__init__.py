@@ -1,1 +1,1 @@
-"""The control socket's server side: handlers of each verb, remote access, tokens."""
+"""The control socket's server side: handlers of each verb, status, remote access, tokens."""

@@ -1,1 +1,1 @@
-"""The history of messages: queries, look-ups here and on other hosts, explanations, status."""
+"""The history of messages: queries, look-ups here and on other hosts, explanations."""
