@@ -170,12 +170,7 @@ class QueueManager:
             self.routes,
         )
         self.undelivered = Undelivered(
-            services,
-            self.acknowledging,
-            self.damage,
-            self.endings,
-            self.outgoing,
-            self.recorder,
+            services, self.acknowledging, self.damage, self.endings, self.outgoing, self.recorder
         )
         self.identities = Identities(services, self.known_messages)
         self.peers = Peers(services, self.acknowledging, self.identities, self.incoming_streams)
@@ -244,16 +239,13 @@ class QueueManager:
             services, self.damage, self.endings, self.parts, self.queues, self.recorder
         )
         self.choosing = Choosing(services, self.damage)
-        self.picking = Picking(services, self.choosing, self.reading)
-        self.moving = Moving(
-            services, self.choosing, self.queues, self.reading, self.recorder, self.routes
-        )
+        self.picking = Picking(services, self.choosing)
+        self.moving = Moving(services, self.choosing, self.queues, self.recorder, self.routes)
         self.resending = Resending(
             services,
             self.choosing,
             self.endings,
             self.outgoing,
-            self.reading,
             self.recorder,
             self.resolver,
             self.routes,
@@ -261,9 +253,7 @@ class QueueManager:
             self.things,
         )
         self.dead_letters = DeadLetters(services)
-        self.importing = Importing(
-            services, self.admission, self.peers, self.reading, self.recorder
-        )
+        self.importing = Importing(services, self.admission, self.peers, self.recorder)
         self.administration = Administration(
             services,
             self.choosing,
@@ -273,7 +263,6 @@ class QueueManager:
             self.own_dead_letters,
             self.publishing,
             self.queues,
-            self.reading,
             self.routes,
             queues_max=limits.queues,
         )
@@ -282,16 +271,9 @@ class QueueManager:
         )
         self.branches = Branches(services, self.request_outcomes, self.transactions)
         self.ranges = Ranges(services, self.damage)
-        consumer = Consumer(services, self.recorder, self.endings, self.damage, self.reading)
+        consumer = Consumer(services, self.recorder, self.endings, self.damage)
         self.reserving = Reserving(
-            services,
-            consumer,
-            self.recorder,
-            self.picking,
-            self.queues,
-            self.ranges,
-            self.reading,
-            self.routes,
+            services, consumer, self.recorder, self.picking, self.queues, self.ranges, self.routes
         )
         self.staging = Staging(
             services,
@@ -346,6 +328,7 @@ class QueueManager:
         """Name the collaborators that are made later."""
         services = self.services
         self.queues.on_added = self.routes.forget
+        self.queues.on_ready = self.reading.serve
         services.clock.when_set = self.outgoing.clock_was_set
         self.recorder.connect(self.outgoing)
         self.damage.connect(self.outgoing)
@@ -358,14 +341,13 @@ class QueueManager:
         addressing.connect(self.sending)
         self.acknowledging.connect(self.peers, self.sending)
         self.tracing.connect(self.sending)
-        self.endings.connect(self.reading)
-        self.undelivered.connect(self.reading, self.relaying, self.releasing)
+        self.undelivered.connect(self.relaying, self.releasing)
         self.identities.connect(self.peers)
         self.peers.connect(self.asking, self.releasing, self.routing, self.make_link)
         self.relaying.connect(self.asking)
         self.releasing.connect(self.confirmations, self.sequence_renewal)
-        self.incoming.connect(self.asking, self.reading)
-        self.sending.connect(self.reading, self._hand_over)
+        self.incoming.connect(self.asking)
+        self.sending.connect(self._hand_over)
         self.request_outcomes.connect(self.transactions)
         self.moving.connect(self.administration)
         self.administration.connect(self.reserving)
@@ -415,7 +397,6 @@ class QueueManager:
             self.outgoing,
             self.own_dead_letters,
             self.parts,
-            self.reading,
             self.recorder,
             self.routes,
             self.tracing,
@@ -429,7 +410,6 @@ class QueueManager:
             self.admission,
             self.confirmations,
             self.outgoing,
-            self.reading,
             self.recorder,
             self.releasing,
             self.resolver,

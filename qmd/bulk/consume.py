@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import sqlite3
 
     from qmd.events.recorder import Recorder
-    from qmd.operations.receive import Reading
     from qmd.outcomes.dead_letter import Endings
     from qmd.queues.quarantine import Damage
     from qmd.runtime.services import Services
@@ -42,13 +41,11 @@ class Consumer:
         recorder: Recorder,
         endings: Endings,
         damage: Damage,
-        reading: Reading,
     ) -> None:
         self._services = services
         self._recorder = recorder
         self._endings = endings
         self._damage = damage
-        self._reading = reading
 
     async def consume(self, held: ReaderQueue, end: int) -> tuple[int, int]:
         """In one commit; how many messages, and their bytes."""
@@ -113,7 +110,7 @@ class Consumer:
         )
         held.queue.unreserve((row.key & LOOKUP_MASK for row in rows), are_there=True)
         _has_consumed(held, position, len(rows), 0)
-        self._reading.serve(held.queue)
+        held.queue.wake_readers()
         return len(rows), 0
 
 

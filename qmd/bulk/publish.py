@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from qmd.directory.resolver import Resolver
     from qmd.events.recorder import Recorder
     from qmd.naming.destinations import Routes
-    from qmd.operations.receive import Reading
     from qmd.operations.send import Sending
     from qmd.operations.send_batch import Route
     from qmd.queues.outgoing_queues import Appended, Outgoing
@@ -127,7 +126,6 @@ class Prepared:
         admission: Admission,
         confirmations: Confirmations,
         outgoing: Outgoing,
-        reading: Reading,
         recorder: Recorder,
         releasing: Releasing,
         resolver: Resolver,
@@ -138,7 +136,6 @@ class Prepared:
         self._admission = admission
         self._confirmations = confirmations
         self._outgoing = outgoing
-        self._reading = reading
         self._recorder = recorder
         self._releasing = releasing
         self._resolver = resolver
@@ -262,7 +259,7 @@ class Prepared:
             raise full
         self._releasing.release()  # where all is acknowledged, a new sequence begins
         batch = self._services.storage.batch
-        here = _Here(self._services, self._reading, self.messages)
+        here = _Here(self._services, self.messages)
         elsewhere = _Elsewhere(self._services, self._confirmations, self._outgoing, self.messages)
         for run in self._runs:
             if isinstance(run.kind.queue, LocalQueue):
@@ -329,9 +326,8 @@ class Prepared:
 class _Here:
     """What comes into queues of ours."""
 
-    def __init__(self, services: Services, reading: Reading, messages: int) -> None:
+    def __init__(self, services: Services, messages: int) -> None:
         self._services = services
-        self._reading = reading
         self._in_memory = messages <= IN_MEMORY_MAX
         self._wall_ms = int(services.environment.time() * 1000)
         self._arrived: dict[LocalQueue, list[StoredMessage]] = {}
@@ -363,11 +359,9 @@ class _Here:
 
     def durable(self) -> None:
         for queue, messages in self._arrived.items():
-            queue.arrived(messages)
-            self._reading.serve(queue)
+            queue.deliver(messages)
         for queue, firsts in self._on_disk.items():
-            queue.arrived_on_disk(firsts)
-            self._reading.serve(queue)
+            queue.deliver_from_disk(firsts)
 
 
 class _Elsewhere:

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from qmd.bulk.range_read import Ranges
     from qmd.control_protocol.bulk import Filter, Rows
     from qmd.naming.destinations import Routes
-    from qmd.operations.receive import Reading
     from qmd.operations.receive_selected import Picking
     from qmd.queues.registry import LocalQueues
     from qmd.runtime.services import Services
@@ -63,7 +62,6 @@ class Reserving:
         picking: Picking,
         queues: LocalQueues,
         ranges: Ranges,
-        reading: Reading,
         routes: Routes,
     ) -> None:
         self._services = services
@@ -72,7 +70,6 @@ class Reserving:
         self._picking = picking
         self._queues = queues
         self._ranges = ranges
-        self._reading = reading
         self._routes = routes
         self._readers: dict[str, Reader] = {}
         self._opening = asyncio.Lock()
@@ -375,7 +372,7 @@ class Reserving:
                 held.position = held.next - 1
                 if forget:
                     del reader.queues[id_text(held.queue)]
-                self._reading.serve(held.queue)
+                held.queue.wake_readers()
             if forget and not reader.queues:
                 self._readers.pop(name, None)
             log.info("reader_released", reader=name, messages=answer["messages"])

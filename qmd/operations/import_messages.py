@@ -28,7 +28,6 @@ from storage.tables.queues import JOURNAL_ID, ORDER_QUEUE_ID
 
 if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
-    from qmd.operations.receive import Reading
     from qmd.peers.sessions import Peers
     from qmd.queues.quotas import Admission
     from qmd.runtime.services import Services
@@ -46,13 +45,11 @@ class Importing:
         services: Services,
         admission: Admission,
         peers: Peers,
-        reading: Reading,
         recorder: Recorder,
     ) -> None:
         self._services = services
         self._admission = admission
         self._peers = peers
-        self._reading = reading
         self._recorder = recorder
 
     def take_in(
@@ -111,7 +108,7 @@ class Importing:
 
         def durable() -> None:
             done(result)
-            self._reading.arrived(queue, stored)
+            queue.deliver(stored)
             log.info("messages_imported", queue=queue.name, count=len(stored))
 
         batch.when_durable(durable)

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
     from qmd.naming.destinations import Routes
     from qmd.operations.queue_admin import Administration
-    from qmd.operations.receive import Reading
     from qmd.operations.selection import Choosing
     from qmd.queues.registry import LocalQueues
     from qmd.runtime.services import Services
@@ -84,14 +83,12 @@ class Moving:
         services: Services,
         choosing: Choosing,
         queues: LocalQueues,
-        reading: Reading,
         recorder: Recorder,
         routes: Routes,
     ) -> None:
         self._services = services
         self._choosing = choosing
         self._queues = queues
-        self._reading = reading
         self._recorder = recorder
         self._routes = routes
 
@@ -412,10 +409,10 @@ class Moving:
             source.forget([lookup_id])
             if each.is_express:
                 target.count_in(1, size)
-                target.express_arrived(each.moved)
+                target.add_express(each.moved)
             else:
                 arrived.append(each.moved)
-        self._reading.arrived(target, arrived)
+        target.deliver(arrived)
 
     def _put_back(
         self,
@@ -430,7 +427,7 @@ class Moving:
             source.let_go(each.message, is_there=each.message.lookup_id not in gone)
             if not each.is_express:
                 _count_back(source, target, 1, len(each.message.packet))
-        self._reading.serve(source)
+        source.wake_readers()
 
 
 def _key(source: LocalQueue, each: _Moving) -> int:

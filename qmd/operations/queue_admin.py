@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from qmd.directory.interface import Directory
     from qmd.directory.registration import Publishing
     from qmd.naming.destinations import Routes
-    from qmd.operations.receive import Reading
     from qmd.operations.selection import Choosing
     from qmd.outcomes.dead_letter import Endings
     from qmd.queues.incoming_sequences import IncomingStreams
@@ -60,7 +59,6 @@ class Administration:
         own_dead_letters: OwnDeadLetters,
         publishing: Publishing,
         queues: LocalQueues,
-        reading: Reading,
         routes: Routes,
         *,
         queues_max: int,
@@ -73,15 +71,14 @@ class Administration:
         self._own_dead_letters = own_dead_letters
         self._publishing = publishing
         self._queues = queues
-        self._reading = reading
         self._routes = routes
         self._queues_max = queues_max
         self._being_created = 0
-        self._deletions: dict[str, asyncio.Event] = {}
+        self._deletions: dict[str, asyncio.Event] = {}  # under way, by the queue's key
 
     def connect(self, reserving: Reserving) -> None:
         """Name the collaborators that are made after it."""
-        self._reserving = reserving  # under way, by the queue's key
+        self._reserving = reserving
 
     async def create(
         self,
@@ -377,7 +374,7 @@ class Administration:
             for message in each.express.values():
                 each.usage.express_bytes -= express_removed(message.packet)
             each.express.clear()
-            self._reading.serve(each)
+            each.wake_readers()
         if queue.parent is not None:
             queue.parent.subqueues.remove(queue)
         return purged

@@ -7,7 +7,7 @@ take ──► a copy goes out ──► remove ──► (commit) ──► gon
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from operator import attrgetter
@@ -82,10 +82,6 @@ class Reading:
         if waiter in queue.waiters:
             queue.waiters.remove(waiter)
             waiter.answer([])
-
-    def arrived(self, queue: LocalQueue, messages: Sequence[Held]) -> None:
-        queue.arrived(messages)
-        self.serve(queue)
 
     def serve(self, queue: LocalQueue) -> None:
         """Give what is ready to those who wait, in the order of their asking."""

@@ -23,7 +23,6 @@ from storage.tables.keys import LOOKUP_BITS
 from storage.tables.messages import MessageRow
 
 if TYPE_CHECKING:
-    from qmd.operations.receive import Reading
     from qmd.operations.selection import Choosing
     from qmd.runtime.services import Services
 
@@ -33,10 +32,9 @@ FIRST, LAST, NEXT, PREVIOUS, THIS = "first", "last", "next", "previous", "this"
 class Picking:
     """Finds and takes; and keeps others out of a queue that somebody has for himself."""
 
-    def __init__(self, services: Services, choosing: Choosing, reading: Reading) -> None:
+    def __init__(self, services: Services, choosing: Choosing) -> None:
         self._services = services
         self._choosing = choosing
-        self._reading = reading
         self._exclusive: dict[LocalQueue, Hashable] = {}
 
     async def take(
@@ -87,7 +85,7 @@ class Picking:
                     reader.taken.setdefault(queue, set()).add(lookup_id)
                     taken.append(queue.taken[lookup_id])
             if held and not taken:
-                self._reading.serve(queue)
+                queue.wake_readers()
             if taken or not chosen.messages or reader.has_left:
                 return taken
 

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from qmd.directory.resolver import Resolver
     from qmd.events.recorder import Recorder
     from qmd.naming.destinations import Routes
-    from qmd.operations.receive import Reading
     from qmd.operations.selection import Choosing
     from qmd.operations.send import Sending
     from qmd.outcomes.dead_letter import Endings
@@ -79,7 +78,6 @@ class Resending:
         choosing: Choosing,
         endings: Endings,
         outgoing: Outgoing,
-        reading: Reading,
         recorder: Recorder,
         resolver: Resolver,
         routes: Routes,
@@ -90,7 +88,6 @@ class Resending:
         self._choosing = choosing
         self._endings = endings
         self._outgoing = outgoing
-        self._reading = reading
         self._recorder = recorder
         self._resolver = resolver
         self._routes = routes
@@ -174,7 +171,7 @@ class Resending:
             self._sending.send(news, b"", lambda sent: ids.extend(flat(sent)))
         except Refusal as refusal:
             _let_go(queue, old)
-            self._reading.serve(queue)
+            queue.wake_readers()
             done.set_exception(refusal)
             return
         finally:
@@ -197,7 +194,7 @@ class Resending:
         def durable() -> None:
             if keep:
                 _let_go(queue, old)
-                self._reading.serve(queue)
+                queue.wake_readers()
             else:
                 queue.forget([each.lookup_id for each in old])
                 stored = [row for row in rows if row.is_whole]

@@ -37,7 +37,6 @@ from storage.engine.batch import Batch
 if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
     from qmd.naming.destinations import Routes
-    from qmd.operations.receive import Reading
     from qmd.peers.sessions import Peers
     from qmd.queues.named_dead_letter_queue import OwnDeadLetters
     from qmd.queues.outgoing_queues import Outgoing
@@ -113,9 +112,8 @@ class Sending:
         self._transaction_index = 0
         self.sent_count = 0
 
-    def connect(self, reading: Reading, hand_over: Callable[[bytes, str], Handover]) -> None:
+    def connect(self, hand_over: Callable[[bytes, str], Handover]) -> None:
         """Name the collaborators that are made after it."""
-        self._reading = reading
         self._hand_over = hand_over
 
     def send(
@@ -454,10 +452,10 @@ class Sending:
             self._services.log_limited("acknowledgment_not_sent", str(name), reason=reason)
             return reason
         wall_ms = int(self._services.environment.time() * 1000)
-        held = enter(self._services, self._reading, route, key, wall_ms, packet, batch)
+        held = enter(self._services, route, key, wall_ms, packet, batch)
         self.tell(route, packet, key)
         if not is_express(packet):
-            batch.when_durable(partial(self._reading.arrived, route, [held]))
+            batch.when_durable(partial(route.deliver, [held]))
         return ""
 
     def tell(self, route: Route, packet: bytes, place: int) -> None:

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
     from qmd.message.shared_packet import Parts
     from qmd.naming.destinations import Routes
-    from qmd.operations.receive import Reading
     from qmd.outcomes.acknowledgments import Acknowledging
     from qmd.outcomes.dead_letter import Endings
     from qmd.outcomes.reports import Tracing
@@ -80,7 +79,6 @@ class Handover:
         outgoing: Outgoing,
         own_dead_letters: OwnDeadLetters,
         parts: Parts,
-        reading: Reading,
         recorder: Recorder,
         routes: Routes,
         tracing: Tracing,
@@ -94,7 +92,6 @@ class Handover:
         self._outgoing = outgoing
         self._own_dead_letters = own_dead_letters
         self._parts = parts
-        self._reading = reading
         self._recorder = recorder
         self._routes = routes
         self._tracing = tracing
@@ -199,8 +196,7 @@ class Handover:
         """The commit has returned: tell the application, and move the messages on."""
         done(ids)
         for queue, messages in self._to_queues.items():
-            queue.arrived(messages)
-            self._reading.serve(queue)
+            queue.deliver(messages)
         self._outgoing.all_appended(self._to_send)
 
     # Within.
@@ -309,7 +305,7 @@ class Handover:
             else:
                 waiting.append(appended)
         else:
-            held = enter(self._services, self._reading, route, key, self._wall_ms, packet, batch)
+            held = enter(self._services, route, key, self._wall_ms, packet, batch)
             if delivery != EXPRESS:
                 self._to_queues.setdefault(route, []).append(held)
         if new.dead_letter_queue:
@@ -545,7 +541,6 @@ class Handover:
 
 def enter(
     services: Services,
-    reading: Reading,
     queue: LocalQueue,
     lookup_id: int,
     wall_ms: int,
@@ -560,8 +555,7 @@ def enter(
     queue.messages += 1
     queue.grow(len(packet))
     if is_express(head):
-        queue.express_arrived(held)
-        reading.serve(queue)
+        queue.deliver_express(held)
     else:
         batch.insert_message(
             queue.id << LOOKUP_BITS | lookup_id,

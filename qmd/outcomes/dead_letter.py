@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     import sqlite3
 
     from qmd.events.recorder import Recorder
-    from qmd.operations.receive import Reading
     from qmd.outcomes.acknowledgments import Acknowledging
     from qmd.queues.named_dead_letter_queue import OwnDeadLetters
     from qmd.queues.quarantine import Damage
@@ -69,13 +68,7 @@ class Endings:
         self._own_dead_letters = own_dead_letters
         self._queues = queues
         self._recorder = recorder
-        self.under_way = 0
-
-    def connect(self, reading: Reading) -> None:
-        """Name the collaborators that are made after it."""
-        self._reading = (
-            reading  # so often messages are held for their end, which is not durable yet
-        )
+        self.under_way = 0  # so often messages are held for their end, which is not durable yet
 
     def dead_letter_queue(self, packet: bytes) -> LocalQueue:
         """Where a message that dies is kept: in the queue that its application has named, or in one
@@ -203,7 +196,7 @@ class Endings:
         else:
             head, part = cut(packet, part_id)
             batch.insert_message(key, head, wall_ms, None, reason, part=part)
-        batch.when_durable(partial(self._reading.arrived, queue, [stored]))
+        batch.when_durable(partial(queue.deliver, [stored]))
         return stored.lookup_id
 
     def received(self, queue: LocalQueue, messages: Sequence[StoredMessage]) -> None:

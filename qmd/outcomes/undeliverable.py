@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     import sqlite3
 
     from qmd.events.recorder import Recorder
-    from qmd.operations.receive import Reading
     from qmd.outcomes.acknowledgments import Acknowledging
     from qmd.outcomes.dead_letter import Endings
     from qmd.peers.connection import PeerConnection
@@ -100,9 +99,8 @@ class Undelivered:
         self._outgoing = outgoing
         self._recorder = recorder
 
-    def connect(self, reading: Reading, relaying: Relaying, releasing: Releasing) -> None:
+    def connect(self, relaying: Relaying, releasing: Releasing) -> None:
         """Name the collaborators that are made after it."""
-        self._reading = reading
         self._relaying = relaying
         self._releasing = releasing
 
@@ -380,9 +378,7 @@ class Undelivered:
                 dead_letters = self._endings.dead_letter_queue(packet)
                 dead_letters.messages += 1
                 dead_letters.grow(len(copy))
-                self._reading.arrived(
-                    dead_letters, [StoredMessage(each.place, wall_ms, copy, reason)]
-                )
+                dead_letters.deliver([StoredMessage(each.place, wall_ms, copy, reason)])
         if told:  # in this batch, which has the acknowledgments
             self._services.storage.batch.run(partial(owed_rows.remove, ids=told))
         if count:

@@ -42,6 +42,10 @@ TAKE_BYTES_MAX = 8 * 1024 * 1024  # of bodies in one answer; one message always 
 RESERVED = StoredMessage(0, 0, b"reserved")
 
 
+def _nobody_waits(queue: LocalQueue) -> None:
+    pass
+
+
 @dataclass(slots=True, eq=False)
 class Reader:
     """One connection that takes messages."""
@@ -124,6 +128,8 @@ class LocalQueue(Measured):
         self.expired: list[StoredMessage] = []  # found by `take`, not yet dealt with
         self.waiters: deque[Waiter] = deque()
         self.watchers: set[asyncio.Future[None]] = set()  # told when something arrives
+        #: Called whenever there may be something for those that wait.
+        self.on_ready: Callable[[LocalQueue], None] = _nobody_waits
         super().__init__(usage, size, quota_bytes, notice)  # last: it may have something to tell
 
     @property
@@ -180,18 +186,29 @@ class LocalQueue(Measured):
         """Whether it has its entry in the directory."""
         return self.name.startswith(OWN_PREFIX) and self.parent is None
 
-    def arrived(self, messages: Iterable[Held]) -> None:
-        """Messages are durable: readers may have them."""
+    def deliver(self, messages: Iterable[Held]) -> None:
+        """Let readers have messages that are durable now."""
         add = self.window.add
         for message in messages:
             add(message.lookup_id, message, len(message.packet), stored=True)
+        self.on_ready(self)
 
-    def arrived_on_disk(self, lookup_ids: Sequence[int]) -> None:
-        """The same for more of them than memory should hold; nobody else knows of them yet."""
+    def deliver_from_disk(self, lookup_ids: Sequence[int]) -> None:
+        """Let readers have messages that are durable now, and more than memory should hold."""
         self.window.leave_on_disk(min(lookup_ids))
+        self.on_ready(self)
 
-    def express_arrived(self, message: Held) -> None:
-        """A message that lives here, and nowhere else."""
+    def deliver_express(self, message: Held) -> None:
+        """Let readers have a message that is in memory, and nowhere else."""
+        self.add_express(message)
+        self.on_ready(self)
+
+    def wake_readers(self) -> None:
+        """Let readers look again: something was put back, or the queue is gone."""
+        self.on_ready(self)
+
+    def add_express(self, message: Held) -> None:
+        """Keep a message that is in memory, and nowhere else; readers look when they are woken."""
         self.express[message.lookup_id] = message
         if message.expires_at_s is not None:
             self._express_deadlines.add(message.lookup_id, message.expires_at_s)

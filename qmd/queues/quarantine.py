@@ -39,11 +39,11 @@ class Damage:
     def __init__(self, services: Services, recorder: Recorder) -> None:
         self._services = services
         self._recorder = recorder
-        self._under_way: set[int] = set()
+        self._under_way: set[int] = set()  # keys of messages that are being set aside
 
     def connect(self, outgoing: Outgoing) -> None:
         """Name the collaborators that are made after it."""
-        self._outgoing = outgoing  # keys of messages that are being set aside
+        self._outgoing = outgoing
 
     def whole_messages(self, queue: LocalQueue, rows: list[MessageRow]) -> list[MessageRow]:
         """Those of the rows that are what was stored."""

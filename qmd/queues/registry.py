@@ -28,6 +28,8 @@ class LocalQueues:
         self.by_id: dict[int, LocalQueue] = {}
         #: Called after each queue that was added.
         self.on_added: Callable[[], None] = lambda: None
+        #: Called with a queue whenever there may be something for its readers.
+        self.on_ready: Callable[[LocalQueue], None] = lambda queue: None
 
     def adopt(self, row: queue_rows.QueueRow, messages: int, size: int) -> LocalQueue:
         """Add the queue of a row; so many messages with so many bytes are in it on the disk."""
@@ -58,6 +60,7 @@ class LocalQueues:
             parent=parent,
             is_journal=is_journal,
         )
+        queue.on_ready = self.on_ready
         self.by_key[key] = queue
         self.by_id[row.id] = queue
         self.on_added()

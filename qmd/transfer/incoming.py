@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
     from qmd.history.remote_lookup import Asking
     from qmd.naming.destinations import Routes
-    from qmd.operations.receive import Reading
     from qmd.outcomes.acknowledgments import Acknowledging
     from qmd.outcomes.nack import Refusing
     from qmd.outcomes.reports import Tracing
@@ -160,10 +159,9 @@ class Incoming:
         self.duplicate_count = 0
         self.rejected_count = 0
 
-    def connect(self, asking: Asking, reading: Reading) -> None:
+    def connect(self, asking: Asking) -> None:
         """Name the collaborators that are made after it."""
         self._asking = asking
-        self._reading = reading
 
     def queues_changed(self) -> None:
         """A queue came or went: what names stand for has to be found out anew."""
@@ -403,8 +401,7 @@ class Incoming:
             else:
                 arrivals.append(stored)
         else:
-            queue.express_arrived(stored)
-            self._reading.serve(queue)
+            queue.deliver_express(stored)
         if packet[3] & _TRACING_BIT:
             self._tracing.arrived(message, packet, batch)
         if message.properties.flags & POSITIVE_ARRIVAL:
@@ -471,8 +468,7 @@ class Incoming:
             else:
                 self._owed_acks.arm_order_ack(stream)
         for queue, messages in arrivals.items():
-            queue.arrived(messages)
-            self._reading.serve(queue)
+            queue.deliver(messages)
         if self._waiting_for_disk:
             self._go_on_reading()
 
