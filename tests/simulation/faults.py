@@ -904,10 +904,10 @@ MUTANTS = (
     Mutant(
         "nobody is woken when messages arrive",
         "qmd/transfer/incoming.py",
-        "            queue.arrived(messages)\n"
-        "            self._reading.serve(queue)\n"
+        "            queue.deliver(messages)\n        if self._waiting",
+        "            for m in messages:\n"
+        "                queue.window.add(m.lookup_id, m, len(m.packet), stored=True)\n"
         "        if self._waiting",
-        "            queue.arrived(messages)\n        if self._waiting",
     ),
     Mutant(
         "priorities are upside down",
@@ -992,8 +992,8 @@ MUTANTS = (
     Mutant(
         "a dead letter can be read before the commit",
         "qmd/outcomes/dead_letter.py",
-        "batch.when_durable(partial(self._reading.arrived, queue, [stored]))",
-        "self._reading.arrived(queue, [stored])",
+        "batch.when_durable(partial(queue.deliver, [stored]))",
+        "queue.deliver([stored])",
     ),
     Mutant(
         "arrivals can be read before the commit",
@@ -1001,7 +1001,7 @@ MUTANTS = (
         "        batch.when_durable(\n"
         "            partial(self._durable, turn.connection, turn.decided, turn.arrivals,",
         "        for queue, messages in turn.arrivals.items():\n"
-        "            queue.arrived(messages)\n            self._reading.serve(queue)\n"
+        "            queue.deliver(messages)\n"
         "        batch.when_durable(\n"
         "            partial(self._durable, turn.connection, turn.decided, {},",
     ),
@@ -1020,9 +1020,8 @@ MUTANTS = (
     Mutant(
         "who waited long enough is not answered",
         "qmd/operations/receive.py",
-        "            queue.waiters.remove(waiter)\n            waiter.answer([])\n\n"
-        "    def arrived",
-        "            queue.waiters.remove(waiter)\n\n    def arrived",
+        "            queue.waiters.remove(waiter)\n            waiter.answer([])\n\n    def serve",
+        "            queue.waiters.remove(waiter)\n\n    def serve",
     ),
     Mutant(
         "a dead letter keeps its class",
@@ -1495,12 +1494,12 @@ MUTANTS = (
         "qmd/operations/send_batch.py",
         "        done(ids)\n"
         "        for queue, messages in self._to_queues.items():\n"
-        "            queue.arrived(messages)\n"
-        "            self._reading.serve(queue)\n"
+        "            queue.deliver(messages)\n"
         "        self._outgoing",
         "        done(ids)\n"
         "        for queue, messages in self._to_queues.items():\n"
-        "            queue.arrived(messages)\n"
+        "            for m in messages:\n"
+        "                queue.window.add(m.lookup_id, m, len(m.packet), stored=True)\n"
         "        self._outgoing",
     ),
     Mutant(
