@@ -26,10 +26,10 @@ from protocol.errors import ProtocolError
 from protocol.identifiers import guid_text
 from protocol.ping import parse_ping, ping_response
 from qmd import __version__
+from qmd.access.tokens import TokenFileError
 from qmd.config.settings import Settings
 from qmd.control.remote import RemoteServer
 from qmd.control.server import ControlServer
-from qmd.control.tokens import TokenFileError
 from qmd.directory.interface import DirectoryError
 from qmd.directory.machine_object import id_to_begin_with, missing_package
 from qmd.errors import Refusal
@@ -156,7 +156,7 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
         tasks = [loop.create_task(each.run()) for each in (manager.reaper, manager.disk_watch)]
         if service.watchdog_s is not None:
             tasks.append(loop.create_task(_feed_watchdog(service, service.watchdog_s)))
-        manager.outgoing.start()
+        manager.start()
         recovery = manager.services.storage.recovery
         log.info(
             "recovered" if not recovery.was_clean else "opened",

@@ -37,9 +37,10 @@ from qmd.history.event_query import EventLog
 from qmd.history.message_lookup import Inquiry
 from qmd.history.remote_lookup import Asking
 from qmd.maintenance.disk_watch import DiskWatch
+from qmd.maintenance.expiry import Reaper
 from qmd.maintenance.housekeeping import Housekeeping
 from qmd.maintenance.retention import Retention
-from qmd.message.shared_packet import Parts
+from qmd.message.shared_packet import Parts, whole
 from qmd.naming.destinations import Routes
 from qmd.operations.dead_letter_summary import DeadLetters
 from qmd.operations.import_messages import Importing
@@ -57,7 +58,6 @@ from qmd.operations.two_phase_commit import Branches
 from qmd.outcomes.acknowledgments import Acknowledging
 from qmd.outcomes.dead_letter import Endings
 from qmd.outcomes.deferred_acknowledgments import Addressing
-from qmd.outcomes.expiry import Reaper
 from qmd.outcomes.nack import Refusing
 from qmd.outcomes.reports import Tracing
 from qmd.outcomes.undeliverable import Undelivered
@@ -129,7 +129,7 @@ class QueueManager:
         self.admission = quotas.Admission(services, self.usage)
         self.queues = LocalQueues(services, self.usage)
         self.parts = Parts()
-        self.recorder = Recorder(services, self.queues, self.usage)
+        self.recorder = Recorder(services)
         self.incoming_streams = IncomingStreams(services)
         self.known_messages = KnownMessages(services)
         self.damage = Damage(services, self.recorder)
@@ -146,7 +146,11 @@ class QueueManager:
         )
         self.things = ThingFinder(self.queues, self.routes, self.resolver)
         self.publishing = Publishing(
-            services, self.directory, self.queues, self.resolver, self.routes
+            services,
+            self.directory,
+            self.queues,
+            self.resolver,
+            self.routes.queue_by_guid,
         )
         addressing = Addressing(services, self.recorder, self.resolver, self.routes)
         self.acknowledging = Acknowledging(
@@ -175,7 +179,7 @@ class QueueManager:
         self.identities = Identities(services, self.known_messages)
         self.peers = Peers(services, self.acknowledging, self.identities, self.incoming_streams)
         self.routing = Routing(services, self.directory, self.peers)
-        self.owed_acks = OwedAcks(services, self.routing)
+        self.owed_acks = OwedAcks(services, self.routing.session_towards)
         self.redirecting = Redirecting(
             services, self.identities, self.outgoing, self.peers, self.routes
         )
@@ -204,7 +208,7 @@ class QueueManager:
             self.releasing,
         )
         self.sequence_renewal = SequenceRenewal(
-            services, self.outgoing, self.releasing, self.undelivered
+            services, self.outgoing, self.releasing.release, self.undelivered
         )
         self.incoming = Incoming(
             services,
@@ -330,27 +334,37 @@ class QueueManager:
         self.queues.on_added = self.routes.forget
         self.queues.on_ready = self.reading.serve
         services.clock.when_set = self.outgoing.clock_was_set
-        self.recorder.connect(self.outgoing)
         self.damage.connect(self.outgoing)
-        outgoing_ids.connect(self.acknowledging, self.outgoing, self.relaying, self.routes)
+        outgoing_ids.connect(self.outgoing, self._forget_ways)
         self.outgoing.connect(
-            self.acknowledging, self.peers, self.redirecting, self.relaying, self.releasing
+            self.peers,
+            self.redirecting,
+            self.relaying.usage,
+            self.releasing.release,
+            self.acknowledging.met,
         )
-        self.own_dead_letters.connect(self.routes)
-        self.routes.connect(self.incoming, self.resolver)
+        self.own_dead_letters.connect(self.routes.find_here)
+        self.routes.connect(self.resolver)
+        self.routes.on_change = self.incoming.queues_changed
         addressing.connect(self.sending)
-        self.acknowledging.connect(self.peers, self.sending)
+        self.acknowledging.connect(self.peers.connection_to, self.sending)
         self.tracing.connect(self.sending)
-        self.undelivered.connect(self.relaying, self.releasing)
-        self.identities.connect(self.peers)
-        self.peers.connect(self.asking, self.releasing, self.routing, self.make_link)
+        self.undelivered.connect(self.releasing.release, self.relaying.gone)
+        self.identities.connect(self.peers.end_all)
+        self.peers.connect(
+            self.routing.know,
+            self.routing.opened,
+            self.make_link,
+            self.asking.sessions_changed,
+            self.releasing.session_acknowledged,
+        )
         self.relaying.connect(self.asking)
         self.releasing.connect(self.confirmations, self.sequence_renewal)
         self.incoming.connect(self.asking)
         self.sending.connect(self._hand_over)
         self.request_outcomes.connect(self.transactions)
         self.moving.connect(self.administration)
-        self.administration.connect(self.reserving)
+        self.administration.connect(self.reserving.check_deletable)
         self.asking.connect(self.inquiry)
 
     def _components(self) -> Components:
@@ -364,7 +378,7 @@ class QueueManager:
         return PeerConnection(
             self.services,
             self.incoming,
-            self.owed_acks,
+            self.owed_acks.send,
             self.peers,
             self.turns,
             link,
@@ -374,16 +388,16 @@ class QueueManager:
     def make_link(self, *, address: tuple[str, int] | None, guid: bytes | None) -> Link:
         return Link(
             self.services,
-            self.asking,
             self.identities,
             self.outgoing,
             self.recorder,
-            self.redirecting,
-            self.relaying,
+            self.redirecting.may_hand,
             self.routing,
             self.tracing,
             self.undelivered,
             self.make_connection,
+            self.asking.sessions_changed,
+            self.relaying.ways_lead_back,
             address=address,
             guid=guid,
         )
@@ -504,7 +518,7 @@ class QueueManager:
         )
         self.identities.restore(state.peer_instances, starts)
         await self.relaying.restore()
-        self.recorder.started()
+        self.recorder.started(self.usage.bytes)
 
     async def stop(self) -> None:
         """End the sessions and let the disk finish; what was not acknowledged stays to be sent."""
@@ -525,9 +539,32 @@ class QueueManager:
             # Nor is what ends otherwise, which takes a look at it and a commit more.
             while self.endings.under_way:
                 await self.services.storage.batch.run(lambda db: None)
-        self.recorder.stop()
+        self.recorder.stop(
+            (
+                (
+                    queue.name,
+                    [(each.lookup_id, whole(each.packet)) for each in queue.express.values()],
+                )
+                for queue in self.queues.by_key.values()
+            ),
+            (
+                (queue.destination, [whole(packet) for packet, _ in queue.express.values()])
+                for queue in self.outgoing.queues
+            ),
+        )
         self.services.timers.cancel_all()
         await self.services.storage.close()
+
+    def start(self) -> None:
+        """Begin to deliver what the last run left."""
+        self.outgoing.start()
+        self.relaying.start()
+
+    def _forget_ways(self) -> None:
+        """Drop references to outgoing queues that are only kept for speed."""
+        self.routes.forget_elsewhere()
+        self.relaying.forget_avoided()
+        self.acknowledging.forget_idle_ways()
 
     async def reload_directory(self) -> None:
         """Everything of it is asked anew; of a file, it is read anew."""

@@ -22,7 +22,7 @@ import msgspec
 from qmd.errors import Refusal
 
 if TYPE_CHECKING:
-    from qmd.control.tokens import Grant
+    from qmd.access.tokens import Grant
     from qmd.control_protocol.messages import Request
 
 READ, WRITE, ADMIN = "read", "write", "admin"

@@ -54,7 +54,7 @@ def create(
     """Make a token called NAME. It is shown once; the daemon keeps its hash only."""
     import os
 
-    from qmd.control.tokens import create as create_token
+    from qmd.access.tokens import create as create_token
 
     path = configuration.settings().remote.tokens
     if output is not None and output.exists():
@@ -75,8 +75,8 @@ def create(
 @pass_configuration
 def list_(configuration: Configuration, as_json: bool) -> None:
     """List tokens: their names, what they are for, since when."""
+    from qmd.access.tokens import read
     from qmd.cli.output import print_rows
-    from qmd.control.tokens import read
 
     with _explained():
         grants = read(configuration.settings().remote.tokens)
@@ -98,7 +98,7 @@ def list_(configuration: Configuration, as_json: bool) -> None:
 @pass_configuration
 def revoke(configuration: Configuration, name: str) -> None:
     """Take token NAME back: whoever uses it is turned away within a second or two."""
-    from qmd.control.tokens import revoke as revoke_token
+    from qmd.access.tokens import revoke as revoke_token
 
     with _explained():
         if not revoke_token(configuration.settings().remote.tokens, name):
@@ -114,7 +114,7 @@ class _explained:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        from qmd.control.tokens import TokenFileError
+        from qmd.access.tokens import TokenFileError
 
         if isinstance(error, TokenFileError | OSError):
             raise Failure(ExitCode.FAILED, str(error), "token_not_changed") from error

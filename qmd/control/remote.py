@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, cast
 import structlog
 
 from qmd.access.rights import rights_of
+from qmd.access.tokens import Grant, TokenFile, TokenFileError
 from qmd.control import status as overview
 from qmd.control.server import ControlConnection, ControlServer
-from qmd.control.tokens import Grant, TokenFile, TokenFileError
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import FrameBuffer
 from qmd.errors import Refusal

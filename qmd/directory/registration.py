@@ -33,9 +33,10 @@ from storage.tables import directory_changes
 from storage.tables.directory_changes import DirectoryChange
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from qmd.directory.interface import Directory
     from qmd.directory.resolver import Resolver
-    from qmd.naming.destinations import Routes
     from qmd.queues.registry import LocalQueues
     from qmd.runtime.services import Services
 
@@ -78,13 +79,13 @@ class Publishing:
         directory: Directory,
         queues: LocalQueues,
         resolver: Resolver,
-        routes: Routes,
+        queue_by_guid: Callable[[bytes], LocalQueue | None],
     ) -> None:
         self._services = services
         self._directory = directory
         self._queues = queues
         self._resolver = resolver
-        self._routes = routes
+        self._queue_by_guid = queue_by_guid
         #: Around what is asked of the directory and what follows here: one thing after the other.
         self.turn = asyncio.Lock()
         self._waiting: dict[bytes, DirectoryChange] = {}
@@ -234,7 +235,7 @@ class Publishing:
             await self._services.storage.batch.run(forget)
 
     async def _update(self, guid: bytes) -> None:
-        queue = self._routes.queue_by_guid(guid)
+        queue = self._queue_by_guid(guid)
         if queue is None:
             return  # it was deleted meanwhile
         new = new_queue(

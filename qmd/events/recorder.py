@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 from protocol import parse_user_message
 from protocol.errors import ProtocolError
-from qmd.message.shared_packet import whole
 from storage.tables.events import Event, mark_shipped, size_bytes
 from storage.tables.events import trim as trim_events
 
@@ -30,10 +29,7 @@ if TYPE_CHECKING:
     import sqlite3
 
     from protocol import UserMessage
-    from qmd.queues.outgoing_queue import OutgoingQueue
-    from qmd.queues.outgoing_queues import Outgoing
-    from qmd.queues.registry import LocalQueues
-    from qmd.queues.usage import Usage
+    from qmd.events.transmission import Transmission
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
 
@@ -117,10 +113,8 @@ NO_LISTS = _NONE
 class Recorder:
     """Builds events from packets and gives them to the open batch."""
 
-    def __init__(self, services: Services, queues: LocalQueues, usage: Usage) -> None:
+    def __init__(self, services: Services) -> None:
         self._services = services
-        self._queues = queues
-        self._usage = usage
         self.enabled = services.settings.events.enabled
         self.short_bytes = SHORT_BYTES
         self._batch: Batch | None = None  # whose events may be added to
@@ -128,10 +122,6 @@ class Recorder:
         self._groups_until_s = 0.0
         self._rank = 0  # no group has a higher one
         self._floods: dict[str, _Flood] = {}
-
-    def connect(self, outgoing: Outgoing) -> None:
-        """Name the collaborators that are made after it."""
-        self._outgoing = outgoing
 
     def group(
         self,
@@ -341,8 +331,8 @@ class Recorder:
             )
             event.numbers.append(message.user.message_number)
 
-    def transmitted(self, queue: OutgoingQueue) -> None:
-        """Tell of what `queue` has handed to its session."""
+    def transmitted(self, queue: Transmission) -> None:
+        """Record messages that `queue` has handed to its session."""
         for handed, kind, reason in (
             (queue.handed_first, Kind.TRANSMITTED, ""),
             (queue.handed_again, Kind.RETRANSMITTED, queue.why_again),
@@ -357,7 +347,7 @@ class Recorder:
                         kind,
                         source,
                         queue=queue.destination,
-                        peer=queue.link.peer,
+                        peer=queue.peer,
                         reason=reason,
                     )
                     event.numbers.append(number)
@@ -368,8 +358,8 @@ class Recorder:
                     kind,
                     self._services.id,
                     queue=queue.destination,
-                    peer=queue.link.peer,
-                    sequence_id=queue.sequence.sequence_id if is_transactional else 0,
+                    peer=queue.peer,
+                    sequence_id=queue.sequence_id if is_transactional else 0,
                     reason=reason,
                 )
                 event.numbers += handed.numbers
@@ -412,8 +402,8 @@ class Recorder:
         if place is not None:
             event.places.append(place)
 
-    def started(self) -> None:
-        """The daemon runs again: told at once, so that it precedes all that follows."""
+    def started(self, bytes_there: int) -> None:
+        """Record a start, before all that follows; `bytes_there` are in all queues."""
         if self.enabled:
             was_clean = self._services.storage.recovery.was_clean
             event = self.group(
@@ -421,7 +411,7 @@ class Recorder:
                 self._services.id,
                 reason="after a stop" if was_clean else "after a crash",
             )
-            event.bytes = self._usage.bytes  # of what is there
+            event.bytes = bytes_there
             self._services.storage.batch.write_soon()
 
     # The log is kept by size and age.
@@ -457,27 +447,26 @@ class Recorder:
 
         await self._services.storage.batch.run(drop, can_wait=True)
 
-    def stop(self) -> None:
-        """What lives in memory only is gone after this."""
+    def stop(
+        self,
+        in_memory: Iterable[tuple[str, list[tuple[int, bytes]]]],
+        on_the_way: Iterable[tuple[str, list[bytes]]],
+    ) -> None:
+        """Record that express messages are lost: of queues (place and packet of each), and those
+        for destinations elsewhere (their packets)."""
         if not self.enabled:
             return
         reason = "it was an express message, and its queue manager stopped"
-        for queue in self._queues.by_key.values():
-            messages = list(queue.express.values())
+        for queue, messages in in_memory:
             self.record(
                 Kind.LOST,
-                [whole(message.packet) for message in messages],
-                queue=queue.name,
-                places=[message.lookup_id for message in messages],
+                [packet for _, packet in messages],
+                queue=queue,
+                places=[place for place, _ in messages],
                 reason=reason,
             )
-        for outgoing in self._outgoing.queues:
-            self.record(
-                Kind.LOST,
-                [whole(packet) for packet, _ in outgoing.express.values()],
-                queue=outgoing.destination,
-                reason=reason,
-            )
+        for destination, packets in on_the_way:
+            self.record(Kind.LOST, packets, queue=destination, reason=reason)
 
     def of_copies(
         self, kind: Kind, *, transaction: str, delivery: str, in_sequences: bool

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from qmd.naming.destinations import Routes
     from qmd.operations.transactions import Transactions
     from qmd.peers.identity_conflicts import Identities
-    from qmd.peers.link import Link
     from qmd.peers.sessions import Peers
     from qmd.queues.outgoing_queues import Outgoing
     from qmd.queues.registry import LocalQueues
+    from qmd.queues.way import Way
     from qmd.runtime.services import Services
     from qmd.transfer.release import Releasing
     from storage import Storage
@@ -497,7 +497,7 @@ class Inquiry:
 
     # Who else knows.
 
-    def _other_side(self, source: bytes, finding: Finding) -> tuple[Link | None, bytes | None]:
+    def _other_side(self, source: bytes, finding: Finding) -> tuple[Way | None, bytes | None]:
         """Where the message came from, or where it went: a way there, and a GUID."""
         if source != self._services.id:
             return None, source

@@ -25,19 +25,18 @@ from protocol.identifiers import correlation_bytes, guid_text
 from protocol.names.direct_name import parse_wire_name, queue_key
 from protocol.names.format_name import parse_destination
 from qmd.control_protocol.messages import EXPRESS, NewMessage
+from qmd.core.internal_names import HISTORY_QUEUE
 from qmd.message.build import NO_ADDRESS, compose, queue_address
 from storage.errors import StorageError
 
 if TYPE_CHECKING:
     from qmd.history.message_lookup import Inquiry
-    from qmd.peers.connection import PeerConnection
-    from qmd.peers.link import Link
     from qmd.peers.sessions import Peers
+    from qmd.queues.way import PeerSession, Way
     from qmd.runtime.services import Services
 
 log = structlog.get_logger()
 
-QUEUE = "private$\\qmd_history$"
 VERSION = 1
 WAIT_S = 2.0  # for a session and the answer together
 # On the wire only; long, because the clocks of two computers may differ.
@@ -122,7 +121,7 @@ class Asking:
 
     # We ask.
 
-    async def ask(self, link: Link | None, guid: bytes | None, source: bytes, number: int) -> Value:
+    async def ask(self, link: Way | None, guid: bytes | None, source: bytes, number: int) -> Value:
         """What the queue manager behind `link`, or with that GUID, tells of a message.
 
         Takes no longer than WAIT_S.  `answered` says whether it told anything; if not,
@@ -188,16 +187,16 @@ class Asking:
     # What arrives.
 
     def is_meant(self, message: UserMessage) -> bool:
-        """Whether a message is addressed to `QUEUE`."""
+        """Whether a message is addressed to `HISTORY_QUEUE`."""
         destination = message.user.destination_queue
         if message.transaction is not None or not isinstance(destination, DirectQueueName):
             return False
         try:
-            return queue_key(parse_wire_name(destination.name)) == QUEUE
+            return queue_key(parse_wire_name(destination.name)) == HISTORY_QUEUE
         except ProtocolError:
             return False
 
-    def received(self, connection: PeerConnection, message: UserMessage) -> None:
+    def received(self, connection: PeerSession, message: UserMessage) -> None:
         """A question or an answer, or anything: who sent it is not known to mean well."""
         heard = understood(message.properties.body)
         if heard is None:
@@ -224,12 +223,12 @@ class Asking:
     # Within.
 
     async def _session(
-        self, link: Link | None, guid: bytes | None, deadline: float
-    ) -> PeerConnection | None:
+        self, link: Way | None, guid: bytes | None, deadline: float
+    ) -> PeerSession | None:
         """A session that is open, or comes within the time; dialled where that is possible."""
         peers, loop = self._peers, self._services.loop
 
-        def there_is() -> PeerConnection | None:
+        def there_is() -> PeerSession | None:
             if guid is not None and (found := peers.connection_to(guid)) is not None:
                 return found
             return None if link is None else link.connection
@@ -260,7 +259,7 @@ class Asking:
         quiet_s = QUIET_SHORT_S if remote in self._has_answered else QUIET_S
         self._quiet_until[remote] = self._services.loop.time() + quiet_s
 
-    def _may_ask(self, connection: PeerConnection) -> bool:
+    def _may_ask(self, connection: PeerSession) -> bool:
         """Whether the question is answered; those over the limits are passed over in silence."""
         try:
             address = ip_address(connection.host.partition("%")[0])
@@ -290,7 +289,7 @@ class Asking:
         self._allowance -= 1
         return True
 
-    async def _answer(self, connection: PeerConnection, asked_as: bytes, heard: Question) -> None:
+    async def _answer(self, connection: PeerSession, asked_as: bytes, heard: Question) -> None:
         asker = _remote_id(connection)
         try:
             finding = await self._inquiry.find(heard.source, heard.number, thorough=False)
@@ -308,11 +307,11 @@ class Asking:
         self.answered_count += 1
 
     def _send(
-        self, connection: PeerConnection, body: bytes, number: int, *, correlation_id: bytes = b""
+        self, connection: PeerSession, body: bytes, number: int, *, correlation_id: bytes = b""
     ) -> None:
         """An express message over this very session: it goes now, or never."""
         host = connection.host
-        name = parse_destination(f"DIRECT=TCP:{host}\\{QUEUE}", local_host=".")
+        name = parse_destination(f"DIRECT=TCP:{host}\\{HISTORY_QUEUE}", local_host=".")
         new = NewMessage(
             "",
             body,
@@ -338,7 +337,7 @@ class Asking:
 
 
 def understood(body: bytes) -> Question | Answer | None:
-    """The body of a message to `QUEUE`; None if it is neither, or too large."""
+    """The body of a message to `HISTORY_QUEUE`; None if it is neither, or too large."""
     if len(body) > ANSWER_BYTES_MAX:
         return None
     try:
@@ -360,7 +359,7 @@ def facts_of(told: Answer, remote: bytes, source: bytes, number: int) -> Value:
     }
 
 
-def _remote_id(connection: PeerConnection) -> bytes | None:
+def _remote_id(connection: PeerSession) -> bytes | None:
     return None if connection.session is None else connection.session.remote_id
 
 

@@ -21,23 +21,24 @@ from protocol.names.format_name import (
     SingleName,
     parse_destination,
 )
+from qmd.core.internal_names import HISTORY_QUEUE
 from qmd.directory.interface import KIND_NONE
 from qmd.directory.resolver import MustAsk, Resolution, Target
 from qmd.directory.spelling import name_of
 from qmd.errors import Refusal
-from qmd.history.remote_lookup import QUEUE as HISTORY_QUEUE
 from qmd.message.build import NO_ADDRESS, QueueAddress, reply_address
 from qmd.naming.fan_out import Several, several_of
 from qmd.queues.local_queue import OWN_PREFIX, LocalQueue
 from qmd.queues.outgoing_queue import OutgoingQueue
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from qmd.directory.interface import Directory
     from qmd.directory.resolver import Resolver
     from qmd.queues.outgoing_queues import Outgoing
     from qmd.queues.registry import LocalQueues
     from qmd.runtime.services import Services
-    from qmd.transfer.incoming import Incoming
 
 
 ROUTES_MAX = 10_000  # spellings of destinations, remembered with what they lead to
@@ -64,10 +65,11 @@ class Routes:
         self._reply_lists: dict[str, QueueAddress] = {}  # what the directory said, until it is old
         #: What the directory has just said, while the request that had to ask begins again.
         self.answers: dict[str, Resolution | Refusal] = {}
+        #: Called when queues have come or gone.
+        self.on_change: Callable[[], None] = lambda: None
 
-    def connect(self, incoming: Incoming, resolver: Resolver) -> None:
-        """Name the collaborators that are made after it."""
-        self._incoming = incoming
+    def connect(self, resolver: Resolver) -> None:
+        """Name the resolver, which is made after it."""
         self._resolver = resolver
 
     def find_queue(self, text: str) -> LocalQueue:
@@ -432,7 +434,7 @@ class Routes:
         self._by_guid.clear()
         self._reply_lists.clear()
         self._resolver.own_queues_changed()
-        self._incoming.queues_changed()
+        self.on_change()
 
 
 def _is_own_address(host: str, listening: str) -> bool:

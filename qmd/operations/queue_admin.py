@@ -29,8 +29,8 @@ from storage.tables.sequences import IncomingSequenceRow
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Callable
 
-    from qmd.bulk.reservations import Reserving
     from qmd.directory.interface import Directory
     from qmd.directory.registration import Publishing
     from qmd.naming.destinations import Routes
@@ -76,9 +76,9 @@ class Administration:
         self._being_created = 0
         self._deletions: dict[str, asyncio.Event] = {}  # under way, by the queue's key
 
-    def connect(self, reserving: Reserving) -> None:
-        """Name the collaborators that are made after it."""
-        self._reserving = reserving
+    def connect(self, check_deletable: Callable[[list[LocalQueue]], None]) -> None:
+        """Name what refuses to delete queues that are read by pipelines."""
+        self._check_deletable = check_deletable
 
     async def create(
         self,
@@ -306,7 +306,7 @@ class Administration:
         if queue.deleted:
             raise Refusal("no_such_queue", f"{queue.name} is being deleted by another request")
         family = queue.relatives
-        self._reserving.check_deletable(family)
+        self._check_deletable(family)
         if dry_run:
             return Purged(
                 sum(each.messages for each in family), sum(each.own_bytes for each in family), 0

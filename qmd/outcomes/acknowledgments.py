@@ -32,6 +32,7 @@ from qmd.core.acknowledgment import (
     final_ack_packet,
     order_queue_of,
 )
+from qmd.core.internal_names import ORDER_QUEUE
 from qmd.core.packet_fields import names_destination_directly, source_of
 from qmd.errors import Refusal
 from qmd.events.recorder import Kind
@@ -40,16 +41,17 @@ from qmd.outcomes.deferred_acknowledgments import Addressing
 from qmd.queues.outgoing_queue import OutgoingQueue
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from qmd.events.recorder import Recorder
     from qmd.naming.destinations import Routes
-    from qmd.operations.send import Sending
-    from qmd.peers.sessions import Peers
+    from qmd.outcomes.post import Post
     from qmd.queues.outgoing_queues import Appended, Outgoing
+    from qmd.queues.way import PeerSession
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
 
 WAYS_BACK_MAX = 10_000  # remembered, of sources that are told how their messages ended
-ORDER_QUEUE = "order_queue$"
 
 
 class _WayBack:
@@ -82,10 +84,10 @@ class Acknowledging:
         self._order_hosts: dict[bytes, str] = {}  # where sources were when they were last told
         self.addressing = addressing
 
-    def connect(self, peers: Peers, sending: Sending) -> None:
+    def connect(self, session_with: Callable[[bytes], PeerSession | None], post: Post) -> None:
         """Name the collaborators that are made after it."""
-        self._peers = peers
-        self._sending = sending
+        self._session_with = session_with
+        self._post = post
 
     def to_application(self, original: UserMessage, message_class: int, batch: Batch) -> None:
         """An administration acknowledgment, to each of the queues where the original asks for it.
@@ -124,7 +126,7 @@ class Acknowledging:
                 self.addressing.add(name, packet, batch)  # and tells what becomes of it
                 continue
             via = self._session_to(original.user.source_queue_manager, name)
-            dropped = self._sending.send_packet(name, packet, batch, via=via)
+            dropped = self._post.send_packet(name, packet, batch, via=via)
             self._recorder.one(
                 Kind.UNACKNOWLEDGED if dropped else Kind.ACKNOWLEDGED,
                 original,
@@ -139,7 +141,7 @@ class Acknowledging:
         The name says nothing of ports, so where several queue managers share an address, only
         its session leads to the right one.
         """
-        connection = self._peers.connection_to(guid)
+        connection = self._session_with(guid)
         if (
             connection is not None
             and isinstance(name, DirectName)
@@ -189,7 +191,7 @@ class Acknowledging:
                 sent_time=sent_time,
             )
             appended = self._outgoing.append(way.queue, key, ack, batch)
-            self._sending.tell(way.queue, ack, key)
+            self._post.tell(way.queue, ack, key)
             originals, acks = told.setdefault(way, ([], []))
             originals.append(packet)
             acks.append(appended)
@@ -232,7 +234,7 @@ class Acknowledging:
         """
         source = source_of(packet)
         by_direct_name = names_destination_directly(packet)
-        connection = self._peers.connection_to(source)
+        connection = self._session_with(source)
         way = self._ways_back.get((source, by_direct_name))
         host = self._order_hosts.get(source, "") if connection is None else connection.host
         if way is not None and (not host or way.host == host):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from qmd.directory.resolver import Resolver
     from qmd.events.recorder import Recorder
     from qmd.naming.destinations import Routes
-    from qmd.operations.send import Sending
+    from qmd.outcomes.post import Post
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
 
@@ -62,9 +62,9 @@ class Addressing:
         self.count = 0
         self._bytes = 0
 
-    def connect(self, sending: Sending) -> None:
+    def connect(self, post: Post) -> None:
         """Name the collaborators that are made after it."""
-        self._sending = sending
+        self._post = post
 
     def restore(self, rows: Iterable[tuple[Unaddressed, bool]]) -> None:
         """What was on disk; `start` asks for it, when there is a directory."""
@@ -152,7 +152,7 @@ class Addressing:
             await self._services.ids.ensure(SENT_AT_ONCE)
             batch = self._services.storage.batch
             for waiting in self._take(name, SENT_AT_ONCE, batch):
-                dropped = self._sending.send_packet(name, waiting.packet, batch)
+                dropped = self._post.send_packet(name, waiting.packet, batch)
                 self._tell(name, waiting.packet, dropped)
             if name not in self._waiting:
                 return

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from qmd.naming.destinations import Routes
     from qmd.outcomes.acknowledgments import Acknowledging
     from qmd.outcomes.dead_letter import Endings
-    from qmd.peers.connection import PeerConnection
     from qmd.queues.local_queue import LocalQueue
     from qmd.queues.message_id_history import KnownMessages
+    from qmd.queues.way import PeerSession
     from qmd.runtime.services import Services
 
 REFUSED_VAIN = 8  # a refusal is worth as many duplicates: it is written to disk
@@ -50,7 +50,7 @@ class Refusing:
 
     def refuse(
         self,
-        connection: PeerConnection,
+        connection: PeerSession,
         message: UserMessage,
         packet: bytes,
         message_class: MessageClass,

@@ -19,7 +19,7 @@ from qmd.events.recorder import Kind
 if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
     from qmd.naming.destinations import Routes
-    from qmd.operations.send import Sending
+    from qmd.outcomes.post import Post
     from qmd.queues.quotas import Admission
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
@@ -43,9 +43,9 @@ class Tracing:
         self._recorder = recorder
         self._routes = routes
 
-    def connect(self, sending: Sending) -> None:
+    def connect(self, post: Post) -> None:
         """Name the collaborators that are made after it."""
-        self._sending = sending
+        self._post = post
 
     def arrived(self, message: UserMessage, packet: bytes, batch: Batch) -> None:
         """A message goes into its queue here with the open batch."""
@@ -75,7 +75,7 @@ class Tracing:
         via = None if source == self._services.id else source
         if self._admission.is_full(len(report), express=True) is not None:
             return  # reports are for information only, and peers can ask for any number of them
-        if not self._sending.send_packet(name, report, batch, via=via):
+        if not self._post.send_packet(name, report, batch, via=via):
             self._recorder.record(Kind.REPORTED, [packet], batch=batch, to_queue=str(name))
 
 

@@ -44,16 +44,15 @@ from storage.tables.keys import (
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Callable
 
     from qmd.events.recorder import Recorder
     from qmd.outcomes.acknowledgments import Acknowledging
     from qmd.outcomes.dead_letter import Endings
-    from qmd.peers.connection import PeerConnection
     from qmd.queues.outgoing_queues import Outgoing
     from qmd.queues.quarantine import Damage
+    from qmd.queues.way import PeerSession
     from qmd.runtime.services import Services
-    from qmd.transfer.relay import Relaying
-    from qmd.transfer.release import Releasing
     from storage.tables.events import Event
 
 log = structlog.get_logger()
@@ -99,10 +98,12 @@ class Undelivered:
         self._outgoing = outgoing
         self._recorder = recorder
 
-    def connect(self, relaying: Relaying, releasing: Releasing) -> None:
-        """Name the collaborators that are made after it."""
-        self._relaying = relaying
-        self._releasing = releasing
+    def connect(
+        self, release: Callable[[], None], gone_for_others: Callable[[OutgoingQueue, bytes], None]
+    ) -> None:
+        """Name what is called before a look at the disk, and when a message of others is gone."""
+        self._release = release
+        self._gone_for_others = gone_for_others
 
     def expire(self, queue: OutgoingQueue, keys: list[int]) -> None:
         """Messages whose time to reach their queue is over."""
@@ -117,9 +118,7 @@ class Undelivered:
             ),
         )
 
-    def end_too_large(
-        self, queue: OutgoingQueue, keys: list[int], connection: PeerConnection
-    ) -> None:
+    def end_too_large(self, queue: OutgoingQueue, keys: list[int], connection: PeerSession) -> None:
         """Messages that the peer takes no packets for: the configuration has changed since they
         were sent, or the name in it leads to an address that it does not name."""
         reason = (
@@ -189,7 +188,7 @@ class Undelivered:
         A key whose message is gone, acknowledged or ending already is passed over.  Returns of how
         many the end has begun.
         """
-        self._releasing.release()  # what was acknowledged is off the disk before we look there
+        self._release()  # what was acknowledged is off the disk before we look there
         wall_ms = int(self._services.environment.time() * 1000)
         now_s = self._services.clock.now_s
         dying: list[_Dying] = []
@@ -369,7 +368,7 @@ class Undelivered:
                 continue
             count += 1
             if queue.for_others:
-                self._relaying.gone(queue, packet)
+                self._gone_for_others(queue, packet)
             if _is_owed(packet, message_class, for_others=queue.for_others):
                 self._tell(packet, message_class, for_others=queue.for_others)
                 told.append(each.place)

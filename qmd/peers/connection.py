@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from protocol import PACKET_BYTES_MAX
 from protocol.codec.records import ESTABLISH_CONNECTION_BYTES
@@ -21,13 +21,12 @@ from qmd.runtime.fair_scheduler import Class
 from qmd.runtime.timers import Alarm
 
 if TYPE_CHECKING:
-    from qmd.peers.link import Link
-    from qmd.peers.pending_acks import OwedAcks
-    from qmd.peers.sessions import Peers
+    from collections.abc import Callable
+
     from qmd.queues.incoming_sequences import IncomingStream
+    from qmd.queues.outgoing_queue import OutgoingQueue
     from qmd.runtime.fair_scheduler import Turns
     from qmd.runtime.services import Services
-    from qmd.transfer.incoming import Incoming
 
 # Output waiting in the transport above which nothing more is handed to the session.
 WRITE_BYTES_HIGH = 1024 * 1024
@@ -55,23 +54,58 @@ PACKET_COPIES = 4  # that are made of one on its way to the disk
 UNREAD_BYTES_MAX = 32 * 1024 * 1024  # more than a full pump of the largest messages
 
 
+class MessageSink(Protocol):
+    """Takes user messages over: `Incoming` of qmd/transfer."""
+
+    def receive(
+        self, connection: PeerConnection, messages: list[MessageReceived], now: float
+    ) -> None: ...
+
+
+class SessionUser(Protocol):
+    """A link, whose queues send over the session."""
+
+    guid: bytes | None
+    attempt: PeerConnection | None
+
+    @property
+    def hosts(self) -> tuple[str, ...]: ...
+    @property
+    def queues(self) -> dict[OutgoingQueue, None]: ...
+
+    def opened(self, connection: PeerConnection) -> None: ...
+    def closed(self, connection: PeerConnection, reason: str, *, whole: bool) -> None: ...
+    def pump(self) -> None: ...
+
+
+class Sessions(Protocol):
+    """All sessions: `Peers` of qmd/peers/sessions.py."""
+
+    def packet_bytes_max(self, *hosts: str) -> int: ...
+    def admit(self, connection: PeerConnection) -> Session | None: ...
+    def opened(self, connection: PeerConnection) -> None: ...
+    def closed(self, connection: PeerConnection, reason: str, *, whole: bool) -> None: ...
+    def acknowledged(self, connection: PeerConnection, tokens: list[object]) -> None: ...
+    def pump(self, connection: PeerConnection) -> None: ...
+
+
 class PeerConnection(asyncio.BufferedProtocol):
     """A session over a socket; `link` is ours when we dialled, None when the peer did."""
 
     def __init__(
         self,
         services: Services,
-        incoming: Incoming,
-        owed_acks: OwedAcks,
-        peers: Peers,
+        sink: MessageSink,
+        send_owed: Callable[[PeerConnection], None],
+        sessions: Sessions,
         turns: Turns,
-        link: Link | None,
+        link: SessionUser | None,
         dialled_address: tuple[str, int] | None = None,
     ) -> None:
         self._services = services
-        self._incoming = incoming
-        self._owed_acks = owed_acks
-        self._peers = peers
+        self._sink = sink
+        self._send_owed = send_owed
+        self._sessions = sessions
         self._turns = turns
         self._loop = asyncio.get_running_loop()
         # Who has not said who it is need not send more, and cannot make us keep more.
@@ -105,7 +139,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.session: Session | None = None
         self.link = link
         self.dialled_address = dialled_address
-        self.links: dict[Link, None] = {}  # whose queues send over this session
+        self.links: dict[SessionUser, None] = {}  # whose queues send over this session
         self.host = ""
         self.port = 0
         self.is_qmd = False  # as its handshake says
@@ -140,9 +174,9 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.own_host = str(own[0]).removeprefix("::ffff:") if own else ""
         self.peer = self.host
         dialled = () if self.link is None else self.link.hosts
-        self.packet_bytes_max = self._peers.packet_bytes_max(self.host, *dialled)
+        self.packet_bytes_max = self._sessions.packet_bytes_max(self.host, *dialled)
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH, low=WRITE_BYTES_LOW)
-        self.session = self._peers.admit(self)
+        self.session = self._sessions.admit(self)
         if self.session is None:
             self._closed = True
             self._transport.abort()
@@ -451,17 +485,17 @@ class PeerConnection(asyncio.BufferedProtocol):
                 received.append(cast(MessageReceived, event))
                 continue
             if received:
-                self._incoming.receive(self, received, now)
+                self._sink.receive(self, received, now)
                 received = []
             if kind is Acknowledged:
-                self._peers.acknowledged(self, cast(Acknowledged, event).tokens)
+                self._sessions.acknowledged(self, cast(Acknowledged, event).tokens)
             elif kind is Opened:
                 self.peer = guid_text(cast(Opened, event).remote_id)
-                self._peers.opened(self)
+                self._sessions.opened(self)
             elif kind is Closed:
                 self._end(*cast(Closed, event))
         if received:
-            self._incoming.receive(self, received, now)
+            self._sink.receive(self, received, now)
 
     def _end(self, reason: str, whole: bool) -> None:
         if self._closed:
@@ -475,14 +509,14 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             # close() writes what is buffered first: a refusal has to arrive.
             self._transport.close()
-        self._peers.closed(self, reason, whole=whole)
+        self._sessions.closed(self, reason, whole=whole)
 
     def _flush(self) -> None:
         self._flush_due = False
         if self._closed or self.session is None:
             return
-        self._owed_acks.send(self)
-        self._peers.pump(self)
+        self._send_owed(self)
+        self._sessions.pump(self)
         self._write()
         self._arm(self._loop.time())
 

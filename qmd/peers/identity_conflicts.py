@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import structlog
 
@@ -24,7 +24,6 @@ from storage.tables.peer_instances import PeerInstance
 if TYPE_CHECKING:
     from qmd.core.retry import Attempt
     from qmd.peers.connection import PeerConnection
-    from qmd.peers.sessions import Peers
     from qmd.queues.message_id_history import KnownMessages
     from qmd.runtime.services import Services
 
@@ -53,6 +52,12 @@ class Conflict(NamedTuple):
     remedy: str
 
 
+class EndSessions(Protocol):
+    """Ends the sessions with a queue manager `but` one."""
+
+    def __call__(self, guid: bytes, reason: str, *, but: PeerConnection) -> None: ...
+
+
 class Identities:
     """Who bears which GUID."""
 
@@ -63,9 +68,9 @@ class Identities:
         self._known: dict[bytes, PeerInstance] = {}
         self.conflicts: dict[bytes, Conflict] = {}
 
-    def connect(self, peers: Peers) -> None:
-        """Name the collaborators that are made after it."""
-        self._peers = peers
+    def connect(self, end_sessions: EndSessions) -> None:
+        """Name what ends the sessions with a queue manager."""
+        self._end_sessions = end_sessions
 
     def restore(self, rows: Iterable[PeerInstance], starts: int) -> None:
         """What is known, and how often we have been started, this time included."""
@@ -107,7 +112,7 @@ class Identities:
         self._services.storage.batch.run(partial(peer_instances.remember, row=row))
         if known is not None:
             # Sessions of the run before are dead, or of another machine, which will be back then.
-            self._peers.end_all(guid, "its queue manager was started anew", but=connection)
+            self._end_sessions(guid, "its queue manager was started anew", but=connection)
         return None
 
     def is_qmd(self, guid: bytes) -> bool:

@@ -23,7 +23,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Collection
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from protocol.identifiers import guid_text
 from qmd.core.retry import QueueState, Retry
@@ -31,17 +31,13 @@ from qmd.peers.connect_errors import explain
 
 if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
-    from qmd.history.remote_lookup import Asking
     from qmd.outcomes.reports import Tracing
     from qmd.outcomes.undeliverable import Undelivered
     from qmd.peers.connection import PeerConnection
     from qmd.peers.identity_conflicts import Identities
-    from qmd.peers.next_hop import Routing
-    from qmd.peers.redirect import Redirecting
     from qmd.queues.outgoing_queue import OutgoingQueue
     from qmd.queues.outgoing_queues import Outgoing
     from qmd.runtime.services import Services
-    from qmd.transfer.relay import Relaying
 
 PUMP_BYTES_MAX = 1024 * 1024  # handed to a session before they are written
 PUMP_MESSAGES_MAX = 64  # of one queue before the next one of the same address has its turn
@@ -50,22 +46,32 @@ SPEAKERS_MAX = 64  # queue managers that have acknowledged what went over a link
 ADDRESSES_MAX = 16  # of one name that are tried
 
 
+class Carriers(Protocol):
+    """Which links carry the messages of a link: `Routing` of qmd/peers/next_hop.py."""
+
+    def carriers(self, link: Link) -> tuple[Link, ...]:
+        """Those over whose sessions they may go, the best first; itself, where it is dialled."""
+
+    def ask_anew(self, link: Link) -> None:
+        """Forget when the directory was asked last."""
+
+
 class Link:
     """All that is on its way to one remote queue manager."""
 
     def __init__(
         self,
         services: Services,
-        asking: Asking,
         identities: Identities,
         outgoing: Outgoing,
         recorder: Recorder,
-        redirecting: Redirecting,
-        relaying: Relaying,
-        routing: Routing,
+        may_hand: Callable[[OutgoingQueue, Link], bool],
+        carriers: Carriers,
         tracing: Tracing,
         undelivered: Undelivered,
         make_connection: Callable[[Link, tuple[str, int]], PeerConnection],
+        changed: Callable[[], None],
+        ways_lead_back: Callable[[Link], None],
         *,
         address: tuple[str, int] | None,
         guid: bytes | None,
@@ -73,16 +79,18 @@ class Link:
         assert address is not None or guid is not None
         settings = services.settings.delivery
         self._services = services
-        self._asking = asking
         self._identities = identities
         self._outgoing = outgoing
         self._recorder = recorder
-        self._redirecting = redirecting
-        self._relaying = relaying
-        self._routing = routing
+        self._may_hand = may_hand
+        self._carriers = carriers
         self._tracing = tracing
         self._undelivered = undelivered
         self._make_connection = make_connection
+        self._changed = changed  # called when a session, or an attempt at one, ends
+        self._ways_lead_back = (
+            ways_lead_back  # called when all ways lead to where messages came from
+        )
         self._dialling: asyncio.Task[None] | None = None
         self._retry_timer: asyncio.TimerHandle | None = None
         self.address = address
@@ -127,7 +135,12 @@ class Link:
     @property
     def is_reachable(self) -> bool:
         """Whether we can do something for a session; else the other side has to begin."""
-        return self.address is not None or bool(self._routing.carriers(self))
+        return self.address is not None or bool(self._carriers.carriers(self))
+
+    @property
+    def has_carrier(self) -> bool:
+        """Whether any way leads there, over a session of its own or one of others."""
+        return bool(self._carriers.carriers(self))
 
     def avoid(self, guid: bytes) -> bool:
         """What that queue manager sends for there is not sent back to it; False if nothing else
@@ -135,7 +148,7 @@ class Link:
         if len(self._avoided) >= SPEAKERS_MAX:
             self._avoided.clear()
         self._avoided[guid] = self._services.loop.time() + AVOIDED_S
-        return any(not self._is_avoided(each) for each in self._routing.carriers(self))
+        return any(not self._is_avoided(each) for each in self._carriers.carriers(self))
 
     def may_speak(self, guids: Collection[bytes]) -> bool:
         """Whether one of these queue managers can know what became of messages of this link.
@@ -150,7 +163,7 @@ class Link:
         if not known:
             return True
         known.update(
-            each.remote_id for each in self._routing.carriers(self) if each.remote_id is not None
+            each.remote_id for each in self._carriers.carriers(self) if each.remote_id is not None
         )
         return any(guid in known for guid in guids)
 
@@ -176,12 +189,12 @@ class Link:
         """See that a session comes about, over whichever way is open or can be tried first."""
         if self.connection is not None or self._services.lifecycle.stopping:
             return
-        ways = [way for way in self._routing.carriers(self) if not self._is_avoided(way)]
+        ways = [way for way in self._carriers.carriers(self) if not self._is_avoided(way)]
         if ways == [self]:
             self._connect()
             return
         if not ways and self._avoided:
-            self._relaying.ways_lead_back(self)
+            self._ways_lead_back(self)
             return
         for way in ways:
             if way.connection is not None and way is not self:
@@ -232,7 +245,7 @@ class Link:
     @property
     def may_dial(self) -> bool:
         """Whether a session may come of `connect` now."""
-        return any(way.address is not None and way._is_due for way in self._routing.carriers(self))
+        return any(way.address is not None and way._is_due for way in self._carriers.carriers(self))
 
     @property
     def _is_due(self) -> bool:
@@ -245,8 +258,8 @@ class Link:
 
     def kick(self) -> None:
         """Try at once, whatever the back-off says."""
-        self._routing.ask_anew(self)
-        for each in {self: None, **dict.fromkeys(self._routing.carriers(self))}:
+        self._carriers.ask_anew(self)
+        for each in {self: None, **dict.fromkeys(self._carriers.carriers(self))}:
             each.retry.kick(self._services.loop.time())
             if each._retry_timer is not None:
                 each._retry_timer.cancel()
@@ -289,7 +302,7 @@ class Link:
         elif not whole:
             self._failed_at = connection.dialled_address
             self.retry.failed(self._services.loop.time(), reason, where)
-        self._asking.sessions_changed()
+        self._changed()
         self._go_on()
 
     def _go_on(self) -> None:
@@ -336,7 +349,7 @@ class Link:
         wall_s = int(self._services.environment.time())
         self._services.clock.compare(wall_s, now_s)
         budget = PUMP_BYTES_MAX
-        remote, may_hand = self.remote_id, self._redirecting.may_hand
+        remote, may_hand = self.remote_id, self._may_hand
         waiting = deque(
             queue
             for queue in self.queues
@@ -411,7 +424,7 @@ class Link:
                     error=why.text,
                     code=why.code,
                 )
-            self._asking.sessions_changed()
+            self._changed()
         if self.attempt is None and self.connection is None:
             self._go_on()  # no handshake is under way: plan the next attempt
 

@@ -12,8 +12,9 @@ from protocol import ORDER_QUEUE_NUMBER, PrivateQueueName, order_queue_name
 from qmd.core.acknowledgment import order_ack_packet
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from qmd.peers.connection import PeerConnection
-    from qmd.peers.next_hop import Routing
     from qmd.queues.incoming_sequences import IncomingStream
     from qmd.runtime.services import Services
 
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
 class OwedAcks:
     """Sends them."""
 
-    def __init__(self, services: Services, routing: Routing) -> None:
+    def __init__(
+        self, services: Services, session_towards: Callable[[bytes], PeerConnection | None]
+    ) -> None:
         self._services = services
-        self._routing = routing
+        self._session_towards = session_towards
 
     def owe_order_ack(self, stream: IncomingStream) -> None:
-        connection = stream.return_path or self._routing.session_towards(stream.source)
+        connection = stream.return_path or self._session_towards(stream.source)
         if connection is None:
             return  # the sender sends again, and is answered then
         connection.owed_order_acks[stream] = None

@@ -16,15 +16,13 @@ from qmd.core.session_events import NEVER
 from qmd.peers.link import Link
 
 if TYPE_CHECKING:
-    from qmd.history.remote_lookup import Asking
     from qmd.outcomes.acknowledgments import Acknowledging
     from qmd.peers.connection import PeerConnection
     from qmd.peers.identity_conflicts import Identities
-    from qmd.peers.next_hop import Routing
     from qmd.queues.incoming_sequences import IncomingStreams
     from qmd.queues.outgoing_queue import OutgoingQueue
+    from qmd.queues.way import Way
     from qmd.runtime.services import Services
-    from qmd.transfer.release import Releasing
 
 
 # The specification lets the receipt of an express message go unacknowledged for 10 s, and so long
@@ -67,13 +65,19 @@ class Peers:
         )
 
     def connect(
-        self, asking: Asking, releasing: Releasing, routing: Routing, make_link: Callable[..., Link]
+        self,
+        know_link: Callable[[Link], None],
+        session_opened: Callable[[bytes], None],
+        make_link: Callable[..., Link],
+        changed: Callable[[], None],
+        acknowledged: Callable[[list[tuple[OutgoingQueue, int]]], None],
     ) -> None:
         """Name the collaborators that are made after it."""
-        self._asking = asking
-        self._releasing = releasing
-        self._routing = routing
+        self._know_link = know_link
+        self._session_opened = session_opened
         self._make_link = make_link
+        self._changed = changed
+        self._acknowledged = acknowledged
 
     @property
     def links(self) -> list[Link]:
@@ -99,15 +103,16 @@ class Peers:
                 link.opened(connection)
         elif link.address is None and address is not None:
             link.address = address
-            self._routing.know(link)
+            self._know_link(link)
         return link
 
-    def forget_link(self, link: Link) -> None:
+    def forget_link(self, link: Way) -> None:
         """Nothing goes there any more; unless somebody holds it, as a session or a route does."""
+        assert isinstance(link, Link)
         if not link.is_idle:
             return
         link.stop()
-        self._routing.know(link)
+        self._know_link(link)
         guid, address, reference = link.guid, link.address, weakref.ref(link)
         if guid is not None:
             self._links_by_guid.pop(guid)
@@ -202,8 +207,8 @@ class Peers:
         waiting = self._links_by_guid.get(guid)
         if waiting is not None and waiting.connection is None:
             waiting.opened(connection)
-        self._routing.opened(guid)
-        self._asking.sessions_changed()
+        self._session_opened(guid)
+        self._changed()
         if connection.link is None:
             # Who can reach us is probably reachable again as well.
             for link in self._links_by_address.values():
@@ -243,7 +248,7 @@ class Peers:
         """The peer has these messages: what is not transactional is finished."""
         # What `OutgoingQueue.transmit` gave the session.
         given = cast("list[tuple[OutgoingQueue, int]]", tokens)
-        self._releasing.session_acknowledged(given)
+        self._acknowledged(given)
 
     def has_room_for(self, host: str) -> bool:
         """Whether another session with that address is within the limits."""

@@ -14,8 +14,8 @@ from storage.tables import sequences as sequence_rows
 from storage.tables.sequences import IncomingSequenceRow
 
 if TYPE_CHECKING:
-    from qmd.peers.connection import PeerConnection
     from qmd.queues.local_queue import LocalQueue
+    from qmd.queues.way import PeerSession
     from qmd.runtime.services import Services
 
 STREAMS_MAX = 100_000  # (source, queue) whose sequences are remembered
@@ -63,7 +63,7 @@ class IncomingStream:
         self.queue = queue
         self.name = name
         self.sequence = sequence
-        self.return_path: PeerConnection | None = None  # where its last message came from
+        self.return_path: PeerSession | None = None  # where its last message came from
         self.contradictions = 0  # messages that bore the position of another one
         self.last_message = 0  # the number of the message that was accepted last; 0: not known
         self._recent_id = 0  # the sequence of those below
@@ -169,7 +169,7 @@ class IncomingStreams:
         """A stream to a queue that is no more: its row stays, and so does its id."""
         self._next_id = max(self._next_id, id + 1)
 
-    def forget_connection(self, connection: PeerConnection) -> None:
+    def forget_connection(self, connection: PeerSession) -> None:
         """It has ended: acknowledgments find another way, and nothing keeps it in memory."""
         for stream in connection.streams:
             if stream.return_path is connection:

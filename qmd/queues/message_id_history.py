@@ -23,7 +23,7 @@ from qmd.core.number_history import RUN_BYTES, Bounds, History, Segment, fair_sh
 from storage.tables import message_id_history as history_rows
 
 if TYPE_CHECKING:
-    from qmd.peers.connection import PeerConnection
+    from qmd.queues.way import PeerSession
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
 
@@ -77,7 +77,7 @@ class KnownMessages:
         histories = self._by_source.get(source)
         return histories is not None and any(history.has(number) for history in histories)
 
-    def is_duplicate(self, connection: PeerConnection, source: bytes, number: int) -> bool:
+    def is_duplicate(self, connection: PeerSession, source: bytes, number: int) -> bool:
         """[MS-MQQB] 3.1.5.8.1; a duplicate is as young as a new message, for its source does not
         know yet that it came."""
         if not self.has(source, number):
@@ -87,7 +87,7 @@ class KnownMessages:
             self.add(connection, source, number)
         return True
 
-    def add(self, connection: PeerConnection, source: bytes, number: int) -> None:
+    def add(self, connection: PeerSession, source: bytes, number: int) -> None:
         """It was taken, or refused for good, with the open batch."""
         key = _key(connection, source)
         history = self._histories.get(key) or self._history(key)
@@ -197,7 +197,7 @@ class KnownMessages:
         self.bytes += history.bytes
 
 
-def _key(connection: PeerConnection, source: bytes) -> _Key:
+def _key(connection: PeerSession, source: bytes) -> _Key:
     session = connection.session
     assert session is not None
     assert session.remote_id is not None

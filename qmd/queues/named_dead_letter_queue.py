@@ -21,7 +21,9 @@ from storage.tables import own_dead_letters as rows
 from storage.tables.own_dead_letters import OwnDeadLetter
 
 if TYPE_CHECKING:
-    from qmd.naming.destinations import Routes
+    from collections.abc import Callable
+
+    from protocol.names.format_name import FormatName
     from qmd.queues.outgoing_queues import Outgoing
     from qmd.queues.registry import LocalQueues
     from qmd.runtime.services import Services
@@ -41,9 +43,9 @@ class OwnDeadLetters:
         self._express: set[int] = set()  # of those, what is on no disk
         self._gone: set[int] = set()  # seen to be gone once: a commit may still be reported
 
-    def connect(self, routes: Routes) -> None:
-        """Name the collaborators that are made after it."""
-        self._routes = routes
+    def connect(self, find_here: Callable[[FormatName], LocalQueue | None]) -> None:
+        """Name what finds a queue of ours by its name."""
+        self._find_here = find_here
 
     def restore(self, queues: dict[int, int]) -> None:
         self._by_number = queues
@@ -54,7 +56,7 @@ class OwnDeadLetters:
             name = parse_destination(text, local_host=".")
         except InvalidName as error:
             raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
-        queue = self._routes.find_here(name)
+        queue = self._find_here(name)
         if queue is None or queue.is_read_only:
             raise Refusal(
                 "bad_dead_letter_queue",

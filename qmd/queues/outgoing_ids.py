@@ -23,12 +23,11 @@ from protocol.identifiers import sequence_id
 from qmd.errors import Refusal
 
 if TYPE_CHECKING:
-    from qmd.naming.destinations import Routes
-    from qmd.outcomes.acknowledgments import Acknowledging
+    from collections.abc import Callable
+
     from qmd.queues.outgoing_queue import OutgoingQueue
     from qmd.queues.outgoing_queues import Outgoing
     from qmd.runtime.services import Services
-    from qmd.transfer.relay import Relaying
 
 log = structlog.get_logger()
 
@@ -50,14 +49,10 @@ class OutgoingIds:
         self._last_timestamp = 0
         self.unconfirmed: set[int] = set()  # ids that a late final ack may still ask for
 
-    def connect(
-        self, acknowledging: Acknowledging, outgoing: Outgoing, relaying: Relaying, routes: Routes
-    ) -> None:
-        """Name the collaborators that are made after it."""
-        self._acknowledging = acknowledging
+    def connect(self, outgoing: Outgoing, forget_ways: Callable[[], None]) -> None:
+        """Name the queues, and what drops references to them that are only kept for speed."""
         self._outgoing = outgoing
-        self._relaying = relaying
-        self._routes = routes
+        self._forget_ways = forget_ways
 
     # Start-up.
 
@@ -103,9 +98,7 @@ class OutgoingIds:
         now = self._services.loop.time()
         if now < self._look_at:
             return 0
-        self._routes.forget_elsewhere()
-        self._relaying.forget_avoided()
-        self._acknowledging.forget_idle_ways()
+        self._forget_ways()
         # Keys, because a reference to a queue would keep it.  Last those that know an address for
         # acknowledgments that may be due in days.
         idle = sorted(

@@ -37,7 +37,7 @@ from storage.tables.keys import ARRIVAL_BITS, OUTGOING_TRANSACTIONAL_LEVEL
 from storage.tables.pages import EMPTY, Totals
 
 if TYPE_CHECKING:
-    from qmd.peers.link import Link
+    from qmd.queues.way import Way
 
 WINDOW_ENTRIES_MAX = 4096
 WINDOW_BYTES_MAX = 8 * 1024 * 1024
@@ -109,7 +109,7 @@ class OutgoingQueue(Measured):
         destination: str,
         key: str,
         address: QueueAddress,
-        link: Link,
+        link: Way,
         sequence: OutgoingSequence,
         paused: bool = False,
         usage: Usage,
@@ -175,6 +175,16 @@ class OutgoingQueue(Measured):
         super().shrink(size)
         if self.others_usage is not None:
             self.others_usage.bytes -= size
+
+    @property
+    def peer(self) -> str:
+        """The queue manager at the other end, or where it is while that is not known."""
+        return self.link.peer
+
+    @property
+    def sequence_id(self) -> int:
+        """That of its sequence, under way or ended."""
+        return self.sequence.sequence_id
 
     @property
     def messages(self) -> int:

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -24,12 +24,12 @@ from protocol.names.format_name import (
     PublicName,
     parse_format_name,
 )
+from qmd.core.internal_names import ORDER_QUEUE
 from qmd.core.packet_fields import is_express, reach_time_s
 from qmd.core.sequence import OutgoingSequence
 from qmd.errors import Refusal
 from qmd.message.build import QueueAddress, queue_address
 from qmd.message.shared_packet import Packet, head_of, part_of
-from qmd.outcomes.acknowledgments import ORDER_QUEUE
 from qmd.queues.outgoing_ids import OutgoingIds
 from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
 from storage.engine.batch import Batch
@@ -39,17 +39,14 @@ from storage.tables.outgoing import OutgoingRow
 from storage.tables.pages import Totals
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from qmd.message.shared_packet import Parts
-    from qmd.outcomes.acknowledgments import Acknowledging
-    from qmd.peers.link import Link
-    from qmd.peers.redirect import Redirecting
-    from qmd.peers.sessions import Peers
     from qmd.queues.outgoing_ids import OutgoingIds
     from qmd.queues.quarantine import Damage
     from qmd.queues.usage import Usage
+    from qmd.queues.way import Way, Ways
     from qmd.runtime.services import Services
-    from qmd.transfer.relay import Relaying
-    from qmd.transfer.release import Releasing
 
 log = structlog.get_logger()
 
@@ -61,6 +58,16 @@ REFILL_BYTES = 4 * 1024 * 1024
 
 #: Key, packet, and the last second of its life.
 Appended = tuple[int, Packet, int | None]
+
+
+class Redirects(Protocol):
+    """Destinations that an operator has sent elsewhere: `Redirecting` of qmd/peers."""
+
+    def restored(self, queue: OutgoingQueue) -> None:
+        """Learn of a queue whose redirect was on the disk."""
+
+    def stands_for(self, name: DirectName | PrivateName | PublicName) -> OutgoingQueue | None:
+        """The queue that takes what is for this destination."""
 
 
 class Outgoing:
@@ -80,18 +87,22 @@ class Outgoing:
 
     def connect(
         self,
-        acknowledging: Acknowledging,
-        peers: Peers,
-        redirecting: Redirecting,
-        relaying: Relaying,
-        releasing: Releasing,
+        ways: Ways,
+        redirects: Redirects,
+        others_usage: Usage,
+        release: Callable[[], None],
+        met: Callable[[bytes, str], None],
     ) -> None:
-        """Name the collaborators that are made after it."""
-        self._acknowledging = acknowledging
-        self._peers = peers
-        self._redirecting = redirecting
-        self._relaying = relaying
-        self._releasing = releasing
+        """Name the collaborators that are made after it.
+
+        `others_usage` counts what waits for others; `release` hands over what waits for company;
+        `met` learns the address of a queue manager.
+        """
+        self._ways = ways
+        self._redirects = redirects
+        self._others_usage = others_usage
+        self._release = release
+        self._met = met
 
     @property
     def count(self) -> int:
@@ -125,7 +136,7 @@ class Outgoing:
         name = parse_format_name(text)
         machine = _machine_of(name, via, row.address)
         if via and isinstance(name, DirectName) and name.queue == ORDER_QUEUE:
-            self._acknowledging.met(guid_bytes(via), name.host)
+            self._met(guid_bytes(via), name.host)
         sequence = OutgoingSequence(
             row.sequence_id,
             row.base,
@@ -146,11 +157,11 @@ class Outgoing:
             usage=self._usage,
             size=size,
             awaiting=awaiting,
-            others_usage=self._relaying.usage if for_others else None,
+            others_usage=self._others_usage if for_others else None,
         )
         queue.redirect, queue.known_peer = row.redirect, row.peer
         if row.redirect is not None:
-            self._redirecting.restored(queue)
+            self._redirects.restored(queue)
         queue.may_be_misdated = messages > 0
         queue.is_stored = True
         queue.renumbered_to = row.renumbered_to
@@ -181,7 +192,6 @@ class Outgoing:
         for queue in self._queues.values():
             if queue.messages or queue.awaiting.messages:
                 queue.link.wake()
-        self._relaying.start()
 
     # Sending.
 
@@ -208,7 +218,7 @@ class Outgoing:
         if queue is not None:
             return queue
         if via is None and not for_others:
-            queue = self._redirecting.stands_for(name)
+            queue = self._redirects.stands_for(name)
             if queue is not None:
                 return queue
         id_ = self.ids.take(for_acknowledgments=for_acknowledgments)
@@ -224,7 +234,7 @@ class Outgoing:
             address=_address(name, machine),
             link=link,
             usage=self._usage,
-            others_usage=self._relaying.usage if for_others else None,
+            others_usage=self._others_usage if for_others else None,
             sequence=OutgoingSequence(
                 0, resend_intervals_s=self._services.settings.delivery.resend_s
             ),
@@ -270,7 +280,7 @@ class Outgoing:
             for timestamp in timestamps:
                 self._by_sequence_timestamp.setdefault(timestamp, held)
             return None
-        self._peers.forget_link(link)
+        self._ways.forget_link(link)
         return id_
 
     def know_sequence(self, queue: OutgoingQueue) -> None:
@@ -298,7 +308,7 @@ class Outgoing:
         `confirm_by_s`, `discard`: see `Confirmations`; `deadline_s`: of one of others', which has
         been under way for a time.
         """
-        self._releasing.release()  # a commit is due anyway
+        self._release()  # a commit is due anyway
         if queue.for_others:
             expires_at_s = deadline_s
         else:
@@ -339,7 +349,7 @@ class Outgoing:
 
     def all_appended(self, messages: dict[OutgoingQueue, list[Appended]]) -> None:
         """As `appended`, of many queues; most of them may have one link."""
-        links: dict[Link, None] = {}
+        links: dict[Way, None] = {}
         for queue, its_messages in messages.items():
             self._add_to_window(queue, its_messages)
             links[queue.link] = None
@@ -386,7 +396,7 @@ class Outgoing:
 
     def refill(self, queue: OutgoingQueue) -> None:
         """Read on where the window ends."""
-        self._releasing.release()  # or the rows would be read once more
+        self._release()  # or the rows would be read once more
         start = queue.window.begin_refill()
         self._services.storage.batch.read_after(
             lambda db: outgoing_rows.page(db, queue.id, start, REFILL_ROWS, REFILL_BYTES),
@@ -464,22 +474,22 @@ class Outgoing:
         elif not queue.for_others:
             queue.begin_sequence = self.ids.begin_sequence
 
-    def link_of_name(self, destination: str) -> Link:
+    def link_of_name(self, destination: str) -> Way:
         """The way to a destination that is a direct name."""
         return self._link(parse_format_name(destination), None)
 
-    def _link(self, name: FormatName, via: bytes | None, machine: bytes | None = None) -> Link:
-        peers = self._peers
+    def _link(self, name: FormatName, via: bytes | None, machine: bytes | None = None) -> Way:
+        ways = self._ways
         if via is not None and isinstance(name, DirectName):
-            return peers.link_to_queue_manager(via, (name.host, name.port))
+            return ways.link_to_queue_manager(via, (name.host, name.port))
         if via is not None and isinstance(name, PublicName):
-            return peers.link_to_queue_manager(via)
+            return ways.link_to_queue_manager(via)
         if machine is not None:
-            return peers.link_to_queue_manager(machine)
+            return ways.link_to_queue_manager(machine)
         if isinstance(name, DirectName) and name.transport in ("TCP", "OS"):
-            return peers.link_to_address(name.host, name.port or PORT)
+            return ways.link_to_address(name.host, name.port or PORT)
         if isinstance(name, PrivateName):
-            return peers.link_to_queue_manager(name.queue_manager)
+            return ways.link_to_queue_manager(name.queue_manager)
         raise Refusal(
             "name_not_reachable",
             f"{name} cannot be reached: only direct names over TCP or OS, and private queues of"

@@ -32,6 +32,7 @@ from qmd.events.recorder import Kind
 from qmd.outcomes.dead_letter import UNWANTED
 from qmd.queues.outgoing_queue import InFlight, OutgoingQueue
 from qmd.queues.quarantine import REMEDY
+from qmd.transfer.speakers import speaks_for
 from storage.tables import awaiting as awaiting_rows
 from storage.tables import events as event_rows
 from storage.tables.awaiting import Arrived, AwaitingRow, Kept
@@ -200,7 +201,7 @@ class Confirmations:
             queue is None
             or body.source_queue_manager != self._services.id
             or not (message_class & NEGATIVE or message_class == MessageClass.ACK_RECEIVE)
-            or not self._releasing.speaks_for(connection, message, queue)
+            or not speaks_for(connection, message, queue)
         ):
             connection.sends_in_vain()
             self._services.log_limited(

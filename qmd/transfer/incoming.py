@@ -39,7 +39,6 @@ from storage.tables.keys import LOOKUP_BITS
 
 if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
-    from qmd.history.remote_lookup import Asking
     from qmd.naming.destinations import Routes
     from qmd.outcomes.acknowledgments import Acknowledging
     from qmd.outcomes.nack import Refusing
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     from qmd.queues.registry import LocalQueues
     from qmd.runtime.services import Services
     from qmd.transfer.confirmation import Confirmations
+    from qmd.transfer.internal_queues import InternalQueue
     from qmd.transfer.relay import Relaying
     from qmd.transfer.release import Releasing
     from storage.engine.batch import Batch
@@ -159,9 +159,9 @@ class Incoming:
         self.duplicate_count = 0
         self.rejected_count = 0
 
-    def connect(self, asking: Asking) -> None:
+    def connect(self, history_queue: InternalQueue) -> None:
         """Name the collaborators that are made after it."""
-        self._asking = asking
+        self._history_queue = history_queue
 
     def queues_changed(self) -> None:
         """A queue came or went: what names stand for has to be found out anew."""
@@ -218,8 +218,8 @@ class Incoming:
         size = len(packet)
         full = self._admission.is_full(size, express=not user.flags & _EXPRESS_BITS)
         if full is not None:
-            if self._asking.is_meant(message):  # it needs no room
-                self._asking.received(connection, message)
+            if self._history_queue.is_meant(message):  # it needs no room
+                self._history_queue.received(connection, message)
                 return
             # The sender keeps what is not acknowledged: [MS-MQQB] 3.1.5.8.8.
             self._services.log_limited("session_closed_for_lack_of_room", "room", reason=full.text)
@@ -508,8 +508,8 @@ class Incoming:
     def _decide_without_queue(self, turn: _Turn, message: UserMessage, packet: bytes) -> None:
         """Another queue manager asks us something, or there is no such queue."""
         user = message.user
-        if self._asking.is_meant(message):
-            self._asking.received(turn.connection, message)
+        if self._history_queue.is_meant(message):
+            self._history_queue.received(turn.connection, message)
             return
         refusal = MessageClass.NACK_BAD_DESTINATION_QUEUE
         if user.queue_manager_address not in self._our_addresses and user.flags & _HOPS == HOPS_MAX:

@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     import sqlite3
 
     from qmd.events.recorder import Recorder
-    from qmd.history.remote_lookup import Asking
     from qmd.naming.destinations import Routes
     from qmd.outcomes.nack import Refusing
     from qmd.outcomes.reports import Tracing
@@ -73,6 +72,7 @@ if TYPE_CHECKING:
     from qmd.queues.message_id_history import KnownMessages
     from qmd.queues.outgoing_queues import Appended, Outgoing
     from qmd.runtime.services import Services
+    from qmd.transfer.internal_queues import InternalQueue
     from storage.engine.batch import Batch
 
 log = structlog.get_logger()
@@ -132,9 +132,9 @@ class Relaying:
         self.usage = Usage()  # what waits here for others
         self.relayed_count = 0
 
-    def connect(self, asking: Asking) -> None:
+    def connect(self, history_queue: InternalQueue) -> None:
         """Name the collaborators that are made after it."""
-        self._asking = asking
+        self._history_queue = history_queue
 
     async def restore(self) -> None:
         """Which messages of others' sequences are here.  Before the first session."""
@@ -437,7 +437,7 @@ class Relaying:
             found = self._direct(destination.name)
         if found is None or found.host.casefold() == connection.own_host:
             return None
-        if self._asking.is_meant(message):
+        if self._history_queue.is_meant(message):
             return None  # we tell what we know ourselves
         return found
 
@@ -483,7 +483,7 @@ class Relaying:
             return True
         if not queue.link.avoid(remote):
             # Without any way somebody may come to us; with one that leads back it is a loop.
-            return not self._routing.carriers(queue.link)
+            return not queue.link.has_carrier
         if len(self._avoided_until) >= STREAMS_MAX:
             self._avoided_until.clear()
         self._avoided_until[queue, remote] = now + AVOIDED_RENEWED_S

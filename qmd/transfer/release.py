@@ -17,6 +17,7 @@ from qmd.core.packet_fields import message_number, source_of, wants_journal
 from qmd.core.sequence import ImpossibleOrderAck
 from qmd.events.recorder import Kind
 from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, Handed, InFlight, OutgoingQueue
+from qmd.transfer.speakers import speaks_for
 from storage.tables import awaiting as awaiting_rows
 from storage.tables import events as event_rows
 from storage.tables import outgoing as outgoing_rows
@@ -130,7 +131,7 @@ class Releasing:
         queue = self._outgoing.queue_of_sequence(body.sequence_id)
         if self._relaying.pass_back(connection, message, body, queue):
             return
-        if queue is None or not self.speaks_for(connection, message, queue):
+        if queue is None or not speaks_for(connection, message, queue):
             connection.sends_in_vain()
             renewal = self._sequence_renewal
             if queue is None and renewal.is_ahead(connection, message, body.sequence_id):
@@ -307,11 +308,3 @@ class Releasing:
             message_number=body.message_number,
             kind=Kind.FINAL_ACK_RECEIVED,
         )
-
-    def speaks_for(
-        self, connection: PeerConnection, message: UserMessage, queue: OutgoingQueue
-    ) -> bool:
-        """Only the queue manager that a queue leads to may release its messages."""
-        assert connection.session is not None
-        speakers = (message.user.source_queue_manager, connection.session.remote_id)
-        return queue.link.may_speak([each for each in speakers if each is not None])

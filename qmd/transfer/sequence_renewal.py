@@ -26,14 +26,16 @@ from protocol.message_class import MessageClass
 from qmd.errors import Refusal
 from qmd.events.recorder import Kind
 from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
+from qmd.transfer.speakers import speaks_for
 from storage.tables import outgoing as outgoing_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from qmd.outcomes.undeliverable import Undelivered
     from qmd.peers.connection import PeerConnection
     from qmd.queues.outgoing_queues import Outgoing
     from qmd.runtime.services import Services
-    from qmd.transfer.release import Releasing
 
 log = structlog.get_logger()
 
@@ -51,11 +53,15 @@ class SequenceRenewal:
     """Finds out which outgoing queues are in doubt, and begins their sequences anew."""
 
     def __init__(
-        self, services: Services, outgoing: Outgoing, releasing: Releasing, undelivered: Undelivered
+        self,
+        services: Services,
+        outgoing: Outgoing,
+        release: Callable[[], None],
+        undelivered: Undelivered,
     ) -> None:
         self._services = services
         self._outgoing = outgoing
-        self._releasing = releasing
+        self._release = release
         self._undelivered = undelivered
         self._one_by_one = asyncio.Lock()
 
@@ -93,7 +99,7 @@ class SequenceRenewal:
                     and not sequence.acknowledged
                     and sequence.in_flight
                     and sequence.sequence_id < sequence_id
-                    and self._releasing.speaks_for(connection, message, queue)
+                    and speaks_for(connection, message, queue)
                 ):
                     self.doubt(queue, connection, fact)
                     found = True
@@ -140,7 +146,7 @@ class SequenceRenewal:
     async def _restart(self, queue: OutgoingQueue, *, send_again: bool) -> int:
         sequence = queue.sequence
         storage = self._services.storage
-        self._releasing.release()
+        self._release()
         sequence_id, last = sequence.sequence_id, sequence.last_in_doubt
         in_doubt = max(0, min(sequence.outstanding, last - sequence.acknowledged))
         start, end = TRANSACTIONAL_FIRST, TRANSACTIONAL_FIRST | (sequence.base + last)

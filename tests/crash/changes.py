@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import qmd.daemon
-import qmd.outcomes.expiry
+import qmd.maintenance.expiry
 from qmd.runtime.environment import Environment
 from storage import StorageOptions
 
@@ -34,12 +34,12 @@ class Hurried(Environment):
 def hurry() -> None:
     """What expires within a second is over in a twentieth of it."""
     qmd.daemon.Environment = Hurried  # type: ignore[misc]
-    qmd.outcomes.expiry.INTERVAL_S = 0.01  # type: ignore[misc]
+    qmd.maintenance.expiry.INTERVAL_S = 0.01  # type: ignore[misc]
 
 
 def a_few_at_a_time() -> None:
     """What is over ends in several commits, however little it is."""
-    qmd.outcomes.expiry.EXPIRED_ROWS = 3  # type: ignore[misc]
+    qmd.maintenance.expiry.EXPIRED_ROWS = 3  # type: ignore[misc]
 
 
 def impatient() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from qmd.client import LoginRefused, NotConnected, QueueManagerError, blocking, new_message
 from qmd.client.address import RemoteAddress
-from qmd.control.tokens import create, revoke
+from qmd.access.tokens import create, revoke
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
 from qmd.control_protocol.bulk import Attempt

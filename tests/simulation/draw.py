@@ -178,7 +178,7 @@ KNOBS = {
     "qmd.operations.receive.PEEK_ROWS_MAX": (2,),
     "qmd.peers.link.PUMP_MESSAGES_MAX": (1, 3),
     "qmd.peers.link.PUMP_BYTES_MAX": (500,),
-    "qmd.outcomes.expiry.EXPIRED_ROWS": (1, 3),
+    "qmd.maintenance.expiry.EXPIRED_ROWS": (1, 3),
     "qmd.transfer.confirmation.GIVEN_UP_ROWS": (1, 3),
     "qmd.peers.connection.FINAL_ACKS_MAX": (1,),
     "qmd.peers.connection.WRITE_BYTES_HIGH": (1_000,),

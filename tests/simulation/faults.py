@@ -1290,13 +1290,13 @@ MUTANTS = (
     ),
     Mutant(
         "the reaper does not look at express messages",
-        "qmd/outcomes/expiry.py",
+        "qmd/maintenance/expiry.py",
         "ended = self._reap_express(now_s)",
         "ended = 0",
     ),
     Mutant(
         "the reaper does not look at the disk",
-        "qmd/outcomes/expiry.py",
+        "qmd/maintenance/expiry.py",
         "if earliest is not None and earliest < now_s:",
         "if False:",
     ),

@@ -118,7 +118,7 @@ BESIDES: dict[str, set[str]] = {
         ),
     },  # the command becomes the service
     "qmd.cli.transaction": {"psycopg"},  # an extra, imported when it is used
-    "qmd.cli.remote": {"qmd.control.tokens"},  # it writes the file that the daemon reads
+    "qmd.cli.remote": {"qmd.access.tokens"},  # it writes the file that the daemon reads
     "qmd.cli.serve": {"qmd.daemon"},  # the command becomes the daemon
     # It looks into a data folder that no daemon has.
     "qmd.cli.check": {
@@ -150,7 +150,7 @@ EXCEPTIONS: dict[str, set[str]] = {
         "protocol.headers",
         "protocol.names.multi_queue",
     },
-    "qmd.access.rights": {"qmd.control.tokens"},
+    "qmd.access.rights": {"qmd.access.tokens"},
     "qmd.access.things": {
         "qmd.directory.resolver",
         "qmd.directory.spelling",
@@ -176,7 +176,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     },
     "qmd.outcomes.dead_letter": {"qmd.operations.receive"},
     "qmd.outcomes.deferred_acknowledgments": {"qmd.operations.send"},
-    "qmd.outcomes.expiry": {
+    "qmd.maintenance.expiry": {
         "qmd.maintenance.housekeeping",
         "qmd.maintenance.retention",
         "qmd.transfer.confirmation",

@@ -13,7 +13,7 @@ import structlog
 
 from qmd.control import status as overview
 from qmd.maintenance import disk_watch
-from qmd.outcomes.expiry import Reaper
+from qmd.maintenance.expiry import Reaper
 from storage import Disk
 from storage.errors import NoRoomForIt, StorageError
 from tests.unit.qmd.managers import Host, Hosts, hosted, until
@@ -57,8 +57,8 @@ async def fail_for_a_while(a: Host, error: Exception, monkeypatch: pytest.Monkey
 
         return attempted
 
-    monkeypatch.setattr("qmd.outcomes.expiry.INTERVAL_S", 0.01)
-    monkeypatch.setattr("qmd.outcomes.expiry.RETENTION_INTERVAL_S", 0.0)
+    monkeypatch.setattr("qmd.maintenance.expiry.INTERVAL_S", 0.01)
+    monkeypatch.setattr("qmd.maintenance.expiry.RETENTION_INTERVAL_S", 0.0)
     monkeypatch.setattr(Reaper, "reap", faulty(Reaper.reap))
     monkeypatch.setattr(Reaper, "_give_back", faulty(Reaper._give_back))
     monkeypatch.setattr(Reaper, "_make_room", faulty(Reaper._make_room))

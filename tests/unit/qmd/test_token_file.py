@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qmd.control.tokens import TokenFileError, create, read
+from qmd.access.tokens import TokenFileError, create, read
 
 
 def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from qmd.catalogue import find_by_code
 from qmd.control import server as control
 from qmd.control import verb_rights
 from qmd.control.remote import RemoteServer
-from qmd.control.tokens import Grant, create
+from qmd.access.tokens import Grant, create
 from qmd.control_protocol import bulk as pipeline
 from qmd.control_protocol import directory, routing
 from qmd.control_protocol import messages as frames
