@@ -10,7 +10,6 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from protocol.codec.derive import Codec
-from protocol.codec.records import FinalAckBody, OrderAckBody, UserMessage
 from protocol.errors import MalformedPacket
 from protocol.flags import BaseFlags, PropertyFlags, UserFlags
 from protocol.headers import (
@@ -29,6 +28,7 @@ from protocol.headers import (
 from protocol.identifiers import NULL_GUID
 from protocol.message_class import Delivery, MessageClass
 from protocol.patching import properties_offset
+from protocol.records import FinalAckBody, OrderAckBody, UserMessage
 from protocol.text import plain_text, wide_text
 from protocol.user_message import build_user_message
 

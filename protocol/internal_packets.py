@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from protocol.codec.derive import Codec
-from protocol.codec.records import (
+from protocol.flags import BaseFlags, InternalFlags, OperatingSystem
+from protocol.headers import INFINITE, SIGNATURE, VERSION, BaseHeader, SessionHeader
+from protocol.records import (
     CONNECTION_PARAMETERS,
     CONNECTION_PARAMETERS_BYTES,
     ESTABLISH_CONNECTION,
@@ -15,8 +17,6 @@ from protocol.codec.records import (
     InternalHeader,
     SessionAck,
 )
-from protocol.flags import BaseFlags, InternalFlags, OperatingSystem
-from protocol.headers import INFINITE, SIGNATURE, VERSION, BaseHeader, SessionHeader
 
 # Real services fill the reserved byte and the padding of their answers so, and priority 3 is what
 # the examples of MS-MQQB 4.1 have: scanners know a queue manager by it.

@@ -27,19 +27,6 @@ from protocol.acknowledgments import (
     order_ack_body,
     order_queue_name,
 )
-from protocol.codec.records import (
-    CONNECTION_PARAMETERS,
-    ESTABLISH_CONNECTION,
-    INTERNAL_FLAGS_OFFSET,
-    SESSION_ACK,
-    ConnectionParameters,
-    EstablishConnection,
-    FinalAckBody,
-    InternalHeader,
-    OrderAckBody,
-    SessionAck,
-    UserMessage,
-)
 from protocol.errors import MalformedPacket
 from protocol.flags import (
     BaseFlags,
@@ -95,6 +82,19 @@ from protocol.patching import (
     properties_offset,
     transaction_offset,
     without_session_header,
+)
+from protocol.records import (
+    CONNECTION_PARAMETERS,
+    ESTABLISH_CONNECTION,
+    INTERNAL_FLAGS_OFFSET,
+    SESSION_ACK,
+    ConnectionParameters,
+    EstablishConnection,
+    FinalAckBody,
+    InternalHeader,
+    OrderAckBody,
+    SessionAck,
+    UserMessage,
 )
 from protocol.text import plain_text, wide_text
 from protocol.user_message import build_user_message, parse_user_message

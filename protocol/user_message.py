@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.codec.derive import Codec
-from protocol.codec.records import UserMessage
+from protocol.records import UserMessage
 
 _CODEC = Codec(UserMessage)
 _parse, _build = _CODEC.parse, _CODEC.build

@@ -30,6 +30,7 @@ from qmd.access.tokens import TokenFileError
 from qmd.config.settings import Settings
 from qmd.control.remote import RemoteServer
 from qmd.control.server import ControlServer
+from qmd.control.verbs import HANDLERS
 from qmd.directory.interface import DirectoryError
 from qmd.directory.machine_object import id_to_begin_with, missing_package
 from qmd.errors import Refusal
@@ -141,7 +142,7 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
     manager = await QueueManager.open(settings, environment, name, first_id=first_id)
     loop.set_exception_handler(partial(_unhandled, manager))
     loop.add_signal_handler(signal.SIGHUP, partial(_reload, manager))
-    control = ControlServer(manager.components)
+    control = ControlServer(manager.components, HANDLERS)
     remote: RemoteServer | None = None
     listeners: list[Listening] = []
     ping: asyncio.DatagramTransport | None = None
@@ -281,7 +282,7 @@ async def _listen(
 
 
 async def _open_remote(manager: QueueManager, settings: Settings) -> RemoteServer:
-    server = RemoteServer(manager.components, settings.remote)
+    server = RemoteServer(manager.components, HANDLERS, settings.remote)
     try:
         await server.listen()
     except (OSError, TokenFileError) as error:  # ssl.SSLError is one of them

@@ -334,7 +334,7 @@ class QueueManager:
         self.queues.on_added = self.routes.forget
         self.queues.on_ready = self.reading.serve
         services.clock.when_set = self.outgoing.clock_was_set
-        self.damage.connect(self.outgoing)
+        self.damage.connect(self.outgoing.arm_resend)
         outgoing_ids.connect(self.outgoing, self._forget_ways)
         self.outgoing.connect(
             self.peers,

@@ -85,9 +85,9 @@ def replay(
     A job that was killed goes on where it was when it is started again.
     """
     from pipeline.jobs.archive import Archive
-    from pipeline.jobs.outcome import write_tables
     from pipeline.jobs.replay import Replay, ReplayFailed
     from pipeline.report.archiving import replay_page
+    from pipeline.report.outcome import write_tables
 
     asked: dict[str, Any] = {
         "where": condition, "since": since, "until": until, "batch_rows": batch_rows,

@@ -103,7 +103,7 @@ def audit(
     from pipeline.jobs.audit.findings import ABOUT_HOSTS, KINDS, AuditSettings
     from pipeline.jobs.audit.job import audit as run_audit
     from pipeline.jobs.audit.state import State, StateOfAnother
-    from pipeline.jobs.outcome import write_audit
+    from pipeline.report.outcome import write_audit
 
     wanted = _kinds(fail_on, [kind for kind in KINDS if kind not in ABOUT_HOSTS])
     files = job.files()
@@ -351,8 +351,8 @@ def _result(
     """The tables, which are written, with a page about them."""
     from functools import partial
 
-    from pipeline.jobs.outcome import write_tables
     from pipeline.jobs.whole import NothingWhole, over_whole_files
+    from pipeline.report.outcome import write_tables
 
     with job.spark(name) as spark:
         try:

@@ -16,7 +16,7 @@ import structlog
 from qmd.access.rights import rights_of
 from qmd.access.tokens import Grant, TokenFile, TokenFileError
 from qmd.control import status as overview
-from qmd.control.server import ControlConnection, ControlServer
+from qmd.control.server import ControlConnection, ControlServer, Handlers
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import FrameBuffer
 from qmd.errors import Refusal
@@ -37,8 +37,10 @@ REVOKED_LOOK_S = 1.0
 class RemoteServer(ControlServer):
     """Listens on TCP."""
 
-    def __init__(self, components: Components, settings: RemoteSettings) -> None:
-        super().__init__(components)
+    def __init__(
+        self, components: Components, handlers: Handlers, settings: RemoteSettings
+    ) -> None:
+        super().__init__(components, handlers)
         self.settings = settings
         self.tokens = TokenFile(settings.tokens)
         self.address: tuple[str, int] = (settings.address, settings.port)

@@ -13,7 +13,7 @@ import socket
 import stat
 import struct
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,16 +22,9 @@ import structlog
 
 from protocol.errors import InvalidName
 from qmd.access.rights import ALL_RIGHTS, Rights
-from qmd.control import bulk_handlers as pipeline_control
-from qmd.control import directory_handlers as serving
-from qmd.control import message_handlers as message_verbs
-from qmd.control import operator_handlers as operator_verbs
-from qmd.control import routing_handlers, verb_rights
-from qmd.control import status as overview
+from qmd.control import verb_rights
 from qmd.control.client_memory import REQUEST_COPIES, UNCOUNTED_BYTES, ClientMemory, no_memory
-from qmd.control.explain_name import explain
 from qmd.control_protocol import messages as frames
-from qmd.control_protocol.directory import ExplainName
 from qmd.control_protocol.messages import Done, FrameBuffer, FrameError, Refused, Request
 from qmd.directory.resolver import MustAsk, Resolution
 from qmd.errors import Refusal
@@ -56,11 +49,16 @@ CLIENTS_MAX = 1024
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: process, user, group
 
 
+#: For each request, what begins it: qmd/control/verbs.py.
+Handlers = Mapping[type, Callable[["ControlConnection", Any], None]]
+
+
 class ControlServer:
     """Listens on the Unix socket; one `ControlConnection` for each client."""
 
-    def __init__(self, components: Components) -> None:
+    def __init__(self, components: Components, handlers: Handlers) -> None:
         self.components = components
+        self.handlers = handlers
         self._server: asyncio.Server | None = None
         self.connections: dict[ControlConnection, None] = {}
         self.connection_count = 0
@@ -272,7 +270,7 @@ class ControlConnection(asyncio.Protocol):
         try:
             if not self.rights.are_all:
                 request = self._admitted(request)
-            _HANDLERS[type(request)](self, request)
+            self._server.handlers[type(request)](self, request)
         except MustAsk as ask:
             self._asking = True
             self._keep(self._changing, self._ask_and_go_on(request, ask))
@@ -310,7 +308,7 @@ class ControlConnection(asyncio.Protocol):
                 answers[ask.name] = refusal
             components.routes.answers = answers
             try:
-                _HANDLERS[type(request)](self, request)
+                self._server.handlers[type(request)](self, request)
                 return
             except MustAsk as further:
                 ask = further
@@ -426,63 +424,6 @@ class ControlConnection(asyncio.Protocol):
                 self._refuse(number, no_memory())
         except Exception as bug:
             self.components.services.lifecycle.fail(bug)
-
-    # Verbs that are about the connection, or ask for pages.
-
-    def _hello(self, request: frames.Hello) -> None:
-        if request.version != frames.VERSION:
-            raise Refusal(
-                "versions_differ",
-                f"the client speaks version {request.version} of the control protocol, this queue"
-                f" manager version {frames.VERSION}",
-                "Use client and daemon of the same release.",
-            )
-        self.done(request.number, overview.hello(self.components))
-
-    def _login(self, request: frames.Login) -> None:
-        self._hello(frames.Hello(request.number, request.version))
-
-    def _pipeline(self, request: frames.Request) -> None:
-        verb = pipeline_control.VERBS[type(request)]
-        work = verb.work(self.components, self.rights, request)
-        if verb.is_page:
-            work = self._page_of(work)
-        start = self.change if verb.changes else self.look
-        start(request.number, work)
-
-    async def _page_of(self, work: Coroutine[Any, Any, object]) -> object:
-        try:
-            async with self.turn():
-                return await work
-        finally:
-            work.close()  # its turn may never have come
-
-
-_HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
-    frames.Hello: ControlConnection._hello,
-    frames.Login: ControlConnection._login,
-    **message_verbs.HANDLERS,
-    **operator_verbs.HANDLERS,
-    **dict.fromkeys(pipeline_control.VERBS, ControlConnection._pipeline),
-}
-
-
-def _asked(
-    work: Callable[[Components, Any], Coroutine[Any, Any, object]], *, changes: bool
-) -> Callable[[ControlConnection, Any], None]:
-    """The handler of a verb whose work is done in another module."""
-
-    def handle(connection: ControlConnection, request: Request) -> None:
-        tasks = connection._changing if changes else connection._looking
-        connection._start(tasks, request.number, work(connection.components, request))
-
-    return handle
-
-
-_HANDLERS |= {verb: _asked(work, changes=False) for verb, work in serving.LOOKS.items()}
-_HANDLERS |= {verb: _asked(work, changes=True) for verb, work in serving.CHANGES.items()}
-_HANDLERS |= {verb: _asked(work, changes=True) for verb, work in routing_handlers.CHANGES.items()}
-_HANDLERS[ExplainName] = _asked(explain, changes=False)
 
 
 def _not_understood(error: InvalidName) -> Refusal:

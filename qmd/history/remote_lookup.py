@@ -32,7 +32,8 @@ from storage.errors import StorageError
 if TYPE_CHECKING:
     from qmd.history.message_lookup import Inquiry
     from qmd.peers.sessions import Peers
-    from qmd.queues.way import PeerSession, Way
+    from qmd.queues.peer_session import PeerSession
+    from qmd.queues.way import Way
     from qmd.runtime.services import Services
 
 log = structlog.get_logger()

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from qmd.naming.destinations import Routes
     from qmd.outcomes.post import Post
     from qmd.queues.outgoing_queues import Appended, Outgoing
-    from qmd.queues.way import PeerSession
+    from qmd.queues.peer_session import PeerSession
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from qmd.outcomes.dead_letter import Endings
     from qmd.queues.local_queue import LocalQueue
     from qmd.queues.message_id_history import KnownMessages
-    from qmd.queues.way import PeerSession
+    from qmd.queues.peer_session import PeerSession
     from qmd.runtime.services import Services
 
 REFUSED_VAIN = 8  # a refusal is worth as many duplicates: it is written to disk

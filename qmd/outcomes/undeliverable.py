@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from qmd.outcomes.acknowledgments import Acknowledging
     from qmd.outcomes.dead_letter import Endings
     from qmd.queues.outgoing_queues import Outgoing
+    from qmd.queues.peer_session import PeerSession
     from qmd.queues.quarantine import Damage
-    from qmd.queues.way import PeerSession
     from qmd.runtime.services import Services
     from storage.tables.events import Event
 

@@ -13,9 +13,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol, cast
 
 from protocol import PACKET_BYTES_MAX
-from protocol.codec.records import ESTABLISH_CONNECTION_BYTES
 from protocol.framing import BrokenStream, PacketBuffer
 from protocol.identifiers import guid_text
+from protocol.records import ESTABLISH_CONNECTION_BYTES
 from qmd.core.session import Acknowledged, Closed, Event, MessageReceived, Opened, Session
 from qmd.runtime.fair_scheduler import Class
 from qmd.runtime.timers import Alarm

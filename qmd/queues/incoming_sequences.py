@@ -15,7 +15,7 @@ from storage.tables.sequences import IncomingSequenceRow
 
 if TYPE_CHECKING:
     from qmd.queues.local_queue import LocalQueue
-    from qmd.queues.way import PeerSession
+    from qmd.queues.peer_session import PeerSession
     from qmd.runtime.services import Services
 
 STREAMS_MAX = 100_000  # (source, queue) whose sequences are remembered

@@ -23,7 +23,7 @@ from qmd.core.number_history import RUN_BYTES, Bounds, History, Segment, fair_sh
 from storage.tables import message_id_history as history_rows
 
 if TYPE_CHECKING:
-    from qmd.queues.way import PeerSession
+    from qmd.queues.peer_session import PeerSession
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
 

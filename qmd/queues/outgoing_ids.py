@@ -15,7 +15,7 @@ would use up those of the years to come.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from qmd.queues.outgoing_queue import OutgoingQueue
-    from qmd.queues.outgoing_queues import Outgoing
     from qmd.runtime.services import Services
 
 log = structlog.get_logger()
@@ -35,6 +34,18 @@ FORGOTTEN_PART = 16  # so that looking for idle ones costs each new queue next t
 VAIN_S = 2.0  # where none was idle, nobody looks again so soon
 ORDINAL_BYTES = 3  # of the random one that a sequence begins with
 TIMESTAMP_LATEST = 0xFFFF0000  # in the year 2106; they have 32 bits
+
+
+class OutgoingQueues(Protocol):
+    """All of them: `Outgoing` of outgoing_queues.py."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def queues(self) -> list[OutgoingQueue]: ...
+
+    def forget(self, key: str) -> int | None: ...
+    def know_sequence(self, queue: OutgoingQueue) -> None: ...
 
 
 class OutgoingIds:
@@ -49,7 +60,7 @@ class OutgoingIds:
         self._last_timestamp = 0
         self.unconfirmed: set[int] = set()  # ids that a late final ack may still ask for
 
-    def connect(self, outgoing: Outgoing, forget_ways: Callable[[], None]) -> None:
+    def connect(self, outgoing: OutgoingQueues, forget_ways: Callable[[], None]) -> None:
         """Name the queues, and what drops references to them that are only kept for speed."""
         self._outgoing = outgoing
         self._forget_ways = forget_ways

@@ -22,9 +22,9 @@ from storage.tables.outgoing import OutgoingRow
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Callable
 
     from qmd.events.recorder import Recorder
-    from qmd.queues.outgoing_queues import Outgoing
     from qmd.runtime.services import Services
 
 log = structlog.get_logger()
@@ -41,9 +41,9 @@ class Damage:
         self._recorder = recorder
         self._under_way: set[int] = set()  # keys of messages that are being set aside
 
-    def connect(self, outgoing: Outgoing) -> None:
-        """Name the collaborators that are made after it."""
-        self._outgoing = outgoing
+    def connect(self, arm_resend: Callable[[OutgoingQueue], None]) -> None:
+        """Name what sets the timer of a queue after it was changed."""
+        self._arm_resend = arm_resend
 
     def whole_messages(self, queue: LocalQueue, rows: list[MessageRow]) -> list[MessageRow]:
         """Those of the rows that are what was stored."""
@@ -125,6 +125,6 @@ class Damage:
                 queue.others -= 1
             elif queue.sequence.remove(queue.number_of(key)):
                 queue.sequence.hasten(self._services.loop.time())
-                self._outgoing.arm_resend(queue)
+                self._arm_resend(queue)
         self.name(queue.destination, [row.key for row in rows])
         queue.link.wake()

@@ -1,7 +1,4 @@
-"""The way to another queue manager, as outgoing queues and incoming sequences see it.
-
-The links and connections of qmd/peers are such ways and sessions.
-"""
+"""The way to another queue manager, as outgoing queues see it: a link of qmd/peers."""
 
 from __future__ import annotations
 
@@ -10,38 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from qmd.core.retry import QueueState, Retry
-    from qmd.core.session import Session
-    from qmd.queues.incoming_sequences import IncomingStream
     from qmd.queues.outgoing_queue import OutgoingQueue
-
-
-class PeerSession(Protocol):
-    """A connection with another queue manager."""
-
-    host: str
-    port: int
-    peer: str  # the GUID of the queue manager, or its address while that is not known
-    is_qmd: bool
-    own_host: str  # the address of this computer, as the other side uses it
-    packet_bytes_max: int
-    session: Session | None
-    streams: dict[IncomingStream, None]
-    owed_order_acks: dict[IncomingStream, None]
-
-    def sends_in_vain(self, worth: int = 1) -> None:
-        """Count a message that was of no use: its sender gets less of the time."""
-
-    def close(self, reason: str) -> None:
-        """End the session."""
-
-    def owe_express(self, packet: bytes) -> None:
-        """Send it with what is owed next; it may get lost."""
-
-    def owe_final_ack(self, packet: bytes) -> None:
-        """Send it with what is owed next."""
-
-    def flush_soon(self) -> None:
-        """Write what is owed, in the next turn of the loop."""
+    from qmd.queues.peer_session import PeerSession
 
 
 class Way(Protocol):

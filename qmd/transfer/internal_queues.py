@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from protocol import UserMessage
-    from qmd.queues.way import PeerSession
+    from qmd.queues.peer_session import PeerSession
 
 
 class InternalQueue(Protocol):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from protocol import UserMessage
     from qmd.queues.outgoing_queue import OutgoingQueue
-    from qmd.queues.way import PeerSession
+    from qmd.queues.peer_session import PeerSession
 
 
 def speaks_for(connection: PeerSession, message: UserMessage, queue: OutgoingQueue) -> bool:

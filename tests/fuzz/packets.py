@@ -31,9 +31,9 @@ from protocol import (
     without_session_header,
 )
 from protocol.codec.derive import Codec
-from protocol.codec.records import ConnectionParameters, EstablishConnection, SessionAck
 from protocol.codec.reference import parse_plainly
 from protocol.ping import Ping, parse_ping, ping_response
+from protocol.records import ConnectionParameters, EstablishConnection, SessionAck
 from qmd.client import Message
 from qmd.control_protocol.messages import StoredMessage
 from qmd.core import packet_fields as stored_packet

@@ -32,9 +32,9 @@ from pipeline.jobs.audit.survey import survey
 from pipeline.jobs.dead_letters import dead_letters
 from pipeline.jobs.incremental.memory import Memory
 from pipeline.jobs.latency import latency
-from pipeline.jobs.outcome import write_audit
 from pipeline.jobs.trace import trace
 from pipeline.jobs.traffic import traffic
+from pipeline.report.outcome import write_audit
 from tests.pipeline.foreign_faults import more_faults
 from tests.pipeline.foreign_fleet import DAY, HOUR, MIDNIGHT, Message, Stream, foreign_fleet
 from tests.pipeline.foreign_fleet import Fleet as ForeignFleet

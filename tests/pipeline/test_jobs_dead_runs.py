@@ -24,7 +24,7 @@ from pipeline.generator import Fleet, generate, parse_faults
 from pipeline.jobs.audit.findings import AuditResult, AuditSettings
 from pipeline.jobs.audit.job import audit
 from pipeline.jobs.audit.state import State
-from pipeline.jobs.outcome import write_audit
+from pipeline.report.outcome import write_audit
 from qmd.cli import main
 from tests.pipeline.foreign_fleet import DAY, HOUR, MIDNIGHT, Message, Stream
 from tests.pipeline.foreign_fleet import Fleet as ForeignFleet

@@ -19,10 +19,10 @@ pytest.importorskip("matplotlib", reason="the extra qmd-msmq[spark] is not insta
 import pandas as pd
 
 from pipeline.jobs.audit.findings import FINDING_SCHEMA, AuditResult, Picture
-from pipeline.jobs.outcome import draw
 from pipeline.report import plots
 from pipeline.report.audit_page import audit_page
 from pipeline.report.dead_letters_page import dead_letters_page
+from pipeline.report.outcome import draw
 from pipeline.report.page import STYLE
 from pipeline.report.trace_page import trace_page
 from tests.patience import END_S

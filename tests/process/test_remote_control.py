@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from qmd.access.tokens import create, revoke
 from qmd.client import LoginRefused, NotConnected, QueueManagerError, blocking, new_message
 from qmd.client.address import RemoteAddress
-from qmd.access.tokens import create, revoke
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
 from qmd.control_protocol.bulk import Attempt

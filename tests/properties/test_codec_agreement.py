@@ -20,11 +20,11 @@ from protocol import (
     parse_user_message,
 )
 from protocol.codec.derive import Codec
-from protocol.codec.records import ConnectionParameters, EstablishConnection, SessionAck
 from protocol.codec.reference import build_plainly, parse_plainly
 from protocol.flags import OperatingSystem
 from protocol.internal_packets import build_connection_parameters, connection_parameters
 from protocol.ping import Ping, ping_request
+from protocol.records import ConnectionParameters, EstablishConnection, SessionAck
 from tests.properties.packet_strategies import (
     guids,
     nearly_texts,

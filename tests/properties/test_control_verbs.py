@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from qmd.control import server as control
 from qmd.control.server import ControlServer
+from qmd.control.verbs import HANDLERS
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
 from tests.patience import END_S
@@ -92,7 +92,7 @@ def made(drawn: Any) -> Any:
 
 
 # These wait for ever where they are asked to, which is their work.
-VERBS = sorted(control._HANDLERS, key=lambda kind: kind.__name__)
+VERBS = sorted(HANDLERS, key=lambda kind: kind.__name__)
 
 
 def requests(kind: type[frames.Request]) -> st.SearchStrategy[frames.Request]:
@@ -132,7 +132,7 @@ def test_no_request_stops_the_daemon(kind: type[frames.Request], data: st.DataOb
                 host = await hosts.start()
                 await host.create("private$\\orders", transactional=True)
                 await host.create("private$\\plain")
-                server = ControlServer(host.components)
+                server = ControlServer(host.components, HANDLERS)
                 path = Path(folder) / "s"
                 await server.start(path, 0o600, "")
                 try:

@@ -42,6 +42,7 @@ from protocol.message_class import MessageClass
 from protocol.names.format_name import parse_format_name
 from qmd.config.settings import Settings
 from qmd.control.server import ControlServer
+from qmd.control.verbs import HANDLERS
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import NewMessage, StoredMessage
 from qmd.core.session import (
@@ -385,7 +386,7 @@ class Hosts:
             partial(host.make_connection, None), "127.0.0.1", port
         )
         host.services.listening.append(host.server.sockets[0].getsockname())
-        host.control = ControlServer(host.components)
+        host.control = ControlServer(host.components, HANDLERS)
         await host.control.start(host.socket, 0o600, "")
         host.outgoing.start()
         self._running[name] = host
