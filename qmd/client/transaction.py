@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from qmd.client import ambient
 from qmd.client.caller import Caller
@@ -35,11 +35,8 @@ from qmd.client.errors import (
 from qmd.client.message import Message
 from qmd.client.new_message import Properties, new_message
 from qmd.client.sent_id import sent_ids
-from qmd.client.two_phase import Branch, Database
+from qmd.client.two_phase import Branch, Branches, Database
 from qmd.control_protocol import messages as frames
-
-if TYPE_CHECKING:
-    from qmd.client.queue_manager import QueueManager
 
 
 class Transaction:
@@ -50,7 +47,7 @@ class Transaction:
     TransactionDoomed, a kind of it.
     """
 
-    def __init__(self, qm: QueueManager, caller: Caller, idle_s: float) -> None:
+    def __init__(self, qm: Branches, caller: Caller, idle_s: float) -> None:
         self._qm = qm
         self._caller = caller
         self._branches: list[Branch] = []

@@ -25,20 +25,30 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from qmd.client.errors import ClientError
 from qmd.control_protocol import messages as frames
 
 if TYPE_CHECKING:
     from qmd.client.connection import Connection
-    from qmd.client.queue_manager import QueueManager
 
 FORMAT_ID = 0x716D64  # "qmd"; X/Open: tells our transactions from those of others
 DECIDED = ("commit", "roll back")
 # The global id is the queue manager's GUID and the transaction's id: 64 characters, the most that
 # X/Open allows.
 _MANAGER_DIGITS = 32
+
+
+class Branches(Protocol):
+    """The queue manager, as a database that takes part in its transactions sees it."""
+
+    @property
+    def id(self) -> str: ...
+
+    async def list_branches(self) -> list[dict[str, Any]]: ...
+    async def forget_branch(self, transaction: bytes, resource: str) -> bool: ...
+    async def outcome(self, token: bytes) -> Any: ...
 
 
 class Database:
@@ -56,7 +66,7 @@ class Database:
     async def connect(self) -> Any:
         return await _called(self._connect)
 
-    async def recover(self, qm: QueueManager) -> dict[str, list[str]]:
+    async def recover(self, qm: Branches) -> dict[str, list[str]]:
         """Tell the database how transactions ended that left it waiting.
 
         Returns their ids by what was decided: {"commit": [...], "roll back": [...]}.
@@ -96,7 +106,7 @@ class Database:
         self._is_recovered = True
         return told
 
-    async def recover_first(self, qm: QueueManager) -> None:
+    async def recover_first(self, qm: Branches) -> None:
         """Before its first use by a program, which an earlier one may have left in doubt; and
         after it could not be told what was decided."""
         if not self._is_recovered:
@@ -110,19 +120,19 @@ class Database:
         """The transaction's name in the database."""
         return connection.xid(FORMAT_ID, _digits(qm_id) + transaction.hex(), self.name)
 
-    def _is_ours(self, xid: Any, qm: QueueManager) -> bool:
+    def _is_ours(self, xid: Any, qm: Branches) -> bool:
         format_id, global_id, branch = xid[0], str(xid[1]), xid[2]
         return bool(
             format_id == FORMAT_ID and branch == self.name and global_id.startswith(_digits(qm.id))
         )
 
-    async def _has(self, connection: Any, transaction: bytes, qm: QueueManager) -> bool:
+    async def _has(self, connection: Any, transaction: bytes, qm: Branches) -> bool:
         return any(
             self._is_ours(xid, qm) and str(xid[1]).endswith(transaction.hex())
             for xid in await _called(connection.tpc_recover)
         )
 
-    async def _finish(self, connection: Any, qm: QueueManager, xid: Any, decision: str) -> None:
+    async def _finish(self, connection: Any, qm: Branches, xid: Any, decision: str) -> None:
         try:
             if decision == "commit":
                 await _called(connection.tpc_commit, xid)
@@ -147,7 +157,7 @@ class Branch:
 
     @classmethod
     async def begin(
-        cls, database: Database, qm: QueueManager, control: Connection, transaction: bytes
+        cls, database: Database, qm: Branches, control: Connection, transaction: bytes
     ) -> Branch:
         await database.recover_first(qm)
         connection = await database.connect()
@@ -164,7 +174,7 @@ class Branch:
         """From here on the database keeps its part until it is told what to do with it."""
         await _called(self.connection.tpc_prepare)
 
-    async def end(self, qm: QueueManager, transaction: bytes, *, commit: bool) -> None:
+    async def end(self, qm: Branches, transaction: bytes, *, commit: bool) -> None:
         """Tell it what was decided.  What cannot be told now is told by `recover`."""
         try:
             finish = self.connection.tpc_commit if commit else self.connection.tpc_rollback
