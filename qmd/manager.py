@@ -535,10 +535,10 @@ class QueueManager:
         self.services.clock.save()
         with contextlib.suppress(StorageError):
             # What is being removed has been received, and is not lost: that is known behind it.
-            await self.services.storage.batch.run(lambda db: None)
+            await self.services.storage.batch.barrier()
             # Nor is what ends otherwise, which takes a look at it and a commit more.
             while self.endings.under_way:
-                await self.services.storage.batch.run(lambda db: None)
+                await self.services.storage.batch.barrier()
         self.recorder.stop(
             (
                 (

@@ -64,7 +64,7 @@ class Consumer:
             return await self._let_go(held, position, page.rows)
         # An acknowledgment of each, and a final ack, and a copy.
         while not self._services.ids.suffice(3 * len(page.lookup_ids)):
-            await self._services.storage.batch.run(lambda db: None)
+            await self._services.storage.batch.barrier()
         lookup_ids, size = page.lookup_ids, page.size
         batch = self._services.storage.batch
         queue.leave_reserved(lookup_ids)

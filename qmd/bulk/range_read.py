@@ -58,7 +58,7 @@ class Ranges:
         """An arrival number below which nothing will arrive any more; what did is durable."""
         number = self._services.ids.next_lookup_id(TRANSACTIONAL_LEVEL) & ARRIVAL_MAX
         if self._services.storage.pressure:
-            await self._services.storage.batch.run(lambda db: None)
+            await self._services.storage.batch.barrier()
         return number
 
     async def read(

@@ -561,7 +561,7 @@ async def catch_up(storage: Storage, releasing: Releasing) -> bool:
     Raises StorageError.
     """
     releasing.release()
-    done = storage.batch.run(lambda db: None)
+    done = storage.batch.barrier()
     await asyncio.wait((done,), timeout=CATCH_UP_S)
     if done.done():
         done.result()

@@ -118,8 +118,8 @@ class Reaper:
             may_be_more |= is_part
         if ended:
             # One piece at a time: a look at it, then its end.
-            await self._services.storage.batch.run(lambda db: None)
-            await self._services.storage.batch.run(lambda db: None)
+            await self._services.storage.batch.barrier()
+            await self._services.storage.batch.barrier()
         return may_be_more
 
     async def _reap_stored(self, now_s: int) -> tuple[int, bool]:

@@ -341,7 +341,7 @@ class Administration:
                 waiter.answer([])
         self._routes.forget()
         self._incoming_streams.forget_queue(queue)
-        await self._services.storage.batch.run(_nothing)  # what is on its way into it
+        await self._services.storage.batch.barrier()  # what is on its way into it
         purged = NOTHING_PURGED
         left = -1
         while True:
@@ -352,7 +352,7 @@ class Administration:
             while any(each.is_settling for each in family) or not self._services.ids.suffice(
                 3 * sum(len(each.taken) for each in family)
             ):
-                await self._services.storage.batch.run(_nothing)
+                await self._services.storage.batch.barrier()
             # What a reader has given back meanwhile is there, and was not.
             before, left = left, sum(each.messages - len(each.taken) for each in family)
             if not left or (left == before and not ended.messages):
@@ -447,7 +447,7 @@ class Administration:
     async def _numbers_for(self, messages: int) -> None:
         """Wait until what follows from the end of so many messages can be numbered."""
         while not self._services.ids.suffice(3 * messages):
-            await self._services.storage.batch.run(_nothing)
+            await self._services.storage.batch.barrier()
 
 
 class Purged(NamedTuple):
@@ -476,10 +476,6 @@ class _Chosen(NamedTuple):
     taken: int
     next: int | None
     until: int
-
-
-def _nothing(db: sqlite3.Connection) -> None:
-    """To hear when everything before it is durable."""
 
 
 def _exists(path: str) -> Refusal:

@@ -77,7 +77,7 @@ class Choosing:
                 raise Refusal("bad_lookup_id", f"no message can have the lookup id {lookup_id}")
         if self._services.storage.pressure:
             # What is looked at is what is durable: an abort may be on its way there.
-            await self._services.storage.batch.run(lambda db: None)
+            await self._services.storage.batch.barrier()
         until = piece.until or self._services.ids.next_lookup_id(TRANSACTIONAL_LEVEL) & ARRIVAL_MAX
         limit = min(piece.limit, PIECE_MESSAGES)
         matches, now_s = filter_of(choice), self._services.clock.now_s

@@ -152,7 +152,7 @@ class Undelivered:
                 )
             )
             if not found:
-                await storage.batch.run(_nothing)  # said when it is durable, and not before
+                await storage.batch.barrier()  # said when it is durable, and not before
                 return purged
             start = found[-1] + 1
             keys = [
@@ -460,7 +460,3 @@ def _hindrance(queue: OutgoingQueue) -> str:
     if queue.link.connection is None:
         return f"no session with {queue.link.name}"
     return f"{queue.link.name} did not acknowledge it"
-
-
-def _nothing(db: sqlite3.Connection) -> None:
-    """A unit that waits for what precedes it."""

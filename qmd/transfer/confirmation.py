@@ -339,7 +339,7 @@ class Confirmations:
         if rows:
             log.info("messages_unconfirmed", count=len(rows))
             # One piece at a time.
-            await self._services.storage.batch.run(lambda db: None)
+            await self._services.storage.batch.barrier()
         return bool(rows)
 
     async def forget_old(self, now_s: int) -> None:
@@ -369,7 +369,7 @@ class Confirmations:
                 if row.number not in self._settling:
                     self._give_up(queue, row, "before an operator gave up waiting")
                     count += 1
-            await self._services.storage.batch.run(lambda db: None)
+            await self._services.storage.batch.barrier()
         log.info("awaiting_given_up", destination=queue.destination, count=count)
         return count
 

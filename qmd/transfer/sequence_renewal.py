@@ -152,7 +152,7 @@ class SequenceRenewal:
         start, end = TRANSACTIONAL_FIRST, TRANSACTIONAL_FIRST | (sequence.base + last)
         ended = 0
         while not send_again:
-            await storage.batch.run(_nothing)  # what was acknowledged is gone by then
+            await storage.batch.barrier()  # what was acknowledged is gone by then
             page = partial(outgoing_rows.keys, outgoing_id=queue.id, rows_max=ENDED_ROWS)
             found = await storage.read(partial(page, from_lookup=start))
             keys = [key for key in found if key <= end]
@@ -220,7 +220,3 @@ def unanswered(queue: OutgoingQueue) -> str:
         " rejected (qmd sequence list) and whether its disk or quota is full. If this computer was"
         f" restored from a backup: qmd outgoing restart '{queue.destination}'."
     )
-
-
-def _nothing(db: object) -> None:
-    """A unit that waits for what precedes it."""

@@ -330,6 +330,10 @@ class Batch:
         self._count(1)
         return future
 
+    def barrier(self) -> asyncio.Future[None]:
+        """Wait until all that was given before is durable.  Its exception: StorageError."""
+        return self.run(_nothing)
+
     def when_durable(self, callback: Callable[[], None]) -> None:
         """An exception of the callback is a bug, and stops the storage."""
         self._callbacks.append(callback)
@@ -524,6 +528,10 @@ class _Read(Generic[T]):
 
     def report(self) -> None:
         self._callback(self._result)
+
+
+def _nothing(db: sqlite3.Connection) -> None:
+    """A unit that only waits for what precedes it."""
 
 
 def _is_units_own(failure: sqlite3.Error) -> bool:

@@ -1646,8 +1646,8 @@ MUTANTS = (
     Mutant(
         "what is lost with a stop is not told",
         "qmd/events/recorder.py",
-        "            messages = list(queue.express.values())\n            self.record(",
-        "            messages = []\n            self.record(",
+        "        for queue, messages in in_memory:\n            self.record(",
+        "        for queue, messages in ():\n            self.record(",
     ),
     Mutant(
         "a relay has no limit",
