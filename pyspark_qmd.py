@@ -1,9 +1,10 @@
-"""Where Spark finds the data source `qmd`: it looks into every top-level module named pyspark_...
+"""Spark's entry point to the data source `qmd`.
 
-So `spark.read.format("qmd")` works wherever qmd is installed, without a word of registration.
+Spark searches every top-level module whose name begins with pyspark_ for data sources, so
+`spark.read.format("qmd")` works wherever qmd is installed, without registration.
 """
 
-import qmd  # first: from then on `pipeline` is ours, whatever the program's folder has
+import qmd  # first: it makes `pipeline` resolve to this package, not to one in the program's folder
 from pipeline.source import DefaultSource
 
 __all__ = ["DefaultSource", "qmd"]

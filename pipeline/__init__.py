@@ -1,5 +1,5 @@
-"""The data pipeline on Spark: queues as tables and streams, and what a fleet did with its messages.
+"""The data pipeline on Spark: queues as tables and streams, and jobs over a fleet's event logs.
 
-`session.py` starts Spark, `source/` is `spark.read.format("qmd")` and its kin.  Nothing here is
-loaded by the daemon; docs/pipeline.md is the manual.
+`spark/session.py` starts Spark; `source/` is `spark.read.format("qmd")`, `readStream`, `write` and
+`writeStream`.  The daemon loads nothing of this package; docs/pipeline.md is the manual.
 """

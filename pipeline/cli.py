@@ -1,7 +1,7 @@
 """`qmd pipeline`: jobs and streams on Spark.  docs/pipeline.md
 
-The command line of qmd loads this only when it is asked for; each command's own module, and with it
-Spark, only when that command runs.
+qmd's command line loads this module only when the command is called.  Each subcommand's module,
+and Spark with it, is loaded only when that subcommand runs.
 """
 
 from __future__ import annotations
@@ -21,4 +21,4 @@ COMMANDS = {
 
 @click.group("pipeline", cls=Program, commands_at=COMMANDS)
 def pipeline() -> None:
-    """Queues and events in Spark: run jobs, close streams.  See docs/pipeline.md."""
+    """Run jobs on queues and events in Spark, and close streams.  See docs/pipeline.md."""

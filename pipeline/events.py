@@ -1,8 +1,8 @@
-"""Event logs as files: which there are, and how they are cut into pieces of work.
+"""Event logs as files: find them, and divide them into pieces of work.
 
-Input is what `qmd events export` and `qmd ship` write: Parquet or NDJSON, in any folders, one host
-or many in a file.  Names that begin with `_` or `.` are of no log.  docs/events.md has the columns;
-files of an older version may lack the newer ones.
+The input is the output of `qmd events export` and `qmd ship`: Parquet or NDJSON, in any folders,
+with one host or many in a file.  Files and folders whose name begins with `_` or `.` are ignored.
+docs/events.md lists the columns; files of an older version may lack the newer columns.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-SPLIT_BYTES = 64 * 1024 * 1024  # a larger file is read by several tasks
-UNIT_ROWS = 500_000  # are looked at together
-VERSION = 1  # of the schema: a newer one may mean something else by the same words
+SPLIT_BYTES = 64 * 1024 * 1024  # several tasks share a larger file
+UNIT_ROWS = 500_000  # rows that are processed together
+VERSION = 1  # of the schema: a newer version may give the same names another meaning
 
-#: What the columns of an older or a smaller log are taken for.
+#: The values of columns that an older or a smaller log lacks.
 _OPTIONAL = {"label": "", "correlation_id": "", "transaction": "", "reason": "", "to_queue": ""}
 
 
 class Unreadable(Exception):
-    """A file that is broken, or has no events in it; `why` is what the library says."""
+    """A file that is damaged or contains no events; `why` is the library's error message."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path}: {why}")
@@ -30,16 +30,16 @@ class Unreadable(Exception):
 
 
 class NoEvents(Exception):
-    """There is no log to read; says where none was found."""
+    """No event log was found; the text names the places that were searched."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogFile:
-    """A file as it was found: a changed one counts as another."""
+    """A file as the listing found it; a file with another size or stamp counts as another file."""
 
     path: str
     size: int
-    stamp: str  # when it was written, or what the store calls its version
+    stamp: str  # modification time, or the version that the object store reports
 
     @property
     def key(self) -> str:
@@ -47,9 +47,10 @@ class LogFile:
 
 
 def find_files(inputs: Sequence[str]) -> list[LogFile]:
-    """All files of events below `inputs`: folders or files, local or of any store fsspec knows.
+    """Return all event files below `inputs`, sorted.
 
-    Raises NoEvents.
+    `inputs` are folders or files, local or in any store that fsspec supports.  Raises NoEvents if
+    an input does not exist or contains no event file.
     """
     import fsspec
 
@@ -65,7 +66,7 @@ def find_files(inputs: Sequence[str]) -> list[LogFile]:
             if any(part.startswith(("_", ".")) for part in below.split("/")):
                 continue
             if below.startswith("journal/"):
-                continue  # beside the events, where `qmd ship` puts both
+                continue  # `qmd ship` writes the journal beside the events
             if not path.endswith((".parquet", ".ndjson", ".jsonl", ".json")):
                 continue
             stamp = info.get("mtime") or info.get("ETag") or info.get("LastModified") or ""
@@ -78,9 +79,10 @@ def find_files(inputs: Sequence[str]) -> list[LogFile]:
 
 
 def pieces(files: Iterable[LogFile], tasks: int) -> list[list[tuple[str, int, int]]]:
-    """(path, first row group, behind the last) for each task, about the same work for each.
+    """Divide the files into about `tasks` pieces with about equal work.
 
-    -1 is the end of the file, whatever it has.  Neighbours stay together, and in order.
+    Each piece is a list of (path, first row group, end row group); the end is exclusive, and -1
+    means the end of the file.  Adjacent parts stay together and in order.
     """
     cut: list[tuple[int, tuple[str, int, int]]] = []
     for file in files:
@@ -89,7 +91,7 @@ def pieces(files: Iterable[LogFile], tasks: int) -> list[list[tuple[str, int, in
                 with open_parquet(file.path) as parquet:
                     groups = parquet.metadata.num_row_groups
             except (OSError, ValueError):
-                groups = 1  # it is broken: who reads it says how
+                groups = 1  # damaged; the task that reads the file reports the error
             parts = max(min(groups, -(-file.size // SPLIT_BYTES)), 1)
             bounds = [groups * part // parts for part in range(parts + 1)]
             cut += [
@@ -106,7 +108,7 @@ def pieces(files: Iterable[LogFile], tasks: int) -> list[list[tuple[str, int, in
     return [each for each in found if each]
 
 
-#: Of a table with the probing columns: which rows are wanted (numpy, bool).
+#: A function from a table with the probe columns to the wanted rows (numpy, bool).
 Choice = Callable[[Any], Any]
 
 
@@ -116,12 +118,13 @@ def read_piece(
     probe: Sequence[str] = (),
     choose: Choice | None = None,
 ) -> Iterator[Any]:
-    """Arrow tables of at most some `UNIT_ROWS` rows, in the order of the file.
+    """Yield Arrow tables of about `UNIT_ROWS` rows at most, in the order of the file.
 
-    Texts that repeat are dictionaries.  A column that the file lacks is null.  With `choose` only
-    the rows that it wants: it sees the columns `probe`, and the others are read where it wants any.
+    Repeated texts are dictionary-encoded.  A column that the file lacks is null.  With `choose`,
+    yield only the rows that it selects: it gets the columns `probe`, and the other columns are read
+    only if it selects a row.
 
-    Raises Unreadable for what is no whole file of events.
+    Raises Unreadable for a file that is damaged or is no file of events.
     """
     path, first, last = piece
     try:
@@ -131,16 +134,16 @@ def read_piece(
             for table in _read_ndjson(path, columns):
                 yield table if choose is None else table.filter(choose(table))
     except FileNotFoundError:
-        raise  # it was there when the files were listed: this run is of no use
+        raise  # the file was deleted after the listing, so this run cannot complete
     except _BROKEN as error:
         raise Unreadable(path, _first_line(error)) from error
 
 
 def check(path: str, *, whole: bool = False) -> None:
-    """Raises Unreadable for what is no file of events.
+    """Raise Unreadable for a file that is no file of events.
 
-    Of a Parquet file its end is read, which a cut one has not; with `whole` all of it.  Lines are
-    always read.
+    Of a Parquet file, read only the footer, which a truncated file lacks; with `whole`, read all of
+    it.  NDJSON is always read completely.
     """
     try:
         if not path.endswith(".parquet"):
@@ -158,7 +161,7 @@ def check(path: str, *, whole: bool = False) -> None:
         raise Unreadable(path, _first_line(error)) from error
 
 
-# pyarrow's own errors are ValueErrors and OSErrors.
+# pyarrow's own errors are subclasses of ValueError and OSError.
 _BROKEN = (OSError, ValueError, TypeError, ArithmeticError)
 
 
@@ -166,7 +169,7 @@ def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else repr(error)
 
 
-#: What every log has, however old.
+#: The columns that logs of every version have.
 _NEEDED = ("host", "queue_manager", "block", "index", "at_ms", "kind", "message_id", "queue")
 _REPEATED = ("host", "queue_manager", "kind", "queue", "peer", "class", "delivery", "reason",
              "to_queue", "label")  # fmt: skip
@@ -195,7 +198,7 @@ def _read_parquet(
     repeated = [name for name in columns if name in _REPEATED]
     try:
         opened = open_parquet(path, read_dictionary=repeated)
-    except KeyError:  # one of them is not there
+    except KeyError:  # the file lacks one of these columns
         with open_parquet(path) as file:
             repeated = [name for name in repeated if name in file.schema_arrow.names]
         opened = open_parquet(path, read_dictionary=repeated)
@@ -229,7 +232,7 @@ def _read_parquet(
 
 
 def _check_columns(file: Any) -> None:
-    """Raises ValueError for what has other columns than events, or is of a newer version."""
+    """Raise ValueError if the columns are not those of events, or the version is newer."""
     import pyarrow.compute as pc
 
     there = file.schema_arrow.names
@@ -251,8 +254,8 @@ def _check_columns(file: Any) -> None:
 def _check_version(version: int | None) -> None:
     if version is not None and version > VERSION:
         raise ValueError(
-            f"it is of version {version} of the events, and this qmd reads {VERSION}; install the"
-            " newer release"
+            f"the events have version {version}, and this qmd reads version {VERSION}; install"
+            " the newer release"
         )
 
 
@@ -325,20 +328,23 @@ def _completed(table: Any, columns: Sequence[str]) -> Any:
 
 
 def host_of_path(path: str) -> str:
-    """Of whom a file is, by its folder, as `qmd ship` names them: its own words cannot be read."""
+    """Return the host of a file's folder (`host=...`, as `qmd ship` names it), or "".
+
+    Used for files whose content cannot be read.
+    """
     parts = [part.partition("=")[2] for part in path.split("/") if part.startswith("host=")]
     return parts[-1] if parts else ""
 
 
 def hash_of(text: str) -> int:
-    """64 bits with a sign that stand for a name: the same in every process and for ever."""
+    """Return a signed 64-bit hash of a name; it is the same in every process and release."""
     return int.from_bytes(
         hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True
     )
 
 
 def text_hashes(column: Any, names: dict[int, str] | None = None) -> Any:
-    """`hash_of` for each row of a column of repeated texts (null is ""), as a numpy array."""
+    """Return `hash_of` of each row of a dictionary column (null is ""), as a numpy array."""
     import numpy as np
     import pyarrow as pa
 

@@ -1,7 +1,7 @@
 """`spark-submit pipeline/submit.py JOB --input ... --output ...`: the jobs on a cluster.
 
-The same as `qmd pipeline run JOB`, on the master and with the settings that spark-submit was given.
-Which queue manager a replay is for is told by QMD_CONFIG, or QMD_HOST and QMD_TOKEN_FILE.
+It does the same as `qmd pipeline run JOB`, with the master and the settings of spark-submit.
+QMD_CONFIG, or QMD_HOST and QMD_TOKEN_FILE, select the queue manager for a replay.
 """
 
 from __future__ import annotations

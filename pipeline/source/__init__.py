@@ -1,13 +1,15 @@
 """The data source `qmd`: `spark.read.format("qmd")`, `readStream`, `write` and `writeStream`.
 
-    options.py     what can be said, and what is said of mistakes
+    options.py     options and their errors
     schema.py      the columns
-    batch.py       queues and events that are there     files.py    those that were written down
-    stream.py      a queue as a stream, exactly once    sink.py     rows as messages, exactly once
-    decoding.py    packets into Arrow columns, with rows.py, headers.py, quickly.py, one_by_one.py
-    filters.py     what is not even asked for
+    batch.py       batch reads of live queues and events
+    files.py       reads of exported files
+    stream.py      a queue as a stream, exactly once
+    sink.py        rows as messages, exactly once
+    decode/        packets into Arrow columns: packets, rows, headers, columns, one_by_one
+    filters.py     filters that the queue manager applies
 
-docs/pipeline.md is the manual, docs/decisions/0021 says why.
+docs/pipeline.md is the manual; docs/decisions/0021 gives the reasons.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from pipeline.source.options import Options
 
 
 class DefaultSource(DataSource):
-    """What Spark finds in `pyspark_qmd`."""
+    """The data source that Spark finds in `pyspark_qmd`."""
 
     @classmethod
     def name(cls) -> str:
@@ -61,8 +63,8 @@ class DefaultSource(DataSource):
 
         if overwrite:
             raise SourceError(
-                'qmd: a queue cannot be overwritten; write with mode("append"), and purge it before'
-                " (qmd queue purge) if that is meant"
+                'qmd: a queue cannot be overwritten; write with mode("append"), and purge the queue'
+                " before (qmd queue purge) if it should be empty"
             )
         return BatchWriter(self._options("write"), _fields(schema))
 
@@ -79,5 +81,5 @@ class DefaultSource(DataSource):
 
 
 def _fields(schema: Any) -> list[tuple[str, str]]:
-    """Names and types of the rows that are written."""
+    """Return the names and Spark types of the rows to write."""
     return [(field.name, field.dataType.simpleString()) for field in schema.fields]

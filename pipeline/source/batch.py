@@ -1,8 +1,8 @@
-"""Reading what is there: queues of live queue managers, once, without taking anything.
+"""Batch reads: the messages in queues of live queue managers, read once and not removed.
 
-The driver asks each queue manager what it has and fixes the end of each queue; executors then read
-their ranges.  Nothing is reserved: what others receive in between is missing, and what arrives
-after the plan is not read.
+The driver asks each queue manager for its queues and fixes the end of each queue; executors then
+read their ranges.  Nothing is reserved: messages that other receivers take in between are missing,
+and messages that arrive after the plan are not read.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from qmd.control_protocol import bulk as pipeline_frames
 
 EVENTS_A_PAGE = 5_000
 PATTERN = "*?["
-FAR_MS = 1 << 60  # of the end of time
+FAR_MS = 1 << 60  # stands for the end of time
 
 
 @dataclass(frozen=True)
 class Stretch(InputPartition):
-    """A range of one queue, by arrival; or of a reader's positions."""
+    """A range of one queue, by arrival number or by a reader's positions."""
 
     endpoint: Endpoint
     place: Place
@@ -42,7 +42,7 @@ class Stretch(InputPartition):
 
 @dataclass(frozen=True)
 class Log(InputPartition):
-    """The event log of one queue manager, as long as it was when the query was planned."""
+    """The event log of one queue manager, up to its end when the query was planned."""
 
     endpoint: Endpoint
     queue: str
@@ -50,7 +50,7 @@ class Log(InputPartition):
 
 
 class LiveReader(DataSourceReader):
-    """Queues, or logs of events."""
+    """Reader of live queues or event logs."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -111,7 +111,7 @@ class LiveReader(DataSourceReader):
             return read_stretch(
                 partition, self.columns, wanted=self.pushed.wanted, bodies=self.options.bodies
             )
-        return iter(())  # Spark makes a partition of its own where there is none
+        return iter(())  # Spark adds an empty partition if there is none
 
     def _read_log(self, log: Log) -> Iterator[Any]:
         first_ms, last_ms = self.pushed.moments
@@ -139,16 +139,16 @@ class LiveReader(DataSourceReader):
 
 
 class PushingReader(LiveReader):
-    """The same where Spark hands its filters on (spark.sql.python.filterPushdown.enabled)."""
+    """LiveReader for Spark with filter pushdown (spark.sql.python.filterPushdown.enabled)."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
         self.pushed = pushed(filters)
-        # The others are looked at again.
+        # Spark applies the returned filters again.
         return [one for one in filters if self.kind == "events" or not is_exact(one)]
 
 
 def expand(at: Connected, queues: Iterable[str]) -> list[str]:
-    """The queues that are meant, each once: patterns by the names that there are now."""
+    """Return the selected queues, each once; a pattern is matched with the current names."""
     names: list[str] = []
     for queue in queues:
         if not any(sign in queue for sign in PATTERN):
@@ -172,9 +172,9 @@ def read_stretch(
     bodies: bool = True,
     reader: str = "",
 ) -> Iterator[Any]:
-    """Arrow record batches of a range, while the next frame is on its way.
+    """Yield the Arrow record batches of a range; the next frame is fetched meanwhile.
 
-    Without `bodies` the queue manager cuts every packet, which pays only where bodies are long: so
+    Without `bodies` the queue manager cuts every packet.  That is faster only with long bodies, so
     it is the user's choice (`body=false`).
     """
     with Connected(stretch.endpoint, patient=True) as at:
@@ -191,7 +191,7 @@ def read_stretch(
 
 
 def rows_of(frame: pipeline_frames.Rows, *, headers_only: bool) -> Rows:
-    """A frame's columns as numpy reads them; nothing is copied."""
+    """Return a frame's columns as numpy arrays, without copying."""
     return Rows(
         np.frombuffer(frame.positions, "<i8"),
         np.frombuffer(frame.lookup_ids, "<i8"),

@@ -1,15 +1,16 @@
-"""Closing a stream that has ended: what its last batch has read is received.
+"""Closing an ended stream: consume the messages that its last batch has read.
 
-Spark tells a source that a batch is committed only when it plans the next one.  After a query was
-stopped, or has read all that was there, the messages of its last batch are in the sink and still in
-the queue: reserved, neither lost nor read again, but there.  The checkpoint knows better:
+Spark notifies a source of a batch's commit only when it plans the next batch.  After a query was
+stopped, or has read all messages, the messages of its last batch are in the sink and still in the
+queue: reserved, neither lost nor read again, but not removed.  The checkpoint shows which batch was
+committed:
 
-    commits/N   batch N is in the sink
-    offsets/N   how far batch N has read: a line with the version, one of Spark's own, and one for
-                each source of the query
+    commits/N   exists if batch N is in the sink
+    offsets/N   how far batch N has read: a line with the version, a line of Spark's own, and one
+                line for each source of the query
 
-So the newest batch that has both is consumed, from the checkpoint alone.  A query that is running
-meanwhile would be shut out, and fail with its next batch; nothing would be lost by that either.
+So the newest batch that has both files is consumed, from the checkpoint alone.  A query that is
+running meanwhile is fenced off and fails with its next batch; no message is lost by that.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ from pipeline.source.options import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What was closed at one queue manager."""
+    """The result at one queue manager."""
 
     endpoint: str
     reader: str
     batch: int
     queues: int
-    messages: int  # that left their queues now
+    messages: int  # removed from their queues now
 
 
 def finish(
     checkpoint: str, secrets: Endpoint | None = None, *, dry_run: bool = False
 ) -> list[Finished]:
-    """Consume what the last committed batch of this checkpoint has read.
+    """Consume the messages that the last committed batch of this checkpoint has read.
 
-    `secrets`: token and CA for endpoints over TLS, and, where its address is not empty, where to
-    ask instead of the endpoint in the checkpoint.  Done again it does nothing.  Raises SourceError.
+    `secrets` gives the token and CA for endpoints over TLS; if its address is not empty, it
+    replaces the endpoint in the checkpoint.  A repeated call does nothing.  Raises SourceError.
     """
     batch, offsets = last_committed(checkpoint)
     given = secrets or Endpoint("")
@@ -52,8 +53,8 @@ def finish(
             mine = {queue: end for queue, (at, end) in ends.items() if at == address}
             endpoint = replace(given, address=given.address or address)
             with Connected(endpoint) as at:
-                # The reader is asked which of its queues there still are: one that was deleted has
-                # nothing left to consume.
+                # Ask the reader which of its queues still exist: a deleted queue has nothing left
+                # to consume.
                 known = {
                     one["queue"]: one
                     for one in at.run(at.qm.pipeline.list_readers())
@@ -78,9 +79,9 @@ def finish(
 
 
 def last_committed(checkpoint: str) -> tuple[int, list[dict[str, Any]]]:
-    """Number and offsets (of queues only) of the newest batch that is in the sink.
+    """Return number and offsets (of queues only) of the newest batch that is in the sink.
 
-    (-1, []) where none is.  Raises SourceError for a folder that is no checkpoint.
+    Returns (-1, []) if no batch is.  Raises SourceError for a folder that is no checkpoint.
     """
     import fsspec
 
@@ -88,7 +89,7 @@ def last_committed(checkpoint: str) -> tuple[int, list[dict[str, Any]]]:
     if not system.isdir(f"{root}/offsets"):
         raise SourceError(
             f"qmd: {checkpoint} is no checkpoint of a streaming query: it has no folder offsets;"
-            ' name what .option("checkpointLocation", ...) named',
+            ' name the folder of .option("checkpointLocation", ...)',
             code="not_a_checkpoint",
         )
     committed = _numbers(system, f"{root}/commits")
@@ -102,8 +103,8 @@ def last_committed(checkpoint: str) -> tuple[int, list[dict[str, Any]]]:
         raise SourceError(f"qmd: {name} cannot be read: {error}") from error
     if lines[0] not in ("v1", "v2"):
         raise SourceError(
-            f"qmd: {name} is of the form {lines[0]!r}, which this release does not know; start the"
-            " query once more instead, and it closes its batches by itself",
+            f"qmd: {name} has the format {lines[0]!r}, which this release does not know; start the"
+            " query once more instead: it then closes its batches itself",
             code="not_a_checkpoint",
         )
     offsets = [json.loads(line) for line in lines[2:] if line.startswith("{")]

@@ -1,7 +1,7 @@
-"""A queue manager as a data source asks it: with waiting, from threads that have no event loop.
+"""Blocking access to a queue manager, for threads that have no event loop.
 
-Secrets are read here, where they are used, from the file or the environment of the very process:
-on a cluster each machine has its own.
+Secrets are read here, by the process that uses them, from its own files or environment: on a
+cluster each machine has its own.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ T = TypeVar("T")
 
 CLIENTS_TOKEN = "QMD_TOKEN"
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 1.0
-# What may be over in a moment.  Waiting does not help with a wrong token, version or certificate.
+# Errors that a retry may cure; a wrong token, version or certificate is not among them.
 PASSING = {"no_control_socket", "daemon_not_answering", "remote_unreachable", "connection_lost"}
 
 
 class Connected:
-    """A `QueueManager` whose coroutines are waited for; every error names the endpoint.
+    """A `QueueManager` whose coroutines run to their end; every error names the endpoint.
 
-    `patient`: one that does not answer is waited for, as long as `reconnect_s` says.  So do tasks
-    of a query that has begun: their queue manager was there a moment ago.
+    With `patient`, connecting is retried for `reconnect_s` while the queue manager does not answer.
+    Tasks of a running query use it, because their queue manager answered the driver before.
     """
 
     def __init__(self, endpoint: Endpoint, *, patient: bool = False) -> None:
@@ -69,7 +69,7 @@ class Connected:
             return self._loop.run(work)
 
     def each(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """The items of an asynchronous iteration; what it reads ahead goes on meanwhile."""
+        """Yield the items of an asynchronous iteration; its read-ahead continues meanwhile."""
 
         async def step() -> tuple[T] | None:
             async for item in items:
@@ -97,7 +97,7 @@ class Connected:
 
 
 def _credentials(endpoint: Endpoint) -> dict[str, Any]:
-    """What `connect` is told beside the address.  Raises SourceError."""
+    """Return the arguments of `connect` besides the address.  Raises SourceError."""
     named: dict[str, Any] = {"reconnect_s": endpoint.reconnect_s}
     if endpoint.address.startswith("tls://"):
         for name, file in (("token_file", endpoint.token_file), ("ca_file", endpoint.ca_file)):
@@ -120,7 +120,7 @@ def _check_readable(endpoint: Endpoint, what: str, file: str) -> None:
 
 @contextlib.contextmanager
 def _token_of_environment(endpoint: Endpoint) -> Iterator[None]:
-    """The client looks for a token in one variable: while it connects that has the one meant."""
+    """Set the environment variable that the client reads to the endpoint's token meanwhile."""
     if not endpoint.token_env or endpoint.token_file:
         yield
         return

@@ -1,7 +1,7 @@
-"""What the data source refuses, with the place, the reason and what to do in one line.
+"""Errors of the data source: place, reason and remedy, in one line.
 
-Spark shows a Python error behind the lines of code that it came through; of these it shows only the
-text, which says all of it (`plainly`).
+Spark shows a Python error below its traceback; of these errors it shows only the text (see
+`plainly`), because the text is complete.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class SourceError(Exception):
-    """An option, a column or a file that cannot be, or a queue manager that refuses.
+    """An impossible option, column or file, or a refusal of the queue manager.
 
     `code` is its cause in `qmd.catalogue`.
     """
@@ -36,7 +36,7 @@ def option_error(option: str, why: str) -> SourceError:
 
 
 def at(endpoint: Any, error: ClientError) -> SourceError:
-    """What a queue manager, or nobody, answered there."""
+    """Return the error for a failed call at this endpoint, with its code."""
     name = f" ({error.id})" if error.id else ""
     told = SourceError(f"qmd at {endpoint}: {error}{name}")
     told.code = error.code
@@ -44,10 +44,10 @@ def at(endpoint: Any, error: ClientError) -> SourceError:
 
 
 def plainly(entry: Callable[P, T]) -> Callable[P, T]:
-    """What Spark calls: of a SourceError nothing is shown but its text.
+    """Decorate a method that Spark calls: show only the text of a SourceError.
 
-    The lines of ours that it came through say nothing to whoever wrote the query; those of an error
-    that is not expected stay.
+    The traceback through qmd's code does not help the author of a query; unexpected errors keep
+    theirs.
     """
 
     @functools.wraps(entry)
@@ -69,7 +69,7 @@ def _each_plainly(items: Iterator[Any]) -> Iterator[Any]:
 
 
 def _shown_alone(error: SourceError) -> SourceError:
-    # Spark's Python processes look at this when they tell an error, and end then.
+    # Spark's Python workers read this variable when they report an error, and then exit.
     if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
     return error

@@ -1,4 +1,4 @@
-"""Events in columns, as `qmd events export` writes them.  docs/events.md"""
+"""Events as columns, with the schema of `qmd events export`.  docs/events.md"""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pipeline.source import schema
 
 
 def event_batch(events: Sequence[dict[str, Any]], columns: Sequence[str]) -> Any:
-    """Events as the client and NDJSON have them.  A field that is not there is null."""
+    """Convert events (dicts, as in the client and in NDJSON); a missing field becomes null."""
     types = schema.arrow_schema("events", columns)
     arrays = []
     for name in columns:
         if name == "time":
-            # The text says the same, for people.
+            # The field `time` is the same moment as text, for people.
             moments = pa.array([event.get("at_ms") for event in events], pa.int64())
             arrays.append(moments.cast(pa.timestamp("ms", "UTC")).cast(schema.MOMENT))
             continue
@@ -29,9 +29,9 @@ def event_batch(events: Sequence[dict[str, Any]], columns: Sequence[str]) -> Any
 
 
 def event_rows(table: Any, columns: Sequence[str]) -> Any:
-    """A record batch of a Parquet file of events in these columns.
+    """Convert a table of a Parquet file of events to a record batch with these columns.
 
-    The schema of such files grows: a column that is missing is null, and more of them are left out.
+    The schema of such files grows: a missing column becomes null, and other columns are dropped.
     """
     types = schema.arrow_schema("events", columns)
     arrays = [

@@ -1,8 +1,8 @@
-"""Reading what was written to files: logs of `qmd events export`, queues of `qmd export`.
+"""Reads of exported files: event logs of `qmd events export`, queues of `qmd export`.
 
-Events are Parquet or NDJSON, messages NDJSON.  What a file has is seen from its beginning, so that
-a folder may be named and the kind left out.  Files that begin with `.` or `_` are passed over: they
-are half written, or belong to some tool.
+Events are Parquet or NDJSON, messages NDJSON.  The kind is detected from the beginning of a file,
+so a folder may be named without a kind.  Files whose name begins with `.` or `_` are skipped: they
+are incomplete, or belong to another tool.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROWS_A_BATCH = 65_536
 @dataclass(frozen=True)
 class File(InputPartition):
     path: str
-    row_groups: tuple[int, ...] | None = None  # of Parquet
+    row_groups: tuple[int, ...] | None = None  # of a Parquet file
 
 
 class FileReader(DataSourceReader):
@@ -50,7 +50,7 @@ class FileReader(DataSourceReader):
                 if self.kind == "messages":
                     raise SourceError(
                         f"qmd: {path} is Parquet, and messages are read from lines of JSON (qmd"
-                        " export); a table of your own is read with spark.read.parquet"
+                        " export); read a table of your own with spark.read.parquet"
                     )
                 groups = _parquet(path).num_row_groups
                 found += [File(path, (group,)) for group in range(groups)]
@@ -60,7 +60,7 @@ class FileReader(DataSourceReader):
 
     @plainly
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        if not isinstance(partition, File):  # Spark's own, where there is none
+        if not isinstance(partition, File):  # Spark's own empty partition
             return iter(())
         if partition.row_groups is not None:
             return self._read_parquet(partition.path, partition.row_groups)
@@ -82,8 +82,8 @@ class FileReader(DataSourceReader):
                     event = json.loads(line)
                     if event["schema"] != 1:
                         raise SourceError(
-                            f"qmd: line {number} of {path} is of version {event['schema']}, and"
-                            " this qmd reads 1; install the newer release"
+                            f"qmd: line {number} of {path} has version {event['schema']}, and"
+                            " this qmd reads version 1; install the newer release"
                         )
                 except (ValueError, TypeError, KeyError) as error:
                     raise SourceError(
@@ -126,7 +126,7 @@ class FileReader(DataSourceReader):
 
 
 def kind_of(options: Options) -> str:
-    """ "messages" or "events": as the options say, or as the first file shows."""
+    """Return "messages" or "events": from the options, or detected from the first file."""
     if options.kind:
         return options.kind
     first = next(iter(files_of(options.path)))
@@ -145,12 +145,12 @@ def kind_of(options: Options) -> str:
             return "events"
     raise SourceError(
         f"qmd: {first} has neither events nor messages in its first line; such files come from"
-        ' qmd events export and qmd export.  An empty one needs .option("kind", ...)'
+        ' qmd events export and qmd export.  For an empty file set .option("kind", ...)'
     )
 
 
 def files_of(path: str) -> list[str]:
-    """The files that a path, a folder or a pattern means, in order.  Raises SourceError."""
+    """Return the files of a path, a folder or a pattern, sorted.  Raises SourceError."""
     import fsspec
 
     system, root = fsspec.core.url_to_fs(path)
@@ -162,7 +162,7 @@ def files_of(path: str) -> list[str]:
         found = [root] if system.exists(root) else []
     shown = sorted(one for one in found if not one.rpartition("/")[2].startswith((".", "_")))
     if not shown:
-        raise option_error("path", f"is {path!r}, and there is no file")
+        raise option_error("path", f"is {path!r}, and no file matches it")
     return [system.unstrip_protocol(one) if "://" in path else one for one in shown]
 
 
@@ -183,7 +183,7 @@ def _parquet(path: str) -> Any:
 
 
 def _lines(path: str) -> Iterator[tuple[int, Sequence[bytes]]]:
-    """Stretches of lines that are not empty, each with the number of its first line."""
+    """Yield blocks of non-empty lines, each with the number of its first line."""
     with _open(path) as file:
         first = 1
         while lines := list(islice(file, LINES_A_BATCH)):

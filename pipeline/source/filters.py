@@ -1,9 +1,9 @@
-"""What Spark's filters mean to a queue manager.
+"""Spark's filters, translated for the queue manager.
 
-Everything here lets through what the filter lets through, and perhaps more: texts are compared in
-parts and without regard to case there, times by milliseconds.  So Spark is told that it still has
-to look itself, and a filter that is not understood is simply left to it.  Only of what the driver
-decides (`is_exact`) nothing is left to do, and its plan says so.
+Every translation passes the rows that the filter passes, and perhaps more: the queue manager
+matches substrings without regard to case, and times in milliseconds.  So Spark applies its filters
+again, and a filter without a translation is left to Spark.  Only the filters that the driver
+decides (`is_exact`) are complete here, and Spark's plan shows that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _IDS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What can be left out before it is read."""
+    """Restrictions that are applied before rows are read."""
 
     wanted: Filter = field(default_factory=Filter)
     after: int = 0
@@ -33,15 +33,15 @@ class Pushed:
     places: dict[str, frozenset[str]] = field(default_factory=dict)  # host, queue_manager, queue
     moments: tuple[int, int] = (0, 1 << 62)  # of events, in milliseconds, both included
     kinds: frozenset[str] | None = None  # of events
-    nothing: bool = False  # no row can be what is asked for
+    nothing: bool = False  # no row can match
 
     def has(self, name: str, value: str) -> bool:
-        """Whether rows with this value in one of the places are wanted."""
+        """Return whether rows with this value in the column `name` are wanted."""
         return name not in self.places or value in self.places[name]
 
 
 def pushed(filters: Iterable[Any]) -> Pushed:
-    """All of the filters, which are joined by AND."""
+    """Translate all of the filters, which are joined by AND."""
     found = Pushed()
     for one in filters:
         found = _with(found, type(one).__name__, getattr(one, "attribute", ()), one)
@@ -49,7 +49,7 @@ def pushed(filters: Iterable[Any]) -> Pushed:
 
 
 def is_exact(one: Any) -> bool:
-    """Whether just the messages are read that this filter lets through.  Not of events."""
+    """Return whether the read returns exactly the messages of this filter; not for events."""
     name = ".".join(getattr(one, "attribute", ()))
     kind, value = type(one).__name__, getattr(one, "value", None)
     if name in ("host", "queue_manager", "queue"):
@@ -96,7 +96,7 @@ def _placed(found: Pushed, name: str, kind: str, value: Any) -> Pushed:
 
 
 def _bounds(kind: str, value: float) -> tuple[int | None, int | None]:
-    """The whole numbers, from and until, that such a comparison lets through."""
+    """Return the smallest and the largest integer that the comparison passes (None: no bound)."""
     match kind:
         case "EqualTo":
             return math.ceil(value), math.floor(value)
@@ -120,7 +120,7 @@ def _numbered(found: Pushed, name: str, kind: str, value: Any) -> Pushed:
     wanted = found.wanted
     if name == "sequence.id":
         if kind != "EqualTo" or not 0 <= value < 1 << 62 or value != int(value):
-            return found  # larger ones have no room in the request
+            return found  # the request has no room for larger ones
         if wanted.sequence_id not in (None, int(value)):
             return replace(found, nothing=True)
         return _filtering(found, sequence_id=int(value))
@@ -136,7 +136,7 @@ def _numbered(found: Pushed, name: str, kind: str, value: Any) -> Pushed:
 
 def _timed(found: Pushed, name: str, kind: str, value: datetime) -> Pushed:
     moment_ms = value.timestamp() * 1000
-    # A time that is no whole millisecond has no equal, and is only a bound.
+    # A time between two milliseconds equals no time of a row, and is only a bound.
     first, last = (math.floor(moment_ms), math.ceil(moment_ms))
     low = first if kind in ("EqualTo", "GreaterThan", "GreaterThanOrEqual") else None
     high = last if kind in ("EqualTo", "LessThan", "LessThanOrEqual") else None
@@ -158,7 +158,7 @@ def _timed(found: Pushed, name: str, kind: str, value: datetime) -> Pushed:
 def _texted(found: Pushed, name: str, kind: str, value: Any) -> Pushed:
     if kind not in ("EqualTo", "StringContains", "StringStartsWith", "StringEndsWith"):
         return found
-    # There is room for one part; the longest leaves out most.
+    # The request has room for one substring; the longest is the most selective.
     if len(value) <= len(getattr(found.wanted.choice, name)):
         return found
     return _choosing(found, **{name: str(value)})
@@ -170,7 +170,7 @@ def _identified(found: Pushed, name: str, kind: str, value: Any) -> Pushed:
     values = list(value) if kind == "In" else [value]
     field_name = {"id": "message_ids", "correlation_id": "correlation_ids"}.get(name, "lookup_ids")
     if getattr(found.wanted.choice, field_name) or len(values) > _IDS_MAX:
-        return found  # there is room for one list
+        return found  # the request has room for one list
     if name == "lookup_id":
         known: list[Any] = [int(each) for each in values if each is not None]
     else:
@@ -178,7 +178,7 @@ def _identified(found: Pushed, name: str, kind: str, value: Any) -> Pushed:
         for each in values:
             try:
                 known.append(parse_correlation(str(each)))
-            except InvalidName:  # no message has it
+            except InvalidName:  # no message has this id
                 continue
     if not known:
         return replace(found, nothing=True)

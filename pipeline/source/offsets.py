@@ -1,11 +1,12 @@
-"""What Spark writes down of a stream: how far each queue was read, and by whom.
+"""Offsets that Spark logs for a stream: the reader, and how far it has read each queue.
 
     {"qmd": 1, "reader": "lake", "queues": {"<queue id>": {"at": "/run/qmd/qmd.sock", "end": 700}}}
 
-It lies in the checkpoint as text.  A queue is its id and not its name: one that was deleted and
-made anew is another.  Reader and endpoint are there so that `qmd pipeline finish` needs nothing but
-the checkpoint.  The endpoint is not looked at when a query begins again, and may have changed; of
-another reader a checkpoint is refused, because its positions mean other messages.
+The checkpoint stores it as text.  A queue is identified by its id, not by its name: a queue that
+was deleted and created again is another queue.  Reader and endpoint are included so that
+`qmd pipeline finish` needs only the checkpoint.  A restarted query ignores the endpoint, which may
+have changed.  It refuses the checkpoint of another reader, because its positions mean other
+messages.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Offset = dict[str, Any]
 
 
 def offset_of(reader: str, ends: Mapping[str, tuple[str, int]]) -> Offset:
-    """`ends`: queue id -> endpoint and position.  The same ends give the very same text."""
+    """Return the offset for `ends` (queue id -> endpoint, position); equal ends give equal text."""
     return {
         "qmd": VERSION,
         "reader": reader,
@@ -29,11 +30,11 @@ def offset_of(reader: str, ends: Mapping[str, tuple[str, int]]) -> Offset:
 
 
 def ends_of(offset: Offset) -> dict[str, tuple[str, int]]:
-    """Raises SourceError for what this release did not write."""
+    """Return queue id -> (endpoint, position).  Raises SourceError for another version."""
     if offset.get("qmd") != VERSION:
         raise SourceError(
             f"qmd: the checkpoint has an offset of version {offset.get('qmd')!r}, and this qmd"
-            f" reads {VERSION}; begin it with the release that wrote it",
+            f" reads version {VERSION}; continue it with the release that wrote it",
             code="not_a_checkpoint",
         )
     return {queue: (str(each["at"]), int(each["end"])) for queue, each in offset["queues"].items()}

@@ -1,8 +1,8 @@
 """The options of `format("qmd")`: read, checked, and named in every error.  docs/pipeline.md
 
-Spark hands all options over as text, without regard to the case of their names, and shows them in
-plans and logs (all but those that look like secrets to it).  So a token is never an option: its
-file or the environment variable that has it is.
+Spark passes all options as text, with case-insensitive names, and shows them in plans and logs
+(except those that look like secrets to it).  So a token is never an option: the option names the
+file or the environment variable that holds it.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ _USES = {
     "readStream": _STREAM,
     "write": _WRITE,
     "writeStream": _STREAM_WRITE,
-    "schema": _READ | _STREAM,  # Spark asks for it without saying what for
+    "schema": _READ | _STREAM,  # Spark asks for the schema without naming the use
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a queue manager is asked, and as whom: files and names of secrets, never they."""
+    """Address of a queue manager, and the files and variables (never the values) of its secrets."""
 
     address: str  # path of the control socket, or tls://host:port
     token_file: str = ""
@@ -74,14 +74,14 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Queues of one queue manager, by any spelling, or patterns with `*`."""
+    """Queues of one queue manager: names in any spelling, or patterns with `*`."""
 
     endpoint: Endpoint
     queues: tuple[str, ...]
 
 
 class Options:
-    """All of them for one use: "read", "readStream", "write", "writeStream" or "schema"."""
+    """All options for one use: "read", "readStream", "write", "writeStream" or "schema"."""
 
     def __init__(self, given: Mapping[str, str], use: str) -> None:
         self.given = {name.lower(): value for name, value in given.items()}
@@ -91,7 +91,7 @@ class Options:
                 of = "read" if use == "schema" else use  # Spark asks for the schema first
                 raise option_error(_SPELLED.get(name, name), f"is none of {of}{self._like(name)}")
 
-    # -- what is read --
+    # -- reading --
 
     @property
     def path(self) -> str:
@@ -99,7 +99,7 @@ class Options:
 
     @property
     def kind(self) -> str:
-        """ "messages" or "events"; of files "" where that is not said."""
+        """Return "messages" or "events"; for files also "" if the option is not set."""
         kind = self._one_of("kind", ("messages", "events"), "" if self.path else "messages")
         if self.use == "readStream" and kind != "messages":
             raise option_error("kind", "is messages for a stream: events have no reader to reserve")
@@ -110,7 +110,7 @@ class Options:
         return self._truth("body", default=True)
 
     def columns(self, kind: str) -> tuple[str, ...]:
-        """Those that are read, in order."""
+        """Return the names of the columns to read, in order."""
         if "columns" not in self.given:
             return schema.default_columns(kind, bodies=self.bodies)
         known = schema.column_names(kind)
@@ -135,20 +135,20 @@ class Options:
 
     @property
     def partitions(self) -> int:
-        """How many parts one queue is read in."""
+        """Return the number of parts into which one queue is divided."""
         return self._number("partitions", 1, at_least=1, at_most=10_000)
 
     @property
     def pushdown(self) -> bool:
-        """Whether filters go to the queue manager.
+        """Return whether filters are passed to the queue manager.
 
-        Off unless it is asked for: Spark 4.3 keeps the reader of a DataFrame with the filters of
-        its first query, and reads a later query without filters with it too.
+        The default is false: Spark 4.3 keeps the reader of a DataFrame with the filters of its
+        first query, and reads a later query without filters with the same reader.
         """
         return self._truth("pushdown", default=False)
 
     def sources(self) -> list[Wanted]:
-        """Which queues of which queue managers."""
+        """Return the queues to read, by queue manager."""
         if "sources" in self.given:
             return self._sources()
         queues = tuple(_list(self.given.get("queue", "")))
@@ -181,7 +181,7 @@ class Options:
             raise option_error("sources", f"names no queue; it is as {example}")
         return found
 
-    # -- where --
+    # -- endpoints --
 
     def endpoints(self) -> list[Endpoint]:
         addresses = _list(self.given.get("endpoint", ""))
@@ -193,7 +193,7 @@ class Options:
         return [self._endpoint(address) for address in addresses]
 
     def endpoint(self) -> Endpoint:
-        """The one that is written to."""
+        """Return the endpoint to write to."""
         found = self.endpoints()
         if len(found) != 1:
             raise option_error(
@@ -227,13 +227,13 @@ class Options:
         if not name:
             raise option_error(
                 "readerId",
-                "is missing: a name of this query's own; what it has read is kept under it",
+                "is missing: a name of this query's own, which identifies its progress",
             )
         return name
 
     @property
     def shared(self) -> bool:
-        """Whether messages stay in their queues; by itself where all of those are journals."""
+        """Return whether messages stay in their queues; the default is true for journals only."""
         queues = [queue for wanted in self.sources() for queue in wanted.queues]
         return self._truth("shared", default=all(map(_is_journal, queues)))
 
@@ -251,21 +251,21 @@ class Options:
 
     @property
     def bytes_a_trigger(self) -> int:
-        """Of packets; 0: no limit."""
+        """Return the bytes of packets for each trigger; 0: no limit."""
         return self._number("maxBytesPerTrigger", 0, at_least=0)
 
     # -- writing --
 
     @property
     def destination(self) -> str:
-        """Where all rows go, or "": each to its own column `destination`."""
+        """Return the destination of all rows, or "" if each row has a column `destination`."""
         if "queue" in self.given and "destination" in self.given:
             raise option_error("queue", 'is the same as "destination"; leave one of them out')
         return self.given.get("destination", self.given.get("queue", ""))
 
     @property
     def delivery(self) -> str:
-        """Of all rows, or "": by their column, or automatic."""
+        """Return the delivery of all rows, or "" for that of their column, or automatic."""
         kinds = ("automatic", "express", "recoverable", "transactional")
         return self._one_of("delivery", kinds, "")
 
@@ -314,7 +314,7 @@ def _like(name: str, known: Sequence[str]) -> str:
 
 
 def _list(said: Any) -> list[str]:
-    """A list as JSON has it, or names with commas between them."""
+    """Return a JSON list, or the names of a comma-separated list."""
     if isinstance(said, list):
         return [str(one) for one in said]
     text = str(said).strip()

@@ -1,8 +1,8 @@
-"""The columns of messages and of events: names, Spark's types and Arrow's, in one place.
+"""The columns of messages and of events: names, Spark types and Arrow types, in one place.
 
-Both kinds of types have to say the very same thing: Spark checks the first Arrow batch of a read
-against its own schema, names, order and all.  Names are those of `qmd peek --json` where it has
-the thing.  docs/pipeline.md, "Columns".
+Spark types and Arrow types must agree exactly: Spark compares the first Arrow batch of a read with
+its own schema, including names and order.  Names are those of `qmd peek --json` where it has the
+same property.  docs/pipeline.md, "Columns".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 POSITION = pa.struct(
     [
-        # 64 bits without a sign: Spark has no such type, and 20 digits always fit.
+        # Unsigned 64-bit integer: Spark has no such type, and its values have at most 20 digits.
         pa.field("id", pa.decimal128(20, 0)),
         pa.field("number", pa.int64()),
         pa.field("previous", pa.int64()),
@@ -43,8 +43,8 @@ def _columns(*rows: tuple[str, str]) -> tuple[Column, ...]:
     )
 
 
-# Java looks for a null in each value of a column, twice, unless it is told that there are none: a
-# seventh of what 40 columns cost it.
+# For nullable columns Java checks each value for null, twice: a seventh of its cost for 40
+# columns.
 _NEVER_NULL = " NOT NULL"
 
 
@@ -61,10 +61,10 @@ _ARROW: dict[str, Any] = {
 }
 
 MESSAGE = _columns(
-    ("host", "string NOT NULL"),  # the name of the queue manager that has it
+    ("host", "string NOT NULL"),  # the name of its queue manager
     ("queue_manager", "string NOT NULL"),  # its GUID
-    ("queue", "string NOT NULL"),  # as it was asked for, or by its own name where a pattern was
-    ("position", "bigint NOT NULL"),  # the order of arrival; in a stream, of its reader
+    ("queue", "string NOT NULL"),  # as the option spells it, or its own name if a pattern matched
+    ("position", "bigint NOT NULL"),  # the order of arrival; in a stream, the reader's position
     ("lookup_id", "bigint NOT NULL"),
     ("id", "string NOT NULL"),
     ("label", "string NOT NULL"),
@@ -101,10 +101,10 @@ MESSAGE = _columns(
     ("destinations", "array<string> NOT NULL"),
     ("admin_queues", "array<string> NOT NULL"),
     ("response_queues", "array<string> NOT NULL"),
-    ("packet", "binary NOT NULL"),  # all of it, as it lies on the wire; only when it is asked for
+    ("packet", "binary NOT NULL"),  # the packet as on the wire; only if the columns name it
 )
 
-# docs/events.md; as `qmd events export` has them.
+# docs/events.md; the schema of `qmd events export`.
 EVENT = _columns(
     ("schema", "int"),
     ("host", "string"),
@@ -133,25 +133,25 @@ EVENT = _columns(
 
 _KINDS = {"messages": MESSAGE, "events": EVENT}
 ONLY_WHEN_ASKED_FOR = {"packet"}
-BODIES = {"body", "packet"}  # what needs more of a packet than its headers
-# Headers behind the body: without bodies they are not there either.
+BODIES = {"body", "packet"}  # columns that need more of a packet than its headers
+# Headers behind the body: a packet cut at the body lacks them.
 BEHIND_THE_BODY = {"report_queue", "destinations", "admin_queues", "response_queues"}
 
 
 @cache
 def column_names(kind: str) -> tuple[str, ...]:
-    """All of a kind, "messages" or "events"."""
+    """Return all column names of a kind, "messages" or "events"."""
     return tuple(column.name for column in _KINDS[kind])
 
 
 def default_columns(kind: str, *, bodies: bool = True) -> tuple[str, ...]:
-    """What is read when no columns are named."""
+    """Return the columns that are read if the options name none."""
     left_out = ONLY_WHEN_ASKED_FOR if bodies else BODIES | BEHIND_THE_BODY
     return tuple(name for name in column_names(kind) if name not in left_out)
 
 
 def ddl(kind: str, columns: Sequence[str]) -> str:
-    """The schema as Spark reads it."""
+    """Return the schema as Spark DDL."""
     return ", ".join(f"`{column.name}` {column.ddl}" for column in _of(kind, columns))
 
 
@@ -165,7 +165,7 @@ def arrow_schema(kind: str, columns: Sequence[str]) -> Any:
 
 
 def record_batch(kind: str, columns: Sequence[str], arrays: Sequence[Any]) -> Any:
-    """These columns as Spark takes them.  A null where none can be would be taken for a value."""
+    """Return a record batch for Spark.  A null in a NOT NULL column would be read as a value."""
     batch = pa.record_batch(list(arrays), schema=arrow_schema(kind, columns))
     for field, array in zip(batch.schema, batch.columns, strict=True):
         assert field.nullable or not array.null_count, f"{field.name} has nulls"
@@ -178,5 +178,5 @@ def _of(kind: str, columns: Sequence[str]) -> list[Column]:
 
 
 def moments(microseconds: Any) -> Any:
-    """Whole numbers since 1970, as timestamps."""
+    """Convert integers (microseconds since 1970) to timestamps."""
     return pa.array(microseconds).cast(MOMENT)

@@ -1,14 +1,14 @@
-"""Writing rows as messages, each once, whatever is tried twice.
+"""Writing rows as messages: each row once, also if Spark repeats a task or a batch.
 
-Executors *stage* the rows of their partition in the queue manager, where nobody sees them; when all
-tasks of a batch are done, the driver has them *published*: exactly the attempts that Spark names,
-in one transaction of the queue manager that also remembers the batch.  A batch that comes again is
-not published again.  That must not be decided for each partition: a batch that is repeated may be
-cut into others.
+Executors *stage* the rows of their partition in the queue manager, where they are invisible.  When
+all tasks of a batch are complete, the driver *publishes* them: exactly the attempts that Spark
+names, in one transaction of the queue manager that also records the batch.  A repeated batch is not
+published again.  This cannot be decided for each partition, because a repeated batch may be divided
+into other partitions.
 
-A batch of a stream is known by the id in the query's checkpoint and its number there.  A name that
-the user gives would not do: a new checkpoint counts from 0 again.  A batch write is known by its
-`jobId`, or by an id of its own.
+A batch of a stream is identified by the query id in the checkpoint and by its number there.  A name
+from the user would not do: a new checkpoint counts from 0 again.  A batch write is identified by
+its `jobId`, or by an id of its own.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from qmd.client import new_message
 from qmd.control_protocol.bulk import Attempt
 from qmd.control_protocol.messages import NewMessage
 
-# What Spark tells a task of its batch; not documented, and a test looks after it.
+# Local properties with which Spark names a task's batch; undocumented, so a test checks them.
 EPOCH = "streaming.sql.batchId"
 QUERY = "sql.streaming.queryId"
 
 ROWS_AT_ONCE = 8_192
 
-# Column -> what `new_message` calls it.
+# Column -> keyword of `new_message`.
 PROPERTIES = {
     "body": "body",
     "label": "label",
@@ -66,7 +66,7 @@ PROPERTIES = {
 }
 _DESTINATION = "destination"
 _PLAIN = {"body", "label"}
-# Spark's types by the first word of their names.
+# Spark types of a column, by the first word of their names.
 _TYPES = {
     "destination": ("string",),
     "body": ("binary", "string"),
@@ -90,7 +90,7 @@ _TYPES = {
     "dead_letter_queue": ("string",),
     "class_number": ("int", "bigint"),
 }
-# Columns of what was read that a new message gets anew.
+# Columns of a read message that the queue manager sets anew in a written message.
 _NOT_WRITTEN = set(schema.column_names("messages")) - set(PROPERTIES) - {_DESTINATION}
 _ACKNOWLEDGE = {
     name: 1 << bit
@@ -102,7 +102,7 @@ _ACKNOWLEDGE = {
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task has staged."""
+    """The rows that one task has staged."""
 
     query: str
     epoch: int
@@ -112,7 +112,7 @@ class Staged(WriterCommitMessage):
 
 
 class _Writer:
-    """What both kinds of writing share."""
+    """The common part of both kinds of writing."""
 
     def __init__(self, options: Options, fields: Sequence[tuple[str, str]]) -> None:
         self.endpoint = options.endpoint()
@@ -122,18 +122,18 @@ class _Writer:
             raise option_error(
                 "delivery",
                 "is express, and such messages cannot be written exactly once: they live in memory,"
-                " so a crash would lose those of a batch that counts as written, or send again"
-                " those that somebody has received already; use recoverable, or leave it out",
+                " so a crash would lose messages of a batch that counts as written, or send"
+                " messages again that were already received; use recoverable, or leave it out",
             )
         self.columns = check_columns(fields, has_destination=bool(self.destination))
 
     def stage(self, batches: Iterator[Any], query: str, epoch: int) -> Staged:
-        """All rows of one task, as one attempt."""
+        """Stage all rows of one task, as one attempt."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
         partition = context.partitionId()
-        # Tasks that are repeated, or run twice at once, must not mix their rows.
+        # Repeated or concurrent tasks for the same partition must not mix their rows.
         attempt = f"{context.attemptNumber()}-{uuid.uuid4().hex}"
         rows = 0
         at: Connected | None = None
@@ -169,11 +169,11 @@ class _Writer:
                 at.run(at.qm.pipeline.publish(query, epoch, attempts))
 
     def discard(self, tasks: Iterable[WriterCommitMessage | None]) -> None:
-        """Remove what these tasks of a batch that failed have staged."""
+        """Remove the rows that these tasks of a failed batch have staged."""
         staged = [one for one in tasks if isinstance(one, Staged) and one.rows]
         if not staged:
             return
-        # The failure that it was is what counts; what stays behind goes by its age too.
+        # Do not hide the failure of the batch; the queue manager removes stages that remain by age.
         with contextlib.suppress(SourceError), Connected(self.endpoint) as at:
             for one in staged:
                 at.run(
@@ -183,13 +183,13 @@ class _Writer:
                 )
 
     def discard_all(self, query: str) -> None:
-        """Remove all that is staged under a name that nobody else has."""
+        """Remove all rows staged under a name that only this write uses."""
         with contextlib.suppress(SourceError), Connected(self.endpoint) as at:
             at.run(at.qm.pipeline.discard_stages(query))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Each batch of the query once, under the id in its checkpoint."""
+    """Writer of a stream: publishes each batch once, under the query id in its checkpoint."""
 
     def __init__(self, options: Options, fields: Sequence[tuple[str, str]]) -> None:
         self._writer = _Writer(options, fields)
@@ -219,7 +219,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """All rows once: in a job that is repeated with the same `jobId` too."""
+    """Writer of a batch: publishes all rows once, also if a job is repeated with its `jobId`."""
 
     def __init__(self, options: Options, fields: Sequence[tuple[str, str]]) -> None:
         self._writer = _Writer(options, fields)
@@ -239,29 +239,29 @@ class BatchWriter(DataSourceArrowWriter):
 
     @plainly
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Spark names the tasks that it has seen end; others have staged rows as well."""
-        if self._is_named:  # another run of the same job may be at work
+        """Discard the staged rows, also of tasks that Spark has not seen end."""
+        if self._is_named:  # another run of the same job may be active
             self._writer.discard(messages)
         else:
             self._writer.discard_all(self._query)
 
 
 def batch_of_task() -> tuple[str, int]:
-    """The query and the batch that this task is part of, as Spark tells it."""
+    """Return the query and the batch of this task, from Spark's local properties."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     query, epoch = context.getLocalProperty(QUERY), context.getLocalProperty(EPOCH)
     if not query or epoch is None:
         raise SourceError(
-            f"qmd: this Spark does not tell a task its batch ({QUERY}, {EPOCH}), so a batch that is"
-            " repeated could not be told from a new one; use Spark 4.3"
+            f"qmd: this Spark does not set the batch of a task ({QUERY}, {EPOCH}), so a repeated"
+            " batch cannot be distinguished from a new one; use Spark 4.3"
         )
     return f"spark/{query}", int(epoch)
 
 
 def check_columns(fields: Sequence[tuple[str, str]], *, has_destination: bool) -> tuple[str, ...]:
-    """Those of the rows that are written.  `fields`: names and Spark's types."""
+    """Return the columns to write.  `fields`: names and Spark types.  Raises SourceError."""
     columns = []
     for name, kind in fields:
         if name in _TYPES:
@@ -272,13 +272,13 @@ def check_columns(fields: Sequence[tuple[str, str]], *, has_destination: bool) -
             columns.append(name)
         elif name not in _NOT_WRITTEN:
             raise SourceError(
-                f'qmd: column "{name}" is nothing that a message has; drop it, or rename it to one'
+                f'qmd: column "{name}" is no property of a message; drop it, or rename it to one'
                 f" of {', '.join((_DESTINATION, *PROPERTIES))}"
             )
     if _DESTINATION not in columns and not has_destination:
         raise SourceError(
-            'qmd: where to? Name it with .option("destination", "orders@hostb"), or for each row in'
-            ' a column "destination"'
+            'qmd: no destination: name it with .option("destination", "orders@hostb"), or for each'
+            ' row in a column "destination"'
         )
     return tuple(columns)
 
@@ -286,7 +286,7 @@ def check_columns(fields: Sequence[tuple[str, str]], *, has_destination: bool) -
 def messages_of(
     batch: Any, columns: Sequence[str], destination: str, delivery: str
 ) -> list[NewMessage]:
-    """The rows of a record batch as messages.  What is null is left out."""
+    """Convert the rows of a record batch to messages; null values are left out."""
     if destination and not delivery and set(columns) <= _PLAIN:
         quick = _plain_messages(batch, columns, destination)
         if quick is not None:
@@ -316,13 +316,15 @@ def messages_of(
 def _plain_messages(
     batch: Any, columns: Sequence[str], destination: str
 ) -> list[NewMessage] | None:
-    """The same where there are texts and bytes only, and none of them is null: most of the rows
-    that are written are such.  None: it is not so."""
+    """Do the same for columns of texts and bytes without nulls, which most written rows have.
+
+    Returns None if a column has nulls.
+    """
     given = {name: batch.column(name) for name in columns}
     if any(column.null_count for column in given.values()):
         return None
     body, label = given.get("body"), given.get("label")
-    # Text is written in UTF-8, and Arrow has it so.
+    # Arrow's strings and the body are both UTF-8.
     bodies = itertools.repeat(b"", batch.num_rows)
     if body is not None:
         bodies = (body if str(body.type) == "binary" else body.cast("binary")).to_pylist()

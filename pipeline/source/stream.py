@@ -1,16 +1,16 @@
 """Reading a queue as a stream, exactly once, although reading a queue empties it.
 
-    latestOffset   reserves a range in the queue manager, and says how far it goes
-    (Spark writes that down)
-    partitions, read   give the reserved messages, as often as Spark asks: always the same ones
-    (the sink commits, Spark writes that down)
-    commit         consumes them: from now on they have been received
+    latestOffset   reserves a range in the queue manager, and returns its end
+    (Spark logs the offset)
+    partitions, read   return the reserved messages, as often as Spark asks: always the same ones
+    (the sink commits, and Spark logs the commit)
+    commit         consumes the messages: only now are they received
 
 The range is fixed before Spark logs it.  So a driver that dies in between gets the same messages
-again, and whatever it logged can be read again.  Each run of a query has a higher fence than those
-before it: an older driver that wakes up can neither reserve nor consume.
+again, and every logged range can be read again.  Each run of a query has a higher fence than the
+runs before it: an older driver that resumes can neither reserve nor consume.
 
-Spark tells the last batch's commit only when it plans the next one; see checkpoint.py.
+Spark reports the last batch's commit only when it plans the next batch; see checkpoint.py.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RESERVED_AT_ONCE = 65_536
 
 @dataclass(slots=True)
 class OpenQueue:
-    """One queue of this run."""
+    """One queue, opened for this run."""
 
     at: Connected
     run: Run
@@ -53,7 +53,7 @@ class OpenQueue:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives in one process on the driver as long as its query; `read` runs on executors."""
+    """The stream reader: one driver process for each query; `read` runs on executors."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -67,7 +67,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plainly
     def initialOffset(self) -> Offset:
-        """What the reader has consumed: where a query without a checkpoint begins."""
+        """Return the consumed positions, at which a query without a checkpoint begins."""
         return self._offset({queue: one.queue.position for queue, one in self._queues().items()})
 
     def getDefaultReadLimit(self) -> Any:
@@ -75,9 +75,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plainly
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now, and no more, will be read.
+        """Fix the targets: read only the messages that are in the queues now.
 
-        Counted, not looked up: others may take some of it, and then as many that came later.
+        The target counts messages: if other receivers take some of them, later ones take their
+        place.
         """
         for one in self._queues().values():
             there = one.at.run(one.at.qm.pipeline.split_range(one.queue.queue, 1)).messages
@@ -85,12 +86,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plainly
     def latestOffset(self, start: Offset, limit: Any) -> Offset:
-        """Reserve what comes behind `start`, as much as the limit allows."""
+        """Reserve the messages behind `start`, as many as the limit allows."""
         queues = self._queues()
         begun = {queue: end for queue, (_, end) in self._ends(start).items()}
         ends = {queue: begun.get(queue, one.queue.position) for queue, one in queues.items()}
         messages, size = self._limits(limit)
-        # All queues get their share, and then the first ones what others have left of it.
+        # Each queue gets its share; the first queues then get the rest that others did not use.
         waiting, is_first_round = list(queues.values()), True
         while waiting and messages > 0 and size > 0:
             share = max(1, messages // len(waiting))
@@ -108,7 +109,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         ends[queue],
                         messages_max=most,
                         bytes_max=0 if size >= EVERYTHING else min(portion, size),
-                        # Each queue moves, and what is left over is no reason for more.
+                        # Each queue progresses, but the second round must not exceed the rest.
                         one_always=is_first_round,
                     )
                 )
@@ -119,25 +120,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ends[queue] = given.end
             waiting, is_first_round = hungry, False
         if all(begun.get(queue) == end for queue, end in ends.items()):
-            return start  # word for word: anything else would be a batch
-        # A queue that is not read any more keeps its place.
+            return start  # unchanged text: any other text would start a batch
+        # A queue that the query no longer reads keeps its position.
         kept = {queue: pair for queue, pair in self._ends(start).items() if queue not in queues}
         return self._offset(ends, kept)
 
     def _limits(self, limit: Any) -> tuple[int, int]:
-        """Of this batch: messages and bytes."""
+        """Return the limits of this batch: messages and bytes."""
         size = self.bytes_max or EVERYTHING
         if isinstance(limit, ReadMaxRows):
             return limit.max_rows, size
         if isinstance(limit, ReadMaxBytes):
             return EVERYTHING, limit.max_bytes
-        if isinstance(limit, ReadAllAvailable):  # Trigger.Once: all of it in one batch
+        if isinstance(limit, ReadAllAvailable):  # Trigger.Once: all messages in one batch
             return EVERYTHING, EVERYTHING
         return self.messages_max, size
 
     @plainly
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """In the order of the queues, and of their messages."""
+        """Return the partitions in the order of the queues and of their messages."""
         queues = self._queues()
         begun = self._ends(start)
         found: list[InputPartition] = []
@@ -147,10 +148,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             if queue not in queues:
                 raise SourceError(
-                    f"qmd: a batch that was begun reads the queue {queue} from {first} to {last},"
-                    " and the query does not name it any more; name it until that batch is done."
-                    " If it was deleted (and perhaps made anew, which gives another id), what that"
-                    " batch had is gone: begin with a new checkpoint",
+                    f"qmd: an unfinished batch reads the queue {queue} from {first} to {last}, and"
+                    " the query no longer names it; name it until that batch is complete."
+                    " If it was deleted (and perhaps created again, with another id), the messages"
+                    " of that batch are lost: begin with a new checkpoint",
                     code="queue_of_batch_missing",
                 )
             one = queues[queue]
@@ -163,7 +164,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plainly
     def commit(self, end: Offset) -> None:
-        """All of it is in the sink."""
+        """Consume the messages up to `end`: the sink has committed them."""
         queues = self._queues()
         for queue, (_, last) in self._ends(end).items():
             if queue in queues:
@@ -176,7 +177,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             at.close()
 
     def _queues(self) -> dict[str, OpenQueue]:
-        """By id; the first call begins this run, and shuts out those before it."""
+        """Return the open queues by id; the first call begins this run and fences earlier runs."""
         if self._open_queues is None:
             found: dict[str, OpenQueue] = {}
             for wanted in self.options.sources():
@@ -194,7 +195,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._open_queues
 
     def _ends(self, offset: Offset) -> dict[str, tuple[str, int]]:
-        """Raises SourceError for an offset of another reader: its positions are other messages."""
+        """Return the ends of an offset.  Raises SourceError for an offset of another reader."""
         if offset.get("reader", self.reader) != self.reader:
             raise SourceError(
                 f"qmd: the checkpoint is of the reader {offset['reader']}, and the query's readerId"
@@ -224,13 +225,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield batch
         wanted = partition.until - partition.after
         if found != wanted:
-            # Nobody takes away what is reserved, except with `qmd pipeline release`, or when a
-            # packet on the disk is damaged and set aside.
+            # Reserved messages disappear only with `qmd pipeline release`, or if a packet on the
+            # disk is damaged and quarantined.
             told = (
                 f"qmd at {partition.endpoint}: of the {wanted} messages that reader {self.reader}"
                 f" has reserved in {partition.place.queue} from {partition.after} to"
                 f" {partition.until} only {found} are there; the reader was released, or messages"
-                " were damaged (qmd check says so)"
+                " were damaged (see qmd check)"
             )
             if self.options.gap_fails:
                 raise SourceError(
@@ -240,12 +241,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             warnings.warn(told, stacklevel=1)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Executors get no connections."""
+        """Return the state for executors, without connections."""
         return {**self.__dict__, "_open_queues": None}
 
 
 def parts(after: int, until: int, count: int) -> list[tuple[int, int]]:
-    """The range behind `after` up to `until` in at most so many parts, none of them empty."""
+    """Divide the range behind `after` up to `until` into at most `count` non-empty parts."""
     size = until - after
     count = min(count, size)
     cuts = [after + size * part // count for part in range(count + 1)] if count else []

@@ -1,1 +1,1 @@
-"""Spark and Java: sessions, their settings, streams."""
+"""Spark and Java: sessions, settings and streams."""

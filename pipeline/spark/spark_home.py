@@ -1,10 +1,9 @@
-"""A folder that passes for SPARK_HOME and spares every Python worker most of its start.
+"""A substitute SPARK_HOME that shortens the start of every Python worker.
 
-Spark puts `python/lib/pyspark.zip` of its home before everything else that its workers import.
-What comes out of an archive is compiled anew by every process: that is 1.1 s of work for a worker
-where the installed package takes 0.3 s, and a stream has eight of them.  So in local mode Spark
-gets a folder of links to its home, without that archive; workers find the installed package, which
-is the same.
+Spark puts `python/lib/pyspark.zip` of its home first on the import path of its workers.  Every
+process compiles modules from an archive again: a worker needs 1.1 s for that, where the installed
+package takes 0.3 s, and a stream has eight workers.  So in local mode Spark gets a folder of links
+to its home without that archive; workers then import the installed package, which is the same code.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ ARCHIVES = "python"  # the folder that is left out
 
 
 def light_home(spark: Path, environment: Mapping[str, str] = os.environ) -> Path:
-    """The folder of links for the installed package `spark`; itself, where none can be made."""
+    """Return the folder of links for the installed package `spark`, or `spark` if that fails."""
     if not (spark / ARCHIVES / "lib" / "pyspark.zip").exists():
         return spark
     name = "spark-" + hashlib.sha256(str(spark).encode()).hexdigest()[:16]
     cache = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     try:
         return _linked(Path(cache) / "qmd" / name, spark)
-    except OSError:  # a user without a home, or with one that cannot be written
+    except OSError:  # the user has no home, or none that is writable
         return spark
 
 
@@ -35,12 +34,12 @@ def _linked(home: Path, spark: Path) -> Path:
     if home.is_dir() and {each.name for each in home.iterdir()} == wanted:
         return home
     home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Others may be making it at this moment: it appears whole, or not at all.
+    # Other processes may create it at the same time: build it aside, then rename it.
     part = Path(tempfile.mkdtemp(prefix=f"{home.name}-", dir=home.parent))
     for name in wanted:
         (part / name).symlink_to(spark / name)
     try:
         part.rename(home)
-    except OSError:  # it was made meanwhile, or is of another release at the same place
+    except OSError:  # another process created it, or it belongs to another release
         return part
     return home

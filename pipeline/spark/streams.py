@@ -1,4 +1,4 @@
-"""Running a stream to its end, and closing its last batch: what a script or a timer calls.
+"""Running a stream to its end and closing its last batch, for scripts and timers.
 
 from pipeline.spark.streams import run_stream
 
@@ -31,12 +31,12 @@ def run_stream(
     every: str = "",
     secrets: Endpoint | None = None,
 ) -> list[Finished]:
-    """Start a query and wait until it ends; then what its last batch has read is received.
+    """Start a query, wait until it ends, and consume the messages of its last batch.
 
-    `writer` is a `DataStreamWriter`.  `once`: read what is there now, and end; else the query runs
-    until it fails, or until this process is told to stop (SIGTERM, SIGINT); a batch that is under
-    way then comes again with the next run.  `every` ("10 seconds") is how often it looks.
-    `secrets`: as for `finish`.  Raises what the query raised, after closing what was committed.
+    `writer` is a `DataStreamWriter`.  With `once` the query reads the messages that are there now
+    and ends; otherwise it runs until it fails or this process gets SIGTERM or SIGINT, and the next
+    run repeats an unfinished batch.  `every` ("10 seconds") is the interval of the trigger.
+    `secrets`: as for `finish`.  Raises the query's error, after consuming the committed messages.
     """
     use_here(getattr(writer, "_spark", None))
     writer = writer.option("checkpointLocation", checkpoint)
@@ -47,7 +47,7 @@ def run_stream(
     with _told_to_stop() as stopped:
         query = writer.start()
         try:
-            # In pieces: a signal is only noticed between them.
+            # Wait in short steps: Python handles signals only between them.
             while not query.awaitTermination(LOOK_S):
                 if stopped.is_set():
                     break
@@ -59,7 +59,7 @@ def run_stream(
 
 @contextlib.contextmanager
 def _told_to_stop() -> Iterator[threading.Event]:
-    """Set by SIGTERM and SIGINT, as far as this thread may ask for them."""
+    """Yield an event that SIGTERM and SIGINT set, if this is the main thread."""
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopped

@@ -1,1 +1,1 @@
-"""Packets become columns."""
+"""Decoding of packets into columns."""

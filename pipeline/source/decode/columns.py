@@ -1,4 +1,4 @@
-"""The columns of many packets, each for all of them at once."""
+"""Columns of many packets, each computed for all packets at once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ACKNOWLEDGE = pa.array(
 
 @dataclass(slots=True)
 class Reading:
-    """One column after the other, of packets that can all be read this way."""
+    """Columns of packets whose headers are all readable this way, computed on demand."""
 
     rows: Rows
     h: Headers
@@ -44,8 +44,9 @@ class Reading:
         self.bytes = pa.py_buffer(self.rows.packets)
 
     def cut(self, starts: Whole, ends: Whole) -> Any:
-        """These stretches of the packets, as an Arrow array of binary."""
-        # Every second element of an array that has them and what lies between them.
+        """Return these byte ranges of the packets, as an Arrow array of binary."""
+        # Take every second element of an array that alternates the ranges and the gaps between
+        # them.
         bounds = np.empty(2 * len(starts), np.int32)
         bounds[0::2], bounds[1::2] = starts, ends
         every = pa.Array.from_buffers(
@@ -54,7 +55,7 @@ class Reading:
         return every.take(pa.array(np.arange(0, len(bounds), 2)))
 
     def guids(self, at: Whole) -> Any:
-        """GUIDs as text; there are few different ones."""
+        """Return GUIDs as text; few of them differ."""
         return _by_value(self.cut(4 * at, 4 * (at + GUID_WORDS)), guid_text)
 
     def name(self, kind: Whole, at: Whole) -> Any:
@@ -81,7 +82,7 @@ class Reading:
 
     def _label(self) -> Any:
         h = self.h
-        # Without the null at its end.
+        # Without the terminating null.
         return _texts(self.cut(h.label, np.maximum(h.label, h.extension - 2)))
 
     def _body(self) -> Any:
@@ -132,7 +133,7 @@ class Reading:
         at, missing = self.h.transaction, self.h.bit(20) == 0
         if missing.all():
             return pa.nulls(len(at), schema.POSITION)
-        # 128 bits each, of which the upper half is zero.
+        # 128 bits each; the upper half is zero.
         wide = np.zeros((len(at), 4), "<u4")
         wide[:, 0], wide[:, 1] = self.h.word(at + 1), self.h.word(at + 2)
         wide[missing] = 0
@@ -197,7 +198,7 @@ class Reading:
         sizes = self.h.sender_id_bytes
         if not sizes.any():
             return pa.nulls(len(sizes), pa.string())
-        # Where there is none it has no bytes, and must not lie behind the message.
+        # A missing sender id has no bytes; its start must not lie behind the message.
         start = np.where(sizes > 0, start, 4 * self.h.start)
         return _by_value(self.cut(start, start + sizes), security_id_text)
 
@@ -211,10 +212,10 @@ class Reading:
     def _traced(self) -> Any:
         return pa.array((self.h.base_flags >> 8 & 1) == 1)
 
-    def _report_queue(self) -> Any:  # of a debug header, and there is none
+    def _report_queue(self) -> Any:  # only a debug header has it, and these packets have none
         return pa.nulls(len(self.rows), pa.string())
 
-    def _destinations(self) -> Any:  # of a multi-queue header
+    def _destinations(self) -> Any:  # only a multi-queue header has it, and these packets have none
         return _lists(self.column("report_queue"))
 
     def _admin_queues(self) -> Any:
@@ -224,7 +225,7 @@ class Reading:
         return _lists(self.column("response_queue"))
 
     def _packet(self) -> Any:
-        # As long as it says itself: there may be padding behind it.
+        # The packet's own length: there may be padding behind it.
         start = self.rows.offsets[:-1]
         size = self.h.word(self.h.start + 2).astype(np.int64)
         return self.cut(start, np.minimum(start + size, self.rows.offsets[1:]))
@@ -244,7 +245,7 @@ def _finite(seconds: Words) -> Any:
 
 
 def _lists(texts: Any) -> Any:
-    """A list of one for each text, an empty one where there is none."""
+    """Return a list of one element for each text, and an empty list for each null."""
     if texts.null_count == len(texts):
         none = pa.array(np.zeros(len(texts) + 1, np.int32))
         return pa.ListArray.from_arrays(none, texts[:0], type=schema.TEXTS)
@@ -254,7 +255,7 @@ def _lists(texts: Any) -> Any:
 
 
 def _by_value(values: Any, text: Callable[[Any], str | None]) -> Any:
-    """The text of each, worked out once for all that are the same."""
+    """Return the text of each value, computed once for equal values."""
     if _are_alike(values):
         return pa.repeat(pa.scalar(text(values[0].as_py()), pa.string()), len(values))
     encoded = values.dictionary_encode()
@@ -263,7 +264,7 @@ def _by_value(values: Any, text: Callable[[Any], str | None]) -> Any:
 
 
 def _are_alike(values: Any) -> bool:
-    """Whether all of them are the same, as most names in a queue are; False: perhaps."""
+    """Return whether all values are equal, as most names in a queue are; False: not known."""
     if values.null_count:
         return False
     if not pa.types.is_binary(values.type):
@@ -274,7 +275,7 @@ def _are_alike(values: Any) -> bool:
     if (np.diff(offsets) != size).any():
         return False
     data = np.frombuffer(values.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
-    # Each like the one before: the whole of it like itself, one further on.
+    # Each value equals the one before it: the data equals itself, shifted by one value.
     return not size or bool((data[size:] == data[:-size]).all())
 
 
@@ -283,7 +284,7 @@ def _message_ids(guids: Any, numbers: Words) -> Any:
 
 
 def _texts(raw: Any) -> Any:
-    """UTF-16 as Arrow's strings, which are UTF-8."""
+    """Convert UTF-16 to Arrow's strings, which are UTF-8."""
     offsets = np.frombuffer(raw.buffers()[1], np.int32, len(raw) + 1, 4 * raw.offset)
     data = raw.buffers()[2]
     units = np.frombuffer(data or b"", "<u2", int(offsets[-1]) // 2)
@@ -299,5 +300,5 @@ def _direct_name(raw: bytes) -> str | None:
         return None
     try:
         return str(parse_wire_name(raw))
-    except InvalidName:  # shown as it came
+    except InvalidName:  # shown unchanged
         return f"DIRECT={plain_text(raw)}"

@@ -1,8 +1,8 @@
-"""Where the headers of many packets stand, and which packets can be read by that.
+"""Positions of the headers of many packets, and which packets can be read by them.
 
-The headers of a user message stand one behind the other, each at a multiple of four bytes (MS-MQMQ
-2.2.20), so numpy reads one field of all packets in one step: the packets are one array of 32-bit
-words, and `at` is where each packet's next header begins.
+The headers of a user message follow each other, each at a multiple of four bytes (MS-MQMQ 2.2.20),
+so numpy reads one field of all packets in one step: the packets are one array of 32-bit words, and
+`at` holds the position of the next header in each packet.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pipeline.source.decode.rows import Rows, Whole
 from protocol import SIGNATURE, VERSION
 
-Words = npt.NDArray[Any]  # of 32 bits without a sign
+Words = npt.NDArray[Any]  # unsigned 32-bit integers
 Mask = npt.NDArray[np.bool_]
 
 GUID_WORDS = 4
@@ -26,26 +26,26 @@ _USER_FLAGS = 15  # all in words from the start of the packet
 _NAMES = 16
 _TRANSACTION_WORDS = 5
 _PROPERTIES_WORDS = 14
-# Of a queue's name by its type; that of a direct name stands in it.
+# Words of a queue name by its type; a direct name contains its own length.
 _NAME_WORDS = np.array([0, 0, 1, 1, 1, 4, 5, 0], np.int64)
 
 
 class Headers:
-    """Where the headers of each packet stand, and which packets can be read this way."""
+    """Positions of the headers in each packet, in words unless stated otherwise."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
-        # One word more than there is, so that an array without words can be asked too.
+        # At least one word, so that `take` also works for an empty array.
         self.words: Words = np.frombuffer(rows.packets[: len(rows.packets) & -4] or bytes(4), "<u4")
         self.start: Whole = rows.offsets[:-1] >> 2
         self.end: Whole = rows.offsets[1:] >> 2
 
     def word(self, at: Whole) -> Words:
-        """The word at each of these places; behind the end something that `readable` notices."""
+        """Return the word at each position; `readable` rejects positions behind the end."""
         return self.words.take(at, mode="clip")
 
     def half(self, at: Whole) -> Whole:
-        """The lower 16 bits."""
+        """Return the lower 16 bits of each word."""
         return (self.word(at) & 0xFFFF).astype(np.int64)
 
     @cached_property
@@ -57,7 +57,7 @@ class Headers:
         return self.word(self.start + _USER_FLAGS)
 
     def bit(self, number: int) -> Whole:
-        """One of the flags of the UserHeader, as 0 or 1."""
+        """Return one flag of the UserHeader, as 0 or 1."""
         return (self.flags >> number & 1).astype(np.int64)
 
     def name_type(self, low: int) -> Whole:
@@ -125,7 +125,7 @@ class Headers:
         if not given.any():
             return self.security
         sizes = self.word(self.security + 1)
-        # Sizes without limits would add up to places beyond 64 bits; the real ones are small.
+        # Limit the sizes: sums of unlimited sizes would exceed 64 bits; real sizes are small.
         certificate = np.minimum(self.word(self.security + 2), 1 << 20).astype(np.int64)
         provider = np.minimum(self.word(self.security + 3), 1 << 24).astype(np.int64)
         words = (
@@ -144,7 +144,7 @@ class Headers:
 
     @cached_property
     def label(self) -> Whole:
-        """In bytes, as are all below."""
+        """Position of the label in bytes; all properties below are in bytes too."""
         return 4 * (self.properties + _PROPERTIES_WORDS)
 
     @cached_property
@@ -161,7 +161,7 @@ class Headers:
         return self.properties_word(8).astype(np.int64)
 
     def readable(self, columns: frozenset[str]) -> Mask:
-        """Which packets this reads as the parser would, as far as these columns go."""
+        """Return which packets give the same values here and in the parser, for these columns."""
         ends = self.body if self.rows.headers_only else self.body + self.body_bytes
         good: Mask = (
             ((self.word(self.start) & 0xFF) == VERSION)
@@ -169,7 +169,7 @@ class Headers:
             & (self.start + _NAMES < self.end)
             & (self.properties + _PROPERTIES_WORDS <= self.end)
             & (ends <= self.rows.offsets[1:])
-            # A session header that nobody took off, one of HTTP; and the deliveries that there are.
+            # Reject session headers, HTTP packets and unknown kinds of delivery.
             & ((self.base_flags & 0b10000) == 0)
             & ((self.flags & 1 << 25) == 0)
             & ((self.flags >> 5 & 3) <= 1)

@@ -1,5 +1,6 @@
-"""Packets by the parser of `protocol`, one by one: whatever is not read all at once.  Its word is
-final."""
+"""Decoding by the parser of `protocol`, one packet at a time, for all other packets.
+
+The parser's result is authoritative."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def one_by_one(rows: Rows, columns: Sequence[str]) -> dict[str, Any]:
 
 
 def _whole(headers: bytes) -> bytes:
-    """A packet that was cut where its body begins, with a body of zeros and nothing behind it."""
+    """Return a packet that was cut at its body, with a body of zeros and nothing behind it."""
     none, end = np.zeros(1, np.int64), np.array([0, len(headers)])
     counts = np.zeros(1, np.int32)
     read = Headers(Rows(none, none, none, counts, counts, end, headers).aligned())
@@ -69,7 +70,7 @@ def _sequence(message: Message) -> dict[str, int] | None:
     return None if message.sequence is None else message.sequence._asdict()
 
 
-# What a column is of one message, as `Message` reads it.
+# The value of each column for one message.
 VALUES: dict[str, Callable[[Message], Any]] = {
     "id": lambda it: it.id,
     "label": lambda it: it.label,

@@ -1,13 +1,13 @@
-"""Packets into columns, thousands at once.
+"""Decoding of packets into columns, thousands at once.
 
-    rows.py        what comes from a queue manager
-    headers.py     where the headers of each packet stand: numpy reads one field of all packets
-    quickly.py     the columns out of that: what is of variable length Arrow cuts out of the bytes
-    one_by_one.py  the rest, by the parser of `protocol`
+    rows.py        messages as a queue manager sends them
+    headers.py     positions of the headers: numpy reads one field of all packets
+    columns.py     the columns from these positions; Arrow cuts values of variable length
+    one_by_one.py  the other packets, by the parser of `protocol`
 
-The quick way takes less than a microsecond a message, where the parser and a `Message` take forty.
-What it does not know (rare headers, names that are not direct, anything that does not add up) it
-leaves to that parser, whose word is final: both have to say the same of every packet, and a
+The fast path takes less than a microsecond a message; the parser and a `Message` take forty.
+Packets that the fast path does not handle (rare headers, names that are not direct, inconsistent
+sizes) go to the parser, whose result is authoritative: both must agree on every packet, and a
 property test compares them.
 """
 
@@ -27,7 +27,7 @@ from pipeline.source.decode.rows import Place, Rows
 
 
 def batch_of(rows: Rows, place: Place, columns: Sequence[str]) -> Any:
-    """An Arrow record batch of these columns of `schema.MESSAGE`.
+    """Return an Arrow record batch of these columns of `schema.MESSAGE`.
 
     Raises MalformedPacket for a packet that is no user message.
     """
@@ -39,7 +39,7 @@ def batch_of(rows: Rows, place: Place, columns: Sequence[str]) -> Any:
 
 
 def arrays_of(rows: Rows, columns: Sequence[str]) -> dict[str, Any]:
-    """The columns that the messages themselves have; those of `Place` are left out."""
+    """Return the columns of the messages themselves, without those of `Place`."""
     wanted = [name for name in columns if name not in ("host", "queue_manager", "queue")]
     if not len(rows):
         empty = schema.arrow_schema("messages", columns)

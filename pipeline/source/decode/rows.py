@@ -1,4 +1,4 @@
-"""Messages as they come from a queue manager: numbers in columns, and all packets in one piece."""
+"""Messages as a queue manager sends them: numbers in columns, and all packets in one buffer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Rows:
     offsets: Whole
     packets: bytes
     reasons: Sequence[str | None] | None = None
-    # Each packet ends where its body begins.
+    # Whether each packet was cut at its body.
     headers_only: bool = False
 
     def __len__(self) -> int:
@@ -33,7 +33,7 @@ class Rows:
         return self.packets[self.offsets[index] : self.offsets[index + 1]]
 
     def chosen(self, rows: Whole) -> Rows:
-        """Only these, in this order."""
+        """Return only these rows, in this order."""
         packets = [self.packet(int(row)) for row in rows]
         return Rows(
             self.positions[rows],
@@ -48,7 +48,7 @@ class Rows:
         )
 
     def aligned(self) -> Rows:
-        """The same with every packet at a multiple of four; there may be zeros between them."""
+        """Return the same rows with every packet at a multiple of four bytes, padded with zeros."""
         if not (self.offsets & 3).any():
             return self
         packets = [self.packet(index) for index in range(len(self))]
@@ -69,7 +69,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What all messages of one read have in common."""
+    """The common columns of all messages of one read."""
 
     host: str
     queue_manager: str
