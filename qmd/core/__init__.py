@@ -1,5 +1,5 @@
-"""What decides: sessions, sequences, outgoing queues.  No clock, socket, disk or chance in here.
+"""Protocol logic without I/O: sessions, sequences and retries of outgoing queues.
 
-Callers pass `now` (seconds of a monotonic clock) and bytes, and get events and bytes; timers are
-values (`next_timer`, `handle_timer`).  Everything in this package can therefore be simulated.
-"""
+Nothing here reads a clock, a socket, a disk or a random source. Callers pass `now` (seconds of a
+monotonic clock) and bytes, and get events and bytes back; timers are values (`next_timer`,
+`handle_timer`). The simulation can therefore run everything in this package."""

@@ -1,4 +1,6 @@
-"""When what is in memory only ends: the disk's index of expiries, for express messages."""
+"""Deadlines of messages that exist in memory only (express messages).
+
+For stored messages the database has an index of expiry times."""
 
 from __future__ import annotations
 
@@ -8,15 +10,17 @@ _NEVER = float("inf")
 
 
 class Deadlines:
-    """Keys with the last second of their life.  Adding and discarding cost next to nothing; looking
-    for what is over costs nothing before the earliest of them, and then one pass over all."""
+    """Keys with the last second of their lifetime.
+
+    Adding and discarding a key is cheap. A search for expired keys costs nothing before the
+    earliest deadline, and then one pass over all keys."""
 
     __slots__ = ("_earliest_s", "_ends", "_over")
 
     def __init__(self) -> None:
         self._ends: dict[int, int] = {}
-        self._earliest_s: float = _NEVER  # or earlier: that one may be discarded
-        self._over: dict[int, None] = {}  # found, and not yet handed out
+        self._earliest_s: float = _NEVER  # or earlier, if that key was discarded
+        self._over: dict[int, None] = {}  # found expired, not returned yet
 
     def __len__(self) -> int:
         return len(self._ends) + len(self._over)
@@ -31,7 +35,7 @@ class Deadlines:
             self._over.pop(key, None)
 
     def pop_over(self, now_s: int, keys_max: int) -> list[int]:
-        """Keys whose last second has passed: all, or so many.  They are forgotten here."""
+        """Remove and return at most `keys_max` keys that expired before `now_s`."""
         if now_s > self._earliest_s:
             ends = self._ends
             self._over |= dict.fromkeys(key for key, last_s in ends.items() if last_s < now_s)

@@ -1,7 +1,7 @@
-"""What follows when a message has met its end: copies, acknowledgments, and a reason for people.
+"""Disposition of a message that reached its end: dead letters, journal copies, acknowledgments.
 
-A message's end is a message class ([MS-MQMQ] 2.2.18.1.6) and a place.  At the
-*source*, which took it from an application and answers for it, or at the
+The end of a message is a message class ([MS-MQMQ] 2.2.18.1.6) and a place. The place is the
+*source*, which took the message from an application and is responsible for it, or the
 *destination*, which hosts its queue (or should):
 
                        destination                          source
@@ -12,12 +12,11 @@ A message's end is a message class ([MS-MQMQ] 2.2.18.1.6) and a place.  At the
     not received       acknowledgment (NR), final ack,      dead letter (JN)
                        perhaps a dead letter
 
-A transactional message that a non-transactional queue refuses is kept in the
-transactional dead-letter queue of the computer that hosts the queue, whatever
-its sender asked for; a message for an unknown queue, and a plain one for a
-transactional queue, likewise.  One that was in its queue and was not received is
-kept where somebody else would not: docs/decisions/0010.
-"""
+A non-transactional queue rejects a transactional message. The computer that hosts the queue then
+keeps the message in its transactional dead-letter queue, whatever the sender requested. The same
+holds for a message to an unknown queue, and for a non-transactional message to a transactional
+queue. A message that was in its queue and was not received is kept at the place where no other
+computer keeps it: docs/decisions/0010."""
 
 from __future__ import annotations
 
@@ -27,11 +26,11 @@ from protocol import MessageClass, UserMessage
 
 DeadLetterQueue = Literal["deadletter", "deadxact"]
 
-NEGATIVE = 0x8000  # it failed
-RECEPTION = 0x4000  # it was in its queue
+NEGATIVE = 0x8000  # the message failed
+RECEPTION = 0x4000  # the message had reached its queue
 
-# Acknowledgments that would tell a stranger what this computer has and allows.
-# [MS-MQQB] 3.1.7.15, <28>
+# These acknowledgments would disclose to an untrusted peer which queues exist here and how access
+# to them is restricted. [MS-MQQB] 3.1.7.15, <28>
 INSECURE = frozenset(
     {
         MessageClass.NACK_BAD_DESTINATION_QUEUE,
@@ -41,7 +40,8 @@ INSECURE = frozenset(
         MessageClass.NACK_UNSUPPORTED_CRYPTO_PROVIDER,
     }
 )
-# Refused by the queue that it names, or for want of one: kept where that happened.
+# Rejections by the destination queue, or because it does not exist: the computer where that
+# happened keeps the message.
 KEPT_AT_DESTINATION = frozenset(
     {
         MessageClass.NACK_BAD_DESTINATION_QUEUE,
@@ -53,28 +53,30 @@ KEPT_AT_DESTINATION = frozenset(
 )
 
 
-# A plain message whose sender has let it go when we had received it: kept if it asked for that.
-# The first is [MS-MQQB] 3.1.5.8.8; of one that came too late nobody else would know.
+# The source has already released a non-transactional message when its destination rejects it, so
+# the destination keeps a copy if the message requests one. The first class is [MS-MQQB] 3.1.5.8.8;
+# the second is needed because no other queue manager knows of a message that arrived too late.
 KEPT_IF_WANTED = frozenset(
     {MessageClass.NACK_QUEUE_EXCEED_QUOTA, MessageClass.NACK_REACH_QUEUE_TIMEOUT}
 )
 
 
 class Consequences(NamedTuple):
-    """What is to be done; classes are None where nothing is to be sent."""
+    """Actions that follow the end of a message; a class of None means that nothing is sent."""
 
-    dead_letter: DeadLetterQueue | None = None  # keep it there, with its class
-    journal: bool = False  # keep it in the machine journal
+    dead_letter: DeadLetterQueue | None = None  # queue that keeps the message, with its class
+    journal: bool = False  # keep a copy in the machine journal
     acknowledgment: int | None = None  # class of the message to the administration queue
     final_ack: int | None = None  # class of the packet to the sender's order queue
 
 
 NOTHING = Consequences()
 
-# What queue managers send, and not applications.
+# Classes of messages that queue managers send, not applications.
 SYSTEM_CLASSES = frozenset(MessageClass) - {MessageClass.NORMAL}
 
-# An operator meant it: what others sent is gone, and their queue managers are told.
+# Results of an operator's command: messages from other computers are deleted, and their queue
+# managers are notified.
 DESTROYED = frozenset({MessageClass.NACK_QUEUE_DELETED, MessageClass.NACK_QUEUE_PURGED})
 
 
@@ -87,15 +89,14 @@ def consequences(
     by_final_ack: bool = False,
     is_local: bool = False,
 ) -> Consequences:
-    """What follows for `message` from its end.
+    """Return the actions that follow the end of `message`.
 
-    `is_local`, at the destination: it is the source as well, and tells itself nothing.
-    `by_final_ack`: the source heard of it from the destination, which has then
-    sent the acknowledgments.  A message that the source knows to have arrived
-    (session ack, order ack) ends as ACK_REACH_QUEUE.  What queue managers send
-    themselves is neither kept nor acknowledged ([MS-MQQB] <2>, <62>), but a
-    refused transactional message must leave its sender whatever it claims to be.
-    """
+    `is_local`, at the destination: this queue manager is also the source, so no final ack is
+    needed. `by_final_ack`: the destination reported the end to the source, and has sent the
+    acknowledgments. If the source knows that a message has arrived (session ack, order ack), the
+    message ends as ACK_REACH_QUEUE. Messages that queue managers send themselves are neither kept
+    nor acknowledged ([MS-MQQB] <2>, <62>); but a rejected transactional message gets a final ack
+    whatever its class, because its sender must release it."""
     assert at_source or not by_final_ack
     assert not (at_source and is_local)
     if message.properties.message_class in SYSTEM_CLASSES:
@@ -126,7 +127,7 @@ def consequences(
 def _acknowledgment(
     message: UserMessage, message_class: int, *, insecure_nacks: bool
 ) -> int | None:
-    """[MS-MQQB] 3.1.5.8.10, 3.1.7.2.1, 3.1.7.15"""
+    """Return the class to send, or None. [MS-MQQB] 3.1.5.8.10, 3.1.7.2.1, 3.1.7.15"""
     wants = message.properties.flags
     wanted = {
         0: wants.positive_arrival,
@@ -140,8 +141,10 @@ def _acknowledgment(
 
 
 def _is_journaled(message: UserMessage, message_class: int) -> bool:
-    """A plain message is delivered when the next queue manager has it, a transactional one when
-    an application has received it.  [MS-MQQB] 3.1.5.5.4, 3.1.5.7"""
+    """Return whether the source journals the message at this end.
+
+    A non-transactional message is delivered when the next queue manager has it, a transactional one
+    when an application has received it. [MS-MQQB] 3.1.5.5.4, 3.1.5.7"""
     if _is_transactional(message):
         delivered = MessageClass.ACK_RECEIVE
     else:
@@ -150,13 +153,13 @@ def _is_journaled(message: UserMessage, message_class: int) -> bool:
 
 
 def _is_kept(message: UserMessage, message_class: int, *, is_local: bool) -> bool:
-    """Whether it is kept where its queue is."""
+    """Return whether the destination keeps the message as a dead letter."""
     if message_class & NEGATIVE and message_class & RECEPTION:
         wanted = bool(message.user.flags.negative_journal)
         if not _is_transactional(message):
-            return wanted and message_class not in DESTROYED  # its source has let it go
-        # Its source keeps its own copy if it asked to hear of this end.  What an application has
-        # rejected, somebody will want to see.
+            return wanted and message_class not in DESTROYED  # the source has released it
+        # The source keeps its own copy if it requested a report of this end. A message that an
+        # application rejected is kept, because an operator will want to inspect it.
         if wanted:
             return is_local
         return message_class == MessageClass.NACK_RECEIVE_REJECTED
@@ -166,7 +169,9 @@ def _is_kept(message: UserMessage, message_class: int, *, is_local: bool) -> boo
 
 
 def _needs_final_ack(message: UserMessage, message_class: int) -> bool:
-    """Whether the sender still holds the message and must be told.  [MS-MQQB] 2.2.5, 3.1.7.2.2"""
+    """Return whether the sender still holds the message and must be notified.
+
+    [MS-MQQB] 2.2.5, 3.1.7.2.2"""
     if message.transaction is None:
         return False
     flags = message.user.flags
@@ -174,7 +179,7 @@ def _needs_final_ack(message: UserMessage, message_class: int) -> bool:
         return bool(
             flags.negative_journal or flags.positive_journal or message.transaction.flags.final_ack
         )
-    # One that came too late expires at its sender as well, which needs nobody for that.
+    # A message that arrived too late also expires at its sender, without a final ack.
     return bool(message_class & NEGATIVE and message_class != MessageClass.NACK_REACH_QUEUE_TIMEOUT)
 
 
@@ -187,7 +192,9 @@ def _is_transactional(message: UserMessage) -> bool:
 
 
 def reason_text(message_class: int, *, queue: str, detail: str = "") -> str:
-    """Why a message ended, and what to do about it; `detail` is put behind the first sentence."""
+    """Return a text that says why a message ended and how to solve it, for people.
+
+    `detail` is inserted after the first sentence."""
     what, remedy = _REASONS.get(
         message_class, (f"The message to {{queue}} ended with class 0x{message_class:04x}", "")
     )
@@ -195,7 +202,7 @@ def reason_text(message_class: int, *, queue: str, detail: str = "") -> str:
     return f"{sentence} {remedy}" if remedy else sentence
 
 
-# What happened, without its full stop, and what a person can do.
+# For each class: the event, without its full stop, and a remedy.
 _REASONS: dict[int, tuple[str, str]] = {
     MessageClass.ACK_REACH_QUEUE: ("The message was stored in {queue}", ""),
     MessageClass.ACK_RECEIVE: ("The message was received from {queue} by an application", ""),

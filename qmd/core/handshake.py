@@ -1,12 +1,11 @@
-"""Before a session is open: who is there, and what both agree on.  [MS-MQQB] 3.1.5.2.3 - 3.1.5.4
+"""Handshake that opens a session: identities and parameters. [MS-MQQB] 3.1.5.2.3 - 3.1.5.4
 
-    initiator  ── EstablishConnection ──►  acceptor      who am I, whom do I want
-               ◄─ EstablishConnection ──                 who is here; or refused
-               ── ConnectionParameters ─►                two time-outs, my window
-               ◄─ ConnectionParameters ──                the same time-outs, my window
+    initiator  ── EstablishConnection ──►  acceptor      its own GUID, the GUID it expects
+               ◄─ EstablishConnection ──                 the acceptor's GUID; or a refusal
+               ── ConnectionParameters ─►                two time-outs, the initiator's window
+               ◄─ ConnectionParameters ──                the same time-outs, the acceptor's window
 
-Anything else that comes meanwhile ends the session.
-"""
+Any other packet during the handshake ends the session."""
 
 from __future__ import annotations
 
@@ -28,12 +27,12 @@ from protocol.identifiers import NULL_GUID
 from qmd.core.peer_instance import TWO_OF_ONE_IDENTITY, Instance, from_padding, to_padding
 from qmd.core.session_events import SessionOver, SessionSettings, SessionState
 
-ROUND_TRIPS = 8  # that the acknowledgment of stored messages may wait, [MS-MQQB] 3.1.5.3.2
-# What the fields may hold, [MS-MQQB] 2.2.2.1.
+ROUND_TRIPS = 8  # Storage acknowledgments may take this many round trips, [MS-MQQB] 3.1.5.3.2
+# Ranges of the fields, [MS-MQQB] 2.2.2.1.
 RECOVERABLE_ACK_MS_MIN, RECOVERABLE_ACK_MS_MAX = 500, 120_000
 ACK_TIMEOUT_MS_MIN, ACK_TIMEOUT_MS_MAX = 20_000, 120_000
 
-#: How the reason ends of a session that was refused because of `Instance`.
+#: End of the reason of a session that was refused because of `Instance`.
 REFUSED_AS_ANOTHER = "it has met another machine with our identity"
 _OPERATING_SYSTEM = 0x10  # OperatingSystem.RE, [MS-MQQB] 2.2.3.1
 
@@ -42,30 +41,30 @@ Judge = Callable[[bytes, Instance | None], str | None]
 
 
 class Timeouts(NamedTuple):
-    """What both sides go by, in seconds.  [MS-MQQB] 2.2.2.1"""
+    """The agreed time-outs of a session, in seconds. [MS-MQQB] 2.2.2.1"""
 
-    ack_s: float  # AckTimeout: a peer that lets this pass (some times) is given up
-    recoverable_ack_s: float  # RecoverableAckTimeout: how long that of stored messages may take
+    ack_s: float  # AckTimeout: the session ends if the peer is silent for a multiple of this
+    recoverable_ack_s: float  # RecoverableAckTimeout: limit for acknowledgments of stored messages
 
     @property
     def ack_delay_s(self) -> float:
-        """How long a received message may stay unacknowledged.  [MS-MQQB] 3.1.5.8.2"""
+        """Return how long a received message may stay unacknowledged. [MS-MQQB] 3.1.5.8.2"""
         return self.ack_s / 2
 
     @property
     def recoverable_ack_delay_s(self) -> float:
-        """The same for a recoverable one, or one that was stored.  [MS-MQQB] 3.1.5.8.7
+        """Return the same for a recoverable message, or one that was stored. [MS-MQQB] 3.1.5.8.7
 
-        Never longer than for an express one: a peer far away may propose more than it waits.
-        """
+        It is never longer than for an express message: a peer with a long round trip may propose
+        more than it waits."""
         return min(self.recoverable_ack_s, self.ack_delay_s)
 
 
 class Handshake:
-    """Finished when `receive` returns OPEN: the other attributes are valid then.
+    """Handshake of one session, complete when `receive` returns OPEN.
 
-    What is to be sent goes to `output`.
-    """
+    The attributes other than `refused_as_another` are valid after that. Packets to be sent are
+    appended to `output`."""
 
     def __init__(
         self,
@@ -79,8 +78,11 @@ class Handshake:
         instance: Instance | None = None,
         judge: Judge | None = None,
     ) -> None:
-        """`instance`: which run of ours speaks, to others of our kind; `judge`: why there must be
-        no session with a queue manager of that GUID and run."""
+        """Create the handshake.
+
+        `instance` is this run of our queue manager, as announced to other qmd queue managers.
+        `judge` returns why there must be no session with a queue manager of that GUID and run, or
+        None."""
         self.peer_id = NULL_GUID
         self.peer_window = 1
         self.timeouts = _proposal(settings, 0.0)
@@ -92,11 +94,11 @@ class Handshake:
         self._output = output
         self._instance = instance
         self._judge = judge
-        self.refused_as_another = False  # the peer has met another machine of our identity
+        self.refused_as_another = False  # the peer knows another machine with our identity
         self._started_at = 0.0
 
     def start(self, now: float) -> SessionState:
-        """An initiator's first packet.  [MS-MQQB] 3.1.5.2.3"""
+        """Send the initiator's first packet. [MS-MQQB] 3.1.5.2.3"""
         self._started_at = now
         self._send_establish_connection(
             client=self._own_id,
@@ -110,24 +112,24 @@ class Handshake:
     def receive(
         self, state: SessionState, kind: PacketKind, packet: bytes, own_window: int, now: float
     ) -> SessionState:
-        """Take the peer's next packet; returns the new state.
+        """Process the peer's next packet and return the new state.
 
-        Raises SessionOver if there is to be no session, and ProtocolError.
-        """
+        Raises SessionOver if the session must end, and ProtocolError for a malformed packet."""
         step = _STEPS.get((state, kind))
         if step is None:
             raise SessionOver(f"the peer sent {_TEXT[kind]} while the session was {state.value}")
         return step(self, packet, own_window, now)
 
     def _take_connection_request(self, packet: bytes, own_window: int, now: float) -> SessionState:
-        """[MS-MQQB] 3.1.5.3.1"""
+        """Answer a connection request. [MS-MQQB] 3.1.5.3.1"""
         request = parse_establish_connection(packet)
         if request.internal.flags.connection_refused:
             raise SessionOver("the peer asked for a session and refused it at once")
         foreign = request.server not in (self._own_id, NULL_GUID)
         met = from_padding(request.padding)
         hindrance = None
-        # Asked once: it knows the connection, and would keep that alive when it has ended.
+        # Called once, then dropped: it references the connection and would keep a closed one in
+        # memory.
         judge, self._judge = self._judge, None
         if judge is not None and not (foreign or self._refuse):
             hindrance = judge(request.client, met)
@@ -153,7 +155,7 @@ class Handshake:
         return SessionState.WAITING_CP
 
     def _take_connection_response(self, packet: bytes, own_window: int, now: float) -> SessionState:
-        """[MS-MQQB] 3.1.5.3.2"""
+        """Check the answer to our connection request. [MS-MQQB] 3.1.5.3.2"""
         response = parse_establish_connection(packet)
         met = from_padding(response.padding)
         if response.internal.flags.connection_refused:
@@ -171,7 +173,7 @@ class Handshake:
             if hindrance is not None:
                 raise SessionOver(hindrance)
         self.peer_id = response.server
-        # By our own clock: the time stamp that the peer repeats is only said to be ours.
+        # Measure with our own clock: the time stamp that the peer returns need not be ours.
         self.timeouts = _proposal(self._settings, now - self._started_at)
         recoverable_ack_ms, ack_ms = _in_range(
             round(self.timeouts.recoverable_ack_s * 1000), round(self.timeouts.ack_s * 1000)
@@ -180,7 +182,7 @@ class Handshake:
         return SessionState.WAITING_CPR
 
     def _take_parameters_request(self, packet: bytes, own_window: int, now: float) -> SessionState:
-        """[MS-MQQB] 3.1.5.4.1: the time-outs are echoed as they came, and used within range."""
+        """Echo the time-outs unchanged, and use them within their ranges. [MS-MQQB] 3.1.5.4.1"""
         request = self._take_parameters(packet)
         recoverable_ack_ms, ack_ms = _in_range(request.recoverable_ack_timeout, request.ack_timeout)
         self.timeouts = Timeouts(ack_ms / 1000, recoverable_ack_ms / 1000)
@@ -188,7 +190,7 @@ class Handshake:
         return SessionState.OPEN
 
     def _take_parameters_response(self, packet: bytes, own_window: int, now: float) -> SessionState:
-        """[MS-MQQB] 3.1.5.4.2"""
+        """Take the acceptor's parameters. [MS-MQQB] 3.1.5.4.2"""
         self._take_parameters(packet)
         return SessionState.OPEN
 
@@ -234,7 +236,7 @@ class Handshake:
 _Step = Callable[[Handshake, bytes, int, float], SessionState]
 _WHO, _HOW = PacketKind.ESTABLISH_CONNECTION, PacketKind.CONNECTION_PARAMETERS
 
-# What is allowed when.  [MS-MQQB] 3.1.5.3, 3.1.5.4
+# Allowed packets by state. [MS-MQQB] 3.1.5.3, 3.1.5.4
 _STEPS: dict[tuple[SessionState, PacketKind], _Step] = {
     (SessionState.WAITING_EC, _WHO): Handshake._take_connection_request,
     (SessionState.WAITING_ECR, _WHO): Handshake._take_connection_response,

@@ -1,4 +1,4 @@
-"""Names of queues that belong to queue managers themselves."""
+"""Names of internal queues of queue managers."""
 
-ORDER_QUEUE = "order_queue$"  # takes acknowledgments.  [MS-MQQB] 3.1.7.17
-HISTORY_QUEUE = "private$\\qmd_history$"  # takes questions for the histories of messages
+ORDER_QUEUE = "order_queue$"  # receives acknowledgments. [MS-MQQB] 3.1.7.17
+HISTORY_QUEUE = "private$\\qmd_history$"  # receives queries for message histories

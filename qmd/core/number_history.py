@@ -1,23 +1,23 @@
-"""Message numbers that have come from one source, and which of them are forgotten first.
+"""Histories of the message numbers received from each source, with bounded memory.
 
-[MS-MQQB] 3.1.1.3 keeps one table for all sources, in which a busy source pushes out the others.
-Here each source has a `History`:
+[MS-MQQB] 3.1.1.3 keeps one table for all sources, in which a busy source displaces the others. Here
+each source has a `History`:
 
-    oldest ◄── Segment ── Segment ── Segment ── open Segment ◄── numbers as they come
+    oldest ◄── Segment ── Segment ── Segment ── open Segment ◄── numbers as they arrive
                1-900      901, 905   40-52      906-…
 
-A source gives its numbers in growing order, but they arrive in any: priorities overtake, messages
-wait, and other destinations get the numbers between.  A number below a known one may therefore be
-new, and only what has come is known.  Neighbouring numbers are one run of eight bytes.
+A source assigns its numbers in ascending order, but they arrive in any order: messages overtake
+others by priority, messages wait, and numbers in between go to other destinations. A number below a
+known one may therefore be new, so only the numbers that arrived are recorded. Adjacent numbers form
+one run of eight bytes.
 
-What is forgotten goes by segments, the oldest first:
+Numbers are forgotten by whole segments, the oldest first:
 
-- by count, while the segments behind it hold `runs_min` runs and more;
-- by age, while those behind it hold `KEPT_MESSAGES` messages and more: what a source had under way
-  when it went silent (its window, and what a crash at its side brings back) is sent again whenever
-  it returns, be it after a day;
-- with its whole history, when nothing has come for `SILENT_S`.
-"""
+- by count, while the segments after it hold at least `runs_min` runs;
+- by age, while the segments after it hold at least `KEPT_MESSAGES` messages: a source that was
+  disconnected resends its unacknowledged messages (its window, and those that a crash of the source
+  restores) whenever it returns, even after a day;
+- with the complete history, when nothing has arrived for `SILENT_S`."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 KEPT_MESSAGES = 1000  # sixteen windows of 64
-SILENT_S = 7 * 86400  # beyond the four days that Windows waits for a message to reach its queue
+SILENT_S = 7 * 86400  # more than the four days that Windows waits for a message to reach its queue
 SEGMENT_RUNS_MAX = 1024
-SEGMENT_MESSAGES_MIN = 128  # a younger part of a segment is not worth one of its own
+SEGMENT_MESSAGES_MIN = 128  # with fewer messages, a new segment is not worth its memory
 SEGMENTS_PER_AGE = 4
 
-#: What they take in memory, about: measured with sys.getsizeof.
+#: Approximate memory use, measured with sys.getsizeof.
 RUN_BYTES = 8
 SEGMENT_BYTES = 400
 HISTORY_BYTES = 800
@@ -43,7 +43,7 @@ Run = tuple[int, int]
 
 
 class Bounds(NamedTuple):
-    """How much of each source is kept: at least so many runs, and for so long."""
+    """Minimum kept of each source: the number of runs, and the age in seconds."""
 
     runs_min: int
     age_s: int
@@ -54,7 +54,7 @@ class Bounds(NamedTuple):
 
 
 class Segment:
-    """A set of 32-bit numbers that have come about the same time."""
+    """A set of 32-bit numbers that arrived at about the same time."""
 
     __slots__ = ("_firsts", "_lasts", "began_s", "id", "last_s", "messages")
 
@@ -81,7 +81,9 @@ class Segment:
         return at > 0 and number <= self._lasts[at - 1]
 
     def add(self, number: int) -> int:
-        """How many runs it has more: 1, 0, or -1; a number that it has changes nothing."""
+        """Add a number; return the change in the number of runs: 1, 0 or -1.
+
+        A number that is present changes nothing."""
         self.messages += 1
         firsts, lasts = self._firsts, self._lasts
         if lasts and number == lasts[-1] + 1:
@@ -108,7 +110,7 @@ class Segment:
         return 1
 
     def restore(self, runs: Iterable[Run]) -> None:
-        """Fill an empty segment; runs in any order, which may overlap."""
+        """Fill an empty segment from runs, which may be unordered and may overlap."""
         firsts, lasts = self._firsts, self._lasts
         for first, last in sorted(runs):
             if lasts and first <= lasts[-1] + 1:
@@ -120,32 +122,32 @@ class Segment:
 
 
 class History:
-    """The numbers of one source that one peer has brought."""
+    """Numbers of one source that arrived from one peer."""
 
     __slots__ = ("_bounds", "_segments", "highest")
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self._segments: deque[Segment] = deque()
-        self.highest = 0  # that ever came
+        self.highest = 0  # highest number that ever arrived
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The oldest first."""
+        """The segments, the oldest first."""
         return tuple(self._segments)
 
     @property
     def last_s(self) -> int:
-        """When its last number came."""
+        """When the last number arrived."""
         return self._segments[-1].last_s if self._segments else 0
 
     @property
     def oldest_s(self) -> int:
-        """When the last number of its first segment came."""
+        """When the last number of the oldest segment arrived."""
         return self._segments[0].last_s if self._segments else 0
 
     def measured(self) -> int:
-        """Bytes in memory, about."""
+        """Return the approximate memory use in bytes."""
         return HISTORY_BYTES + sum(segment.bytes for segment in self._segments)
 
     def has(self, number: int) -> bool:
@@ -154,20 +156,22 @@ class History:
         )
 
     def is_recent(self, number: int) -> bool:
-        """Whether it is in the segment that is forgotten last."""
+        """Return whether the number is in the segment that is forgotten last."""
         return bool(self._segments) and self._segments[-1].has(number)
 
     def is_newest(self, segment_id: int) -> bool:
-        """Whether its last segment has that id."""
+        """Return whether the last segment has this id."""
         return bool(self._segments) and self._segments[-1].id == segment_id
 
     def restore(self, segment: Segment) -> None:
-        """Segments in the order of their ids."""
+        """Add a stored segment; call this in the order of the segment ids."""
         self._segments.append(segment)
         self.highest = max(self.highest, segment.highest)
 
     def segment_at(self, now_s: int, new_id: int) -> tuple[Segment, list[Segment]]:
-        """The segment for what comes now, a new one `new_id` perhaps; those that give way to it."""
+        """Return the segment for a number that arrives now, and the segments that were forgotten.
+
+        If a new segment is opened, it gets the id `new_id`."""
         segments, bounds = self._segments, self._bounds
         latest = segments[-1] if segments else None
         if latest is not None and not (
@@ -189,7 +193,8 @@ class History:
         return opened, gone
 
     def forget_old(self, now_s: int) -> list[Segment]:
-        """What is too old; all that there was, where nothing has come for very long."""
+        """Forget and return segments that are too old; all of them after `SILENT_S` without a
+        number."""
         segments = self._segments
         if now_s - self.last_s > SILENT_S:
             return self.shrink(0)
@@ -205,7 +210,9 @@ class History:
         return gone
 
     def shrink(self, bytes_max: int) -> list[Segment]:
-        """Give way to others, the oldest first; all of it, if nothing else helps."""
+        """Forget and return the oldest segments until at most `bytes_max` bytes remain.
+
+        All segments are forgotten if that is necessary."""
         gone: list[Segment] = []
         size = self.measured()
         while self._segments and size > bytes_max:
@@ -215,8 +222,9 @@ class History:
 
 
 def fair_share(amounts: Iterable[int], total: int) -> int:
-    """The most that each may keep so that all together keep `total` at most: who has less keeps it,
-    and what is left is shared among the others (max-min fairness)."""
+    """Return the limit for each amount so that their sum is at most `total` (max-min fairness).
+
+    Amounts below the limit stay as they are; the larger ones share the remainder equally."""
     ascending = sorted(amounts)
     left = total
     for at, amount in enumerate(ascending):

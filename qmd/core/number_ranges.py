@@ -1,11 +1,11 @@
-"""Which messages of others' sequences a relay holds: ranges of their numbers.
+"""Ranges of sequence numbers that a relay holds for the sequences of other queue managers.
 
-A source sends everything again that nobody has acknowledged end to end, as often as its timer says,
-while the relay may be holding all of it for a destination that is away.  What is held is not taken
-a second time; what was passed on is, because it may have been rejected there.
+A source resends every message that is not acknowledged end to end, each time its timer expires,
+while the relay may still hold all of them for an unreachable destination. The relay does not accept
+a held message a second time. It accepts one again that it has forwarded, because the destination
+may have rejected that copy.
 
-Numbers of a sequence come and go in order, so that its ranges are few.
-"""
+The numbers of a sequence arrive and leave in order, so there are few ranges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bisect import bisect_right
 
 
 class HeldNumbers:
-    """A set of numbers; costs memory by its gaps."""
+    """A set of numbers, stored as ranges; memory use grows with the number of gaps."""
 
     __slots__ = ("_firsts", "_lasts")
 
@@ -29,7 +29,7 @@ class HeldNumbers:
         return at >= 0 and number <= self._lasts[at]
 
     def add(self, number: int) -> bool:
-        """False: it was there."""
+        """Add a number; return False if it was present."""
         at = bisect_right(self._firsts, number) - 1
         if at >= 0 and number <= self._lasts[at]:
             return False

@@ -1,9 +1,8 @@
-"""What can be read off a whole, checked packet at its fixed places.  [MS-MQMQ] 2.2.19.1, .2
+"""Fields read from fixed offsets of a complete, valid packet. [MS-MQMQ] 2.2.19.1, .2
 
-The queue manager keeps messages as packets and mostly needs one or two of their
-fields; a full parse costs twenty times as much.  Only for packets that
-`parse_user_message` has accepted or `build_user_message` has made.
-"""
+The queue manager keeps messages as packets and usually needs one or two of their fields; a complete
+parse costs twenty times as much. Use these functions only for packets that `parse_user_message` has
+accepted or `build_user_message` has built."""
 
 from __future__ import annotations
 
@@ -26,14 +25,14 @@ _DELIVERY_BITS = 0x60
 _DIRECT = 7  # UserHeader.Flags.DQ
 _NEGATIVE_JOURNAL = 1 << 8
 _POSITIVE_JOURNAL = 1 << 9
-_ADMIN_QUEUE = 7 << 13  # its type; 0: there is none
+_ADMIN_QUEUE = 7 << 13  # type of the administration queue; 0: none
 _TRANSACTION_HEADER = 1 << 20
 _TOLD_BY_FINAL_ACK = _NEGATIVE_JOURNAL | _POSITIVE_JOURNAL
 _FINAL_ACK = 1 << 1  # of TransactionHeader.Flags
 
 
 def is_express(packet: bytes) -> bool:
-    """Whether the message lives in memory only."""
+    """Return whether the message exists in memory only."""
     return not packet[_FLAGS_OFFSET] & _DELIVERY_BITS
 
 
@@ -42,27 +41,27 @@ def is_transactional(packet: bytes) -> bool:
 
 
 def wants_dead_letter(packet: bytes) -> bool:
-    """Negative source journaling: a copy is kept at the source when it fails."""
+    """Return whether the source keeps a dead letter on failure (negative source journaling)."""
     return bool(_U32.unpack_from(packet, _FLAGS_OFFSET)[0] & _NEGATIVE_JOURNAL)
 
 
 def is_kept_as_dead(packet: bytes, *, discard: bool) -> bool:
-    """Whether a message of ours that fails becomes a dead letter.
+    """Return whether a message of this queue manager that fails becomes a dead letter.
 
-    A transactional one does without asking for it on the wire, where that costs, unless its
-    application wants it to be discarded.
-    """
+    A transactional message becomes one even without the flag in its packet, which would cost a
+    final ack for each message, unless its application wants it discarded."""
     return wants_dead_letter(packet) or (not discard and is_transactional(packet))
 
 
 def wants_journal(packet: bytes) -> bool:
-    """Positive source journaling: a copy is kept at the source when it was delivered."""
+    """Return whether the source keeps a copy after delivery (positive source journaling)."""
     return bool(_U32.unpack_from(packet, _FLAGS_OFFSET)[0] & _POSITIVE_JOURNAL)
 
 
 def wants_final_ack(packet: bytes) -> bool:
-    """Whether the source of a transactional message waits to hear of its receipt, or of why it was
-    not received.  [MS-MQQB] 3.1.7.2.2"""
+    """Return whether the source of a transactional message waits for a final ack.
+
+    The final ack reports that the message was received, or why it was not. [MS-MQQB] 3.1.7.2.2"""
     flags: int = _U32.unpack_from(packet, _FLAGS_OFFSET)[0]
     if not flags & _TRANSACTION_HEADER:
         return False
@@ -74,23 +73,27 @@ def wants_final_ack(packet: bytes) -> bool:
 
 
 def may_want_word(packet: bytes) -> bool:
-    """Whether somebody may have to be told when the message leaves its queue: few ask for it."""
+    """Return whether the removal of the message from its queue may need an acknowledgment.
+
+    Few messages request one."""
     return has_admin_queue(packet) or wants_final_ack(packet)
 
 
 def may_be_confirmed(packet: bytes) -> bool:
-    """Whether we keep a transactional message of ours until its receipt: if it is journaled."""
+    """Return whether the source keeps its transactional message until receipt is confirmed.
+
+    It does so if the message is journaled."""
     return bool(packet[_FLAGS_OFFSET + 1] & _TOLD_BY_FINAL_ACK >> 8)
 
 
 def names_destination_directly(packet: bytes) -> bool:
-    """Whether its destination is a direct name."""
+    """Return whether the destination is a direct name."""
     flags: int = _U32.unpack_from(packet, _FLAGS_OFFSET)[0]
     return flags >> 10 & 7 == _DIRECT
 
 
 def has_admin_queue(packet: bytes) -> bool:
-    """Whether administration acknowledgments have somewhere to go."""
+    """Return whether the message names an administration queue."""
     return bool(_U32.unpack_from(packet, _FLAGS_OFFSET)[0] & _ADMIN_QUEUE)
 
 
@@ -100,10 +103,9 @@ def message_class_of(packet: bytes) -> int:
 
 
 def final_ack_body(packet: bytes) -> bytes:
-    """What the body of a final ack says of this transactional message.  [MS-MQQB] 2.2.5.1
+    """Return the body of a final ack for this transactional message. [MS-MQQB] 2.2.5.1
 
-    Its sequence id, number and previous number stand there as they stand in the message.
-    """
+    The sequence id, number and previous number are copied as they stand in the message."""
     at = transaction_offset(packet)
     assert at is not None
     return b"".join(
@@ -116,22 +118,21 @@ def final_ack_body(packet: bytes) -> bytes:
 
 
 def source_of(packet: bytes) -> bytes:
-    """The GUID of the queue manager that gave the message its number."""
+    """Return the GUID of the queue manager that assigned the message number."""
     return packet[_SOURCE_OFFSET : _SOURCE_OFFSET + 16]
 
 
 def message_number(packet: bytes) -> int:
-    """The message's number at its source queue manager."""
+    """Return the number that the source queue manager assigned to the message."""
     number: int = _U32.unpack_from(packet, _MESSAGE_NUMBER_OFFSET)[0]
     return number
 
 
 def reach_time_s(packet: bytes) -> int | None:
-    """How long the message may take to reach its queue; None: for ever.
+    """Return how many seconds the message may take to reach its queue; None: no limit.
 
-    The time-to-be-received counts from the sent time as well, so what is over
-    before it arrived cannot be received any more.  [MS-MQMQ] 2.2.19.1, 2.2.19.2
-    """
+    The time-to-be-received counts from the sent time as well, so a message can no longer be
+    received if this interval ends before it arrives. [MS-MQMQ] 2.2.19.1, 2.2.19.2"""
     to_reach: int = _U32.unpack_from(packet, _TIME_TO_REACH_QUEUE)[0]
     to_be_received: int = _U32.unpack_from(packet, _TIME_TO_BE_RECEIVED)[0]
     shorter = min(to_reach, to_be_received)
@@ -139,16 +140,16 @@ def reach_time_s(packet: bytes) -> int | None:
 
 
 def receive_time_s(packet: bytes) -> int | None:
-    """How long the message may take until it is received; None: for ever."""
+    """Return how many seconds may pass until the message is received; None: no limit."""
     to_be_received: int = _U32.unpack_from(packet, _TIME_TO_BE_RECEIVED)[0]
     return None if to_be_received == INFINITE_S else to_be_received
 
 
 def time_left_s(packet: bytes, time_s: int | None, wall_s: int) -> int | None:
-    """What is left of such a time for a message that comes from elsewhere; below 0: it is over.
+    """Return the rest of the interval `time_s` for a message from another computer, in seconds.
 
-    It runs from the sent time, by the wall clock.  Where that is still to come, the clocks differ,
-    and all of it is left.
+    A negative result means that the interval is over. It runs from the sent time, by the wall
+    clock. If the sent time is in the future, the clocks differ, and the complete interval remains.
     """
     if time_s is None:
         return None
@@ -156,13 +157,13 @@ def time_left_s(packet: bytes, time_s: int | None, wall_s: int) -> int | None:
 
 
 def sent_time_s(packet: bytes) -> int:
-    """Seconds since 1970, by the clock of its source."""
+    """Return the sent time in seconds since 1970, by the clock of the source."""
     sent: int = _U32.unpack_from(packet, _SENT_OFFSET)[0]
     return sent
 
 
 def with_sent_time(packet: bytes, sent_s: int) -> bytes:
-    """The same message, as if sent at another time."""
+    """Return a copy of the packet with another sent time."""
     copy = bytearray(packet)
     _U32.pack_into(copy, _SENT_OFFSET, min(max(sent_s, 0), INFINITE_S))
     return bytes(copy)

@@ -1,16 +1,15 @@
-"""Which run of which queue manager speaks: against two machines that bear one GUID.
+"""Instances (runs) of queue managers, to detect two machines with the same GUID.
 
-A cloned image has the GUID, the sequences and the message numbers of its original.  What differs
-is the run: a *nonce* made anew at each start, and the count of starts, which is on disk.  Two that
-were cloned go on counting from the same number:
+A cloned image has the GUID, the sequences and the message numbers of its original. Only the run
+differs: it has a *nonce*, generated at each start, and the number of starts, which is on disk. Two
+clones continue to count from the same number:
 
     original   starts 7, nonce a ──► starts 8, nonce b ──► ...
     clone                      └──► starts 8, nonce c        same count, other nonce: two machines
 
-Between queue managers of our kind it travels in the padding of the connection request, which may
-hold anything ([MS-MQQB] 2.2.3), and in that of the response to such a request.  Others see nothing
-of it: what they get is filled as the specification has it.
-"""
+Queue managers of qmd exchange the instance in the padding of the connection request, which may have
+any content ([MS-MQQB] 2.2.3), and in the padding of the response to such a request. Other queue
+managers get the padding that the specification describes."""
 
 from __future__ import annotations
 
@@ -26,7 +25,10 @@ _FILL = 0x5A
 
 
 class Instance(NamedTuple):
-    """A run.  `refusal`: 1 in a response that refuses the session because of another one's."""
+    """One run of a queue manager.
+
+    `refusal` is 1 in a response that refuses the session because another run with this GUID is
+    known."""
 
     starts: int
     nonce: bytes
@@ -42,7 +44,7 @@ def to_padding(instance: Instance) -> bytes:
 
 
 def from_padding(padding: bytes) -> Instance | None:
-    """None: nobody of our kind has filled it."""
+    """Return the instance in the padding, or None if no qmd queue manager has written one."""
     if len(padding) != PADDING_BYTES:
         return None
     magic, refusal, starts, nonce = _LAYOUT.unpack_from(padding, PADDING_BYTES - _LAYOUT.size)
@@ -56,7 +58,7 @@ class Verdict(Enum):
 
 
 def judge(known: Instance | None, met: Instance) -> Verdict:
-    """What a run is that says it is the queue manager of a run that was met before."""
+    """Compare the run of a peer with the run known for its GUID."""
     if known is None:
         return Verdict.NEWER
     if met.nonce == known.nonce:

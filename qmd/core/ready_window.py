@@ -1,24 +1,22 @@
-"""The bounded window in memory on the messages of one queue that are ready to be taken.
+"""Ready window: the bounded part in memory of the messages of a queue that are ready to receive.
 
-The disk holds everything recoverable, memory a prefix of it.  Keys are lookup
-ids (level, then arrival: smaller is sooner) and one number, the *horizon*, says
-how far the window can be trusted:
+All recoverable messages are on disk, and a prefix of them is in memory. Keys are lookup ids (level,
+then arrival: smaller is earlier). One number, the *horizon*, says up to which key the window is
+complete:
 
              in the window, or taken          perhaps only on disk
     ──────────────────────────────────────┬──────────────────────────►  key
                                        horizon
 
-Every ready stored message below the horizon is in the window; no stored one at
-or above it is.  When the window is full, its largest entries fall out and the
-horizon moves down; a refill reads on from the horizon and moves it up.  Express
-messages exist nowhere else, stay whatever their number, and wait at the horizon
-until what may precede them has been read.
+The window holds every ready stored message below the horizon and no stored message at or above it.
+When the window is full, its largest entries are dropped and the horizon moves down; a refill reads
+on from the horizon and moves it up. Express messages exist only in memory: they stay whatever their
+number, and wait at the horizon until the messages that may precede them have been read.
 
-A message that was taken is still on disk.  It is remembered until `remove` or
-`put_back`, because a refill may read it again.  So `remove` is called when no
-refill that begins later can see the row any more: after the commit that deleted
-it, or once that is ahead of every further read in the writer's line.
-"""
+A taken message is still on disk. Its key is remembered until `remove` or `put_back`, because a
+refill may read the message again. Call `remove` only when no refill that begins later can see the
+row: after the commit that deleted it, or once that commit precedes every further read in the
+writer's queue."""
 
 from __future__ import annotations
 
@@ -38,12 +36,13 @@ Item = TypeVar("Item")
 Lane = deque[tuple[int, Item, int]]
 
 _key_of = itemgetter(0)
-# Nothing is ever put into it.  Most queues use one level, and there may be thousands of queues.
+# An empty lane that is never filled. Most queues use one level, and there may be thousands of
+# queues.
 _UNUSED: Lane[Any] = deque(maxlen=0)
 
 
 class ReadyWindow(Generic[Item]):
-    """What is ready, smallest key first.  Items are the caller's and not looked into."""
+    """The messages that are ready, smallest key first; items are opaque."""
 
     __slots__ = (
         "_arrived",
@@ -65,49 +64,54 @@ class ReadyWindow(Generic[Item]):
     )
 
     def __init__(self, *, entries_max: int, bytes_max: int) -> None:
-        """The limits are for stored entries; one is kept whatever its size."""
+        """Create an empty window.
+
+        The limits count stored entries; one entry is kept whatever its size."""
         assert entries_max >= 1
         self._entries_max = entries_max
         self._bytes_max = bytes_max
-        # One lane per level: whatever arrives in order is appended, in whatever order levels mix.
+        # One lane per level: messages that arrive in order are appended, however the levels mix.
         self._stored: list[Lane[Item]] = [_UNUSED] * LEVELS
         self._express: list[Lane[Item]] = [_UNUSED] * LEVELS
-        self._first_level = LEVELS  # no level below it has an entry
-        self._entries = 0  # stored
+        self._first_level = LEVELS  # no lower level has an entry
+        self._entries = 0  # stored entries only
         self._bytes = 0
         self._horizon = _NOWHERE
-        self._taken: set[int] = set()  # stored
+        self._taken: set[int] = set()  # stored entries only
         self._taken_express: set[int] = set()
         # While a refill is under way:
         self._refill_from: int | None = None
         self._refill_is_void = False
-        self._gone: set[int] = set()  # removed meanwhile; the rows may still have them
-        self._arrived: list[tuple[int, Item, int]] = []  # added meanwhile, beyond the horizon
+        # keys removed during the refill; the rows may still contain them
+        self._gone: set[int] = set()
+        # entries added during the refill, beyond the horizon
+        self._arrived: list[tuple[int, Item, int]] = []
         self._arrived_bytes = 0
-        self._missed = _NOWHERE  # the smallest key added meanwhile and not kept in `_arrived`
+        # the smallest key added during the refill and not kept in `_arrived`
+        self._missed = _NOWHERE
 
     def __len__(self) -> int:
-        """Entries in memory, stored and express, without the taken ones."""
+        """Return the number of stored and express entries in memory, without the taken ones."""
         return self._entries + sum(map(len, self._express))
 
     @property
     def bytes(self) -> int:
-        """Of the stored entries in memory."""
+        """Size of the stored entries in memory."""
         return self._bytes
 
     @property
     def horizon(self) -> int | None:
-        """The key from which on messages may be on disk only; None: all are in memory."""
+        """The first key from which messages may be on disk only; None: all are in memory."""
         return None if self._horizon == _NOWHERE else self._horizon
 
     @property
     def needs_refill(self) -> bool:
-        """Nothing can be taken before the disk was read."""
+        """Whether the disk must be read before anything can be taken."""
         return self._may_refill and self._first_lane() is None
 
     @property
     def wants_refill(self) -> bool:
-        """It runs low; whoever reads now does not have to wait later."""
+        """Whether the window runs low, so that a refill now avoids waiting later."""
         return (
             self._may_refill
             and 4 * self._entries < self._entries_max
@@ -115,11 +119,10 @@ class ReadyWindow(Generic[Item]):
         )
 
     def add(self, key: int, item: Item, size: int, *, stored: bool) -> None:
-        """A message is ready: its commit has returned, or it is express.
+        """Add a message that is ready: its commit has returned, or it is express.
 
-        A stored one may have come in by a refill before; it is then left alone.
-        """
-        self._gone.discard(key)  # it was moved away, and has come back
+        Nothing changes if a refill has already read the stored message."""
+        self._gone.discard(key)  # the message was moved to another queue and has returned
         if not stored:
             self._insert(self._express, (key, item, size))
         elif key >= self._horizon:
@@ -132,7 +135,7 @@ class ReadyWindow(Generic[Item]):
                 self._shrink()
 
     def peek(self) -> tuple[int, Item] | None:
-        """The first message, without taking it; None when there is none, or none is known yet."""
+        """Return the first message without taking it; None: none is ready, or none is known yet."""
         lane = self._first_lane()
         return None if lane is None else lane[0][:2]
 
@@ -151,7 +154,7 @@ class ReadyWindow(Generic[Item]):
         return key, item
 
     def take(self, key: int) -> Item | None:
-        """Take this one, if it is in memory and not taken."""
+        """Take the message with this key; None: it is not in memory, or taken."""
         level = key >> LEVEL_SHIFT_BITS
         entry = _extract(self._stored[level], key)
         if entry is not None:
@@ -166,7 +169,7 @@ class ReadyWindow(Generic[Item]):
         return None
 
     def hold(self, key: int) -> bool:
-        """Take this stored one, even if it is on disk only.  False: it is taken already."""
+        """Take this stored message, even if it is on disk only. False: it is already taken."""
         if key in self._taken:
             return False
         self.take(key)
@@ -174,14 +177,14 @@ class ReadyWindow(Generic[Item]):
         return True
 
     def hold_all(self, keys: Collection[int]) -> None:
-        """`hold` for many, none of which is taken."""
+        """Take stored messages as `hold` does; none of them may be taken already."""
         if self._entries:
             for key in keys:
                 self.take(key)
         self._taken.update(keys)
 
     def put_back(self, key: int, item: Item, size: int) -> None:
-        """A taken message returns to its place, unless the disk has it and will be read there."""
+        """Return a taken message to its place, unless it is on disk and a refill will read it."""
         if key in self._taken_express:
             self._taken_express.remove(key)
             self._insert(self._express, (key, item, size))
@@ -190,7 +193,7 @@ class ReadyWindow(Generic[Item]):
             self.add(key, item, size, stored=True)
 
     def remove(self, key: int) -> None:
-        """The message is gone for good: the commit that deleted it has returned."""
+        """Remove a message permanently: the commit that deleted it has returned."""
         if self._refill_from is not None:
             self._gone.add(key)
         self.take(key)
@@ -198,35 +201,34 @@ class ReadyWindow(Generic[Item]):
         self._taken_express.discard(key)
 
     def clear_to_disk(self, from_key: int, *, keep_taken: Collection[int] = ()) -> None:
-        """Forget the stored messages from `from_key` on; they are read again.
+        """Forget the stored messages from `from_key` on; a refill reads them again.
 
-        So are the taken ones, except for `keep_taken` (such as whose removal is
-        being committed): the others are ready again, and not to be put back.
-        """
+        Taken messages are forgotten too, except for `keep_taken` (for example, messages that a
+        commit in progress removes). The forgotten ones are ready again and must not be put back."""
         self._forget_from(from_key)
         self._taken = {key for key in self._taken if key < from_key or key in keep_taken}
         self._horizon = min(self._horizon, from_key)
 
     def leave_on_disk(self, from_key: int) -> None:
-        """Stored messages are ready, and none of them is before `from_key`: too many to be added
-        one by one, they are read when it is their turn.  What is taken stays taken.
-        """
+        """Note stored messages that are ready, none of them before `from_key`, without adding them.
+
+        For messages that are too many to add one by one: a refill reads them later. Taken messages
+        stay taken."""
         self._forget_from(from_key)
         self._horizon = min(self._horizon, from_key)
-        if self._refill_from is not None:  # which may have begun before they were there
+        if self._refill_from is not None:  # that refill may have begun before they were stored
             self._missed = min(self._missed, from_key)
 
     def remove_taken(self, keys: Collection[int]) -> None:
-        """`remove` for stored ones that are all taken."""
+        """Remove stored messages that are all taken, as `remove` does."""
         if self._refill_from is not None:
             self._gone.update(keys)
         self._taken.difference_update(keys)
 
     def purge(self) -> list[tuple[int, Item]]:
-        """The commit that emptied the queue has returned; what is taken stays taken.
+        """Empty the window after the commit that emptied the queue; taken messages stay taken.
 
-        Returns what was in memory, stored and express.
-        """
+        Returns the messages that were in memory, stored and express."""
         dropped = [(key, item) for key, item, _ in self._in_memory()]
         for lane in (*self._stored, *self._express):
             lane.clear()
@@ -236,20 +238,21 @@ class ReadyWindow(Generic[Item]):
         return dropped
 
     def entries(self) -> Iterator[tuple[int, Item]]:
-        """What can be taken without reading the disk, in order; not while it changes."""
+        """Iterate in order over the messages that can be taken without reading the disk.
+
+        The window must not change meanwhile."""
         return ((key, item) for key, item, _ in self._in_memory() if key < self._horizon)
 
     def begin_refill(self) -> int:
-        """The key to read from, that one included.  `refill` must follow.
+        """Begin a refill; return the first key to read. A call of `refill` must follow.
 
-        Every commit whose `add` was called before must be visible to the reader.
-        """
+        If `add` was called before for a commit, the reader must see that commit."""
         assert self._may_refill
         self._refill_from = self._horizon
         return self._horizon
 
     def refill(self, rows: Sequence[tuple[int, Item, int]], *, complete: bool) -> None:
-        """What was read: (key, item, size) in the order of keys; `complete`: up to the end."""
+        """Take the rows of a read: (key, item, size) in key order; `complete`: up to the end."""
         assert self._refill_from is not None
         assert rows or complete
         is_of_use = not self._refill_is_void and self._horizon == self._refill_from
@@ -258,9 +261,9 @@ class ReadyWindow(Generic[Item]):
         self._refill_is_void = False
         self._arrived, self._arrived_bytes, self._gone, self._missed = [], 0, set(), _NOWHERE
         if not is_of_use:
-            return  # the window needs what lies before these rows, or they are no more
+            return  # the window now needs rows before these, or these rows are deleted
         self._horizon = _NOWHERE if complete else rows[-1][0] + 1
-        arrived_keys = {key for key, _, _ in arrived}  # the rows may have an older state of them
+        arrived_keys = {key for key, _, _ in arrived}  # the rows may hold an older state of these
         for key, item, size in rows:
             if self._entries >= self._entries_max or self._bytes >= self._bytes_max:
                 self._horizon = key
@@ -280,7 +283,7 @@ class ReadyWindow(Generic[Item]):
         return self._horizon != _NOWHERE and self._refill_from is None
 
     def _first_lane(self) -> Lane[Item] | None:
-        """The lane that begins with the smallest key, if that is below the horizon."""
+        """Return the lane that begins with the smallest key, if that key is below the horizon."""
         for level in range(self._first_level, LEVELS):
             stored, express = self._stored[level], self._express[level]
             if stored:
@@ -293,7 +296,7 @@ class ReadyWindow(Generic[Item]):
         return None
 
     def _insert(self, lanes: list[Lane[Item]], entry: tuple[int, Item, int]) -> bool:
-        """In its order.  False: it is there already."""
+        """Insert the entry in key order; return False if its key is present."""
         key = entry[0]
         level = key >> LEVEL_SHIFT_BITS
         lane = lanes[level]
@@ -313,7 +316,7 @@ class ReadyWindow(Generic[Item]):
         return True
 
     def _shrink(self) -> None:
-        """The largest stored entries fall out, and the horizon moves down to the last of them."""
+        """Drop the largest stored entries and move the horizon down to the last one dropped."""
         for level in reversed(range(LEVELS)):
             lane = self._stored[level]
             while lane:
@@ -334,8 +337,10 @@ class ReadyWindow(Generic[Item]):
                 self._bytes -= size
 
     def _remember_arrival(self, key: int, item: Item, size: int) -> None:
-        """The rows may or may not have it; without this, a window that ran dry would have to
-        read the disk again and again for as long as messages keep arriving."""
+        """Remember an entry that the rows of the current refill may or may not contain.
+
+        Without this, an empty window would have to read the disk again and again for as long as
+        messages keep arriving."""
         if len(self._arrived) < self._entries_max and self._arrived_bytes < self._bytes_max:
             self._arrived.append((key, item, size))
             self._arrived_bytes += size
@@ -348,11 +353,12 @@ class ReadyWindow(Generic[Item]):
 
 
 def _extract(lane: Lane[Item], key: int) -> tuple[int, Item, int] | None:
-    """Take the entry with `key` out of the lane, if it is there."""
+    """Take the entry with `key` out of the lane; None: it is not there."""
     if not lane or not lane[0][0] <= key <= lane[-1][0]:
         return None
     if lane[0][0] == key:
-        return lane.popleft()  # who empties a long lane begins at its head: a search walks over it
+        # shortcut: a long lane is usually emptied from its head, and a search walks over it
+        return lane.popleft()
     at = bisect_left(lane, key, key=_key_of)
     if lane[at][0] != key:
         return None

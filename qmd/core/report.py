@@ -1,7 +1,6 @@
-"""Report messages: a queue manager tells what becomes of a message that is traced.
+"""Report messages: notifications about the progress of a traced message.
 
-[MS-MQQB] 3.1.5.8.9 when it has arrived, 3.1.7.1.7 when it is sent on.
-"""
+[MS-MQQB] 3.1.5.8.9 when it has arrived, 3.1.7.1.7 when it is forwarded."""
 
 from __future__ import annotations
 
@@ -23,13 +22,13 @@ from protocol.headers import INFINITE, PUBLIC_QUEUE
 from protocol.identifiers import correlation_bytes, guid_text
 from qmd.core.acknowledgment import PRIORITY
 
-TIME_TO_REACH_QUEUE_S = 345_600  # it lives in memory, and must not for ever
+TIME_TO_REACH_QUEUE_S = 345_600  # a limit, because report messages are express and stay in memory
 
 _HASH_ALGORITHM, _ENCRYPTION_ALGORITHM = 0x8004, 0x6801  # as in every unsigned message
 
 
 def report_label(original: UserMessage, at: str) -> str:
-    """What the ABNF of [MS-MQQB] 3.1.5.8.9 makes of the original and its time-date."""
+    """Return the label for the original and a time-date, by the ABNF of [MS-MQQB] 3.1.5.8.9."""
     user = original.user
     source = guid_text(user.source_queue_manager)
     head = f"{source[:4]}:{user.message_number:08X}:{user.flags.hops:02X}"
@@ -37,14 +36,17 @@ def report_label(original: UserMessage, at: str) -> str:
 
 
 def report_body(original: UserMessage, target: str, next_hop: str | None) -> str:
-    """`target` is the destination's format name; `next_hop`, an IP address, where it is sent on."""
+    """Return the body of a report.
+
+    `target` is the destination's format name; `next_hop` is the IP address to which the message is
+    forwarded, None on arrival."""
     lines = [
         f"<MESSAGE ID>{original.user.message_number:08X}</MESSAGE ID>",
         f"<TARGET QUEUE>{target}</TARGET QUEUE>",
     ]
     if next_hop is not None:
         lines.append(f"<NEXT HOP>{next_hop}</NEXT HOP>")
-        # The blank is the specification's.
+        # The specification has this blank.
         lines.append(f"<HOP COUNT>{original.user.flags.hops:02X} </HOP COUNT>")
     return "".join(f"{line}\r\n" for line in lines)
 
@@ -60,11 +62,10 @@ def build_report(
     sent_time: int,
     at: str,
 ) -> bytes:
-    """The packet of an express message to the public queue that the original's DebugHeader names.
+    """Return the report packet for the public queue that the original's DebugHeader names.
 
-    `addressee` is the GUID of the queue manager that is taken to host it, `at` the `sent_time` as
-    the time-date of the label.
-    """
+    The report is an express message. `addressee` is the GUID of the queue manager that is assumed
+    to host the queue, `at` the `sent_time` as the time-date of the label."""
     assert original.debug is not None
     assert original.debug.queue is not None, "who traces says where reports go"
     label = report_label(original, at)

@@ -1,8 +1,7 @@
-"""When to try again to connect to an address, and where an outgoing queue stands.
+"""Retry times of connection attempts, and the states of an outgoing queue.
 
-[MS-MQQB] 3.1.2.3 waits the same time after each failure; here the wait doubles
-up to a limit, so that a peer that is gone for days costs next to nothing.
-"""
+[MS-MQQB] 3.1.2.3 waits the same time after each failure. Here the wait doubles up to a limit, so
+that a peer that is unreachable for days costs little."""
 
 from __future__ import annotations
 
@@ -19,56 +18,59 @@ CONNECTED = "connected"
 
 
 class Attempt(NamedTuple):
-    """How one attempt ended, or several that ended alike; times are of the clock of `now`."""
+    """The result of an attempt, or of successive attempts with the same result.
+
+    Times are of the clock of `now`."""
 
     at: float
     result: str
-    address: str = ""  # where it led
+    address: str = ""  # the address that was tried
     times: int = 1
-    first_at: float | None = None  # of several
+    first_at: float | None = None  # time of the first one, if there were several
 
 
 class Retry:
-    """The back-off for one address.
+    """Back-off for one address.
 
-    An attempt is over when the session is open, or when there will be none: a
-    peer that takes the connection and then refuses the session is no success.
-    """
+    An attempt succeeds when the session is open. It fails when there will be no session: a peer
+    that accepts the connection and then refuses the session counts as a failure."""
 
     def __init__(self, *, first_s: float = RETRY_FIRST_S, max_s: float = RETRY_MAX_S) -> None:
         assert 0 < first_s <= max_s
-        self.next_attempt = 0.0  # not before; the past means at once
-        self.failures = 0  # one after another
+        self.next_attempt = 0.0  # earliest time; a past time means at once
+        self.failures = 0  # successive failures
         self.history: deque[Attempt] = deque(maxlen=HISTORY_ATTEMPTS_MAX)
         self._first_s = first_s
         self._max_s = max_s
         self._wait_s = first_s
 
     def failed(self, now: float, result: str, address: str = "") -> None:
-        """No session came of it, or it has ended; `result` is a sentence for people."""
+        """Record that no session was opened, or that it ended; `result` is for people."""
         self._note(now, result, address)
         self.failures += 1
         self.next_attempt = now + self._wait_s
         self._wait_s = min(self._wait_s * FACTOR, self._max_s)
 
     def succeeded(self, now: float, address: str = "") -> None:
-        """The session is open."""
+        """Record that the session is open."""
         self._note(now, CONNECTED, address)
         self.failures = 0
         self.next_attempt = now
         self._wait_s = self._first_s
 
     def noted(self, now: float, result: str, address: str = "") -> None:
-        """Something to be told that changes nothing about the next attempt."""
+        """Record a result that does not change the next attempt."""
         self._note(now, result, address)
 
     def kick(self, now: float) -> None:
-        """Somebody wants it now; the next failure is waited for as after the first."""
+        """Allow an attempt now, and restart the back-off at its first interval."""
         self.next_attempt = now
         self._wait_s = self._first_s
 
     def _note(self, now: float, result: str, address: str) -> None:
-        """A peer that is gone for days must not push out what was before that."""
+        """Add to the history, and merge equal successive results.
+
+        A peer that is unreachable for days would otherwise displace the earlier history."""
         if self.history and self.history[-1][1:3] == (result, address):
             last = self.history.pop()
             first_at = last.at if last.first_at is None else last.first_at
@@ -78,7 +80,7 @@ class Retry:
 
 
 class QueueState(Enum):
-    """Where an outgoing queue stands.  [MS-MQDMPR] 3.1.1.2 State"""
+    """State of an outgoing queue. [MS-MQDMPR] 3.1.1.2 State"""
 
     INACTIVE = "inactive"
     WAITING = "waiting"
@@ -87,7 +89,7 @@ class QueueState(Enum):
 
     @property
     def description(self) -> str:
-        """One sentence for people."""
+        """A sentence that describes the state, for people."""
         return _DESCRIPTIONS[self]
 
 

@@ -1,19 +1,17 @@
-"""Transactional sequences: every message once, in order.  [MS-MQQB] 3.1.1.5, 3.1.1.6.2
+"""Transactional sequences: exactly-once delivery in order. [MS-MQQB] 3.1.1.5, 3.1.1.6.2
 
-Two ends, one rule: *nothing is acknowledged before it is on disk*.
+Both ends follow one rule: *nothing is acknowledged before it is on disk*.
 
     receiver   offer ──► accepted ──(the storage commits)──► durable ──► order ack
     sender     append ──(the storage commits)──► transmit ──► acknowledged ──(commit)──► released
 
-Each message has a number, which never changes, and is sent together with the
-number of the message before it.  The receiver takes a message when it has
-whatever came before it, and holds two integers for that.  A message that
-expires at the sender is taken out of the chain, and the next one is linked to
-what preceded it.  What nothing precedes any more is linked to 0, so that a
-receiver which lost its state can go on from there.
+Each message has a number, which never changes, and is sent together with the number of the message
+before it. The receiver accepts a message when it has all messages before it, and needs two integers
+to know that. A message that expires at the sender is removed from the chain, and the next message
+is linked to its predecessor. A message without a predecessor is linked to 0, so that a receiver
+which lost its state can continue from there.
 
-Here are numbers only; packets, sessions and the disk belong to the callers.
-"""
+This module handles numbers only; packets, sessions and the disk belong to the callers."""
 
 from __future__ import annotations
 
@@ -25,18 +23,20 @@ ORDER_ACK_TIMEOUT_S = 0.5  # [MS-MQQB] 3.1.2.7, 3.1.3.2
 ORDER_ACK_DELAY_MAX_S = 10.0  # [MS-MQQB] 3.1.3.2 MaximumOrderAckDelay
 # [MS-MQQB] 3.1.3.1: 30 s, 5 min and 30 min three times each, then every 6 hours.
 RESEND_INTERVALS_S = (30.0,) * 3 + (300.0,) * 3 + (1800.0,) * 3 + (21_600.0,)
-RELINK_DELAY_S = 1.0  # ours: long enough for the refusals of a whole window to arrive
+RELINK_DELAY_S = 1.0  # of qmd: long enough for the rejections of a complete window to arrive
 
 NUMBER_MAX = 0xFFFF_FFFF  # [MS-MQMQ] 2.2.20.5 TxSequenceNumber has 32 bits
 SEQUENCE_ID_MAX = 0xFFFF_FFFF_FFFF_FFFF  # [MS-MQMQ] 2.2.18.1.2
 
 
 class SequenceExhausted(Exception):
-    """All numbers of the sequence are given; the next one begins once all are acknowledged."""
+    """All numbers of the sequence are used; a new one begins once all are acknowledged."""
 
 
 class ImpossibleOrderAck(Exception):
-    """A peer acknowledged what was never sent to it.  It was ignored; the session may go on."""
+    """Order ack for a number that was never sent.
+
+    The order ack was ignored, and the session may continue."""
 
 
 class Position(NamedTuple):
@@ -48,11 +48,10 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OrderAckSettings:
-    """When a receiver acknowledges.  [MS-MQQB] 3.1.1.6.2
+    """Timing of order acks at a receiver. [MS-MQQB] 3.1.1.6.2
 
-    With `at_once` an order ack leaves as soon as the commit that it speaks of
-    has returned; the timer then only serves messages that were rejected.
-    """
+    With `at_once` an order ack is sent as soon as its commit has returned; the timer then serves
+    rejected messages only."""
 
     timeout_s: float = ORDER_ACK_TIMEOUT_S
     delay_max_s: float = ORDER_ACK_DELAY_MAX_S
@@ -60,12 +59,11 @@ class OrderAckSettings:
 
 
 class IncomingSequence:
-    """What one queue manager has sent to one of our queues.  [MS-MQQB] 3.1.5.8.6
+    """Incoming sequence: messages from one queue manager to one of our queues. [MS-MQQB] 3.1.5.8.6
 
-    One for each source queue manager and each name by which it knows the queue,
-    whatever session or router the messages come by.  `accepted` is ahead of `durable` while commits
-    are under way; a daemon that starts has only the durable position.
-    """
+    There is one for each source queue manager and each name that it uses for the queue, independent
+    of the session or router that delivers the messages. `accepted` is ahead of `durable` while
+    commits are in progress; after a start only the durable position is known."""
 
     __slots__ = (
         "_ack_due",
@@ -84,7 +82,7 @@ class IncomingSequence:
     ) -> None:
         self.accepted_id = self.durable_id = durable_id
         self.accepted_number = self.durable_number = durable_number
-        self.rejects = 0  # since a message was last accepted
+        self.rejects = 0  # since the last accepted message
         self.last_seen: float | None = None
         self._settings = settings
         self._ack_due: float | None = None
@@ -92,23 +90,22 @@ class IncomingSequence:
 
     @property
     def durable(self) -> Position:
-        """What the disk holds, and so what an order ack may speak of."""
+        """The position on disk, the highest one that an order ack may name."""
         return Position(self.durable_id, self.durable_number)
 
     def is_next(self, sequence_id: int, number: int, previous: int) -> bool:
-        """Whether `offer` would accept the message."""
+        """Return whether `offer` would accept the message."""
         if sequence_id == self.accepted_id:
             return previous <= self.accepted_number < number
         return sequence_id > self.accepted_id and previous == 0 and number > 0
 
     def offer(self, sequence_id: int, number: int, previous: int, now: float) -> bool:
-        """Whether the message is the next one.  Accepted ones must be stored, in this order.
+        """Accept the message if it is the next one; store accepted ones in this order.
 
-        There is no way back, so this is the last thing to ask about a message: one
-        that is refused after it (a full queue) still moves the stored position.  A
-        rejected one is a duplicate, or something before it is missing: the sender
-        hears where we are when the timer runs out, and sends again.
-        """
+        An acceptance cannot be undone, so all other checks of a message must come first: a message
+        that is refused afterwards (a full queue) still advances the stored position. A rejected
+        message is a duplicate, or a message before it is missing: when the timer expires, an order
+        ack reports our position to the sender, which then resends."""
         self.last_seen = now
         accepted = self.is_next(sequence_id, number, previous)
         if accepted:
@@ -121,7 +118,9 @@ class IncomingSequence:
         return accepted
 
     def mark_durable(self, sequence_id: int, number: int, now: float) -> bool:
-        """The disk holds what was accepted up to here.  True: send an order ack at once."""
+        """Record that the disk holds the accepted messages up to here.
+
+        Returns True if an order ack must be sent now."""
         position = (sequence_id, number)
         assert (self.durable_id, self.durable_number) < position
         assert position <= (self.accepted_id, self.accepted_number)
@@ -138,7 +137,7 @@ class IncomingSequence:
         return self._ack_due
 
     def handle_timer(self, now: float) -> bool:
-        """True: send an order ack for the durable position now."""
+        """Return True if an order ack for the durable position must be sent now."""
         if self._ack_due is None or now < self._ack_due:
             return False
         self._ack_due = None
@@ -146,33 +145,33 @@ class IncomingSequence:
         return True
 
     def _owe_ack(self, now: float) -> None:
-        """Wait a little for more messages, but never too long: order acks are cumulative."""
+        """Start the timer that delays a cumulative order ack, within the maximum delay."""
         if self.durable_number == 0:
-            return  # nothing is there that could be acknowledged
+            return  # there is no position to acknowledge
         if self._ack_due is None or now - self._last_ack_at < self._settings.delay_max_s:
             self._ack_due = now + self._settings.timeout_s
 
 
 class OutgoingSequence:
-    """What was given to one outgoing queue, and is not known to have arrived.
+    """Outgoing sequence: messages of one outgoing queue that are not known to have arrived.
 
-    Numbers count from 1 within a sequence; `base + number` is the message's
-    position in its queue and grows for ever.  A new sequence (the id plus one,
-    numbers from 1) begins with the first message after everything before it was
-    released.  The id's low half is the ordinal, its high half a time stamp: an
-    ordinal that overflows carries into the time stamp, and the id still grows.
+    Numbers count from 1 within a sequence; `base + number` is the position of the message in its
+    queue and grows without limit. When all messages of a sequence are released, the next message
+    begins a new sequence (the id plus one, numbers from 1). The low half of the id is the ordinal,
+    the high half a time stamp: an ordinal that overflows carries into the time stamp, and the id
+    still grows.
 
-    The caller's part, without which the promise does not hold:
+    The guarantee depends on these duties of the caller:
 
     * `sequence_id`, `base` and `next_number` are stored in the commit that
-      stores the message; only then is it transmitted.
-    * In one pass messages are transmitted in ascending order and none is passed
-      over: one that is to be removed (expired, refused) is first removed on
-      disk, then by `remove`, and only then do later ones go.
-    * What `acknowledge` returns is released in a commit, then told by `released`.
+     stores the message; the message is transmitted only after that commit.
+    * In one pass, messages are transmitted in ascending order and none is
+     skipped: a message that must be removed (expired, refused) is first removed
+     on disk, then by `remove`, and only then are later ones transmitted.
+    * Messages up to the result of `acknowledge` are released in a commit, and
+     then reported by `released`.
 
-    Memory holds the numbers in flight, nothing for the backlog behind them.
-    """
+    Memory holds the numbers in flight, and nothing for the backlog behind them."""
 
     __slots__ = (
         "_due",
@@ -205,41 +204,38 @@ class OutgoingSequence:
         resend_intervals_s: tuple[float, ...] = RESEND_INTERVALS_S,
         unproven_from: int = 0,
     ) -> None:
-        """A new one, or as it was stored; `outstanding` messages of it are then on disk.
+        """Create a new sequence, or restore one with `outstanding` messages on disk.
 
-        Each of those may have been transmitted before, so that an order ack for
-        any of them is believed, and the pass that begins is a retransmission.
-        `unproven_from`: the `first_unproven` of an earlier start, if no order ack came until its
-        end.
-        """
+        Each restored message may have been transmitted before. An order ack for any of them is
+        therefore valid, and the pass that begins is a retransmission. `unproven_from` is the
+        `first_unproven` of an earlier start, if no order ack arrived before that run ended."""
         assert resend_intervals_s
         assert 0 <= outstanding < next_number
         self.sequence_id = sequence_id
         self.base = base
         self.next_number = next_number
         self.outstanding = outstanding  # appended, and neither released nor removed
-        self.acknowledged = 0  # the highest number that the peer was heard to have
+        self.acknowledged = 0  # the highest number that the peer has acknowledged
         self.in_flight: deque[int] = deque()  # transmitted in this pass, not acknowledged
-        self.resend_count = 0  # expiries of the timer since everything was acknowledged
+        self.resend_count = 0  # timer expiries since everything was acknowledged
         self.ack_count = 0
         self.last_ack_at: float | None = None
-        self.last_ack_count = 0  # how often the order ack for `acknowledged` came
-        #: No order ack since the start has said that the peer knows nothing beyond what we do.
+        self.last_ack_count = 0  # number of order acks for `acknowledged`
+        #: No order ack since the start has shown that the peer knows no later numbers than we do.
         self.is_unproven = outstanding > 0
         self._first_new = min(unproven_from or next_number, next_number)
         self._last_stored = next_number - 1 if self.is_unproven else 0
         self._highest_transmitted = self._first_new - 1
-        self._fresh = True  # nothing was transmitted in this pass
+        self._fresh = True  # nothing has been transmitted in this pass
         self._intervals_s = resend_intervals_s
         self._due: float | None = None
         self._relink_at: float | None = None
 
     def append(self, count: int = 1) -> int:
-        """The number of the next message; it never changes.  Of `count` messages it is the first.
+        """Assign the number of the next message; return the first number if `count` is above 1.
 
-        Raises SequenceExhausted after 2**32 - 1 messages during which the queue
-        was never empty; it is over as soon as all of them are released.
-        """
+        The number never changes. Raises SequenceExhausted after 2**32 - 1 messages during which the
+        queue was never empty; that condition ends as soon as all of them are released."""
         if self.outstanding == 0 and self.next_number > 1:
             self._begin_sequence()
         number = self.next_number
@@ -254,20 +250,20 @@ class OutgoingSequence:
 
     @property
     def first_unproven(self) -> int:
-        """The first number that was given since the start while `is_unproven`, or will be."""
+        """The first number assigned, or to be assigned, since the start while `is_unproven`."""
         return self._first_new
 
     def may_transmit(self, number: int) -> bool:
-        """Whether the message may go in this pass, as far as backups are concerned.
+        """Return whether the message may be sent in this pass, in case the database is a backup.
 
-        What is stored may be a backup, after which the peer took other messages at the numbers that
-        follow: those would be released with its next order ack, and be lost.  So until one has
-        come, only what was there at the start goes, or else a single message.
-        """
+        If the database is a restored backup, the peer may have accepted other messages with the
+        numbers that follow. Its next order ack would release the new messages with these numbers,
+        which would be lost. So until an order ack has arrived, only the messages present at the
+        start are sent, or else a single message."""
         return not (self.is_unproven and number >= self._first_new and self.in_flight)
 
     def transmit(self, number: int, now: float) -> int:
-        """The message is sent now.  Returns the previous number to put into its packet."""
+        """Record that the message is sent now; return the previous number for its packet."""
         in_flight = self.in_flight
         if in_flight:
             previous = in_flight[-1]
@@ -286,16 +282,15 @@ class OutgoingSequence:
         return previous
 
     def was_transmitted(self, number: int) -> bool:
-        """Whether the message went before, in this pass or another; or perhaps before a start."""
+        """Return whether the message was sent before, in any pass, or possibly before the start."""
         return number <= self._highest_transmitted
 
     def acknowledge(self, sequence_id: int, number: int, now: float) -> int | None:
-        """An order ack arrived.  Returns the number up to which messages can be released.
+        """Process an order ack; return the number up to which messages can be released.
 
-        None when it tells nothing new or is of another sequence: numbers mean
-        something within their sequence only.  Raises ImpossibleOrderAck when the
-        number was never transmitted.
-        """
+        Returns None when the order ack contains nothing new or belongs to another sequence: numbers
+        are valid only within their sequence. Raises ImpossibleOrderAck when the number was never
+        transmitted."""
         if sequence_id != self.sequence_id:
             return None
         if number > self._highest_transmitted:
@@ -320,18 +315,17 @@ class OutgoingSequence:
         return number
 
     def released(self, count: int) -> None:
-        """`count` messages were acknowledged and, durably, need not be kept any more."""
+        """Record that `count` acknowledged messages no longer need to be kept on disk."""
         assert 0 <= count <= self.outstanding
         self.outstanding -= count
         self._settle()
 
     def remove(self, number: int) -> bool:
-        """One message expired or was refused, and the disk knows; later ones are linked around it.
+        """Remove a message that expired or was refused; later ones are linked to its predecessor.
 
-        Only for a message that the commit really took out.  True when one in
-        flight was sent as the successor of `number`: if the peer never accepted
-        that, it waits for it in vain until the next pass (see `hasten`).
-        """
+        Call this only after the commit that removed it. Returns True if a message in flight was
+        sent as the successor of `number`: if the peer never accepted `number`, it will not accept
+        the successor before the next pass (see `hasten`)."""
         assert number < self.next_number
         assert self.outstanding > 0
         self.outstanding -= 1
@@ -349,16 +343,15 @@ class OutgoingSequence:
     def last_in_doubt(self) -> int:
         """The last number that the peer may have; 0: it has none.
 
-        Of a backup the peer may have all, also what did not go before that was made.
-        """
+        If the database is a backup, the peer may have all stored messages, also those that had not
+        been sent when the backup was made."""
         return max(self._highest_transmitted, self._last_stored)
 
     def begin_anew(self, sequence_id: int, after: int) -> None:
-        """Go on as another sequence: what follows the number `after` is numbered from 1.
+        """Continue as another sequence: the messages after number `after` are renumbered from 1.
 
-        Up to there everything is over, or its removal is being committed.  The caller stores the
-        new state before anything of it is transmitted.
-        """
+        All messages up to `after` are finished, or their removal is being committed. The caller
+        stores the new state before any message of it is transmitted."""
         assert sequence_id > self.sequence_id
         assert self.acknowledged <= after < self.next_number
         self.restart()
@@ -366,19 +359,19 @@ class OutgoingSequence:
         self.resend_count = 0
 
     def restart(self) -> None:
-        """A new pass: a new session, a resend.  Everything outstanding goes again, in order."""
+        """Begin a new pass (a new session, a resend): resend all outstanding messages in order."""
         self.in_flight.clear()
         self._fresh = True
         self._stop_timer()
 
     def next_timer(self) -> float | None:
-        """When the resend timer runs out; it runs while anything in flight lacks its ack."""
+        """Return when the resend timer expires; it runs while a message in flight lacks its ack."""
         if self._due is None or self._relink_at is None:
             return self._due
         return min(self._due, self._relink_at)
 
     def handle_timer(self, now: float) -> bool:
-        """True: begin a new pass (see `restart`).  The wait after it may be longer."""
+        """Return True if a new pass must begin (see `restart`); the wait after it may be longer."""
         due = self.next_timer()
         if due is None or now < due:
             return False
@@ -388,17 +381,16 @@ class OutgoingSequence:
         return True
 
     def hasten(self, now: float) -> None:
-        """The peer refused a message that later ones in flight are linked to: resend soon.
+        """Resend soon: the peer refused a message that later ones in flight are linked to.
 
-        Not at once, because the refusals of what follows are probably on their way.
-        The peer is there, so this pass counts for none that it left unanswered.
-        """
+        The resend is delayed because the refusals of the following messages are probably on their
+        way. The peer has answered, so this pass does not count as unanswered."""
         if self._due is not None and self._relink_at is None:
             self._relink_at = now + RELINK_DELAY_S
 
     @property
     def resend_interval_s(self) -> float:
-        """How long an order ack is waited for now; longer after each time in vain."""
+        """The current wait for an order ack, in seconds; longer after each unanswered pass."""
         return self._interval_s()
 
     def _interval_s(self) -> float:

@@ -1,19 +1,18 @@
-"""One session with another queue manager: handshake, counts, window, session acks.  [MS-MQQB] 3.1
+"""Session with another queue manager: handshake, counts, window, session acks. [MS-MQQB] 3.1
 
-A session lives and dies with its TCP connection, and nothing that must survive may depend on it:
-what the peer has not acknowledged is sent again on the next one.
+A session lasts as long as its TCP connection, so no durable state may depend on it: messages that
+the peer has not acknowledged are sent again in the next session.
 
     acceptor   WAITING_EC ──► WAITING_CP ────────────┐
                                                      ├──► OPEN ──► CLOSED
     initiator  NEW ──► WAITING_ECR ──► WAITING_CPR ──┘
 
-Whole packets go in (`receive`) and events come out; messages go in (`send`) and bytes come out
-(`data_to_send`).  Nothing is acknowledged as stored before `mark_stored` was called for it.
-Whatever is forbidden ends this session, with a reason for people, and never raises.
+The session takes complete packets (`receive`) and returns events; it takes messages (`send`) and
+returns bytes (`data_to_send`). No message is acknowledged as stored before `mark_stored` was called
+for it. A protocol violation ends this session, with a reason for people, and never raises.
 
-The two halves are `window.SendWindow` and `session_acks.SessionAcks`.  Order acks and all that
-outlives the session are not decided here.
-"""
+The two halves are `window.SendWindow` and `session_acks.SessionAcks`. Order acks and all state that
+outlives the session are handled elsewhere."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ __all__ = [
 
 PAUSED_WINDOW_SIZE = 1  # [MS-MQQB] 3.1.7.13
 
-# Looked up once: the receive loop asks for every packet.
+# Looked up once: the receive loop uses these for every packet.
 _OPEN = SessionState.OPEN
 _USER_MESSAGE, _SESSION_ACK = PacketKind.USER_MESSAGE, PacketKind.SESSION_ACK
 _DELIVERY = int(UserFlags.of(delivery=3))  # all bits of DM
@@ -71,13 +70,12 @@ _new = tuple.__new__
 
 
 class Session:
-    """One end of one connection.  Times are in seconds of a monotonic clock.
+    """One end of one connection. Times are in seconds of a monotonic clock.
 
-    `expected_remote` is the GUID that must answer an initiator (None: anybody, for direct names),
-    `after_ping` says that a ping came before.  An acceptor made with `refuse` answers that it has
-    no room.  `instance` and `judge` as in Handshake.  After every call ask `data_to_send` and
-    `next_timer`; after events, `room` again.
-    """
+    `expected_remote` is the GUID that must answer an initiator (None: any GUID, for direct names);
+    `after_ping` says that a ping preceded. An acceptor created with `refuse` answers that it has no
+    room. `instance` and `judge` are as in Handshake. After every call use `data_to_send` and
+    `next_timer`; after events, call `room` again."""
 
     def __init__(
         self,
@@ -97,8 +95,8 @@ class Session:
         self.closed_reason: str | None = None
         self.opened_at: float | None = None
         self.last_active: float | None = None  # when a user message was last sent or received
-        self.peer_window = 1  # what the peer announced last, at least 1
-        self.own_window = settings.window_size  # what we announce
+        self.peer_window = 1  # last announced by the peer, at least 1
+        self.own_window = settings.window_size  # announced by us
         self.outgoing = SendWindow(1)
         self.incoming = SessionAcks()
         self._settings = settings
@@ -116,7 +114,7 @@ class Session:
         self._timeouts = self._handshake.timeouts
         self._unacknowledged_max = 1  # received messages, before an acknowledgment must leave
         self._active = False  # [MS-MQQB] 3.1.1.3.1 SessionActive
-        self._heard = False  # ReceivedAck: any packet came since the ack wait timer expired
+        self._heard = False  # ReceivedAck: any packet arrived since the ack wait timer expired
         self._initialization_due = now + settings.initialization_timeout_s
         self._cleanup_due = NEVER
         self._ack_wait_due = NEVER
@@ -124,10 +122,10 @@ class Session:
 
     @property
     def refused_as_another(self) -> bool:
-        """Whether the peer has met another machine with our identity."""
+        """Whether the peer knows another machine with our identity."""
         return self._handshake.refused_as_another
 
-    # What `session list` shows.
+    # Values for `session list`.
 
     @property
     def sent_count(self) -> int:
@@ -139,10 +137,10 @@ class Session:
 
     @property
     def unacknowledged(self) -> int:
-        """Messages sent whose receipt the peer has not acknowledged."""
+        """Number of sent messages without an acknowledgment of receipt."""
         return self.outgoing.unacknowledged
 
-    # In the order of use.
+    # Methods in the order of use.
 
     def start(self, now: float) -> None:
         """Send the connection request.  [MS-MQQB] 3.1.5.2.3"""
@@ -151,7 +149,7 @@ class Session:
         self.state = self._handshake.start(now)
 
     def receive(self, packets: list[bytes], now: float) -> list[Event]:
-        """Take whole packets, in the order of their arrival, from `PacketBuffer`."""
+        """Process complete packets from `PacketBuffer`, in the order of their arrival."""
         events: list[Event] = []
         if self.state is SessionState.CLOSED:
             return events
@@ -174,7 +172,8 @@ class Session:
                         # As MessageReceived(...), but twice as fast.
                         events.append(_new(MessageReceived, (message, packet, number)))
                         continue
-                    # It is delivered even if its header ends the session.  [MS-MQMQ] 2.2.20.4
+                    # The message is delivered even if its header ends the session. [MS-MQMQ]
+                    # 2.2.20.4
                     packet = without_session_header(packet)
                     events.append(MessageReceived(message, packet, number))
                     self._take_session_header(header, released, now)
@@ -200,15 +199,14 @@ class Session:
         return events
 
     def room(self) -> int:
-        """How many messages may be sent now: the window of both sides, less what is under way."""
+        """Return how many messages may be sent now: the smaller window, less those in flight."""
         return self.outgoing.room() if self.state is _OPEN else 0
 
     def send(self, packet: bytes, *, recoverable: bool, token: object, now: float) -> None:
-        """Send a user message; there must be room.
+        """Send a user message; `room` must be above 0.
 
-        `token` comes back in an Acknowledged event, unless it is None.  The packet has no
-        SessionHeader yet; it gets one if an acknowledgment is almost due.  [MS-MQQB] 3.1.7.11
-        """
+        `token` is returned in an Acknowledged event, unless it is None. The packet must not have a
+        SessionHeader; it gets one if an acknowledgment is almost due. [MS-MQQB] 3.1.7.11"""
         assert self.room() > 0, "ask for room first"
         if now > self.incoming.piggyback_after:
             packet = self._send_with_ack(packet, token, recoverable=recoverable)
@@ -221,11 +219,10 @@ class Session:
             self._ack_wait_due = now + self._ack_wait_s
 
     def mark_stored(self, recoverable_numbers: Sequence[int], now: float) -> None:
-        """These messages are durable, or durably refused: they may be acknowledged from here on.
+        """Mark messages that are durable, or durably refused, so that they may be acknowledged.
 
-        The numbers are those of MessageReceived, in any order.  What is stored while a message
-        before it is not has to wait for that one.
-        """
+        The numbers are those of MessageReceived, in any order. A stored message is acknowledged
+        only after all recoverable messages before it are stored."""
         if self.state is SessionState.CLOSED:
             return
         incoming = self.incoming
@@ -237,13 +234,13 @@ class Session:
             incoming.acknowledge_within(self._timeouts.recoverable_ack_delay_s, now)
 
     def data_to_send(self) -> bytes:
-        """What is to be written to the connection, each byte once; also after the session ended."""
+        """Return the bytes to write to the connection, each once; also after the session ended."""
         data = b"".join(self._output)
         self._output.clear()
         return data
 
     def next_timer(self) -> float | None:
-        """When `handle_timer` is to be called, if ever.  It may be late, and is harmless early."""
+        """Return when to call `handle_timer`, or None. A late or an early call is harmless."""
         due = min(
             self._initialization_due,
             self._cleanup_due,
@@ -254,7 +251,9 @@ class Session:
         return None if due == NEVER else due
 
     def handle_timer(self, now: float) -> list[Event]:
-        """[MS-MQQB] 3.1.6.2, 3.1.6.3, 3.1.6.4, 3.1.6.6; [MS-MQMQ] <15>"""
+        """Run the timers that are due.
+
+        [MS-MQQB] 3.1.6.2, 3.1.6.3, 3.1.6.4, 3.1.6.6; [MS-MQMQ] <15>"""
         settings = self._settings
         if now >= self._initialization_due:
             reason = f"no session after {settings.initialization_timeout_s:g} s: {self.state.value}"
@@ -266,8 +265,9 @@ class Session:
             self._heard = False
             self._ack_wait_due = now + self._ack_wait_s
         if now >= self._cleanup_due:
-            # Where somebody waits for an acknowledgment nobody is idle: closed before it is due,
-            # the session would come back with the same messages, for ever.
+            # A session with a pending acknowledgment is not idle: if it were closed before the
+            # acknowledgment is due, the next session would bring the same messages, and so on
+            # without end.
             if not (self._active or self.outgoing.outstanding or self.incoming.pending):
                 return self.close(f"idle for {settings.cleanup_timeout_s:g} s", now)
             self._active = False
@@ -279,11 +279,12 @@ class Session:
         return []
 
     def heard(self) -> None:
-        """Something has come that waits to be taken in: the peer is neither silent nor idle."""
+        """Note that data has arrived that is not processed yet: the peer is neither silent nor
+        idle."""
         self._heard = self._active = True
 
     def pause(self, now: float) -> None:
-        """Ask the peer to send one message at a time.  [MS-MQQB] 3.1.7.13"""
+        """Ask the peer to send one message at a time. [MS-MQQB] 3.1.7.13"""
         if self.state is SessionState.CLOSED:
             return
         self._regrowth_due = NEVER
@@ -291,7 +292,7 @@ class Session:
         self._active = False
 
     def resume(self, now: float) -> None:
-        """Let the window grow again, doubling, to its normal size.  [MS-MQMQ] <15>"""
+        """Let the window grow back to its normal size by doubling. [MS-MQMQ] <15>"""
         paused = self.own_window < self._settings.window_size and self._regrowth_due == NEVER
         if paused and self.state is not SessionState.CLOSED:
             self._active = True
@@ -300,8 +301,8 @@ class Session:
     def close(self, reason: str, now: float, *, whole: bool = True) -> list[Event]:
         """End the session; `reason` is for people, `whole` as in Closed.
 
-        The caller closes the connection: nothing else tells the peer.  [MS-MQQB] 3.1.5.9
-        """
+        The caller closes the connection, which is the only notification to the peer. [MS-MQQB]
+        3.1.5.9"""
         if self.state is SessionState.CLOSED:
             return []
         self.state = SessionState.CLOSED
@@ -315,7 +316,7 @@ class Session:
     def _take_session_header(
         self, header: SessionHeader, released: list[Released], now: float
     ) -> None:
-        """[MS-MQQB] 3.1.5.5"""
+        """Process acknowledgment, window and counts of a SessionHeader. [MS-MQQB] 3.1.5.5"""
         released += self.outgoing.acknowledge(header)
         self._ack_wait_due = now + self._ack_wait_s if self.outgoing.outstanding else NEVER
         if header.window_size != self.peer_window:
@@ -325,7 +326,9 @@ class Session:
     def _take_handshake(
         self, kind: PacketKind, packet: bytes, events: list[Event], now: float
     ) -> None:
-        """[MS-MQQB] 3.1.5.3, 3.1.5.4; anything that is not allowed now ends the session."""
+        """Pass a packet to the handshake; a packet not allowed now ends the session.
+
+        [MS-MQQB] 3.1.5.3, 3.1.5.4"""
         agreed = self._handshake
         self.state = agreed.receive(self.state, kind, packet, self.own_window, now)
         if self.state is not _OPEN:
@@ -343,7 +346,7 @@ class Session:
     # Acknowledging and windows.
 
     def _owe_acks(self, now: float, *, recoverable: bool) -> None:
-        """Something is received and not acknowledged: do it now, or by a timer."""
+        """Acknowledge received messages now if there are enough, otherwise by a timer."""
         if self.incoming.unacknowledged >= self._unacknowledged_max:
             self._acknowledge()
             return
@@ -353,17 +356,17 @@ class Session:
         self.incoming.acknowledge_within(delay_s, now)
 
     def _acknowledge(self) -> None:
-        """Send SessionAcks until the peer knows all that is received and stored."""
+        """Send SessionAcks until all received and stored messages are acknowledged."""
         self._output.append(build_session_ack(self._session_header()))
         while self.incoming.pending:
             self._output.append(build_session_ack(self._session_header()))
 
     def _send_with_ack(self, packet: bytes, token: object, *, recoverable: bool) -> bytes:
-        """Count the message, and give it a SessionHeader if it may have one."""
+        """Count the message, and add a SessionHeader if it may have one."""
         message = parse_user_message(packet)
         kind = classify(message, message.user.queue_manager_address)
         if kind is not MessageKind.ORDINARY:
-            # Order and final acks are known by having no flag at all.  [MS-MQQB] 3.1.5.1.1
+            # Order and final acks are recognized by having no flag at all. [MS-MQQB] 3.1.5.1.1
             self._acknowledge()
             self.outgoing.add(token, recoverable=recoverable)
             return packet
@@ -371,7 +374,7 @@ class Session:
         return append_session_header(packet, self._session_header())
 
     def _session_header(self) -> SessionHeader:
-        """All that is to be acknowledged, up to 32 stored messages of it."""
+        """Return a header that acknowledges all receipts and up to 32 stored messages."""
         received, first_stored, flags = self.incoming.take()
         return SessionHeader(
             received,
@@ -384,11 +387,12 @@ class Session:
         )
 
     def _set_windows(self, own: int, peer: int) -> None:
-        """[MS-MQQB] 3.1.1.6.1, 3.1.7.1: each side keeps to the smaller of the two windows."""
+        """Set both windows; each side keeps to the smaller one. [MS-MQQB] 3.1.1.6.1, 3.1.7.1"""
         self.own_window = own
         self.peer_window = max(peer, 1)
         self.outgoing.size = min(self._settings.window_size, self.peer_window)
-        # At half of what the peer may send it gets its window back; and at 32, 3.1.5.8.7.
+        # The peer's window opens again after half of it is received, or after 32 messages
+        # (3.1.5.8.7).
         self._unacknowledged_max = max(1, min(min(own, self.peer_window) // 2, FLAGS_MAX))
 
     def _announce(self, own_window: int) -> None:

@@ -1,12 +1,11 @@
-"""The receiving side of a session: what we have to acknowledge, and by when.  [MS-MQQB] 3.1.5.8.7
+"""Session acks, the receiving side of a session: contents and due times. [MS-MQQB] 3.1.5.8.7
 
-    received ──► stored (the disk says so) ──► acknowledged as stored
+    received ──► stored (after the commit) ──► acknowledged as stored
         └──────► acknowledged as received: only opens the peer's window
 
 A recoverable message is acknowledged as stored only after `mark_stored`, and only when all
-recoverable ones before it are stored too: the peer forgets everything up to the number that an
-acknowledgment begins with (3.1.5.5.3).  Inside, numbers count from 1 and never wrap.
-"""
+recoverable messages before it are stored too: the peer releases everything up to the number that an
+acknowledgment begins with (3.1.5.5.3). Internal numbers count from 1 and never wrap."""
 
 from __future__ import annotations
 
@@ -20,12 +19,12 @@ PIGGYBACK_AFTER = 0.75  # of the timer's duration, [MS-MQQB] 3.1.7.11
 
 
 class SessionAcks:
-    """Finished when `pending` is False: the peer was told of all that is received and stored.
+    """Counts of received, stored and acknowledged messages of one session.
 
-    `due` is when the Session Ack Send Timer expires (3.1.2.5), `piggyback_after` when a message
-    that is sent should carry the acknowledgment.  A session counts from zero; the counts are
-    parameters so that tests can begin where 16 bits end.
-    """
+    When `pending` is False, all received and stored messages are acknowledged. `due` is when the
+    Session Ack Send Timer expires (3.1.2.5), `piggyback_after` when a sent message should carry the
+    acknowledgment. A session counts from zero; the counts are parameters so that tests can begin at
+    the 16-bit limit."""
 
     __slots__ = (
         "_stored_early",
@@ -42,20 +41,20 @@ class SessionAcks:
         self.received_count = received_count
         self.recoverable_received_count = recoverable_received_count
         self.acknowledged_count = received_count
-        self.stored_count = recoverable_received_count  # these and all before are on disk
+        self.stored_count = recoverable_received_count  # this message and all before it are on disk
         self.stored_acknowledged_count = recoverable_received_count
-        self._stored_early: set[int] = set()  # on disk, but one before them is not
+        self._stored_early: set[int] = set()  # on disk, but an earlier message is not
         self.due = NEVER
         self.piggyback_after = NEVER
 
     @property
     def unacknowledged(self) -> int:
-        """Messages whose receipt the peer does not know of."""
+        """Number of messages without an acknowledgment of receipt."""
         return self.received_count - self.acknowledged_count
 
     @property
     def stored_unacknowledged(self) -> int:
-        """Recoverable messages that are stored, which the peer does not know."""
+        """Number of stored recoverable messages without an acknowledgment of storage."""
         return self.stored_count - self.stored_acknowledged_count
 
     @property
@@ -66,7 +65,7 @@ class SessionAcks:
         )
 
     def count(self, *, recoverable: bool) -> int:
-        """Count a message that arrived; returns its recoverable number, 0 if it is express."""
+        """Count a message that arrived; return its recoverable number, 0 if it is express."""
         self.received_count += 1
         if not recoverable:
             return 0
@@ -74,7 +73,7 @@ class SessionAcks:
         return self.recoverable_received_count
 
     def check_counts(self, header: SessionHeader) -> None:
-        """Raise SessionOver unless the peer has sent what we have received.  3.1.5.5.5"""
+        """Raise SessionOver if the peer's sent counts differ from our received counts. 3.1.5.5.5"""
         if (
             header.sent_number != self.received_count & 0xFFFF
             or header.recoverable_sent_number != self.recoverable_received_count & 0xFFFF
@@ -87,7 +86,7 @@ class SessionAcks:
             )
 
     def mark_stored(self, numbers: Iterable[int]) -> None:
-        """The disk holds these recoverable messages, or the decision to refuse them."""
+        """Record that the disk holds these messages, or the decision to refuse them."""
         stored, early = self.stored_count, self._stored_early
         for number in numbers:
             assert 0 < number <= self.recoverable_received_count, "only what was received"
@@ -101,16 +100,16 @@ class SessionAcks:
         self.stored_count = stored
 
     def acknowledge_within(self, delay_s: float, now: float) -> None:
-        """Start the timer, or let it expire earlier."""
+        """Start the timer, or shorten it if it expires later."""
         if now + delay_s < self.due:
             self.due = now + delay_s
             self.piggyback_after = now + PIGGYBACK_AFTER * delay_s
 
     def take(self) -> tuple[int, int, int]:
-        """The next acknowledgment: AckSequenceNumber, RecoverableMsgAckSeqNumber and its flags.
+        """Return the next acknowledgment, as sent: AckSequenceNumber, RecoverableMsgAckSeqNumber,
+        flags.
 
-        It counts as sent; the timer stops when nothing is left to acknowledge.
-        """
+        The timer stops when nothing is left to acknowledge."""
         self.acknowledged_count = self.received_count
         number = flags = 0
         if stored := min(self.stored_unacknowledged, FLAGS_MAX):

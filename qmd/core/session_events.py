@@ -1,4 +1,4 @@
-"""What a session is made with, where it stands, what it tells its owner.  [MS-MQQB] 3.1.1.3.1"""
+"""Settings, states and events of a session. [MS-MQQB] 3.1.1.3.1"""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 from protocol import UserMessage
 
-NEVER = float("inf")  # when a timer that is not running expires
+NEVER = float("inf")  # expiry of a timer that is not running
 
-# Counters have 16 bits on the wire.  With at most half of them in doubt, every number that a
-# peer can mean lies either in the past or in the future, and never in both.
+# Counters have 16 bits on the wire. While at most half of the numbers are in doubt, a number from a
+# peer is either in the past or in the future, and is never ambiguous.
 IN_DOUBT_MAX = 0x7FFF
 
 
 class SessionState(Enum):
-    """Where a session stands; the values are for people.  [MS-MQQB] 3.1.1.3.1 SessionState"""
+    """State of a session; the values are for people. [MS-MQQB] 3.1.1.3.1 SessionState"""
 
     NEW = "not started"
     WAITING_EC = "waiting for a connection request"
@@ -29,10 +29,9 @@ class SessionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """What a session is told before it starts; the defaults are those of Windows.
+    """Settings of a session; the defaults are those of Windows.
 
-    Raises ValueError for a window that 16-bit counters cannot carry.
-    """
+    Raises ValueError for a window that is too large for 16-bit counters, or below 1."""
 
     window_size: int = 64  # messages that may be unacknowledged, [MS-MQQB] <50>
     ack_timeout_s: float = 20.0  # AckTimeout that an initiator proposes, [MS-MQQB] <51>
@@ -42,7 +41,8 @@ class SessionSettings:
     cleanup_timeout_s: float = 300.0  # without a user message, [MS-MQQB] <44>
     ack_wait_factor: float = 2.0  # times AckTimeout; 1 if no direct names are used, <46>
     window_regrowth_s: float = 30.0  # between two doublings after a pause, [MS-MQMQ] <15>
-    receipt_ack_max_s: float = NEVER  # until receipt is acknowledged; the specification waits long
+    # limit for acknowledging receipt; the specification allows long delays
+    receipt_ack_max_s: float = NEVER
     ack_at_once: bool = True  # as soon as recoverable messages are stored, else by the timers
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class SessionSettings:
 
 
 class Opened(NamedTuple):
-    """The handshake is done; messages may be sent.  `remote_id` is the peer's GUID (16 bytes)."""
+    """The handshake is complete; messages may be sent. `remote_id`: the peer's GUID (16 bytes)."""
 
     remote_id: bytes
 
@@ -61,10 +61,9 @@ class Opened(NamedTuple):
 class MessageReceived(NamedTuple):
     """A user message, counted and not yet acknowledged.
 
-    `packet` has no SessionHeader.  `recoverable_number` is what `Session.mark_stored` wants once
-    the message is durable, or its refusal is: it counts from 1 and never wraps; 0 is an express
-    message, of which nothing needs to be reported.
-    """
+    `packet` has no SessionHeader. Pass `recoverable_number` to `Session.mark_stored` once the
+    message, or its refusal, is durable. It counts from 1 and never wraps; it is 0 for an express
+    message, for which nothing needs to be reported."""
 
     message: UserMessage
     packet: bytes
@@ -72,22 +71,20 @@ class MessageReceived(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """The peer has these messages: express ones in its memory, recoverable ones on its disk.
+    """The peer has these messages: express ones in memory, recoverable ones on disk.
 
-    `tokens` are those given to `Session.send`, in the order of sending, each once; a token None
-    is left out.  A transactional message is session-acknowledged only: it is released by its
-    order acknowledgment.  [MS-MQQB] 3.1.5.5.3, 3.1.1.6.2
-    """
+    `tokens` are those given to `Session.send`, in the order of sending, each once; a token None is
+    left out. For a transactional message this is the session ack only: its order ack releases it.
+    [MS-MQQB] 3.1.5.5.3, 3.1.1.6.2"""
 
     tokens: list[object]
 
 
 class Closed(NamedTuple):
-    """The last event.  Write what `data_to_send` still holds, then close the connection.
+    """The last event. Write the rest of `data_to_send`, then close the connection.
 
-    `reason` is a sentence for people.  `whole` means that nothing went wrong: the session was
-    idle, or its owner closed it.  Otherwise it was refused, broken or too slow.
-    """
+    `reason` is a sentence for people. `whole` means a normal end: the session was idle, or its
+    owner closed it. Otherwise it was refused, broken or too slow."""
 
     reason: str
     whole: bool
@@ -97,4 +94,4 @@ Event = Opened | MessageReceived | Acknowledged | Closed
 
 
 class SessionOver(Exception):
-    """This session must end, and no other; the text is the reason, for people."""
+    """The session must end, others are not affected; the text is the reason, for people."""

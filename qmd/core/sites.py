@@ -1,11 +1,11 @@
-"""The way through sites: which queue managers may be the next hop.  [MS-MQBR] 3.1.5
+"""Routing through sites: the queue managers that may be the next hop. [MS-MQBR] 3.1.5
 
     source ── out-routing servers ──► or, within a site, ──► destination, or its in-routing servers
        └── a routing server of its site ──► site gate ──► gate of the next site on the cheapest path
 
-What the algorithm leaves open ("one of them") is all of them here, the first one first: hops are
-tried in turn.  Behind the gates of the cheapest path come those of the next cheapest one.
-"""
+Where the algorithm leaves a choice ("one of them"), all candidates are returned, the first one
+first: hops are tried in turn. The gates of the cheapest path are followed by those of the next
+cheapest path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class Machine(NamedTuple):
-    """What routing has to know of a queue manager.  [MS-MQDMPR] 3.1.1.1"""
+    """Routing data of a queue manager. [MS-MQDMPR] 3.1.1.1"""
 
     guid: bytes
     sites: frozenset[bytes] = frozenset()
@@ -25,7 +25,7 @@ class Machine(NamedTuple):
 
 
 class Site(NamedTuple):
-    """[MS-MQDMPR] 3.1.1.7; `links`: the sites beside it, with what it costs to get there."""
+    """A site, [MS-MQDMPR] 3.1.1.7; `links`: the adjacent sites and the cost of the link to each."""
 
     guid: bytes
     gates: tuple[bytes, ...] = ()
@@ -38,11 +38,10 @@ def next_hops(
     sites: Mapping[bytes, Site],
     routers: Iterable[bytes] = (),
 ) -> tuple[bytes, ...]:
-    """GUIDs to be tried in turn, [MS-MQBR] 3.1.5.1; none: the routing attempt fails.
+    """Return the GUIDs to be tried in turn, [MS-MQBR] 3.1.5.1; empty: the routing attempt fails.
 
-    `routers`: the routing servers of the sites of the source; the gates of these sites are taken
-    to be such servers as well.
-    """
+    `routers` are the routing servers of the sites of the source; the gates of these sites are
+    assumed to be such servers as well."""
     gates = _gates(source, sites)
     if source.routes:
         if source.guid not in gates:
@@ -58,14 +57,14 @@ def next_hops(
 def _for_router(
     source: Machine, destination: Machine, gates: tuple[bytes, ...]
 ) -> tuple[bytes, ...]:
-    """[MS-MQBR] 3.1.5.2"""
+    """Return the next hops of a routing server that is no site gate. [MS-MQBR] 3.1.5.2"""
     return _within(source, destination) or gates
 
 
 def _for_gate(
     source: Machine, destination: Machine, sites: Mapping[bytes, Site]
 ) -> tuple[bytes, ...]:
-    """[MS-MQBR] 3.1.5.3"""
+    """Return the next hops of a site gate. [MS-MQBR] 3.1.5.3"""
     within = _within(source, destination)
     if within:
         return within
@@ -77,7 +76,7 @@ def _for_gate(
 
 
 def _within(source: Machine, destination: Machine) -> tuple[bytes, ...]:
-    """The last steps, within a site or from an in-routing server."""
+    """Return the last hops, within a site or from an in-routing server; empty: neither applies."""
     if source.guid in destination.in_routers:
         return (destination.guid,)
     if source.sites & destination.sites:
@@ -88,17 +87,16 @@ def _within(source: Machine, destination: Machine) -> tuple[bytes, ...]:
 def next_sites(
     here: frozenset[bytes], there: frozenset[bytes], sites: Mapping[bytes, Site]
 ) -> list[bytes]:
-    """The neighbours over which `there` is reached, the cheapest first.  [MS-MQBR] 3.1.3.1
+    """Return the adjacent sites on paths to `there`, the cheapest first. [MS-MQBR] 3.1.3.1
 
-    The cost of a link is the same in both directions.
-    """
+    The cost of a link is the same in both directions."""
     links: dict[bytes, dict[bytes, int]] = {guid: {} for guid in sites}
     for site in sites.values():
         for other, cost in site.links:
             for one, two in ((site.guid, other), (other, site.guid)):
                 costs = links.setdefault(one, {})
                 costs[two] = min(cost, costs.get(two, cost))
-    # From the destination outwards, and never through a site that we are in.
+    # From the destination outwards, and never through one of our own sites.
     distance: dict[bytes, int] = {}
     ahead = [(0, guid) for guid in sorted(there)]
     while ahead:

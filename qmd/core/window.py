@@ -1,11 +1,10 @@
-"""The sending side of a session: what the peer has not acknowledged yet.  [MS-MQQB] 3.1.5.5
+"""Send window, the sending side of a session: unacknowledged messages. [MS-MQQB] 3.1.5.5
 
-Two things are acknowledged, and apart from each other.  *Receipt* (AckSequenceNumber) opens the
-window again and releases express messages.  *Storage* (the recoverable number and its 32 flags)
-releases recoverable ones, and may come much later or out of order.
+Receipt and storage are acknowledged separately. *Receipt* (AckSequenceNumber) opens the window
+again and releases express messages. *Storage* (the recoverable number and its 32 flags) releases
+recoverable messages, and may come much later or out of order.
 
-Inside, numbers count from 1 and never wrap; only those of the wire have 16 bits.
-"""
+Internal numbers count from 1 and never wrap; only the numbers on the wire have 16 bits."""
 
 from __future__ import annotations
 
@@ -14,15 +13,14 @@ from collections import deque
 from protocol import SessionHeader
 from qmd.core.session_events import IN_DOUBT_MAX, SessionOver
 
-Released = tuple[int, object]  # the number of a message on this session, and its token
+Released = tuple[int, object]  # number of a message in this session, and its token
 
 
 class SendWindow:
-    """Finished with a message when `acknowledge` has released it.
+    """The messages sent in one session and not released yet; `acknowledge` releases them.
 
-    `size` is how many messages may lack the acknowledgment of their receipt.  A session counts
-    from zero; the counts are parameters so that tests can begin where 16 bits end.
-    """
+    `size` is how many messages may lack the acknowledgment of their receipt. A session counts from
+    zero; the counts are parameters so that tests can begin at the 16-bit limit."""
 
     __slots__ = (
         "_express",
@@ -41,21 +39,23 @@ class SendWindow:
         self.acknowledged_count = sent_count  # received by the peer
         self._express: deque[Released] = deque()
         self._recoverable: dict[int, Released] = {}  # by recoverable number
-        self._stored_through = recoverable_sent_count  # the peer has these and all before on disk
+        # the peer has this message and all before it on disk
+        self._stored_through = recoverable_sent_count
 
     @property
     def unacknowledged(self) -> int:
-        """Messages whose receipt is not acknowledged; the window limits these."""
+        """Number of messages without an acknowledgment of receipt; the window limits it."""
         return self.sent_count - self.acknowledged_count
 
     @property
     def outstanding(self) -> bool:
-        """Whether any acknowledgment, of receipt or of storage, is still to come."""
+        """Whether an acknowledgment, of receipt or of storage, is still to come."""
         return self.sent_count != self.acknowledged_count or bool(self._recoverable)
 
     def room(self) -> int:
-        """How many messages may be sent now."""
-        # A peer which acknowledges receipt but never stores must not make us lose count.
+        """Return how many messages may be sent now."""
+        # A peer that acknowledges receipt but never storage must not make the 16-bit numbers
+        # ambiguous.
         in_doubt = self.recoverable_sent_count - self._stored_through
         return max(min(self.size - self.unacknowledged, IN_DOUBT_MAX - in_doubt), 0)
 
@@ -69,11 +69,10 @@ class SendWindow:
             self._express.append((number, token))
 
     def acknowledge(self, header: SessionHeader) -> list[Released]:
-        """Take an acknowledgment; returns what it releases, in no particular order.
+        """Process an acknowledgment; return the messages it releases, in no particular order.
 
-        One that says nothing new is harmless.  Raises SessionOver, and changes nothing, if it
-        speaks of messages that were never sent.
-        """
+        An acknowledgment without news is harmless. Raises SessionOver, and changes nothing, if it
+        names messages that were never sent."""
         received = _number_meant(header.ack_number, self.sent_count, "messages")
         first, flags = header.recoverable_ack_number, header.recoverable_ack_flags
         released: list[Released] = []
@@ -87,7 +86,7 @@ class SendWindow:
         return released
 
     def _release_stored(self, first: int, flags: int) -> list[Released]:
-        """[MS-MQQB] 3.1.5.5.3: everything up to `first`, and what the flags name after it."""
+        """Release all up to `first`, and those that the flags name after it. [MS-MQQB] 3.1.5.5.3"""
         first = _number_meant(first, self.recoverable_sent_count, "recoverable messages")
         last = first + max(flags.bit_length() - 1, 0)
         if last > self.recoverable_sent_count:
@@ -99,8 +98,8 @@ class SendWindow:
         if flags & (flags + 1) == 0:
             through = last  # no hole among the flags
         elif not flags & 1:
-            # The number is said to be that of a stored message, its flag says that it is not:
-            # release only what is certain.
+            # The number should be that of a stored message, but its flag says that it is not
+            # stored: release only the messages before it.
             through = first - 1
         waiting = self._recoverable
         released = []
@@ -115,7 +114,9 @@ class SendWindow:
 
 
 def _number_meant(number: int, sent_count: int, what: str) -> int:
-    """The count that a 16-bit number stands for: the latest of those not above `sent_count`."""
+    """Return the highest count not above `sent_count` that has this 16-bit number.
+
+    Raises SessionOver if no such count is possible."""
     behind = (sent_count - number) & 0xFFFF
     if behind > min(IN_DOUBT_MAX, sent_count):
         raise SessionOver(
