@@ -1,1 +1,1 @@
-"""Jobs on queues and events that run on Spark.  docs/pipeline.md"""
+"""Spark jobs on queues and events.  docs/jobs.md"""

@@ -1,11 +1,11 @@
-"""Shipped journals become an archive: a few sorted files for each closed day.
+"""The archive: shipped journals, compacted into a few sorted files for each closed day.
 
     <archive>/day=2026-11-21/run=<fingerprint>/part-*.parquet
-    <archive>/_manifest/day=2026-11-21.json       which run is the day's, and what it was made of
+    <archive>/_manifest/day=2026-11-21.json       the day's valid run, and its source files
 
-A day is worked on once; when files came late, again.  Its new run is complete before the manifest
-names it, in one act, and the old one is removed after that: who reads by the manifests never sees
-half a day.
+A day is compacted once, and again when late files arrive.  Its new run is complete before the
+manifest names it, which is one atomic step, and the old run is removed after that.  So a reader
+that follows the manifests never sees an incomplete day.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pyarrow import parquet
 
 ORDER = ("queue_manager", "queue", "position")
 FILE_ROWS = 1_000_000
-#: What is one message of a journal: positions are given again by who was put back from a backup.
+#: Columns that identify a message of a journal; a restored backup reuses positions.
 _SAME = (*ORDER, "message_id")
 
 _CONTENTS = ("day", "queue_manager", "queue", "messages", "bytes", "first", "last")
-#: What messages there are, by the day of their arrival in the journal.
+#: The contents of the archive, by the day on which messages arrived in the journal.
 CONTENTS = """
 SELECT date_format(arrived_at, 'yyyy-MM-dd') AS day, queue_manager, queue, count(*) AS messages,
   sum(length(body)) AS bytes, min(arrived_at) AS first, max(arrived_at) AS last
@@ -40,18 +40,18 @@ _DAY = re.compile(r"day=(\d{4}-\d\d-\d\d)/")
 
 @dataclass(frozen=True)
 class Archived:
-    """What became of one day."""
+    """The result for one day."""
 
     day: str
-    files: int  # that it was made of
+    files: int  # its source files
     rows: int
-    was_done: bool  # before, and nothing has come since
-    #: Files that cannot be read, and why: they are tried again by the next run.
+    was_done: bool  # archived by an earlier run, and nothing has arrived since
+    #: Unreadable files, and why; the next run tries them again.
     broken: tuple[tuple[str, str], ...] = ()
 
 
 class Archive:
-    """A folder or store, by path or URL."""
+    """An archive in a folder or store, by path or URL."""
 
     def __init__(self, where: str) -> None:
         import fsspec
@@ -61,7 +61,7 @@ class Archive:
         self._where = where.rstrip("/")
 
     def manifests(self) -> dict[str, dict[str, Any]]:
-        """What is known of each day that is archived."""
+        """Return the manifest of each archived day."""
         found = {}
         for name in sorted(self._system.glob(f"{self._root}/_manifest/day=*.json")):
             with self._system.open(name, "rb") as file:
@@ -70,7 +70,7 @@ class Archive:
         return found
 
     def runs(self, since: str = "", until: str = "9999") -> list[str]:
-        """Where the days from one to the other are, for Spark."""
+        """Return the folders of the days from `since` until `until`, for Spark."""
         return [
             f"{self._where}/{manifest['folder']}"
             for day, manifest in sorted(self.manifests().items())
@@ -78,7 +78,7 @@ class Archive:
         ]
 
     def plan_days(self, lake: str, *, today: datetime.date) -> dict[str, list[str]]:
-        """Of each closed day that `lake` has journals of, the files that are not archived yet."""
+        """Return the unarchived files of each closed day of which `lake` has journals."""
         known = self.manifests()
         return {
             day: [name for name in names if _last(name) not in set(_sources(known.get(day)))]
@@ -93,7 +93,7 @@ class Archive:
         today: datetime.date,
         progress: Callable[[str], None] = lambda text: None,
     ) -> list[Archived]:
-        """All days before today of the journals that `qmd ship` has brought to `lake`."""
+        """Archive all days before `today` of the journals that `qmd ship` wrote to `lake`."""
         import fsspec
 
         system, _ = fsspec.core.url_to_fs(lake)
@@ -106,7 +106,7 @@ class Archive:
         return done
 
     def contents(self, spark: Any) -> Any:
-        """How much is archived, by day, host and queue: a table of pandas."""
+        """Return the archived amounts by day, host and queue, as a pandas table."""
         runs = self.runs()
         if not runs:
             return pd.DataFrame(columns=_CONTENTS)
@@ -114,7 +114,7 @@ class Archive:
         return spark.sql(CONTENTS.format(table="archived")).toPandas()
 
     def write_report(self, contents: Any, page: str) -> str:
-        """Beside the days, where nobody takes it for one; returns where the page is."""
+        """Write the report beside the days, in a folder that is no day; return the page's path."""
         table = pa.BufferOutputStream()
         parquet.write_table(pa.Table.from_pandas(contents, preserve_index=False), table)
         self._name("_report/contents.parquet", table.getvalue().to_pybytes())
@@ -129,12 +129,12 @@ class Archive:
         system: Any,
         before: dict[str, Any] | None,
     ) -> Archived:
-        # Files that were removed at the lake by age are in the archive all the same.
+        # Files that were removed from the lake by age remain in the archive.
         new = [name for name in names if _last(name) not in set(_sources(before))]
         broken = _broken(system, new, inside=False)
         try:
             done = self._run(spark, day, _without(new, broken), system, before)
-        except Exception:  # whatever Spark's bridge to Java has made of it
+        except Exception:  # of any type: Spark's bridge to Java wraps the errors
             inside = _broken(system, _without(new, broken), inside=True)
             if not inside:
                 raise
@@ -145,7 +145,7 @@ class Archive:
     def _run(
         self, spark: Any, day: str, new: list[str], system: Any, before: dict[str, Any] | None
     ) -> Archived:
-        """The day anew, if any file of it is `new`."""
+        """Compact the day again if any of its files is `new`."""
         known = _sources(before)
         if not new:
             rows = 0 if before is None else before["rows"]
@@ -154,7 +154,7 @@ class Archive:
         if before is not None:
             paths.append(f"{self._where}/{before['folder']}")
         rows = spark.read.option("mergeSchema", "true").parquet(*paths)
-        # Whose notes were lost ships messages again, in other files; a replay sends each once.
+        # If notes are lost, messages are shipped again in other files; a replay sends each once.
         rows = rows.dropDuplicates([name for name in _SAME if name in rows.columns])
         together = sorted({*map(_last, new), *known})
         fingerprint = hashlib.sha256("\n".join(together).encode()).hexdigest()[:16]
@@ -175,7 +175,7 @@ class Archive:
         return Archived(day, len(together), count, was_done=False)
 
     def plan(self, name: str) -> dict[str, Any] | None:
-        """What a replay of that name is to send, as it was fixed when it began."""
+        """Return the plan of the replay of that name, fixed when it began; None without one."""
         try:
             with self._system.open(f"{self._root}/_replays/{name}.json", "rb") as file:
                 plan: dict[str, Any] = json.loads(file.read())
@@ -187,7 +187,7 @@ class Archive:
         self._name(f"_replays/{name}.json", json.dumps(plan).encode())
 
     def _name(self, name: str, data: bytes) -> None:
-        """One small file, whole or not at all."""
+        """Write one small file atomically."""
         path = f"{self._root}/{name}"
         self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
         part = f"{path}.part"
@@ -196,7 +196,7 @@ class Archive:
 
 
 def _days(lake: str, today: datetime.date) -> dict[str, list[str]]:
-    """The files of journals of each day that is over."""
+    """Return the journal files of each closed day."""
     import fsspec
 
     system, root = fsspec.core.url_to_fs(lake)
@@ -209,7 +209,7 @@ def _days(lake: str, today: datetime.date) -> dict[str, list[str]]:
 
 
 def _broken(system: Any, names: list[str], *, inside: bool) -> dict[str, str]:
-    """Which are no Parquet files, as far as their ends tell; `inside`: all of each is read."""
+    """Return path -> error of damaged files, by their footers; with `inside`, read all of each."""
     found = {}
     for name in names:
         try:
@@ -218,7 +218,7 @@ def _broken(system: Any, names: list[str], *, inside: bool) -> dict[str, str]:
                     file.read_row_group(group)
         except FileNotFoundError:
             raise
-        except (OSError, ValueError) as error:  # pyarrow's own are such
+        except (OSError, ValueError) as error:  # includes pyarrow's own errors
             found[name] = str(error).splitlines()[0] if str(error) else repr(error)
     return found
 

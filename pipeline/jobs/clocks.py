@@ -1,8 +1,9 @@
-"""Clocks of hosts, from messages that went between them.
+"""Offsets between the clocks of hosts, from messages between them.
 
-A message that was sent at s, stored at a and acknowledged at k, by the sender's, the receiver's and
-the sender's clock, says of how far the receiver's clock is ahead: at least a - k, at most a - s.
-The narrowest bounds of many messages are a pair's; offsets of hosts have to fit all pairs.
+A message has three times: sent at s and acknowledged at k by the sender's clock, stored at a by the
+receiver's clock.  They bound how far the receiver's clock is ahead: at least a - k, at most a - s.
+The narrowest bounds over many messages are those of a pair; the offsets of hosts must fit all
+pairs.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import pandas as pd
 
 Frame = Any
 BOUNDS = ["source", "host", "day", "at_from", "at_to"]
-_UNKNOWN_MS = 86_400_000  # so far two clocks may be apart of which nothing is known
+_UNKNOWN_MS = 86_400_000  # assumed largest difference of two clocks without data
 _OVER = 4
-_DAYS = 7  # before the last one, of each pair: clocks are set right
+_DAYS = 7  # before a pair's last day: older bounds may precede a clock correction
 
 
 def narrowed(old: Frame, new: Frame) -> Frame:
-    """Of what was known before and is known now, for each day; of the last days."""
+    """Merge the old and the new bounds, for each day of the last `_DAYS`."""
     both = pd.concat([old[BOUNDS].astype("Int64"), new[BOUNDS].astype("Int64")])
     both = both.groupby(["source", "host", "day"], as_index=False).agg(
         at_from=("at_from", "max"), at_to=("at_to", "min")
@@ -35,23 +36,25 @@ def _whole(bounds: Frame) -> Frame:
 
 
 class Spans:
-    """Between what and what the difference of two clocks lies, as far as messages tell."""
+    """Bounds of the difference of two clocks, as far as messages show it."""
 
     def __init__(
         self, bounds: Frame, wrong: Collection[int] = (), unsteady: Collection[int] = ()
     ) -> None:
-        """Over `wrong` clocks others are not compared; of `unsteady` ones, set back, not even that
-        is known what messages tell.
+        """Build the bounds.
+
+        Clocks in `wrong` do not connect other clocks.  Clocks in `unsteady` were set back; for
+        these, even direct bounds are not used.
         """
         is_known = ~(bounds.source.isin(list(unsteady)) | bounds.host.isin(list(unsteady)))
         bounds = _whole(bounds[(bounds.source != bounds.host) & is_known])
         low = bounds.at_from.astype("Float64").to_numpy(np.float64, na_value=np.nan)
         high = bounds.at_to.astype("Float64").to_numpy(np.float64, na_value=np.nan)
-        # Who has set his clock meanwhile has had both.
+        # A clock that was set meanwhile has had both offsets.
         bounds = bounds.assign(low=np.fmin(low, high), high=np.fmax(low, high))
         bounds.loc[np.isnan(low), "low"] = -np.inf
         days = bounds.groupby(["source", "host"]).agg(low=("low", "min"), high=("high", "max"))
-        #: how far the second one is ahead of the first, at most
+        #: Upper bound of how far the second clock is ahead of the first.
         self._most: dict[tuple[int, int], float] = {}
         for (source, host), low, high in days.itertuples():
             for pair, most in (((source, host), high), ((host, source), -low)):
@@ -69,11 +72,11 @@ class Spans:
         )
 
     def of(self, others: Any, host: int) -> tuple[Any, Any]:
-        """By how much the clock of `host` is ahead of each of `others`: at least, and at most.
+        """Return how far the clock of `host` is ahead of each of `others`: lower and upper bounds.
 
-        Where an other one is not given nothing is to be converted.
+        For a null in `others` both bounds are 0: there is nothing to convert.
         """
-        known = [int(each) if pd.notna(each) else 0 for each in others]  # as a column with nulls
+        known = [int(each) if pd.notna(each) else 0 for each in others]  # 0 stands for null
         spans = {each: self._span(each, host) for each in set(known) - {0}} | {0: (0.0, 0.0)}
         both = np.array([spans[each] for each in known])
         return (both[:, 0], both[:, 1]) if len(both) else (np.zeros(0), np.zeros(0))
@@ -92,7 +95,7 @@ class Spans:
         return self._reached(source).get(host)
 
     def _reached(self, source: int) -> dict[int, float]:
-        """Over others, a few of them at most."""
+        """Return the bounds from `source` to other hosts, over a few hosts in between."""
         if source not in self._known:
             hosts, at = np.unique(
                 np.concatenate([self._edges["a"], self._edges["b"]]), return_inverse=True
@@ -111,11 +114,12 @@ class Spans:
 
 
 def solve(bounds: Frame, tolerance_ms: float) -> tuple[dict[int, float], dict[int, int]]:
-    """The offset of each host's clock (ms, positive: ahead), and which hosts are wrong.
+    """Return the offset of each host's clock (ms; positive: ahead), and the wrong hosts.
 
-    A host is wrong when its pairs cannot all be within `tolerance_ms`; of two that disagree it is
-    the one that disagrees with more others.  Where nothing tells which of two it is, the other one
-    stands beside it, else 0.  A host about which nothing is known has no offset.
+    A host is wrong if its pairs cannot all be within `tolerance_ms`.  Of two hosts that disagree,
+    the one that disagrees with more hosts is wrong.  The second mapping gives for each wrong host
+    the other host if the data do not show which of the two is wrong, and else 0.  A host without
+    data has no offset.
     """
     bounds = _whole(bounds).astype({"at_from": "Float64", "at_to": "Float64"})
     bounds = bounds.groupby(["source", "host"], as_index=False).agg(
@@ -128,7 +132,7 @@ def solve(bounds: Frame, tolerance_ms: float) -> tuple[dict[int, float], dict[in
     if not hosts:
         return offset, wrong
     source, host = bounds.source.to_numpy(), bounds.host.to_numpy()
-    # Without an ack only the upper bound is known.
+    # Without an ack there is only the upper bound.
     least = bounds.at_from.fillna(-np.inf).to_numpy(np.float64)
     most = bounds.at_to.fillna(np.inf).to_numpy(np.float64)
     flipped = least > most  # the clock was set meanwhile
@@ -143,7 +147,7 @@ def solve(bounds: Frame, tolerance_ms: float) -> tuple[dict[int, float], dict[in
         if not disagree.any():
             break
         asked = {int(each) for each in (*source[disagree], *host[disagree])} - wrong.keys()
-        # Of two that disagree it is rather the one that others have seen set.
+        # Of two that disagree, prefer the one whose clock other hosts saw being set.
         against = disagree | was_set
         of = {each: (source == each) | (host == each) for each in asked}
         votes = {each: int((of[each] & against).sum()) for each in asked}
@@ -173,9 +177,9 @@ def solve(bounds: Frame, tolerance_ms: float) -> tuple[dict[int, float], dict[in
 
 
 def estimate(bounds: Frame, rounds: int = 100) -> dict[Any, float]:
-    """The offset of each host's clock from the middle one: the best that all pairs agree on.
+    """Return the offset of each host's clock from the median, the best fit for all pairs.
 
-    No better than half of the fastest way there and back of each pair.
+    The precision is no better than half of the fastest round trip of each pair.
     """
     bounds = bounds.dropna(subset=["at_to"])
     hosts = sorted({*bounds.source, *bounds.host})

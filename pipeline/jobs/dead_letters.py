@@ -1,8 +1,10 @@
-"""What died, why and where, what of it waits, and how that is sent again.  docs/jobs.md
+"""Dead letters: why and where messages died, which still wait, and how to requeue them.
 
-A dead letter waits until an event says that it has left its queue: requeued, received, purged, and
-so on.  What has left is summed up by group; of what waits the events themselves are kept from run
-to run, and so are those of leaving without a death, which a late file may bring.
+docs/jobs.md
+
+A dead letter waits until an event shows that it left its queue: requeued, received, purged, and so
+on.  Dead letters that have left are summed by group.  The events of waiting ones are kept from run
+to run, and so are events of leaving without a death, because a late file may contain the death.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from pipeline.jobs.incremental.new_events import each_once
 
 Frame = Any
 
-#: For so long it is waited for the death of what has left a dead-letter queue.
+#: How long an event of leaving a dead-letter queue is kept without its death.
 WAIT_DAYS = 30
 EXAMPLES = 3
 
@@ -40,7 +42,7 @@ _KINDS = {
 }  # fmt: skip
 _OURS = ("system$;deadletter", "system$;deadxact")
 
-#: `queue`: the dead-letter queue; empty where nobody wanted a dead letter.
+#: `queue`: the dead-letter queue; empty if the sender did not ask for a dead letter.
 _SCHEMA = (
     "what bigint, host string, queue_manager string, queue string, message_id string, at_ms bigint,"
     " how string, message_class string, destination string, label string, bytes bigint,"
@@ -56,11 +58,11 @@ def dead_letters(
     memory: Memory,
     progress: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Frame]:
-    """Tables `groups` (first of what waits the most, each with what sends it again), `by_hour`.
+    """Return the tables `groups` (most waiting first, with requeue commands) and `by_hour`.
 
-    Of `files`, and of what `memory` knows; what it has to know then is staged there.
+    They cover `files` and the content of `memory`; the new content is staged there.
     """
-    progress(f"what died: {len(files)} files")
+    progress(f"reading deaths: {len(files)} files")
     fresh = each_once(spark, files, memory.seen(), _COLUMNS, _SCHEMA, _rows)
     try:
         died = fresh.rows.where(f"what = {_DIED}").toPandas()
@@ -72,7 +74,7 @@ def dead_letters(
         fresh.close()
     own = left[~left.queue.isin(_OURS)].merge(places, on=["host", "queue"])
     left = joined(left[left.queue.isin(_OURS)], own)
-    progress("what of it waits")
+    progress("finding the dead letters that wait")
     known = memory.read("open", _no_rows())
     judged = _judged(joined(known, died, left))
     seen = memory.see(fresh.stretches)
@@ -81,9 +83,9 @@ def dead_letters(
 
 
 def _judged(rows: Frame) -> Frame:
-    """What became of each dead letter: `fate`; and whether all of its message `is_over`.
+    """Add the `fate` of each dead letter, and whether all of its message `is_over`.
 
-    A death is answered by one leaving, in their order if a message dies more than once in a place.
+    Each death is matched by one leaving, in order if a message dies more than once at a place.
     """
     same = ["host", "queue", "message_id"]
     rows = rows.sort_values([*same, "what", "at_ms"], ignore_index=True)
@@ -92,7 +94,7 @@ def _judged(rows: Frame) -> Frame:
     died = is_death.groupby(key).transform("sum")
     left = (~is_death).groupby(key).transform("sum")
     nth = rows.groupby([key, is_death]).cumcount() + 1
-    how = rows.how.fillna("~").groupby(key).transform("min")  # a death has none: behind all words
+    how = rows.how.fillna("~").groupby(key).transform("min")  # a death has none; "~" sorts last
     nobody = rows.queue == ""
     fate = pd.Series(np.where(is_death & (nth > left), "waiting", how), rows.index)
     return rows.assign(
@@ -101,7 +103,7 @@ def _judged(rows: Frame) -> Frame:
 
 
 def _rows(table: Any, names: dict[int, str]) -> Iterable[Any]:
-    """Deaths, and what leaves a queue in which dead letters may be."""
+    """Return deaths, and departures from queues that may contain dead letters."""
     what = coded(table.column("kind"), _KINDS, 0)
     table = table.append_column("what", pa.array(what.astype(np.int64)))
     table = table.filter(pa.array(what != 0))
@@ -111,7 +113,7 @@ def _rows(table: Any, names: dict[int, str]) -> Iterable[Any]:
     queue = table.column("queue").cast(pa.string())
     source = pc.utf8_lower(pc.utf8_slice_codeunits(table.column("message_id"), 0, 36))
     host = pc.utf8_lower(table.column("queue_manager").cast(pa.string()))
-    # Only its own messages are in a dead-letter queue that is an application's.
+    # An application's dead-letter queue contains only messages of its own queue manager.
     from_dead = pc.or_(
         pc.is_in(queue, pa.array(_OURS)),
         pc.and_(
@@ -150,7 +152,7 @@ def _no_rows() -> Frame:
 
 
 def _dead_letter_queues(died: Frame, memory: Memory) -> Frame:
-    """Of applications: those into which something has died, as far as was read."""
+    """Return the applications' dead-letter queues: those in which a death was read."""
     known = memory.read("places", _no_rows()[["host", "queue"]])
     new = died[~died.queue.isin(("", *_OURS))][["host", "queue"]]
     both = joined(known, new).drop_duplicates()
@@ -160,7 +162,7 @@ def _dead_letter_queues(died: Frame, memory: Memory) -> Frame:
 
 
 def _kept(judged: Frame, seen: Frame) -> Frame:
-    """What is known again by the next run: all of every message of which anything waits."""
+    """Return the rows to keep for the next run: all of every message with a waiting row."""
     newest = seen.groupby("host").at_last.max()
     hosts = {name: newest.get(hash_of(name), 0) for name in judged.queue_manager.unique()}
     since = judged.queue_manager.map(hosts).astype("int64") - WAIT_DAYS * DAY_MS
@@ -169,7 +171,7 @@ def _kept(judged: Frame, seen: Frame) -> Frame:
 
 
 def _grouped(dead: Frame) -> Frame:
-    """Sums for each group."""
+    """Return the sums for each group."""
     if len(dead) == 0:
         return _no_groups().assign(waiting=[], waiting_since_ms=[])
     dead = dead.sort_values(["at_ms", "message_id"])
@@ -252,9 +254,9 @@ def _hours(dead: Frame, memory: Memory) -> Frame:
 
 
 def command(group: Any) -> str:
-    """What an operator types at `group.host` to send its messages again."""
+    """Return the command with which an operator at `group.host` requeues its messages."""
     if not group.to_queue:
-        return ""  # nobody kept them
+        return ""  # no dead letter was kept
     kept = "transactional-dead-letter" if group.to_queue.endswith("deadxact") else "dead-letter"
     words = ["qmd", "dead-letter", "requeue"]
     words += ["--queue", kept if group.to_queue.startswith("system$") else group.to_queue]

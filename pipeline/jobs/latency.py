@@ -1,12 +1,12 @@
-"""How long messages took, from stage to stage, by route, queue and hour.  docs/jobs.md, "latency"
+"""Latency of messages, from stage to stage, by route, queue and hour.  docs/jobs.md, "latency"
 
-A stage at another host is told by another clock: offsets are estimated from messages both ways, for
-each day, and taken out.  What is then still negative is counted as such (`before_sent`), and not
-as 0.
+A stage at another host is recorded by another clock: offsets are estimated from messages in both
+directions, for each day, and subtracted.  A difference that is still negative is counted as such
+(`before_sent`), and not as 0.
 
-Of a message whose ends are all known only what it adds to a histogram is kept: for its route, queue
-and hour, by the clocks as they are, so that offsets that become known later are taken out of what
-was counted before as well.  Of all others a row is kept from run to run.  docs/decisions/0026
+Of a message whose events are complete, only its counts in a histogram are kept: for its route,
+queue and hour, by the uncorrected clocks, so that offsets that become known later also correct
+earlier counts.  Of all other messages a row is kept from run to run.  docs/decisions/0026
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pipeline.jobs.incremental.new_events import each_once
 Frame = Any
 Array = Any
 
-#: Until when, since it was sent; `true`: the receiver's clock.
+#: Stages, each measured since the message was sent; `true`: recorded by the receiver's clock.
 STAGES = {
     "transmitted": False,
     "accepted": True,
@@ -36,17 +36,17 @@ STAGES = {
     "received": True,
     "confirmed": False,
 }
-SLOW_ROUTES = 25  # are told of hour by hour
+SLOW_ROUTES = 25  # are listed hour by hour
 _POINTS = (0.5, 0.95, 0.99)
 
-#: So long it is waited for what becomes of a message, by the log of a host that tells of it.
+#: How long an incomplete message is kept after the last known time of its hosts' logs.
 WAIT_DAYS = 30
-#: A transmission may be written down so much after the acknowledgment.
+#: A transmission may be logged this much later than its acknowledgment.
 _LAZY_MS = 5_000
-#: Figures are exact up to so many ms; above, a histogram has steps of 2 %.
+#: Figures are exact up to this many ms; above, the histogram has steps of 2 %.
 EXACT_MS = 128
 STEP = 1.02
-_PARTS_MAX = 12  # of the histogram: then they are made one
+_PARTS_MAX = 12  # of the histogram: then they are merged
 
 _COLUMNS = ("host", "kind", "message_id", "queue", "bytes")
 (_SENT, _TRANSMITTED, _ACCEPTED, _ACKED, _RECEIVED, _CONFIRMED, _AWAITING, _SETTLED, _GONE,
@@ -68,7 +68,7 @@ _KINDS = {
 _EVENT = "source bigint, number bigint, stage bigint, at_ms bigint, host bigint, queue bigint," \
          " bytes bigint, block bigint"  # fmt: skip
 
-#: What is known of a message: the first of each.  Hosts are hashes of GUIDs, queues of names.
+#: Columns of a message: the first event of each kind.  Hosts are hashes of GUIDs, queues of names.
 _OF_MESSAGE = {
     "sent_ms": ("min", "at_ms", _SENT),
     "sent_block": ("min", "block", _SENT),
@@ -102,13 +102,13 @@ def latency(
     memory: Memory,
     progress: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Frame]:
-    """Tables `by_route`, `by_queue`, `by_hour`, `route_hours` (of the slowest), `clocks`.
+    """Return tables `by_route`, `by_queue`, `by_hour`, `route_hours` (of the slowest), `clocks`.
 
-    Of `files`, and of what `memory` knows; what it has to know then is staged there.
+    They cover `files` and the content of `memory`; the new content is staged there.
     """
     from pyspark import StorageLevel
 
-    progress(f"the messages of {len(files)} files")
+    progress(f"reading the messages of {len(files)} files")
     fresh = each_once(spark, files, memory.seen(), _COLUMNS, _EVENT, _events)
     messages = None
     try:
@@ -116,7 +116,7 @@ def latency(
         chains = Chains(memory.see(fresh.stretches))
         messages = _judged(spark, fresh, memory, chains).persist(StorageLevel.DISK_ONLY)
         messages.createOrReplaceTempView("messages")
-        progress("the clocks of their hosts")
+        progress("comparing the clocks of the hosts")
         offsets = _offsets(spark, memory)
         shifts = _shifts(offsets, memory)
         for name, frame in (("offsets", offsets), ("shifts", shifts)):
@@ -135,7 +135,7 @@ def latency(
 
 
 def _events(table: Any, names: dict[int, str]) -> Iterable[Any]:
-    """What tells of the way of a message to another host."""
+    """Return the events on the way of messages to another host."""
     from pipeline.events import text_hashes
 
     stage = coded(table.column("kind"), _KINDS, 0).astype(np.int64)
@@ -155,8 +155,8 @@ def _events(table: Any, names: dict[int, str]) -> Iterable[Any]:
         for key, text in own_names.items()
         if text.endswith(";journal") or text.startswith("system$")
     ]
-    # The source tells what it sends and hears, and nobody else does; its own dead letters, its
-    # messages to itself, and copies in journals are on no way.
+    # Only the source logs sending and acknowledgments.  Its own dead letters, its messages to
+    # itself, and copies in journals take no way.
     by_source = np.isin(stage, (_SENT, _TRANSMITTED, _ACKED, _CONFIRMED, _AWAITING, _SETTLED))
     by_other = np.isin(stage, (_ACCEPTED, _RECEIVED, _GONE))
     chosen = has_id & np.where(
@@ -188,7 +188,7 @@ def _names(new: dict[int, str], memory: Memory) -> dict[int, str]:
 
 
 def _judged(spark: Any, fresh: Any, memory: Memory, chains: Chains) -> Any:
-    """One row for each message of which not all was known before, and whether it `is_over`."""
+    """Return a row for each message that was incomplete before, and whether it `is_over`."""
     fresh.rows.createOrReplaceTempView("events")
     parts = [
         f"{how}(CASE WHEN stage = {stage} THEN {column} END) AS {name}"
@@ -220,11 +220,11 @@ def _judged(spark: Any, fresh: Any, memory: Memory, chains: Chains) -> Any:
 
 
 def _is_over(batch: Any, chains: Chains) -> Array:
-    """Whether no file that is still to come can change what is known of a message.
+    """Return for each message whether later files can still change its row.
 
-    That is so where the log of its source was read without a gap from its sending until it was
-    acknowledged (and settled, if that is waited for), and that of its destination from where it
-    came until it left its queue.  What is not known after `WAIT_DAYS` is waited for no longer.
+    They cannot if the log of its source was read without a gap from its sending to its
+    acknowledgment (and its settlement, if that is awaited), and the log of its destination from its
+    arrival until it left its queue; or if `WAIT_DAYS` have passed.
     """
     none = np.int64(-1)
 
@@ -253,7 +253,7 @@ def _is_over(batch: Any, chains: Chains) -> Array:
 
 
 def _offsets(spark: Any, memory: Memory) -> Frame:
-    """Of each host and day: how far its clock is ahead, from all messages that are known."""
+    """Return how far each host's clock is ahead on each day, from all known messages."""
     new = spark.sql(
         "SELECT from_host AS source, to_host AS host, sent_ms DIV 86400000 AS day,"
         " max(accepted_ms - acked_ms) AS at_from, min(accepted_ms - sent_ms) AS at_to"
@@ -273,7 +273,7 @@ def _offsets(spark: Any, memory: Memory) -> Frame:
     known = memory.read("offsets", _no_offsets())
     changed = set(
         joined(both, old).drop_duplicates(keep=False).day
-    )  # of days of which nothing came the offsets are known
+    )  # days without new bounds keep their offsets
     rows = [
         (int(host), int(day), float(offset))
         for day, part in both[both.day.isin(changed)].groupby("day")
@@ -297,12 +297,12 @@ def _no_offsets() -> Frame:
 
 
 def _shifts(offsets: Frame, memory: Memory) -> Frame:
-    """Around which difference the steps of the histogram are small: once chosen it stays."""
+    """Return the difference around which the histogram has small steps; once chosen it stays."""
     known = memory.read("shifts", _no_offsets())
     new = offsets.assign(offset_ms=offsets.offset_ms.round())
     both = joined(known, new).drop_duplicates(["host", "day"], keep="last")
     if len(known):
-        # Steps that move by a few ms would only make more of them.
+        # A step that moves by a few ms would only add more steps.
         before = both[["host", "day"]].merge(known, how="left", on=["host", "day"]).offset_ms
         near = (both.offset_ms.to_numpy() - before.to_numpy()).__abs__() < 20
         both["offset_ms"] = np.where(near, before, both.offset_ms)
@@ -312,11 +312,11 @@ def _shifts(offsets: Frame, memory: Memory) -> Frame:
 
 
 def _cells(spark: Any) -> Any:
-    """How many messages of each route, queue and hour took how long, by the clocks as they are.
+    """Count the messages of each route, queue, hour and duration, by uncorrected clocks.
 
-    Stage 0 counts them all.
+    Stage 0 counts all messages.
     """
-    # As ways: `stack` makes a row for each stage that is known.
+    # `stack` makes a row for each known stage.
     stages = ", ".join(
         f"{n}, {name}_ms - sent_ms, {'shift' if there else '0D'}"
         for n, (name, there) in enumerate(STAGES.items(), 1)
@@ -353,7 +353,7 @@ def _remember(spark: Any, cells: Any, messages: Any, memory: Memory) -> None:
         over = over.unionByName(spark.read.schema(_CELL_SCHEMA).parquet(*parts))
         over = over.groupBy(*_CELL).sum("messages", "bytes")
         over = over.toDF(*_CELL, "messages", "bytes")
-    # In this order most columns repeat, and take no room.
+    # In this order most columns repeat, and compress well.
     over = over.coalesce(1).sortWithinPartitions(*_CELL)
     memory.stage_table("histogram", over, append=len(parts) < _PARTS_MAX)
     kept = messages.where("NOT is_over").drop("is_over").coalesce(1)
@@ -384,7 +384,7 @@ def _tables(spark: Any, cells: Any, names: dict[int, str], memory: Memory) -> di
     )
 
     def by(*sets: tuple[str, ...]) -> list[Frame]:
-        """A table for each of the sets of columns; all of them in one go."""
+        """Return a table for each set of columns, from one query."""
         columns = list(dict.fromkeys(column for each in sets for column in each))
         found = spark.sql(
             f"SELECT {', '.join(columns)}, grouping_id({', '.join(columns)}) AS grouped,"
@@ -441,7 +441,7 @@ def _listed(columns: tuple[str, ...]) -> str:
 
 
 def _clocks(offsets: Frame, names: dict[int, str]) -> Frame:
-    """Of each host the offset of the last day that is known, and between which it was."""
+    """Return each host's offset on its last known day, and the least and largest of all days."""
     if len(offsets) == 0:
         return pd.DataFrame(columns=["host", "offset_ms", "least_ms", "most_ms"])
     last = offsets.sort_values("day").groupby("host", as_index=False).agg(

@@ -1,4 +1,4 @@
-"""Event logs as a table of Spark: for the jobs that ask questions rather than prove something."""
+"""Event logs as a Spark table, for jobs that query events rather than audit them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.events import LogFile
 
-#: The columns that the jobs read; one that a file lacks is null.
+#: The columns that the jobs read; a column that a file lacks is null.
 SCHEMA = (
     "host string, queue_manager string, block bigint, index bigint, at_ms bigint, kind string,"
     " message_id string, queue string, peer string, lookup_id bigint, sequence_id decimal(20,0),"
@@ -17,12 +17,12 @@ SCHEMA = (
 
 
 def read_events(spark: Any, files: Sequence[LogFile]) -> Any:
-    """All events of `files`; one that two files have comes twice."""
+    """Return all events of `files`; an event that two files contain appears twice."""
     parquet = [file.path for file in files if file.path.endswith(".parquet")]
     lines = [file.path for file in files if not file.path.endswith(".parquet")]
     tables = []
     if parquet:
-        # Folders named day=... and host=... are no columns: the rows have them.
+        # Folders named day=... and host=... are not columns: the rows contain both.
         reader = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true")
         tables.append(reader.parquet(*parquet))
     if lines:
@@ -33,7 +33,7 @@ def read_events(spark: Any, files: Sequence[LogFile]) -> Any:
     return table
 
 
-#: One row for each message and destination: its stages, by the clock of whoever tells.
+#: One row for each message: its stages, by the clock of the host that logged each.
 LEDGER = r"""
 SELECT message_id,
   min(host) FILTER (WHERE is_source) AS from_host,
@@ -56,7 +56,7 @@ GROUP BY message_id
 
 
 def ledger(spark: Any, files: Sequence[LogFile]) -> Any:
-    """See `LEDGER`; kept on the executors' disks, for several questions."""
+    """Return the table of `LEDGER`, kept on the executors' disks for several queries."""
     from pyspark import StorageLevel
 
     read_events(spark, files).createOrReplaceTempView("events")

@@ -1,9 +1,9 @@
-"""A slice of an archive is sent again, in the order of arrival and once.
+"""Replay: send a slice of an archive again, in the order of arrival, each message once.
 
-What is sent is fixed when the job begins: the files, the condition, how many at once.  It is cut
-into batches by one total order, and each is staged and published under the job's id and its number:
-a job that died is started again, goes on behind its last batch, and a batch that was published is
-not published again.
+The slice is fixed when the job begins: the files, the condition, and the batch size.  It is divided
+into batches by a total order, and each batch is staged and published under the job's id and its
+number.  So a job that died can be started again: it continues behind its last batch, and no
+published batch is published again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from qmd.client.blocking import Blocking
 from qmd.control_protocol.bulk import Attempt
 
 BATCH_ROWS = 5000
-#: Rows in the order in which they arrived; those of one moment in that of their queue.
+#: Rows in the order of arrival; rows of the same moment in the order of their queue.
 ORDER = ("arrived_at", "queue_manager", "queue", "position")
 REPLIES = ("admin_queue", "acknowledge", "response_queue", "report_queue")
 
@@ -30,7 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,80}")
 
 
 class ReplayFailed(Exception):
-    """Nothing more was sent; the text says why and what to do."""
+    """The replay stopped and sent nothing more; the text gives the reason and the remedy."""
 
     def __init__(self, text: str, code: str) -> None:
         super().__init__(text)
@@ -45,7 +45,7 @@ class Replayed:
 
 
 class Replay:
-    """One job, by its id."""
+    """One job, identified by its id."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Replay:
         until: str = "9999",
         batch_rows: int = BATCH_ROWS,
     ) -> None:
-        """Raises ReplayFailed for an id that is none."""
+        """Raise ReplayFailed for an invalid id."""
         if not _NAME.fullmatch(job_id):
             raise ReplayFailed(
                 f"{job_id!r} is no id of a job; take letters, digits, '.', '_' and '-'",
@@ -70,11 +70,11 @@ class Replay:
         self._asked = {"where": where, "since": since, "until": until, "batch_rows": batch_rows}
 
     def count(self) -> int:
-        """How many messages the slice has."""
+        """Return the number of messages in the slice."""
         return int(self._slice(self._archive.runs(self._since, self._until)).count())
 
     def contents(self) -> Any:
-        """What the slice has, by day, host and queue: a table of pandas."""
+        """Return the contents of the slice by day, host and queue, as a pandas table."""
         plan = self._archive.plan(self._job_id)
         runs = plan["runs"] if plan is not None else self._archive.runs(self._since, self._until)
         self._slice(runs).createOrReplaceTempView("slice")
@@ -90,9 +90,10 @@ class Replay:
         rate: float = 0.0,
         progress: Callable[[int, int], None] = lambda sent, rows: None,
     ) -> Replayed:
-        """Send what was not sent yet.  `rate`: messages a second at most, 0 without a limit.
+        """Send the messages that were not sent yet.
 
-        Without `replies` nobody is asked for acknowledgments, answers or reports.
+        `rate`: at most this many messages a second; 0: no limit.  Without `replies` the messages
+        ask for no acknowledgments, responses or reports.
         """
         plan = self._plan(destination)
         rows = self._slice(plan["runs"]).sort(*ORDER)
@@ -121,16 +122,16 @@ class Replay:
         if plan is not None:
             if plan["asked"] != asked:
                 raise ReplayFailed(
-                    f"job {self._job_id} was begun with {plan['asked']}, and is asked for {asked}"
-                    " now; take another --job-id for another slice",
+                    f"job {self._job_id} was begun with {plan['asked']}, and now has {asked};"
+                    " take another --job-id for another slice",
                     "job_was_other",
                 )
             known = set(self._archive.runs())
             if gone := [run for run in plan["runs"] if run not in known]:
                 raise ReplayFailed(
-                    f"the archive was compacted anew since job {self._job_id} began, and"
-                    f" {gone[0]} is gone: how its batches were cut cannot be told any more. So many"
-                    f" batches are done: {plan['done']} of {plan['batch_rows']} messages",
+                    f"the archive was compacted again since job {self._job_id} began, and"
+                    f" {gone[0]} no longer exists, so its batches cannot be divided as before."
+                    f" Sent so far: {plan['done']} batches of {plan['batch_rows']} messages",
                     "archive_changed",
                 )
             return plan
@@ -185,10 +186,10 @@ class Replay:
 
 
 def _fields(row: Any, columns: list[str]) -> dict[str, Any]:
-    """The properties of a message that is sent anew."""
+    """Return the properties of the message to send."""
     fields = {name: row[name] for name in columns}
     if not fields.get("connector_type"):
-        fields["class_number"] = None  # only connectors have classes of their own
+        fields["class_number"] = None  # only connectors set a class of their own
     for name in ("body", "extension"):
         if fields.get(name) is not None:
             fields[name] = bytes(fields[name])

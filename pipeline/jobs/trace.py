@@ -1,7 +1,7 @@
-"""The whole history of one message, and of what belongs to it, over all hosts.  docs/jobs.md
+"""Trace: the history of one message and of related messages, over all hosts.  docs/jobs.md
 
-What belongs to a message: itself; what bears its id as correlation id (answers, acknowledgments,
-the same sent again); what it bears itself; and so on, a few steps far.
+Related messages: those whose correlation id is the message's id (responses, acknowledgments, the
+same message sent again), the message that its own correlation id names, and so on for a few steps.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def trace(
     message: str,
     progress: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Table `events`: of the message or correlation id `message`, the cause before its effect.
+    """Return the table `events` for the message or correlation id `message`, causes first.
 
-    Events of one host are in its order; between hosts a message is sent before it arrives, whatever
-    the clocks say.
+    Events of one host are in its order.  Between hosts a message is sent before it arrives,
+    whatever the clocks say.
     """
     from pyspark.sql import functions as F
 
@@ -58,11 +58,11 @@ def trace(
 
 
 def _in_order(rows: Any) -> Any:
-    """By time, each host in its own order, and what a message's source tells first of all."""
+    """Sort by time: each host in its own order, and a message's sending before its arrival."""
     if len(rows) == 0:
         return rows
     rows = rows.sort_values(["host", "block", "index"], ignore_index=True)
-    # Of how much each other clock is at least behind: an arrival is no earlier than its sending.
+    # The least offset of each other clock: no arrival precedes its sending.
     sent = rows[rows.kind == "sent"].groupby("message_id").at_ms.min()
     accepted = rows[rows.kind == "accepted"]
     behind: dict[str, float] = {}

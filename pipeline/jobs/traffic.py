@@ -1,7 +1,7 @@
-"""How much goes where, what waits, and when a quota fills.  docs/jobs.md, "traffic"
+"""Traffic: rates by host and queue, backlogs, and when a quota fills.  docs/jobs.md, "traffic"
 
-Every figure is a sum over events, by host, queue and hour: what earlier runs have counted is added
-to what new files tell.
+Every figure is a sum over events, by host, queue and hour: the sums of earlier runs are added to
+those of new files.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Frame = Any
 Array = Any
 
 HOUR_MS = 3_600_000
-#: The forecast goes by the days before the last event: what was a year ago says little.
+#: Days before the last event that the forecast uses; older growth has little meaning.
 FORECAST_DAYS = 14
 
 _COLUMNS = ("host", "kind", "queue", "to_queue", "bytes")
 _INTO_QUEUE, _INTO_OTHER, _OUT, _MOVED = 1, 2, 3, 4
-#: Each message comes into a queue once, and leaves it once: what is acknowledged and waits for its
-#: confirmation holds its place.  What dies in an outgoing queue is told by how it ended, and comes
-#: into a dead-letter queue, if it does, with another event.
+#: Each message enters a queue once and leaves it once: a message that is acknowledged and awaits
+#: its confirmation still occupies its place.  The end of a message in an outgoing queue is logged
+#: by its cause; if it enters a dead-letter queue, another event logs that.
 _WAYS = {
     **dict.fromkeys(("sent", "accepted", "imported", "awaiting", "relayed"), _INTO_QUEUE),
     **dict.fromkeys(("journaled", "dead_lettered"), _INTO_OTHER),
@@ -57,11 +57,11 @@ def traffic(
     quota_bytes: int = 0,
     progress: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Frame]:
-    """Tables `by_hour` (of each host) and `queues` (backlog and forecast of each).
+    """Return tables `by_hour` (of each host) and `queues` (backlog and forecast of each).
 
-    Of `files`, and of what `memory` knows; what it has to know then is staged there.
+    They cover `files` and the content of `memory`; the new content is staged there.
     """
-    progress(f"what came and went: {len(files)} files")
+    progress(f"counting arrivals and departures: {len(files)} files")
     fresh = each_once(spark, files, memory.seen(), _COLUMNS, _SCHEMA, _sums)
     try:
         new = fresh.rows.toPandas()
@@ -108,7 +108,7 @@ def _added(old: Frame, new: Frame, columns: list[str]) -> Frame:
 
 
 def _sums(table: Any, names: dict[int, str]) -> Iterable[Any]:
-    """Of new events: sums for each host, queue and hour; with no queue for each host and hour."""
+    """Sum new events for each host, queue and hour; with an empty queue for each host and hour."""
     at_ms = table.column("at_ms").to_numpy()
     hour = at_ms - at_ms % HOUR_MS
     size = table.column("bytes").fill_null(0).to_numpy()
@@ -170,13 +170,13 @@ _BACKLOG = ["host", "queue", "messages", "bytes", "most_messages", "backlog_hour
 
 
 def _backlog(hours: Frame, until_ms: int, quota_bytes: int) -> dict[str, Any]:
-    """What is in a queue when the log of its host ends, how long so, and where that leads."""
+    """Return the content of a queue at the end of its host's log, its age, and the forecast."""
     messages = hours.messages.cumsum().to_numpy()
     size = hours.bytes.cumsum().to_numpy()
-    # A log that begins later knows of messages that leave, and not of their coming.
+    # A log that begins later shows messages that leave without their arrival.
     messages, size = messages - min(0, messages.min()), size - min(0, size.min())
     at_ms = hours.hour_ms.to_numpy()
-    if at_ms[-1] < until_ms:  # and nothing has come or gone since
+    if at_ms[-1] < until_ms:  # no message arrived or left since
         at_ms = np.append(at_ms, until_ms)
         messages, size = np.append(messages, messages[-1]), np.append(size, size[-1])
     empty = np.flatnonzero(messages == 0)

@@ -1,8 +1,8 @@
-"""A job over the files that can be read: one that is broken is set aside, and named.
+"""Run a job over the readable files; report each damaged one.
 
-The ends of Parquet files are looked at before a job begins, which is quick and finds what was cut
-off.  What is broken further inside makes the job fail: then all files are read to find out which
-it is, and the job is done again without it.
+The footers of Parquet files are checked before a job begins, which is quick and finds truncated
+files.  Damage further inside makes the job fail: then all files are read to find the damaged ones,
+and the job runs again without them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pipeline.events import LogFile, Unreadable, check, host_of_path
 
 Frame = Any
 
-#: The table that each job has of what it could not read.
+#: The table of unreadable files that each job returns.
 BROKEN_FILES = "broken_files"
 _READERS = 8
 
 
 class NothingWhole(Exception):
-    """Not one of the files can be read; says why of the first."""
+    """None of the files can be read; the text gives the error of the first."""
 
 
 def over_whole_files(
@@ -35,19 +35,19 @@ def over_whole_files(
     *,
     knows_more: bool = False,
 ) -> dict[str, Frame]:
-    """What `work` makes of the files that can be read, and the table `BROKEN_FILES`.
+    """Return the result of `work` on the readable files, with the table `BROKEN_FILES`.
 
-    Raises NothingWhole, but if `work` `knows_more` than the files, and what `work` raises when it
-    was no file's fault.
+    Raises NothingWhole if no file is readable, unless `knows_more` says that `work` also uses
+    earlier results.  Errors of `work` that no file caused are raised unchanged.
     """
-    progress(f"looking at {len(files)} files")
+    progress(f"checking {len(files)} files")
     broken = broken_files(spark, files)
     try:
         result = work(_whole(files, broken, knows_more=knows_more))
     except NothingWhole:
         raise
-    except Exception:  # whatever Spark's bridge to Java has made of it
-        progress("a file may be broken: reading them all to find out which")
+    except Exception:  # of any type: Spark's bridge to Java wraps the errors
+        progress("a file may be damaged: reading all files to find it")
         inside = broken_files(spark, _whole(files, broken, knows_more=knows_more), inside=True)
         if not inside:
             raise
@@ -70,7 +70,7 @@ def as_table(broken: dict[str, str]) -> Frame:
 
 
 def broken_files(spark: Any, files: Sequence[LogFile], *, inside: bool = False) -> dict[str, str]:
-    """Which cannot be read, and why; `inside`: all of each is read."""
+    """Return path -> error of the unreadable files; with `inside`, read all of each."""
     long = [file.path for file in files if inside or not file.path.endswith(".parquet")]
     ends = [] if inside else [file.path for file in files if file.path.endswith(".parquet")]
     with ThreadPoolExecutor(_READERS) as readers:

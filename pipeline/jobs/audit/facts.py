@@ -1,11 +1,11 @@
-"""What one event says about exactly-once, as numbers: the columns that the audit works on.
+"""Facts: what each event means for exactly-once, as columns of numbers for the audit.
 
 A *stream* is a source and the higher half of a sequence id: one outgoing queue of one queue
-manager, for as long as that exists.  The lower half counts its sequences, and each message has a
-number in its sequence; both together are the *key*, which only grows.  The receiver's arrival
-number is in the lookup id of an accepted message.
+manager, for as long as that queue exists.  The lower half counts its sequences, and each message
+has a number in its sequence; both together are the *key*, which only grows.  The lookup id of an
+accepted message contains the receiver's arrival number.
 
-An event without sequence has no stream: -1.  Names are hashes of 64 bits, `events.hash_of`.
+An event without a sequence has no stream: -1.  Names are 64-bit hashes, `events.hash_of`.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ COLUMNS = (
 
 
 class Role(IntEnum):
-    """What an event means to the audit."""
+    """The meaning of an event for the audit."""
 
     NOTHING = 0
     SENT = 1  # into an outgoing queue
     ACCEPTED = 2
     ORDER_ACKED = 3
     SESSION_ACKED = 4
-    ENDED = 5  # at its source, before it arrived, as far as that knows
-    REFUSED = 6  # where it came, or ended at one that was to pass it on
-    RECEIVED = 7  # left its place in a queue: by an application
-    LEFT = 8  # in another way: expired there, purged, ...
-    DEAD_LATER = 9  # at its source, because of what became of it after it had arrived
-    HANDED = 10  # to a session: tells who the other queue manager is
-    RELAYED = 11  # by a third queue manager, which has it now
-    PUT = 12  # into a queue of the host by an application there
-    PASSED = 13  # a third queue manager has handed it on, and that was acknowledged
+    ENDED = 5  # at its source, before it arrived, as far as the source knows
+    REFUSED = 6  # at its destination, or ended at a queue manager that should relay it
+    RECEIVED = 7  # an application removed it from its place in a queue
+    LEFT = 8  # it left in another way: expired there, purged, ...
+    DEAD_LATER = 9  # at its source, because of its fate after it had arrived
+    HANDED = 10  # to a session: shows which queue manager the other one is
+    RELAYED = 11  # a third queue manager has it now
+    PUT = 12  # an application put it into a queue of its own host
+    PASSED = 13  # a third queue manager has relayed it, and got the acknowledgment
 
 
-_ENDS, _DEAD = 100, 101  # what they mean depends on whose message it is
+_ENDS, _DEAD = 100, 101  # their meaning depends on whether the message is the host's own
 _CODES = {
     "sent": Role.SENT,
     "accepted": Role.ACCEPTED,
@@ -59,17 +59,17 @@ _CODES = {
     "imported": Role.PUT,
     "transmitted": Role.HANDED,
     "retransmitted": Role.HANDED,
-    # Where the message is the host's own and goes elsewhere they end it; where it is in a queue of
-    # the host they take it out.
+    # For the host's own message to another host these are its end; for a message in a queue of the
+    # host they remove it from there.
     **dict.fromkeys(("expired", "purged", "queue_deleted", "rejected", "unroutable"), _ENDS),
-    # Always the end of a message of the host's own that was to go elsewhere.
+    # Always the end of the host's own message to another host.
     **dict.fromkeys(
         ("final_ack_received", "damaged", "unconfirmed", "dead_lettered", "discarded"), _DEAD
     ),
 }
 #: Kinds that end a message.
 ENDING_KINDS = tuple(kind for kind, code in _CODES.items() if code in (_ENDS, _DEAD, Role.REFUSED))
-#: Of these classes the message had arrived before it ended.
+#: Messages with these classes had arrived before they ended.
 _ARRIVED = dict.fromkeys(
     ("nack_receive_timeout", "nack_receive_rejected", "nack_queue_purged", "nack_queue_deleted"), 1
 )
@@ -85,7 +85,7 @@ class Facts(NamedTuple):
     """One row for each event of a table, in its order."""
 
     role: Array
-    host: Array  # its queue manager
+    host: Array  # hash of its queue manager
     block: Array
     index: Array
     at_ms: Array
@@ -96,15 +96,15 @@ class Facts(NamedTuple):
     place: Array  # lookup id; -1: none
     queue: Array
     peer: Array
-    grade: Array  # express and so on, of what is sent and accepted; -1
+    grade: Array  # delivery (express and so on) of sent and accepted messages; -1: unknown
 
     @property
     def arrival(self) -> Array:
-        """Grows with each message that the host accepts."""
+        """A number that grows with each message that the host accepts."""
         return np.where(self.place >= 0, self.place & ARRIVAL_MAX, self.block << 20 | self.index)
 
     def where(self, chosen: Array) -> Facts:
-        """Rows by a mask, or by number."""
+        """Return rows by mask, or by number."""
         if chosen.dtype == bool:
             if chosen.all():
                 return self
@@ -113,7 +113,7 @@ class Facts(NamedTuple):
 
 
 def facts_of(table: Any, names: dict[int, str] | None = None) -> Facts:
-    """Of a table with `COLUMNS`.  `names` gets the text of each hash."""
+    """Return the facts of a table with `COLUMNS`; `names` gets the text of each hash."""
 
     def column(name: str) -> Any:
         found = table.column(name)
@@ -154,8 +154,8 @@ def facts_of(table: Any, names: dict[int, str] | None = None) -> Facts:
 
 
 def ids_of(ids: Any, names: dict[int, str] | None = None) -> tuple[Array, Array, Array]:
-    """The source and the number of each message id, and whether there is one."""
-    # As bytes: five times as fast as to look for where characters begin, and ids have but ASCII.
+    """Return source and number of each message id, and whether there is an id."""
+    # As bytes: ids are ASCII, and searching for character boundaries takes five times as long.
     if pa.types.is_dictionary(ids.type):
         ids = ids.dictionary_decode()
     raw = ids.cast(pa.binary())
@@ -167,14 +167,14 @@ def ids_of(ids: Any, names: dict[int, str] | None = None) -> tuple[Array, Array,
 
 
 def _roles(kinds: Any, remote: Array, classes: Any, own: Array) -> Array:
-    """Of each event; `own`: of the host's own message."""
+    """Return the role of each event; `own`: the message is the host's own."""
     role = coded(kinds, _CODES, Role.NOTHING)
-    # A message for a queue of the host's own goes no way that could be audited.
+    # A message for a queue of its own host has no route to audit.
     role[(role == Role.SENT) & ~remote] = Role.PUT
-    # A queue manager that passes messages on is acknowledged to as well.
+    # A queue manager that relays messages gets acknowledgments too.
     role[(role == Role.ORDER_ACKED) & ~own] = Role.NOTHING
     role[(role == Role.SESSION_ACKED) & ~own] = Role.PASSED
-    # Who receives a message of the host's own has read its dead letters or its journal.
+    # An application that receives a message of its own host reads dead letters or a journal.
     role[(role == Role.RECEIVED) & own] = Role.LEFT
     at = np.flatnonzero(role >= _ENDS)
     if len(at):
@@ -189,7 +189,7 @@ def _roles(kinds: Any, remote: Array, classes: Any, own: Array) -> Array:
 
 
 def is_local(queues: Any) -> Array:
-    """Whether the name is that of a queue of the host that tells: others are format names."""
+    """Return whether the queue is one of the logging host; all others are format names."""
     queues = _dictionary(queues)
     texts = [text or "" for text in queues.dictionary.to_pylist()]
     table = np.array([*("=" not in text for text in texts), True])
@@ -210,7 +210,7 @@ def _dictionary(column: Any) -> Any:
 
 
 def halves(column: Any) -> tuple[Array, Array, Array]:
-    """The higher and the lower half of unsigned numbers of 64 bits, and where there are any."""
+    """Return the halves of unsigned 64-bit numbers, higher first, and a mask of non-nulls."""
     if not pa.types.is_decimal128(column.type):
         column = column.cast(pa.decimal128(20, 0))
     there = pc.is_valid(column).to_numpy(zero_copy_only=False)

@@ -1,4 +1,4 @@
-"""What the audit finds, and what it is asked."""
+"""Settings and results of the audit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 Frame = Any
 
-#: Findings in the order of how much they matter, and what each says.
+#: Kinds of findings, most severe first, and the sentence for each.
 KINDS = {
     "acked_not_stored": "The destination acknowledged it, and never stored it: it is lost.",
     "lost": "The destination went on to later messages without it: it is lost.",
@@ -19,7 +19,7 @@ KINDS = {
     "reordered": "It was stored after a later message of its stream.",
     "wrong_number": "It was stored under another number than it was sent with.",
     "number_reused": "Two messages were sent under one number.",
-    "never_sent": "The destination stored what nobody has sent.",
+    "never_sent": "The destination stored a message that its source did not send.",
     "gap": "Its number was never given to a message: one is missing, and no expiry explains it.",
     "clock": "The clock of this computer is wrong.",
     "log_hole": "A stretch in the middle of the log of this computer is missing.",
@@ -27,13 +27,13 @@ KINDS = {
     "no_log": "There is no log of this computer.",
     "broken_file": "This file cannot be read; it is read again when it has changed.",
 }
-#: About logs and clocks: what they leave undecided is no loss.
+#: Findings about logs and clocks: messages that these leave undecided are not lost.
 ABOUT_HOSTS = ("clock", "log_hole", "late_log", "no_log", "broken_file")
 
 FINDING_SCHEMA = pa.schema(
     [
         ("kind", pa.string()),
-        ("host", pa.string()),  # that the finding is about: of a clock or a log; else the receiver
+        ("host", pa.string()),  # the subject of a clock or log finding; else the receiver
         ("from_host", pa.string()),
         ("to_host", pa.string()),
         ("queue", pa.string()),
@@ -51,14 +51,14 @@ FINDING_SCHEMA = pa.schema(
 class AuditSettings:
     full: bool = False
     clock_tolerance_ms: int = 1000
-    findings_max: int = 100_000  # of one run; how many there were is counted all the same
-    pictures: int = 0  # of so many findings their neighbours are looked up
+    findings_max: int = 100_000  # listed by one run; all are counted
+    pictures: int = 0  # how many findings get their neighbours
     tasks: int = 0  # 0: by the size of the input and the session
 
 
 @dataclass
 class Picture:
-    """A finding among its neighbours, of which `messages` has when each was sent and accepted."""
+    """A finding and its neighbours; `messages` has the times of sending and acceptance of each."""
 
     kind: str
     source: int
@@ -72,15 +72,15 @@ class Picture:
 @dataclass
 class AuditResult:
     findings: Frame  # of FINDING_SCHEMA
-    open: Frame  # what is undecided, by why: reason, host, messages
+    open: Frame  # undecided messages by reason: reason, host, messages
     streams: Frame  # for each: from, to, queue, sent, accepted, open, findings
-    offsets_ms: dict[str, float]  # of the clocks of hosts, as far as they are known
+    offsets_ms: dict[str, float]  # of hosts' clocks, as far as known
     events: int
     messages: int
     suspects: int
     files: int
     seconds: float
-    segments: Frame = None  # for `State`: what is settled now
-    kept: Frame = None  # and the events of what is not
+    segments: Frame = None  # for `State`: the segments that are settled now
+    kept: Frame = None  # the events of all other messages
     counts: dict[str, int] | None = None
     pictures: list[Picture] = field(default_factory=list)

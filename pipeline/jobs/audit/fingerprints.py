@@ -1,10 +1,10 @@
-"""The fingerprint of a log: what agrees on both sides is told in a few rows for each stream.
+"""Fingerprints of logs: a few rows for each stream, enough to compare both sides.
 
-Messages of one stream that follow each other without a gap, and were accepted in this order, are
-one *run*: its first and last key, and the arrival numbers of these.  Two sides whose runs cover the
-same keys have the same messages, in order and once: this is no estimate.  That it is the same
-message under each number is told by a sum of hashes.  What does not agree is looked at in full
-(`rules.py`).
+Messages of one stream that follow each other without a gap and were accepted in this order are one
+*run*: its first and last key, and their arrival numbers.  Two sides whose runs cover the same keys
+have the same messages, in order and once; this is exact, not an estimate.  A sum of hashes shows
+that each number is the same message on both sides.  Streams that do not agree are examined message
+by message (`rules.py`).
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ Array = Any
 
 
 class What(IntEnum):
-    """What a row of the fingerprint is about."""
+    """The meaning of a row of the fingerprint."""
 
     SENT = 1  # a run
     ACCEPTED = 2  # a run
-    PLAIN = 3  # sums over what has no stream; `key_first` is the role
+    PLAIN = 3  # sums over messages without a stream; `key_first` is the role
     DEAD = 4  # one message that ended at its source; `key_first` is its number, `key_last` the role
-    LEFT = 5  # sums over what left a queue
-    CAME = 6  # sums over what came there
-    COVERED = 7  # a stretch of the log of a host without a gap
-    NAME = 8  # of a hash, in `key_first`
-    HOST = 9  # the name that the queue manager `host` has
-    ROUTE = 10  # to which queue manager (`source`) a queue of `host` leads
-    SAMPLE = 11  # when something became of a message, for clocks; `stream` is the role
-    UNREADABLE = 12  # a file; `text` is its path and what is wrong with it
-    TOLD = 13  # from which key to which, or number, others speak of messages than sent or stored
-    NUMBERS = 14  # that a source has given, without a gap; `stream` says whether to express ones
+    LEFT = 5  # sums over messages that left a queue
+    CAME = 6  # sums over messages that entered it
+    COVERED = 7  # a stretch of a host's log without a gap
+    NAME = 8  # the name of a hash, which is in `key_first`
+    HOST = 9  # the name of the queue manager `host`
+    ROUTE = 10  # the queue manager (`source`) to which a queue of `host` leads
+    SAMPLE = 11  # the time of an event of a message, for clocks; `stream` is the role
+    UNREADABLE = 12  # a file; `text` is its path and the error
+    TOLD = 13  # first and last key, or number, of events other than sending and storing
+    NUMBERS = 14  # given by a source without a gap; `stream` says whether to express messages
 
 
 class Row(NamedTuple):
@@ -72,7 +72,7 @@ _OTHER = np.uint64(0xC2B2_AE3D_27D4_EB4F)
 
 
 def mixed(left: Array, right: Array) -> Array:
-    """64 bits of two numbers each, such that their sums tell sets apart."""
+    """Hash pairs of numbers to 64 bits, so that sums of hashes distinguish sets."""
     with np.errstate(over="ignore"):
         x = left.astype(np.uint64) * _MULTIPLIER ^ (right.astype(np.uint64) + _OTHER) * _OTHER
         x ^= x >> np.uint64(29)
@@ -87,11 +87,10 @@ def fingerprint(
     hosts: dict[tuple[int, str], int],
     sample_every: int = 1,
 ) -> Iterator[Any]:
-    """Record batches of `SCHEMA` for what one piece of a log says.
+    """Yield record batches of `SCHEMA` for one piece of a log.
 
-    `names` are those behind hashes; `hosts` those of queue managers, each with its first block.
-
-    One message of `sample_every` tells about clocks.
+    `names` maps hashes to names; `hosts` maps queue managers (hash, name) to their first block.
+    One message of `sample_every` is a sample for clocks.
     """
     rows = [row for row in _rows(facts, sample_every) if row is not None and len(row.what)]
     if rows:
@@ -108,7 +107,7 @@ def fingerprint(
 
 
 def _rows(facts: Facts, sample_every: int) -> Iterator[Row | None]:
-    # Of each role its rows once: the columns are taken by number, which is quick where few are.
+    # Each role's rows once: selecting by number is quick if there are few.
     at = {role: np.flatnonzero(facts.role == role) for role in Role}
 
     def of(*roles: Role) -> Facts:
@@ -149,13 +148,13 @@ def _rows(facts: Facts, sample_every: int) -> Iterator[Row | None]:
 
 
 def unreadable(path: str, why: str) -> Any:
-    """A batch of one row, about a file that is broken."""
+    """Return a batch of one row, for a damaged file."""
     row = dict.fromkeys(Row._fields, 0) | {"what": int(What.UNREADABLE), "text": f"{path}\n{why}"}
     return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
 
 
 def first_of_each(values: Array) -> Array:
-    """Where each value stands first."""
+    """Return the position of the first occurrence of each value."""
     return np.flatnonzero(~pd.Series(values).duplicated().to_numpy())
 
 
@@ -202,7 +201,7 @@ def _runs(what: What, facts: Facts, place: Array) -> Row | None:
 
 
 def _told(f: Facts) -> Row | None:
-    """For each stream, and each source of messages without one: the first and the last of them."""
+    """Return the first and last message of each stream, and of each source without streams."""
     n = len(f.role)
     if n == 0:
         return None
@@ -221,7 +220,7 @@ def _told(f: Facts) -> Row | None:
 
 
 def _numbers(f: Facts) -> Row | None:
-    """Which numbers a source has given to messages, in stretches without a gap."""
+    """Return the numbers that a source has given to messages, as ranges without gaps."""
     n = len(f.role)
     if n == 0:
         return None
@@ -243,18 +242,18 @@ def _numbers(f: Facts) -> Row | None:
 
 
 def follows(key: Array, next_: Array) -> Array:
-    """Whether nothing is between two keys: the next number, or the first of the next sequence."""
+    """Return whether no key is between two: the next number, or the next sequence's first."""
     return (next_ == key + 1) | (
         ((next_ >> HALF) == (key >> HALF) + 1) & ((next_ & 0xFFFF_FFFF) == 1)
     )
 
 
 def _sums(what: What, facts: Facts, group: Array, part: Array, hashes: Array) -> Row | None:
-    """For each of `group` and `part`: of plain messages source and role, else host and queue."""
+    """Sum by `group` and `part`: source and role of plain messages, or host and queue."""
     n = len(group)
     if n == 0:
         return None
-    # There are few groups: numbering them and sorting small numbers is quicker than sorting hashes.
+    # There are few groups, and sorting small numbers is quicker than sorting hashes.
     codes, _ = pd.factorize(mixed(group, part.astype(np.int64)))
     codes = codes.astype(np.uint16 if codes.max() < 1 << 16 else np.uint32)
     order = np.argsort(codes, kind="stable")
@@ -276,7 +275,7 @@ def _sums(what: What, facts: Facts, group: Array, part: Array, hashes: Array) ->
 
 
 def _covered(facts: Facts) -> Row | None:
-    """Stretches of blocks without a gap; `count` blocks begin there.
+    """Return stretches of blocks without a gap; `count` is the number of blocks that begin there.
 
     `at_sum` is by how much the clock went back, if it was set.
     """
@@ -306,7 +305,7 @@ def _covered(facts: Facts) -> Row | None:
 
 
 def _back(host: Array, at_ms: Array) -> Array:
-    """How much earlier than one before it of its host each event is, at most."""
+    """Return by how much each event is earlier than the latest one before it of its host."""
     if (host == host[0]).all():
         return np.maximum.accumulate(at_ms) - at_ms
     return pd.Series(at_ms).groupby(host).cummax().to_numpy(np.int64) - at_ms

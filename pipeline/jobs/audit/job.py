@@ -1,15 +1,15 @@
 """The audit: both ends of every stream, joined across the fleet.  docs/jobs.md, "audit"
 
-Two passes over what was not audited before, each through `pipeline.events.read_piece`:
+Two passes over the new files, each through `pipeline.events.read_piece`:
 
-    1. fingerprint    each piece of the log as some rows for each stream (`runs.py`); what agrees
-                      on both sides is proved with that (`survey.py`)
-    2. messages       events of suspect streams only (or all: `full`), shuffled once, by the
+    1. fingerprint    each piece of a log as some rows for each stream (`fingerprints.py`); streams
+                      that agree on both sides are proved by these (`survey.py`)
+    2. messages       events of suspect streams only (or of all, with `full`), shuffled once by the
                       message's source; one row for each message, and the rules (`rules.py`)
 
-No rule uses a clock, but where nothing else can tell: what a log that ends too early would have
-held.  What cannot be decided because a log is missing is no finding about a message: it stays open,
-and is decided when the log comes.
+The rules use no clock, except to decide what the missing end of a log would contain.  If a missing
+log prevents a decision, that is no finding about the message: it stays open, and is decided when
+the log arrives.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def audit(
     settings: AuditSettings | None = None,
     progress: Progress = lambda text: None,
 ) -> AuditResult:
-    """Audit `files`, which `state` has not seen; `state` knows them afterwards (in memory)."""
+    """Audit `files`, which are new to `state`, and update `state` (in memory)."""
     settings = settings or AuditSettings()
     begun = time.monotonic()
     tasks = settings.tasks or tasks_for(spark, files)
@@ -54,10 +54,10 @@ def audit(
     while found.unreadable and any(
         _is_cut(file) for file in files if file.path in found.unreadable
     ):
-        # Of one that several tasks read the others have told what they could: it all stays out.
+        # Other tasks have contributed rows of a file that several tasks read: exclude all of it.
         broken |= found.unreadable
         files = [file for file in files if file.path not in broken]
-        progress(f"reading {len(files)} files, without {len(broken)} that are broken")
+        progress(f"reading {len(files)} files again, without {len(broken)} damaged ones")
         prints = fingerprints(spark, files, tasks, read)
         found, routes = survey(prints, state, full=settings.full)
     found.unreadable |= broken

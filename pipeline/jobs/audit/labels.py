@@ -1,4 +1,4 @@
-"""Names for people: of hosts, queues and messages in what the audit has found."""
+"""Readable names of hosts, queues and messages for the findings of the audit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STREAM_COLUMNS = [
 
 
 class Labels:
-    """Names for people."""
+    """Names of hosts, queues and messages by their hashes."""
 
     def __init__(self, found: Survey, routes: Frame) -> None:
         self._names, self._hosts = found.names, found.hosts
@@ -39,22 +39,22 @@ class Labels:
             self._routes[host, queue] = peer
         else:
             self._unknown[host, queue] = peer
-            if name and name not in self._by_name:  # else it passes messages on
+            if name and name not in self._by_name:  # otherwise it is a relay
                 self._guid_names.setdefault(peer, name)
 
     def host(self, host: int) -> str:
         return self._hosts.get(host) or self._guid_names.get(host) or self._names.get(host, "")
 
     def taker(self, source: int, queue: int, acked_by: Any) -> int:
-        """Who has acknowledged a message, or would have: it may be one that passes messages on."""
+        """Return the host that has acknowledged a message, or should have; it may be a relay."""
         peer = 0 if pd.isna(acked_by) else int(acked_by)
-        # Its GUID, or where that was not known its address.
+        # The GUID, or the address if the GUID was unknown.
         if peer in self._hosts or _GUID.fullmatch(self._names.get(peer, "")):
             return peer
         return self._unknown.get((source, queue)) or self.receiver(source, queue)
 
     def acknowledger(self, peer: int) -> int:
-        """Who that is: 0 where only an address is known that no name leads to."""
+        """Return the host of a peer, or 0 if only an address is known that no name matches."""
         text = self._names.get(peer, "")
         if peer in self._hosts or _GUID.fullmatch(text):
             return peer
@@ -65,7 +65,7 @@ class Labels:
         return known or self._by_name.get(host_in(self._names.get(queue, "")), 0)
 
     def absent(self, row: Any) -> str:
-        """Who it is whose log is missing for this candidate."""
+        """Return the host whose missing log leaves this candidate undecided."""
         if row.covering:
             return self.host(int(row.covering))
         queue = self._names.get(int(row.sent_queue), "") if pd.notna(row.sent_queue) else ""

@@ -1,7 +1,7 @@
-"""The two passes of the audit over the log: in Spark's tasks, with Arrow and numpy.
+"""The two passes of the audit over the logs, as Spark tasks with Arrow and numpy.
 
-fingerprints    each piece as some rows for each stream
-suspect_facts   the single events that the rules need, shuffled once, by their message's source
+fingerprints    each piece of a log as some rows for each stream
+suspect_facts   the single events that the rules need, shuffled once by their message's source
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Frame = Any
 
 Piece = tuple[str, int, int]
 
-#: For each so many bytes of logs one message less tells about clocks: some 100,000 are enough.
+#: Log bytes for each step by which the clock sample gets sparser; some 100,000 samples suffice.
 _SAMPLE_BYTES = 4 << 20
 _FACT_SCHEMA = ", ".join(f"{name} bigint" for name in Facts._fields)
 _ARROW_FACTS = pa.schema([(name, pa.int64()) for name in Facts._fields])
@@ -55,8 +55,8 @@ def tasks_for(spark: Any, files: Sequence[LogFile]) -> int:
 
 
 def _map(spark: Any, files: Sequence[LogFile], tasks: int, function: Any, schema: str) -> Any:
-    """`function` of each piece of the files, as a table of `schema`."""
-    # By number, and not as a table of paths, which Spark would have to sort into partitions.
+    """Apply `function` to each piece of the files; return a table of `schema`."""
+    # Pieces go by number: Spark would have to sort a table of paths into partitions.
     work = pieces(files, tasks)
 
     def each(batches: Iterable[Any]) -> Iterator[Any]:
@@ -67,8 +67,8 @@ def _map(spark: Any, files: Sequence[LogFile], tasks: int, function: Any, schema
 
 
 def fingerprints(spark: Any, files: Sequence[LogFile], tasks: int, read: Stretches) -> Frame:
-    """The rows of `runs.SCHEMA` of all files, without the events that were `read` before."""
-    # A power of two: of two runs one samples some of what the other one does.
+    """Return the `fingerprints.SCHEMA` rows of all files, except events `read` before."""
+    # A power of two: the samples of two runs overlap.
     sample_every = 1 << (sum(file.size for file in files) // _SAMPLE_BYTES).bit_length()
 
     def each(parts: Iterator[Piece]) -> Iterator[Any]:
@@ -97,7 +97,7 @@ def print_rows(parts: Iterator[Piece], sample_every: int, read: Stretches) -> It
                 told |= names.keys()
                 of_part += fingerprint(facts, names, new_hosts, sample_every)
         except Unreadable as broken:
-            # What was read of it stays out as well: it is read again when it is whole.
+            # Exclude all of it: it is read again when the file is intact.
             of_part = [unreadable(broken.path, broken.why)]
         held += of_part
     if held:
@@ -107,7 +107,7 @@ def print_rows(parts: Iterator[Piece], sample_every: int, read: Stretches) -> It
 
 
 def _hosts_of(table: Any, facts: Facts) -> dict[tuple[int, str], int]:
-    """Which names the queue managers that tell bear, and since which block."""
+    """Return the names of the logging queue managers, and the first block of each name."""
     if len(table) == 0:
         return {}
     both = mixed(facts.host, text_hashes(table.column("host")))
@@ -120,19 +120,19 @@ def _hosts_of(table: Any, facts: Facts) -> dict[tuple[int, str], int]:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Of which messages the rules need the events.  Pairs are `mixed`, all is sorted."""
+    """Messages whose events the rules need.  Pairs are `mixed`; everything is sorted."""
 
     full: bool
     streams: Any  # source and stream
-    stream_halves: Any  # the streams alone: to tell what is of none of them at once
+    stream_halves: Any  # the streams alone, for a quick first selection
     plain: Any  # sources
     queues: Any  # host and queue
     messages: Any  # source and number
-    message_ids: Any  # the same as texts
+    message_ids: Any  # the same as text
 
     @classmethod
     def of(cls, found: Survey, carried: Frame, *, full: bool) -> Wanted:
-        """`carried`: events of messages about which anything may come."""
+        """Select what `found` suspects; `carried`: events of messages that are still open."""
         dead = found.dead.rename(columns={"key_first": "number"})
         numbers = pd.concat([each[["source", "number"]] for each in (dead, carried)])
         numbers = numbers.drop_duplicates()
@@ -156,7 +156,7 @@ class Wanted:
         )
 
     def probe(self, table: Any) -> Any:
-        """Which rows may be wanted, by the columns `PROBE`: quickly, and none too few."""
+        """Select by the columns `PROBE`: quick, and never too few rows."""
         n = len(table)
         if self.full:
             return np.ones(n, bool)
@@ -178,7 +178,7 @@ class Wanted:
         return chosen
 
     def choose(self, f: Facts) -> Any:
-        """Which are."""
+        """Select exactly the wanted events."""
         moves, left, ends = _MOVES[f.role], _LEAVES[f.role], _ENDS[f.role]
         if self.full:
             return moves | ends | left
@@ -222,7 +222,7 @@ def suspect_facts(
     *,
     full: bool,
 ) -> Any:
-    """The events that the rules need, with what was kept of earlier runs; None: they need none."""
+    """Return the events that the rules need, with those kept of earlier runs; None if none."""
     wanted = Wanted.of(found, state.carried, full=full)
     kept = _kept(found, state)
     if wanted.nothing() and not len(kept):
@@ -247,23 +247,23 @@ def suspect_facts(
     facts = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
     facts = facts.repartition(max(spark.sparkContext.defaultParallelism * 2, 4), "source")
     if found.twice:
-        # A place is given once, and so is a number: also where one event has two cursors.
+        # Each place and each number is given once, also if one event has two cursors.
         facts = facts.selectExpr(
             "*",
             f"if(role IN ({Role.SENT}, {Role.ACCEPTED}), 0, index) AS nth",
             f"if(role = {Role.ACCEPTED} AND place >= 0, place & {ARRIVAL_MAX}, 0) AS arrival",
         )
-        # By time as well: who was put back from a backup gives blocks and places once more.
+        # Compare times too: a restored backup gives blocks and places again.
         same = ["source", "number", "role", "host", "block", "at_ms", "nth", "arrival"]
         facts = facts.dropDuplicates(same).drop("nth", "arrival")
     return facts
 
 
 def _kept(found: Survey, state: State) -> Frame:
-    """Of streams that are judged, and of all that is open, what earlier runs have kept."""
+    """Return the events of earlier runs: of judged streams, and of all open messages."""
     segments = found.segments[in_pairs(found.segments, found.judged_streams)]
     of_segments = ends(segments)
-    # What is read, or kept, is not to be there twice.
+    # Events that are read now, or kept, must not appear twice.
     sent = state.carried[state.carried.role == Role.SENT]
     of_segments = of_segments[~_in(_ids(of_segments), np.unique(_ids(sent)))]
     if len(found.dead):
@@ -288,7 +288,7 @@ def _pair(pairs: Iterable[tuple[int, int]]) -> Any:
 
 
 def _in(values: Any, among: Any) -> Any:
-    """Whether each of `values` is among the sorted ones."""
+    """Return whether each of `values` is in the sorted array `among`."""
     if len(among) == 0:
         return np.zeros(len(values), bool)
     at = np.minimum(np.searchsorted(among, values), len(among) - 1)

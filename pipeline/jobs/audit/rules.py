@@ -1,19 +1,19 @@
-"""The rules of the audit, as queries of Spark over `facts`.
+"""The rules of the audit, as Spark queries over `facts`.
 
-`MESSAGES` has a row for each message of a stream, `ORDERED` its neighbours beside it; `CANDIDATES`,
-`PLAIN` and `LEFT_TWICE` are what is found, all with the columns of `_COLUMNS`.
-What a candidate needs to be proved stands in it, and is looked up in `judging.py`.
+`MESSAGES` has a row for each message of a stream; `ORDERED` adds its neighbours.  `CANDIDATES`,
+`PLAIN` and `LEFT_TWICE` return possible findings, all with the columns of `_COLUMNS`.  Each
+candidate states which parts of logs must be read to prove it; `verdicts.py` checks them.
 """
 
 from __future__ import annotations
 
 from pipeline.jobs.audit.facts import ARRIVAL_MAX, EXPRESS, HALF, RECOVERABLE, Role
 
-# Of what came twice the first time counts: who was put back from a backup gives places once more.
+# Of repeated events the first counts: a restored backup gives places again.
 _FIRST = "struct(at_ms, place)"
 _ARRIVAL = f"if(place >= 0, place & {ARRIVAL_MAX}, block << 20 | index)"
 
-#: One row for each message of a stream.  What speaks of a message bears its sequence or not.
+#: One row for each message of a stream; not all events of a message contain its sequence.
 MESSAGES = f"""
 WITH each AS (
   SELECT source, number,
@@ -56,7 +56,7 @@ FROM each
 LEFT JOIN streams USING (source, stream)
 """
 
-#: With what was sent and accepted before and after it.
+#: Each message with what was sent and accepted before and after it.
 ORDERED = """
 SELECT *,
   lag(key) OVER by_key AS key_before,
@@ -83,7 +83,7 @@ WINDOW by_key AS (PARTITION BY source, stream ORDER BY key, number),
              ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
   arrived AS (PARTITION BY source, stream, host ORDER BY place NULLS FIRST, key
               ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
-  -- From the end: a frame that reaches to it would cost Spark the square of the stream.
+  -- Descending: a frame that extends to the end would cost Spark the square of the stream.
   behind AS (PARTITION BY source, stream ORDER BY key DESC, number DESC
              ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 """
@@ -93,16 +93,16 @@ WITH near AS (
   SELECT m.key, m.number, m.sent_at, m.accepted_at, m.accepted_at_last, m.accepted, m.ended_at, c.n,
     row_number() OVER (PARTITION BY c.n, m.key > c.wanted ORDER BY abs(m.key - c.wanted)) AS nth
   FROM messages m JOIN chosen c ON m.source = c.source AND m.stream = c.stream
-  -- Of a message that was neither sent nor stored in these files others may tell: it has no place.
+  -- Other hosts may log a message that these files neither send nor store: it has no place.
   WHERE m.key IS NOT NULL
 )
 SELECT * FROM near WHERE nth <= 5
 """
 
-# What a candidate is: `kind`, which message, and what must have been read for it to be proved:
-# every stretch of a log that could hold an event which explains it.  `covering` is the host whose
-# log is asked for; blocks of its log between which the event would be, as far as known; and, for an
-# end that has no block, moments by the clock of `clock_of`.  `too_...` is another such stretch.
+# A candidate: its `kind`, its message, and which parts of logs must have been read to prove it:
+# every stretch that could contain an event that explains it.  `covering` is the host of that log;
+# then the blocks of that log between which the event would be, if known; and, for an end
+# without a block, times by the clock of `clock_of`.  `too_...` is a second such stretch.
 _COLUMNS = (
     "kind string, source bigint, number bigint, stream bigint, key bigint, until_key bigint,"
     " host bigint, queue bigint, sent_queue bigint, at_ms bigint, covering bigint,"
@@ -115,14 +115,14 @@ COLUMN_NAMES = [each.split()[0] for each in _COLUMNS.split(", ")]
 
 
 def _select(kind: str, **named: str) -> str:
-    """A SELECT list of `_COLUMNS`, null where nothing is named."""
+    """Return a SELECT list of `_COLUMNS`; columns that `named` lacks are null."""
     parts = [f"{kind} AS kind"]
     parts += [f"CAST({named.get(name, 'NULL')} AS BIGINT) AS {name}" for name in COLUMN_NAMES[1:]]
     return "SELECT " + ", ".join(parts)
 
 
 def _candidate(kind: str, **named: str) -> str:
-    """The same as one value."""
+    """Return the same as one struct."""
     parts = [f"'kind', {kind}"]
     parts += [f"'{name}', CAST({named.get(name, 'NULL')} AS BIGINT)" for name in COLUMN_NAMES[1:]]
     return f"named_struct({', '.join(parts)})"
@@ -137,7 +137,7 @@ _MESSAGE = {
 }  # fmt: skip
 _WAS_SENT = "exists(old_sent, r -> key BETWEEN r[0] AND r[1])"
 _WAS_ACCEPTED = "exists(old_accepted, r -> key BETWEEN r[0] AND r[1])"
-# What stands for a segment, or is in one and kept beside it, lies where that lies.
+# Events that represent a segment, or were kept from inside it, lie where the segment lies.
 _SAME_SENT = (
     "exists(old_sent, r -> key BETWEEN r[0] AND r[1]"
     " AND sent_block BETWEEN r[2] AND r[3] AND sent_at BETWEEN r[4] AND r[5])"
@@ -147,7 +147,7 @@ _SAME_ACCEPTED = (
     " AND place BETWEEN r[2] AND r[3] AND accepted_at BETWEEN r[5] AND r[6])"
 )
 _IS_MISSING = f"sent > 0 AND accepted = 0 AND ended = 0 AND refused = 0 AND NOT {_WAS_ACCEPTED}"
-# Another stream of the same source and queue may as well have begun before: that says nothing.
+# Another stream of the same source and queue may have begun before: that proves nothing.
 _FOLLOWING = (
     "if(following >= coalesce(accepted_block_before, 0) AND following_sent > sent_block,"
     " following, NULL)"
@@ -159,12 +159,12 @@ _FLOOR = f"""greatest(
   array_max(transform(filter(old_sent, r -> r[1] < key), r -> r[1])))"""
 
 _BEHIND = "exists(old_accepted, r -> r[0] > key AND r[2] < place AND r[4] = host)"
-# That it was not accepted before that time.
+# The stretch to read: the message was not accepted before that time.
 _NOT_BEFORE = {
     "covering": "host", "block_to": "accepted_block", "clock_of": "source", "at_from": "sent_at",
 }  # fmt: skip
 
-#: Each rule: what it finds, and when.
+#: Each rule: its candidate, and its condition.
 _RULES = (
     (
         _candidate("'delivered_and_dead'", **_MESSAGE),
@@ -180,7 +180,7 @@ _RULES = (
             "'reordered'",
             **_MESSAGE,
             **_NOT_BEFORE,
-            # Under which numbers messages were accepted is not yet under which they were sent.
+            # Numbers of acceptance need not be the numbers of sending.
             too_covering=f"if(sent > 0 AND (overtaken_by_sent > key OR {_BEHIND}), NULL, source)",
             too_clock_of="host",
             too_at_to="accepted_at",
@@ -190,7 +190,7 @@ _RULES = (
     ),
     (
         _candidate("'wrong_number'", **_MESSAGE, **_NOT_BEFORE),
-        # What came more than once is told as that.
+        # Messages that were accepted more than once are duplicates.
         "is_suspect AND sent > 0 AND accepted = 1"
         " AND (accepted_key <> sent_key OR accepted_stream <> stream)",
     ),
@@ -204,7 +204,7 @@ _RULES = (
             "'never_sent'",
             **_MESSAGE,
             covering="source",
-            # Who has given numbers of a sequence again has sent later ones before.
+            # A source that gives numbers of a sequence again has sent later ones before.
             block_from="if(number_before < number, sent_block_before, NULL)",
             block_to="if(number_after > number, sent_block_after, NULL)",
             clock_of="host",
@@ -217,14 +217,14 @@ _RULES = (
             f"CASE WHEN is_acked THEN 'acked_not_stored' WHEN {_LATER} THEN 'lost'"
             " ELSE 'pending' END",
             **_MESSAGE,
-            # It may have come at any time since it was sent, also in front of its neighbours.
+            # It may have arrived at any time since it was sent, also before its neighbours.
             covering="receiver",
             block_to=f"if(is_acked, NULL, coalesce(accepted_block_after, {_FOLLOWING}))",
             clock_of="source",
             at_from="sent_at",
             at_to="if(is_acked, ack_at, coalesce(ack_at_after, accepted_at_after))",
             acked_by="acked_by",
-            # Before its receiver went on it may have ended, or have been acknowledged.
+            # It may have ended, or been acknowledged, before its receiver continued.
             too_covering="if(is_acked, NULL, source)",
             too_block_from="sent_block",
             too_block_to=f"coalesce(ack_block_after, if({_FOLLOWING} > 0, following_sent, NULL))",
@@ -240,7 +240,7 @@ _RULES = (
             covering="source",
             block_from="sent_block_before",
             block_to="sent_block",
-            # What was sent again after a restart, or nobody has sent, may have come under it.
+            # A message sent again after a restart, or a forged one, may have used the number.
             too_covering="receiver",
             too_at_from="sent_at_before",
             too_block_to="if(host = receiver, accepted_block, accepted_block_after)",
@@ -260,14 +260,14 @@ _GOOD = f"""is_suspect AND sent = 1 AND accepted = 1 AND NOT is_settled
   AND coalesce(overtaken_by < key, TRUE)
   AND coalesce(key_most_before < key, TRUE) AND coalesce(key_after > key, TRUE)
   AND NOT {_WAS_SENT} AND NOT {_WAS_ACCEPTED}"""
-# Of what stands for a segment, acknowledgments alone tell nothing.
+# Of events that represent a segment, acknowledgments alone show nothing.
 _OF_SEGMENT = "is_settled AND sent = 1 AND accepted = 1 AND ended + refused + dead_later = 0"
 _ID = {"source": "source", "number": "number", "stream": "stream"}
 _KEPT = (_candidate("'kept'", **_ID), f"NOT coalesce({_GOOD}, FALSE) AND NOT ({_OF_SEGMENT})")
 
 
 def _found_in(table: str, rules: tuple[tuple[str, str], ...]) -> str:
-    """All `rules` in one pass over `table`: a UNION would make the table once for each."""
+    """Apply all `rules` in one pass over `table`; a UNION would compute the table for each."""
     found = ", ".join(f"if({when}, {what}, NULL)" for what, when in rules)
     return f"SELECT inline(filter(array({found}), found -> found IS NOT NULL)) FROM {table}"
 
@@ -322,7 +322,7 @@ _PLAIN_RULES = (
         ),
         f"accepted > 0 AND sent = 0 AND grade = {RECOVERABLE}",
     ),
-    # Of express messages it is nothing, unless it was stored before.
+    # Express messages may be lost, but not stored twice.
     (
         _candidate("'express_again'", **_PLAIN_MESSAGE),
         f"accepted > 0 AND sent = 0 AND grade = {EXPRESS}",
@@ -346,9 +346,9 @@ _PLAIN_KEPT = (
 )
 PLAIN = _PLAIN_MESSAGES + _found_in("plain", (*_PLAIN_RULES, _PLAIN_KEPT))
 
-#: Of what others tell a message that these files neither send nor store: it may be settled, or
-#: come.  `key` is how often it ended at its source, `until_key` how often because of what became of
-#: it after it had arrived.
+#: Messages that these files neither send nor store, from other hosts' events: they may be settled,
+#: or their log may be missing.  `key` is how often the message ended at its source, `until_key` how
+#: often because of its fate after it had arrived.
 ORPHANS = (
     _select(
         "'orphan'",
@@ -368,7 +368,7 @@ ORPHANS = (
     f" AND count_if(role NOT IN ({Role.RECEIVED}, {Role.LEFT})) > 0"
 )
 
-#: Messages, each as a segment of its own, and whether it is good: settled.
+#: Messages, each as a segment of its own, and whether it is settled (`is_good`).
 _OF_ONE = {
     "key": ("key_first", "key_last"), "number": ("number_first", "number_last"),
     "sent_block": ("sent_block_first", "sent_block_last"),
@@ -382,8 +382,8 @@ SEGMENTS = (
     + f", coalesce({_GOOD}, FALSE) AS is_good FROM ordered WHERE is_suspect AND key IS NOT NULL"
 )
 
-#: The events of all other messages; of good ones, and of those that left their place twice, how
-#: they left.
+#: The events of all other messages; of settled ones, and of those that left their place twice, only
+#: the events of leaving.
 KEPT = f"""
 SELECT /*+ BROADCAST(kept) */ facts.* FROM facts LEFT JOIN kept USING (source, number)
 WHERE index >= 0 AND (

@@ -1,10 +1,10 @@
-"""What earlier runs of the audit have settled, and how it meets what is read now.
+"""Results of earlier audit runs that are settled, and how to join them with new files.
 
-A *segment* is a part of a stream of which nothing is open and nothing was wrong: its numbers follow
-each other, each was sent once and stored once, in this order, and no stretch of either log that has
-not been read lies inside of it.  So whatever is read later lies before or behind all of it, and its
-first and its last message (`ends`) can stand for it.  The events of everything else are kept as
-they are.  docs/decisions/0025
+A *segment* is a part of a stream without open messages or findings: its numbers follow each other,
+each was sent once and stored once, in this order, and no unread stretch of either log lies inside
+it.  So everything that is read later lies before or behind all of it, and its first and its last
+message (`ends`) can represent it.  The events of all other messages are kept unchanged.
+docs/decisions/0025
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ SEGMENT = [
 ]
 COVERED = ["host", "block_first", "block_last", "at_first", "at_last", "count", "at_sum"]
 NUMBERS = ["source", "is_express", "first", "last"]
-#: `index` of what stands for a segment: no event of a log has it.
+#: `index` of an event that represents a segment; no event of a log has it.
 OF_SEGMENT = -1
 
 
 class Stretches:
-    """Stretches of logs that were read, without a gap: `settled.COVERED`, merged."""
+    """Stretches of logs that were read without a gap: `settled.COVERED`, merged."""
 
     def __init__(self, covered: Frame) -> None:
         covered = covered.sort_values(["host", "block_first"], ignore_index=True)
@@ -46,7 +46,7 @@ class Stretches:
         self._starts = _two(self._code, covered.block_first.to_numpy(np.int64))
 
     def of(self, hosts: Array, blocks: Array) -> Array:
-        """The stretch of each block; -1: it was not read."""
+        """Return the stretch of each block; -1: the block was not read."""
         if len(self._starts) == 0:
             return np.full(len(hosts), -1)
         code = np.minimum(np.searchsorted(self._hosts, hosts), len(self._hosts) - 1)
@@ -60,8 +60,10 @@ class Stretches:
         return np.where(there, at, -1)
 
     def holds(self, facts: Facts) -> Array:
-        """Which events were read before: by their blocks, and by their times as well, because who
-        was put back from a backup gives blocks once more."""
+        """Return which events were read before, by their blocks and their times.
+
+        The times are needed because a restored backup gives the same blocks again.
+        """
         at = self.of(facts.host, facts.block)
         if len(self._starts) == 0:
             return at >= 0
@@ -73,7 +75,7 @@ def _two(left: Array, right: Array) -> Array:
 
 
 class Numbers:
-    """Which numbers each source has given to messages, as far as its log was read."""
+    """The numbers that each source has given to messages, as far as its log was read."""
 
     def __init__(self, frame: Frame) -> None:
         frame = frame.sort_values(["source", "is_express", "first"], ignore_index=True)
@@ -103,10 +105,10 @@ class Numbers:
 
 
 def joined(segments: Frame, stretches: Stretches, others: Frame) -> Frame:
-    """Segments between which no message and no unread stretch of a log can be, as one.
+    """Join adjacent segments if no message and no unread stretch of a log can lie between them.
 
-    `others` are known messages of no segment: source, stream, key.  Behind the end of a sequence
-    the next one follows, and there may be some of them between.
+    `others` are known messages of no segment: source, stream, key.  The end of a sequence is
+    followed by the next sequence, with perhaps some of `others` between them.
     """
     if len(segments) == 0:
         return segments
@@ -153,7 +155,7 @@ def joined(segments: Frame, stretches: Stretches, others: Frame) -> Frame:
 
 
 def ends(segments: Frame) -> Frame:
-    """The first and the last message of each segment, as `Facts`."""
+    """Return the first and the last message of each segment, as `Facts`."""
     parts = []
     for end in ("first", "last"):
         some = segments if end == "first" else segments[segments.key_first != segments.key_last]
@@ -197,7 +199,7 @@ def ends(segments: Frame) -> Frame:
 
 
 def keys_of(carried: Frame) -> Frame:
-    """Of events, as `Facts`, the messages of streams: for `joined`."""
+    """Return the messages of streams among these events (`Facts`), for `joined`."""
     some = carried[(carried.stream >= 0) & carried.role.isin((Role.SENT, Role.ACCEPTED))]
     return some[["source", "stream", "key"]]
 
@@ -207,7 +209,7 @@ def pairs_of(frame: Frame) -> set[tuple[int, int]]:
 
 
 def in_pairs(frame: Frame, pairs: Iterable[tuple[int, int]]) -> Array:
-    """Which rows are of one of these streams."""
+    """Return which rows belong to one of these streams."""
     pairs = pairs if isinstance(pairs, set | frozenset) else set(pairs)
     return np.fromiter(
         (pair in pairs for pair in zip(frame.source.tolist(), frame.stream.tolist(), strict=True)),

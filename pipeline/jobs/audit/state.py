@@ -1,18 +1,18 @@
-"""What the audit remembers between runs, in a folder beside its findings.
+"""The state of the audit between runs, in a folder beside its findings.
 
-    files      which files were audited: they are not read again; a changed one is a new one
-    segments   what is settled of each stream: some rows for each (`settled.py`)
+    files      the audited files: they are not read again; a changed file counts as new
+    segments   the settled part of each stream: some rows for each (`settled.py`)
     carried    the events of every other message: open, or wrong, or ended
-    numbers    which numbers each source has given
-    covered    of which stretches of which logs we know
-    runs       where streams lead, and which of them came after another
-    streams    how many messages of each stream were counted, for the table
-    ...        names behind hashes, routes, bounds of clocks
+    numbers    the numbers that each source has given
+    covered    the stretches of logs that were read
+    runs       where streams lead, and which stream came after another
+    streams    the counted messages of each stream, for the table
+    ...        names of hashes, routes, bounds of clocks
 
-What is found is found anew in each run from these and from the new files, so the order in which
-files come makes no difference.
+Each run derives all findings again from the state and the new files, so the order in which files
+arrive makes no difference.
 
-Each table is a part of the folder, and all of them are published in one act (`published.py`).
+Each table is a part of the folder, and all parts are published atomically (`published.py`).
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _FRAMES: dict[str, list[str]] = {
 
 
 class StateOfAnother(Exception):
-    """Of another release, which kept other things; says what to do."""
+    """The state was written by another release, with other contents; the text gives the remedy."""
 
 
 class State:
-    """In memory; `load` and `save` are to and from a folder."""
+    """The state in memory; `load` and `save` read and write a folder."""
 
     def __init__(self) -> None:
         self.run = 0  # how many runs have published their state
@@ -73,7 +73,10 @@ class State:
 
     @classmethod
     def load(cls, folder: Path, *, again: bool = False) -> State:
-        """An empty one where there is none, or for `again`.  Raises StateOfAnother."""
+        """Return the folder's state; an empty one without it or for `again`.
+
+        Raises StateOfAnother.
+        """
         state = cls()
         known = read_about(folder)
         if known is None:
@@ -92,7 +95,7 @@ class State:
         return state
 
     def save(self, folder: Path) -> None:
-        """Publish all of it.  Raises OSError; then what was published before is valid."""
+        """Publish the state.  Raises OSError; then the published state before it is valid."""
         frames = {name: getattr(self, name) for name in (*_FRAMES, "streams")}
         parts = {}
         for name, frame in frames.items():
@@ -118,7 +121,7 @@ class State:
     def learn(
         self, files: Sequence[LogFile], found: Survey, routes: Frame, segments: Frame, kept: Frame
     ) -> None:
-        """After an audit of `files`."""
+        """Update the state after an audit of `files`."""
         self.files |= {file.key for file in files}
         self.names, self.hosts, self.aliases = found.names, found.hosts, found.aliases
         self.runs, self.covered, self.routes = found.runs, found.covered, routes

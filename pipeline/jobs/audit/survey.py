@@ -1,6 +1,6 @@
-"""From the fingerprints of all pieces: what is known of each stream and host, and what is suspect.
+"""Survey: from all fingerprints, what is known of each stream and host, and which are suspect.
 
-Everything here is as large as the fleet (streams, queues, hosts), not as its log.
+Everything here is as large as the fleet (streams, queues, hosts), not as its logs.
 """
 
 from __future__ import annotations
@@ -29,46 +29,46 @@ from pipeline.jobs.audit.settled import (
 Frame = Any
 END = np.int64(1) << np.int64(62)  # of a log: behind any block, and any time
 
-#: When something became of a message; `stream` is the role.
+#: Times of events of messages; `stream` is the role.
 SAMPLES = ["source", "stream", "key_first", "host", "at_first"]
 _SAMPLES_MAX = 100_000
 _DAY_MS = 86_400_000
 _CLOCK_RIGHT_MS = 1000
-_MANY = 20  # blocks of a log that nothing stands beside
+_MANY = 20  # stretches of a log without adjacent blocks
 _FIRST_KEY = 1 << int(HALF) | 1  # of a stream
 
-#: What of earlier runs of the audit is kept of each merged run.
+#: The columns of each merged run that are kept between audits.
 RUN_COLUMNS = ["what", "source", "stream", "key_first", "key_last", "place_first", "place_last",
                "block_first", "block_last", "host", "queue", "at_first", "at_last"]  # fmt: skip
 
 
 @dataclass
 class Survey:
-    """What one audit knows before it looks at single messages."""
+    """The knowledge of one audit before it examines single messages."""
 
     names: dict[int, str]
-    hosts: dict[int, str]  # queue managers whose logs are there
-    aliases: dict[str, int]  # every name that one of them has had, in small letters
+    hosts: dict[int, str]  # queue managers with a log
+    aliases: dict[str, int]  # every name that each of them has had, in lower case
     runs: Frame  # merged, of all time
     streams: Frame  # one row for each stream of these files or carried over
-    holes: Frame  # stretches of logs that are missing: host, blocks, times
-    covered: Frame  # stretches that are there
-    segments: Frame  # what is settled of each stream, with what these files settle
-    numbers: Numbers  # which each source has given
+    holes: Frame  # missing stretches of logs: host, blocks, times
+    covered: Frame  # stretches that were read
+    segments: Frame  # settled parts of streams, including those that these files settle
+    numbers: Numbers  # given by each source
     suspect_streams: set[tuple[int, int]] = field(default_factory=set)  # their events are read
-    judged_streams: set[tuple[int, int]] = field(default_factory=set)  # these, and what is open
+    judged_streams: set[tuple[int, int]] = field(default_factory=set)  # these, and open ones
     suspect_plain: set[int] = field(default_factory=set)
     suspect_queues: set[tuple[int, int]] = field(default_factory=set)
     dead: Frame = None  # source, number, role
-    twice: set[int] = field(default_factory=set)  # hosts of which some events are there twice
+    twice: set[int] = field(default_factory=set)  # hosts with some events in several files
     events: int = 0
     clock_bounds: Frame = None  # clocks.BOUNDS, of these files
-    samples: Frame = None  # that wait for what their other side tells
-    unreadable: dict[str, str] = field(default_factory=dict)  # files, and why
+    samples: Frame = None  # that await the events of their other side
+    unreadable: dict[str, str] = field(default_factory=dict)  # path -> error
 
 
 class Known(Protocol):
-    """`state.State`, which is made of surveys."""
+    """The part of `state.State` that a survey reads; the state is built from surveys."""
 
     names: dict[int, str]
     hosts: dict[int, str]
@@ -83,9 +83,9 @@ class Known(Protocol):
 
 
 def survey(rows: Frame, known: Known, *, full: bool) -> tuple[Survey, Frame]:
-    """`rows` are those of `fingerprint`, `known` is what earlier audits have left.
+    """Return the survey and the known routes.
 
-    Returns the survey, and the routes that are known now.
+    `rows` are those of `fingerprint`; `known` is the state after earlier audits.
     """
     by_what = {What(what): part for what, part in rows.groupby("what")}
     nothing = rows.iloc[:0]
@@ -94,7 +94,7 @@ def survey(rows: Frame, known: Known, *, full: bool) -> tuple[Survey, Frame]:
         return by_what.get(what, nothing)
 
     names = known.names | dict(zip(of(What.NAME).key_first, of(What.NAME).text, strict=True))
-    # Of one that was renamed the last name counts; messages are sent to the others as well.
+    # The last name of a renamed host counts; messages are sent to the earlier names as well.
     named = of(What.HOST).sort_values("block_first")
     hosts = known.hosts | dict(zip(named.host, named.text, strict=True))
     aliases = known.aliases | {
@@ -145,7 +145,7 @@ def survey(rows: Frame, known: Known, *, full: bool) -> tuple[Survey, Frame]:
         samples=samples,
         unreadable=dict(text.split("\n", 1) for text in of(What.UNREADABLE).text),
     )
-    # Where more came than was sent, a message of another stream to this queue may have come again.
+    # If more was accepted than sent, a message of another stream to this queue may have repeated.
     s = streams
     strange = (
         ~s.is_clean
@@ -161,7 +161,7 @@ def survey(rows: Frame, known: Known, *, full: bool) -> tuple[Survey, Frame]:
     found.suspect_streams = pairs_of(streams[is_new & (~s.is_clean | beside)]) | orphans
     if full:
         found.suspect_streams = pairs_of(streams)
-    # What of these files is settled is so only where it is not looked at message by message.
+    # A stream of these files is settled here only if it is not examined message by message.
     settled = _whole(streams[~in_pairs(streams, found.suspect_streams)], merged_new)
     found.segments = joined(pd.concat([known.segments, settled]), stretches, keys_of(known.carried))
     found.judged_streams = (
@@ -173,7 +173,7 @@ def survey(rows: Frame, known: Known, *, full: bool) -> tuple[Survey, Frame]:
 
 
 def _merge(runs: Frame) -> Frame:
-    """Runs that follow each other, of one side of one stream, as one."""
+    """Merge runs of one side of one stream that follow each other."""
     if len(runs) == 0:
         return runs
     by = ["what", "source", "stream", "key_first", "place_first"]
@@ -201,26 +201,26 @@ def _merge(runs: Frame) -> Frame:
 
 
 def _unsettled(known: Known) -> set[tuple[int, int]]:
-    """Streams of which more than one segment that begins with the first number is known."""
+    """Return streams with more than one known segment that begins with the first number."""
     some = known.carried[known.carried.stream >= 0]
     return pairs_of(some) | _not_whole(known.segments)
 
 
 def _not_whole(segments: Frame) -> set[tuple[int, int]]:
-    """Streams of several segments, or of one that does not begin with a sequence."""
+    """Return streams with several segments, or with one that begins inside a sequence."""
     several = segments.duplicated(["source", "stream"], keep=False)
     return pairs_of(segments[several | (segments.key_first & 0xFFFF_FFFF != 1)])
 
 
 def _orphans(told: Frame, new: Frame, known: Known) -> set[tuple[int, int]]:
-    """Streams of which messages are acknowledged that were not read to be sent."""
+    """Return streams with acknowledged messages of which no sending was read."""
     by = ["source", "stream"]
     told = told.groupby(by, as_index=False).agg(
         first=("key_first", "min"), last=("key_last", "max")
     )
     sent = new[new.what == What.SENT].groupby(by).agg(sent=("key_first", "min"))
     told = told.join(sent.astype("Int64"), on=by)
-    told = told[~(told.sent <= told["first"]).fillna(False)]  # also where nothing was sent
+    told = told[~(told.sent <= told["first"]).fillna(False)]  # includes streams without sending
     segments = known.segments[in_pairs(known.segments, pairs_of(told))]
     parts = {pair: part for pair, part in segments.groupby(by)}
     found = set()
@@ -228,14 +228,14 @@ def _orphans(told: Frame, new: Frame, known: Known) -> set[tuple[int, int]]:
         pair = int(row.source), int(row.stream)
         last = row.last if pd.isna(row.sent) else min(row.last, int(row.sent) - 1)
         part = parts.get(pair)
-        # Those that are open are known one by one, and looked for in any case.
+        # Open messages are known one by one, and searched in any case.
         if part is None or not ((part.key_first <= row.first) & (last <= part.key_last)).any():
             found.add(pair)
     return found
 
 
 def _whole(streams: Frame, new: Frame) -> Frame:
-    """What is clean in these files, as segments."""
+    """Return the streams that are clean in these files, as segments."""
     clean = streams[streams.is_clean][["source", "stream"]]
     sides = {
         what: new[new.what == what].merge(clean, on=["source", "stream"])
@@ -258,7 +258,7 @@ def _whole(streams: Frame, new: Frame) -> Frame:
 
 
 def _ends_before(known: Known) -> Frame:
-    """The last key of each stream that is known, and the last place."""
+    """Return the last known key of each stream, and the last place."""
     by = ["source", "stream"]
     some = known.carried[(known.carried.stream >= 0) & known.carried.role.isin(_BOTH)]
     place = np.where(some.role == Role.ACCEPTED, some.place & ARRIVAL_MAX, -1)
@@ -281,7 +281,7 @@ _BOTH = (Role.SENT, Role.ACCEPTED)
 def _streams(
     new: Frame, merged: Frame, known: Known, more: set[tuple[int, int]], stretches: Stretches
 ) -> Frame:
-    """One row for each stream of these files, and of `more`: both sides beside each other."""
+    """Return one row for each stream of these files and of `more`, with both sides."""
     key = ["source", "stream"]
 
     def side(what: What, name: str) -> Frame:
@@ -310,10 +310,10 @@ def _streams(
                 }
             )
         )
-        return sums.join(spans).astype("Int64")  # 64 bits, also where one side is not there
+        return sums.join(spans).astype("Int64")  # 64-bit integers, with nulls if one side lacks
 
     streams = side(What.SENT, "sent").join(side(What.ACCEPTED, "accepted"), how="outer")
-    # What is open is looked at again, also where these files say nothing of its stream.
+    # Open streams are examined again, also if these files contain nothing of them.
     if more:
         pairs = pd.MultiIndex.from_tuples(sorted(more), names=key)
         streams = streams.reindex(streams.index.union(pairs))
@@ -348,14 +348,14 @@ def _streams(
 
 
 def _clock_bounds(samples: Frame, holes: Frame) -> tuple[Frame, Frame]:
-    """By how much the receiver's clock is ahead of the sender's: at least, and at most.
+    """Return bounds of how far the receiver's clock is ahead of the sender's, and samples.
 
-    And the samples that wait for what is not read yet; the newest if there are many.
+    The samples are those that await events not yet read; the newest if there are many.
     """
 
     def of(*roles: Role) -> Frame:
         some = samples[samples.stream.isin(roles)].rename(columns={"key_first": "number"})
-        # What happened twice tells nothing about clocks; it may be there twice, and be the same.
+        # An event that happened twice shows nothing about clocks; a copy of one event is harmless.
         some = some.drop_duplicates(["source", "number", "host", "at_first"])
         return some.drop_duplicates(["source", "number"], keep=False)[
             ["source", "number", "host", "at_first"]
@@ -364,7 +364,7 @@ def _clock_bounds(samples: Frame, holes: Frame) -> tuple[Frame, Frame]:
     both = of(Role.SENT).merge(of(Role.ACCEPTED), on=["source", "number"], suffixes=("_sent", ""))
     acked = of(Role.ORDER_ACKED, Role.SESSION_ACKED)[["source", "number", "at_first"]]
     both = both.merge(acked, on=["source", "number"], how="left", suffixes=("", "_acked"))
-    # What was acknowledged may be that it came before, in a stretch that was not read.
+    # An acknowledged message may have come earlier, in a stretch that was not read.
     is_unsure = np.zeros(len(both), bool)
     begin = both.at_first_sent.to_numpy(np.float64) - _CLOCK_RIGHT_MS
     end = both.at_first_acked.astype("Float64").to_numpy(np.float64, na_value=-np.inf)
@@ -399,15 +399,15 @@ def _link(
     names: dict[int, str],
     routes: Frame,
 ) -> None:
-    """Where each stream leads, and which one of the same source and queue comes after it.
+    """Find the receiver of each stream, and the next stream of the same source and queue.
 
-    A restart, or another kind of queue manager, may begin a stream with new ids; what is missing
-    at the end of the one is then passed over when the other one is accepted.
+    A restart, or another queue manager product, may begin a stream with new ids.  Messages missing
+    at the end of one stream are then skipped when the next stream is accepted.
     """
     n = len(streams)
     accepted = runs[runs.what == What.ACCEPTED]
     sent = runs[runs.what == What.SENT]
-    # Others that earlier runs have seen stand behind them: one may come after one of these.
+    # Add the streams of earlier runs: a new stream may follow one of these.
     by = ["source", "stream"]
     here = list(zip(streams.source, streams.stream, strict=True))
     at = {pair: i for i, pair in enumerate(here)}
@@ -420,7 +420,7 @@ def _link(
     )  # fmt: skip
     of_sent = sent.groupby(by).agg(sent_queue=("queue", "first"), sent_block=("block_first", "min"))
     for side_of in (of_accepted, of_sent):
-        ever = ever.join(side_of.astype("Int64"), on=by)  # 64 bits, also where one is not there
+        ever = ever.join(side_of.astype("Int64"), on=by)  # 64-bit integers, with nulls
     ever = ever.fillna(-1).astype(np.int64)
     parent = list(range(len(ever)))
 
@@ -465,15 +465,16 @@ def _link(
         behind, behind_sent, place, of_host = -1, -1, END, 0
         for i in reversed(members):
             group_at[i] = number
-            # Its own, where anything of it was stored: others of its group may go elsewhere.
+            # The stream's own receiver, if any of it was stored: others of its group may go
+            # elsewhere.
             receiver[i] = accepted_at[i] if accepted_at[i] not in (0, -1) else where
             if of_host == receiver[i]:  # blocks are those of one host
                 following[i], following_sent[i] = behind, behind_sent
             if block_at[i] >= 0:
                 if i < n and last_at[i] > place and clean[i]:
-                    clean[i] = False  # it goes on after the next one has begun
+                    clean[i] = False  # it continues after the next one has begun
                 place = min(place, place_at[i])
-                # Else what was read of it may not be its beginning.
+                # Otherwise the first message that was read may not be the first of the stream.
                 is_begin = began_at[i] == _FIRST_KEY
                 behind, behind_sent = (int(block_at[i]), int(sent_at[i])) if is_begin else (-1, -1)
                 of_host = int(receiver[i])
@@ -484,7 +485,7 @@ def _link(
 
 
 def host_in(name: str) -> str:
-    """The computer that a direct format name means; "" for others."""
+    """Return the computer in a direct format name; "" for other names."""
     kind, colon, rest = name.partition(":")
     if not colon or not kind.casefold().startswith("direct="):
         return ""
@@ -492,19 +493,19 @@ def host_in(name: str) -> str:
 
 
 def queue_in(name: str) -> str:
-    """Its queue there; other names as they are."""
+    """Return the queue part of a direct format name; other names unchanged."""
     return name.partition("\\")[2] if host_in(name) else name
 
 
 def _cover(rows: Frame) -> tuple[Frame, set[int]]:
-    """Stretches, merged; and the hosts of which some blocks are there more than once."""
+    """Return merged stretches, and the hosts with repeated blocks."""
     rows = rows[COVERED].sort_values(["host", "block_first", "block_last"], ignore_index=True)
     if len(rows) == 0:
         return rows, set()
     reached = rows.groupby("host").block_last.cummax()
     before = reached.groupby(rows.host).shift(fill_value=-(1 << 60))
     latest = rows.groupby("host").at_last.cummax().groupby(rows.host).shift(fill_value=-(1 << 60))
-    is_later = rows.block_first > before  # and not the same once more
+    is_later = rows.block_first > before  # and not a repetition
     rows["at_sum"] = np.maximum(rows.at_sum, (latest - rows.at_first).where(is_later, 0))
     begins = rows.block_first > before + 1
     merged = rows.groupby(begins.cumsum(), sort=False).agg(
@@ -524,13 +525,13 @@ def _cover(rows: Frame) -> tuple[Frame, set[int]]:
 
 
 def _holes(covered: Frame) -> Frame:
-    """What is missing of each log: before, between and behind its stretches."""
+    """Return the missing parts of each log: before, between and behind its stretches."""
     found = []
     for host, part in covered.groupby("host"):
         part = part.sort_values("block_first")
-        # Who numbers blocks in a way of his own has no holes that could be seen.
+        # A queue manager that numbers blocks differently has no visible holes.
         blocks = part["count"].sum()
-        # Where stretches are not there yet the gaps are large, or there is as much as is missing.
+        # If stretches are missing, gaps are large, or the read part is as large as the missing one.
         span = part.block_last.max() - part.block_first.min() + 1
         if len(part) > _MANY and len(part) * 10 > blocks * 9 and blocks * 4 < span:
             last = part.iloc[-1]
@@ -549,7 +550,7 @@ def _holes(covered: Frame) -> Frame:
 
 
 def _plain(rows: Frame, told: Frame, found: Survey, *, full: bool) -> set[int]:
-    """Sources whose messages without a sequence do not agree everywhere."""
+    """Return the sources whose messages without a sequence do not agree everywhere."""
     suspect: set[int] = set()
     for source, part in rows.groupby("source"):
         sides = {
@@ -559,7 +560,7 @@ def _plain(rows: Frame, told: Frame, found: Survey, *, full: bool) -> set[int]:
         sent, accepted = sides.get(Role.SENT, (0, 0)), sides.get(Role.ACCEPTED, (0, 0))
         if full or sent != accepted:
             suspect.add(int(source))
-    # Of what others tell its own log has to be there.
+    # Events of other hosts about a source's message need the source's own log.
     numbers, with_gaps = found.numbers, found.covered.host[found.covered.host.duplicated()]
     source = told.source.to_numpy(np.int64)
     first, last = told.key_first.to_numpy(np.int64), told.key_last.to_numpy(np.int64)
@@ -569,7 +570,7 @@ def _plain(rows: Frame, told: Frame, found: Survey, *, full: bool) -> set[int]:
 
 
 def _queues(came: Frame, left: Frame, *, full: bool) -> set[tuple[int, int]]:
-    """Queues (host, name) of which not just what came there has left."""
+    """Return queues (host, name) where departures do not equal arrivals."""
     there = (
         came.groupby(["host", "queue"])
         .agg(count=("count", "sum"), hashes=("hashes", _wrapping_sum))
@@ -586,5 +587,5 @@ def _queues(came: Frame, left: Frame, *, full: bool) -> set[tuple[int, int]]:
 
 
 def low(key: int) -> tuple[int, int]:
-    """The lower half of the sequence id, and the number."""
+    """Return the lower half of the sequence id, and the number."""
     return key >> int(HALF), key & 0xFFFF_FFFF

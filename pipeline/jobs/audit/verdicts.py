@@ -1,4 +1,4 @@
-"""From the events of suspect streams to findings: which candidates are proved, which stay open."""
+"""Verdicts: which candidates of suspect streams are proved findings, and which stay open."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CLOCK_UNSURE_MS = 50  # clocks drift
 def judge(
     spark: Any, facts: Any, found: Survey, routes: Frame, state: State, settings: AuditSettings
 ) -> AuditResult:
-    """The rules.  Everything below is partitioned by `source`, as the events came."""
+    """Apply the rules.  All queries are partitioned by `source`, as the events already are."""
     from pyspark import StorageLevel
 
     if facts is None:
@@ -43,19 +43,19 @@ def judge(
     facts.createOrReplaceTempView("facts")
     _streams_view(spark, found, state)
     spark.sql(rules.MESSAGES).createOrReplaceTempView("messages")
-    # Two queries need it: what is wrong, and what is settled.
+    # Two queries read it: candidates and segments.
     ordered = spark.sql(rules.ORDERED).persist(StorageLevel.DISK_ONLY)
     ordered.createOrReplaceTempView("ordered")
     kept = state.carried
     queries = [rules.CANDIDATES]
-    # Each query is another stage: those that could find nothing are left out.
+    # Each query is another stage: skip those that cannot find anything.
     if settings.full or found.suspect_plain or len(found.dead) or len(kept):
         queries += [rules.PLAIN, rules.ORPHANS]
     if settings.full or found.suspect_queues or kept.role.isin(_LEAVING).any():
         queries.append(rules.LEFT_TWICE)
     candidates = spark.sql(" UNION ALL ".join(f"({query})" for query in queries))
     try:
-        # Hashes have 64 bits: columns with nulls must not become floating.
+        # Hashes have 64 bits: columns with nulls must not become floating point.
         rows = _exact(candidates)
         ids, rows = _kept_ids(rows, found)
         judged, proved = _conclude(rows, found, routes, state, settings)
@@ -71,7 +71,7 @@ def judge(
 
 
 def _kept_ids(rows: Frame, found: Survey) -> tuple[Frame, Frame]:
-    """Of which messages events are kept, and how (`rules.KEPT`); and the other rows."""
+    """Return the messages whose events are kept, and how (`rules.KEPT`); and the other rows."""
     orphans = rows[rows.kind == "orphan"]
     ids = [
         rows[rows.kind == "kept"].assign(how=1),
@@ -82,7 +82,7 @@ def _kept_ids(rows: Frame, found: Survey) -> tuple[Frame, Frame]:
         source, number = (orphans[name].to_numpy(np.int64) for name in ("source", "number"))
         express = found.numbers.have(source, number, express=True)
         is_settled = found.numbers.have(source, number, express=False)
-        # Its source gave it this number, and nothing is open about it: so it was stored.
+        # Its source gave it this number, and it is not open: so it was stored.
         ended = (orphans.key > 0).to_numpy(bool)
         later = ~ended & (orphans.until_key > 0).to_numpy(bool)
         wrong = orphans[is_settled & (ended | later)].assign(
@@ -105,14 +105,14 @@ def _kept(spark: Any, ids: Frame) -> Frame:
 
 
 def _segments(spark: Any, found: Survey, kept: Frame) -> Frame:
-    """What is settled now, of each stream in its own task."""
+    """Return the settled segments, each stream in its own task."""
     stretches = Stretches(found.covered)
 
     def join(batches: Iterable[Any]) -> Iterator[Any]:
         held = list(batches)
         if held:
             table = pa.Table.from_batches(held)
-            # First apart: what has nulls would become floating, and hashes have 64 bits.
+            # Filter first: columns with nulls would become floating point, and hashes have 64 bits.
             good = table.filter(table["is_good"]).select(SEGMENT).to_pandas()
             others = table.filter(pc.invert(table["is_good"])).select(_KEY).to_pandas()
             others = others.rename(columns={"key_first": "key"})
@@ -129,7 +129,7 @@ def _exact(table: Any) -> Frame:
 
 
 def _pictures(spark: Any, proved: Frame, most: int) -> list[Picture]:
-    """Of some findings, of different kinds, the messages around them."""
+    """Return some findings of different kinds, each with the messages around it."""
     some = proved[proved.key.notna() & (proved.stream >= 0)]
     chosen = [
         row for kind in KINDS for row in some[some.kind == kind].head(1).itertuples()
@@ -154,7 +154,7 @@ def _pictures(spark: Any, proved: Frame, most: int) -> list[Picture]:
 
 
 def _streams_view(spark: Any, found: Survey, state: State) -> None:
-    """What is known of suspect streams from elsewhere: for the rules to look up."""
+    """Create the view of suspect streams: what is known of them besides the facts."""
     columns = ["source", "stream", "receiver", "following", "following_sent"]
     some = found.streams.loc[in_pairs(found.streams, found.judged_streams), columns]
 
@@ -167,7 +167,7 @@ def _streams_view(spark: Any, found: Survey, state: State) -> None:
 
     segments = found.segments[in_pairs(found.segments, found.judged_streams)]
     of_sent = ("sent_block_first", "sent_block_last", "sent_at_min", "sent_at_max")
-    # What was accepted under numbers of this stream, though it was sent in another one.
+    # Messages accepted under numbers of this stream, although they were sent in another.
     accepted = found.runs[found.runs.what == What.ACCEPTED]
     some = some.assign(
         old_sent=runs(segments, *of_sent),
@@ -186,7 +186,7 @@ def _streams_view(spark: Any, found: Survey, state: State) -> None:
 def _conclude(
     rows: Frame, found: Survey, routes: Frame, state: State, settings: AuditSettings
 ) -> tuple[AuditResult, Frame]:
-    """Which candidates are proved, and which stay open because a log is missing."""
+    """Return which candidates are proved, and which stay open because a log is missing."""
     rows = rows.reset_index(drop=True)
     rows["source"] = rows.source.astype(np.int64)
     rows["stream"] = rows.stream.astype(np.int64)
@@ -203,12 +203,12 @@ def _conclude(
     _ask_who_acknowledged(rows, labels)
     why = _undecided(rows, found, spans)
     too = _undecided(rows, found, spans, "too_")
-    # Where both are missing it is the first one that is asked for.
+    # If both are missing, the first one is reported.
     of_other = (why == "") & (too != "")
     why[of_other] = too[of_other]
     rows.loc[of_other, "covering"] = rows.too_covering[of_other]
     _of_several_receivers(rows, why, found, spans)
-    # What its source has sent, and of which nothing is open, was stored before: it came again.
+    # A message that its source has sent and that is not open was stored before: it is a repetition.
     again = rows.kind.isin(["never_sent", "express_again"]).to_numpy()
     if again.any():
         source, number = (rows[name].fillna(0).to_numpy(np.int64) for name in ("source", "number"))
@@ -259,7 +259,7 @@ def _conclude(
 
 
 def _ask_who_acknowledged(rows: Frame, labels: Labels) -> None:
-    """It has to have what it acknowledged, also where its queue was redirected to another host."""
+    """Require the log of the host that acknowledged, also if the queue was redirected to it."""
     if len(rows) == 0:
         return
     told = (rows.stream >= 0) & rows.acked_by.notna() & rows.covering.notna()
@@ -267,11 +267,11 @@ def _ask_who_acknowledged(rows: Frame, labels: Labels) -> None:
         host = labels.acknowledger(int(rows.acked_by[at]))
         if host and host != rows.covering[at]:
             rows.loc[at, ["covering", "host"]] = host
-            rows.loc[at, ["block_from", "block_to"]] = pd.NA  # those of another log
+            rows.loc[at, ["block_from", "block_to"]] = pd.NA  # these belong to another log
 
 
 def _of_several_receivers(rows: Frame, why: Any, found: Survey, spans: clocks.Spans) -> None:
-    """What one host has not stored another one may have, where a stream was redirected."""
+    """Keep a loss open if the stream was redirected and another host may have stored it."""
     lost = np.flatnonzero((rows.kind == "lost").to_numpy() & (why == ""))
     if len(lost) == 0:
         return
@@ -289,9 +289,9 @@ def _of_several_receivers(rows: Frame, why: Any, found: Survey, spans: clocks.Sp
 
 
 def _undecided(rows: Frame, found: Survey, spans: clocks.Spans, which: str = "") -> Any:
-    """Why each candidate cannot be decided: "" where the log that is asked for is there.
+    """Return why each candidate cannot be decided: "" if the required log was read.
 
-    `which` is what the names of the columns begin with that say which stretch of it.
+    `which` is the prefix of the columns that name the required stretch.
     """
     why = np.full(len(rows), "", dtype=object)
     asked = rows[f"{which}covering"]
@@ -302,7 +302,7 @@ def _undecided(rows: Frame, found: Survey, spans: clocks.Spans, which: str = "")
         if host not in found.hosts:
             why[at] = "no_log"
             continue
-        # By the clock of that host, with room for what is not known about clocks.
+        # By the clock of that host, with a margin for the uncertainty of clocks.
         least, most = spans.of(part[f"{which}clock_of"], host)
         begin = _floats(part[f"{which}at_from"], -np.inf) + least - _CLOCK_UNSURE_MS
         end = _floats(part[f"{which}at_to"], np.inf) + most + _CLOCK_UNSURE_MS
@@ -326,7 +326,7 @@ def _undecided(rows: Frame, found: Survey, spans: clocks.Spans, which: str = "")
 
 
 def _set_back(covered: Frame, tolerance_ms: int) -> set[int]:
-    """Whose clocks went back, as their own logs tell: by that or more, since time had passed."""
+    """Return hosts whose clocks were set back by the tolerance or more, by their own logs."""
     return set(covered.host[covered.at_sum > tolerance_ms].tolist())
 
 
@@ -343,10 +343,10 @@ def _about_hosts(
 ) -> list[dict[str, Any]]:
     rows = []
     for host in sorted(wrong):
-        text = f"It is {_span(offsets[host])} the others' clocks."
+        text = f"It is {_span(offsets[host])} the clocks of the other hosts."
         if wrong[host]:
-            text = f"It is {_span(offsets[host])} that of {labels.host(wrong[host])}; "
-            text += "or that one is wrong: no third one tells."
+            text = f"It is {_span(offsets[host])} the clock of {labels.host(wrong[host])}; "
+            text += "or that clock is wrong: there is no third host to compare."
         rows.append(labels.about("clock", host, text, None))
     for hole in found.holes.itertuples():
         if hole.block_last != END and hole.at_first != -END:

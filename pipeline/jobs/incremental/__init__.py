@@ -1,1 +1,1 @@
-"""Jobs that read each event once.  docs/jobs.md"""
+"""Incremental reading: each event is processed once.  docs/jobs.md"""

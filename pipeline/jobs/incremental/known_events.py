@@ -1,9 +1,9 @@
-"""Which events were read before, to the single one: for jobs that count.
+"""Known events: which single events were read before, for jobs that count.
 
-An event is its host, its block, its number in the block, and its time: who was put back from a
-backup gives blocks once more.  Events that follow each other are one *stretch*: blocks without a
-gap, each from its first event on, on one day (UTC).  `ends` is the number of the last event of each
-block, because an export may leave some out (`--kind`, `--queue`), and another one may bring them.
+An event is identified by its host, its block, its number in the block, and its time (a restored
+backup gives blocks again).  Consecutive events are one *stretch*: blocks without a gap, each from
+its first event, on one day (UTC).  `ends` is the number of the last event of each block, because an
+export may omit some events (`--kind`, `--queue`), and another export may contain them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def no_stretches() -> Frame:
 
 
 def stretches_of(host: Array, block: Array, index: Array, at_ms: Array) -> Frame:
-    """Of events, each of which is there once."""
+    """Return the stretches of distinct events."""
     n = len(host)
     if n == 0:
         return no_stretches()
@@ -41,7 +41,7 @@ def stretches_of(host: Array, block: Array, index: Array, at_ms: Array) -> Frame
     last = np.append(first[1:], n) - 1
     host, block, start, end = host[first], block[first], index[first], index[last]
     least, most = np.minimum.reduceat(at_ms, first), np.maximum.reduceat(at_ms, first)
-    # Now one row for each part of a block without a gap.
+    # Now one row for each gapless part of a block.
     n = len(host)
     day = least // DAY_MS
     begins = np.ones(n, bool)
@@ -67,7 +67,7 @@ def stretches_of(host: Array, block: Array, index: Array, at_ms: Array) -> Frame
 
 
 def merged(parts: Iterable[Frame]) -> Frame:
-    """Stretches of which one goes on where another ends are one, day by day."""
+    """Merge stretches that continue each other, day by day."""
     found = [part for part in parts if len(part)]
     if not found:
         return no_stretches()
@@ -116,7 +116,7 @@ def merged(parts: Iterable[Frame]) -> Frame:
 
 
 def overlapping(stretches: Frame, boxes: Iterable[tuple[int, int, int]]) -> Frame:
-    """Those that have a block in common with one of `boxes`: host, first and last block."""
+    """Return the stretches that share a block with one of `boxes` (host, first, last block)."""
     if len(stretches) == 0:
         return stretches
     host, first, last = (
@@ -129,7 +129,7 @@ def overlapping(stretches: Frame, boxes: Iterable[tuple[int, int, int]]) -> Fram
 
 
 class Seen:
-    """Says of each event whether it was there before."""
+    """Membership test: whether each event was read before."""
 
     def __init__(self, stretches: Frame) -> None:
         self._parts: list[Frame] = []
@@ -191,7 +191,7 @@ class Seen:
 
 
 class Chains:
-    """Of blocks: whether a log was read from one to another without a gap, and until when."""
+    """Chains of blocks: whether a log was read between two blocks without a gap, and its end."""
 
     def __init__(self, stretches: Frame) -> None:
         s = stretches.sort_values(["host", "block_first", "index_first"])
@@ -211,7 +211,7 @@ class Chains:
             self.newest[host] = max(self.newest.get(host, moment), moment)
 
     def of(self, host: Array, block: Array) -> tuple[Array, Array]:
-        """The chain of each block, 0 where it was not read; and until when that was read."""
+        """Return the chain of each block (0: not read), and the end time of that chain."""
         chain, until = np.zeros(len(host), np.int64), np.zeros(len(host), np.int64)
         for n, one in enumerate(self._hosts):
             mine = np.flatnonzero(host == one)

@@ -1,8 +1,7 @@
-"""What a job that counts remembers between runs, in the folder `state-JOB` beside its tables.
+"""Memory of a counting job between runs, in the folder `state-JOB` beside its tables.
 
-A run writes its parts under new names, then its tables, then publishes its state in one act
-(`published.py`): a run that is cut off before that leaves what was known as it was, and is done
-again.
+A run writes its parts under new names, then its tables, and then publishes its state atomically
+(`published.py`).  A run that stops before that leaves the old state unchanged, and is repeated.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ VERSION = 1
 
 
 class Memory:
-    """Of one job, in one folder.  What is staged is not valid before `commit`."""
+    """The memory of one job, in one folder.  Staged parts become valid by `commit`."""
 
     def __init__(self, folder: Path) -> None:
-        """An empty one; what is in `folder` is replaced by `commit`."""
+        """Create an empty memory; `commit` replaces the content of `folder`."""
         self.folder = folder
         self.files: set[str] = set()
         self.run = 0
@@ -34,7 +33,7 @@ class Memory:
 
     @classmethod
     def load(cls, output: Path, job: str, *, again: bool = False) -> Memory:
-        """Raises StateOfAnother, but for `again`: then an empty one."""
+        """Return a job's memory; with `again` an empty one.  Raises StateOfAnother."""
         memory = cls(output / f"state-{job}")
         folder = memory.folder
         known = read_about(folder)
@@ -57,38 +56,38 @@ class Memory:
         return [file for file in files if file.key not in self.files]
 
     def paths(self, name: str) -> list[str]:
-        """Where the parts are, with those that are staged: for Spark."""
+        """Return the paths of the parts of a table, including staged ones, for Spark."""
         return [str(self.folder / part) for part in self._staged.get(name, [])]
 
     def read(self, name: str, empty: Frame) -> Frame:
-        """All parts as one table of pandas."""
+        """Return all parts of a table as one pandas table."""
         return joined(empty, *(pd.read_parquet(path) for path in self.paths(name)))
 
     def seen(self) -> Frame:
-        """`seen.STRETCH` of what was read."""
+        """Return the stretches that were read (`known_events.STRETCH`)."""
         return self.read("seen", no_stretches())
 
     def see(self, stretches: Sequence[Frame]) -> Frame:
-        """With what this run has read."""
+        """Add the stretches that this run has read; return all."""
         together = merged([self.seen(), *stretches])
         self.stage("seen", together)
         return together
 
     def stage(self, name: str, frame: Frame) -> None:
-        """`frame` instead of what there was."""
+        """Replace a table by `frame`."""
         path = self._new(name)
         frame.to_parquet(path, index=False, compression="zstd")
         self._staged[name] = [path.name]
 
     def stage_table(self, name: str, table: Any, *, append: bool = False) -> None:
-        """A table of Spark's, instead of what there was or beside it."""
+        """Replace a table by a Spark table, or `append` to it."""
         path = self._new(name)
         table.write.mode("overwrite").option("compression", "zstd").parquet(str(path))
         before = self._staged.get(name, []) if append else []
         self._staged[name] = [*before, path.name]
 
     def commit(self, files: Sequence[LogFile]) -> None:
-        """All that was staged is valid, and `files` were read."""
+        """Make all staged parts valid, and record that `files` were read."""
         self.files |= {file.key for file in files}
         about = {
             "version": VERSION, "run": self.run + 1,
@@ -102,6 +101,6 @@ class Memory:
 
 
 def joined(*parts: Frame) -> Frame:
-    """One table below the other, of those that have rows: an empty one has no say in types."""
+    """Concatenate the tables that have rows; an empty table must not influence the types."""
     filled = [part for part in parts if len(part)]
     return pd.concat(filled, ignore_index=True) if filled else parts[0].reset_index(drop=True)

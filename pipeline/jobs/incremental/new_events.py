@@ -1,8 +1,8 @@
-"""Each event once: of files that were not read before, what was in none that were.
+"""New events: process each event of new files once, without those that were read before.
 
-Files of which the ends say that they may have blocks in common are read by one task, one after the
-other; and what earlier runs have read is left out there.  So nothing is shuffled for it, and files
-that do not overlap are read side by side.
+Files whose footers show that they may share blocks are read by one task, one after the other, which
+also skips the events of earlier runs.  So no shuffle is needed, and files that do not overlap are
+read in parallel.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from pipeline.jobs.incremental.known_events import Seen, overlapping, stretches_
 
 Frame = Any
 Piece = tuple[str, int, int]
-#: Of which queue managers (a hash, if it is one), and which blocks, some part of a file is.
+#: Queue manager (a hash; None: any), first and last block of a part of a file.
 Box = tuple[int | None, int, int]
 
-#: What `Work` needs of each event, beside its own columns.
+#: The columns of each event that `each_once` needs besides those of `Work`.
 PLACE = ("queue_manager", "block", "index", "at_ms")
 _ANY: Box = (None, -(1 << 62), 1 << 62)
 _READERS = 8
-#: The column in which a task tells what it has read, and names behind hashes.
+#: The column in which a task returns the stretches that it has read, and the names of hashes.
 NOTE = "note"
 
-#: Of events that are new: batches of the job's own columns.  `names` gets the text of each hash.
+#: Converts a table of new events to batches of the job's columns; `names` gets each hash's text.
 Work = Callable[[Any, dict[int, str]], Iterable[Any]]
 
 
 class Fresh:
-    """What the tasks have made of new events: `rows` for Spark, and what they have told."""
+    """The results of the tasks: `rows` for Spark, stretches and names."""
 
     def __init__(self, table: Any) -> None:
         from pyspark import StorageLevel
 
         self._table = table.persist(StorageLevel.DISK_ONLY)
         notes = [
-            pickle.loads(row[0])  # of our own tasks
+            pickle.loads(row[0])  # written by our own tasks
             for row in self._table.where(f"{NOTE} IS NOT NULL").select(NOTE).collect()
         ]
         self.stretches: list[Frame] = [stretches for stretches, _ in notes]
@@ -64,7 +64,7 @@ def each_once(
     schema: str,
     work: Work,
 ) -> Fresh:
-    """`work` over the events of `files` that are not in `seen`; it makes rows of `schema`."""
+    """Apply `work` to the events of `files` that are not in `seen`; its rows have `schema`."""
     tasks = _tasks(spark, files, seen)
     wanted = list(dict.fromkeys((*PLACE, *columns)))
     arrow = _arrow_schema(schema)
@@ -109,11 +109,11 @@ def _task(
 
 
 class _Reader:
-    """Of tables that may have events in common, and with what is known."""
+    """Reader of tables that may share events with each other and with known stretches."""
 
     def __init__(self, known: Frame) -> None:
         self._seen = Seen(known)
-        self._held: list[Frame] = []  # read, and not yet in `_seen`: mostly nobody asks
+        self._held: list[Frame] = []  # read, but not yet in `_seen`, which is rarely needed
         self._top: dict[int, int] = {}  # the highest block of each host there
 
     def new_ones(self, table: Any) -> tuple[Any, Frame]:
@@ -148,7 +148,7 @@ class _Reader:
 def _tasks(
     spark: Any, files: Sequence[LogFile], seen: Frame
 ) -> list[list[tuple[list[Piece], Frame]]]:
-    """For each task: pieces to be read one after the other, and what is known of their blocks."""
+    """Return for each task the pieces to read in sequence, and the known stretches of each."""
     wanted = max(int(spark.sparkContext.defaultParallelism) * 2,
                  sum(file.size for file in files) // (32 << 20), 1)  # fmt: skip
     cut = [piece for part in pieces(files, len(files) or 1) for piece in part]
@@ -176,7 +176,7 @@ def _tasks(
 
 
 def together(boxes: Sequence[Sequence[Box]]) -> list[list[int]]:
-    """Groups of numbers of which the boxes may have events in common; in their order."""
+    """Group the numbers of pieces whose boxes may share events; groups keep the order."""
     parent = list(range(len(boxes)))
 
     def root(at: int) -> int:
@@ -210,7 +210,7 @@ def together(boxes: Sequence[Sequence[Box]]) -> list[list[int]]:
 
 
 def _boxes(piece: Piece) -> list[Box]:
-    """By what the end of a Parquet file says of its parts; of lines, by reading them."""
+    """Return the boxes of a piece: from a Parquet footer, or by reading the lines."""
     path, first, last = piece
     if not path.endswith(".parquet"):
         return _boxes_of_lines(path)
@@ -226,7 +226,7 @@ def _boxes(piece: Piece) -> list[Box]:
             host = hash_of(hosts.min) if hosts.min == hosts.max else None
             found.add((host, int(blocks.min), int(blocks.max)))
     hosts_there = {host for host, *_ in found}
-    if len(hosts_there) == 1:  # parts of one log follow each other
+    if len(hosts_there) == 1:  # row groups of one log follow each other
         return [(hosts_there.pop(), min(box[1] for box in found), max(box[2] for box in found))]
     return sorted(found, key=str)
 

@@ -1,11 +1,11 @@
-"""A folder of parts of which one file says which are valid: a run's state is published at once.
+"""A folder of parts with one file that lists the valid ones: a run's state changes atomically.
 
-    state.json       what is known, and the names of the valid parts
-    NAME-RUN.parquet a part: a file, or a folder of Spark's, that is written once
+    state.json       the state, and the names of the valid parts
+    NAME-RUN.parquet a part: a file, or a Spark folder, that is written once
 
 A run writes its parts under new names and then replaces state.json by one rename.  A run that dies
-before that rename has changed nothing; files that state.json does not name are what it left, and
-the next run that publishes removes them.
+before that rename has changed nothing; it leaves files that state.json does not name, and the next
+run that publishes removes them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ABOUT = "state.json"
 
 
 def read_about(folder: Path) -> dict[str, Any] | None:
-    """The contents of state.json; None where no run has published anything."""
+    """Return the contents of state.json; None if no run has published."""
     try:
         known: dict[str, Any] = json.loads((folder / ABOUT).read_text())
     except (FileNotFoundError, NotADirectoryError):
@@ -30,7 +30,7 @@ def read_about(folder: Path) -> dict[str, Any] | None:
 
 
 def new_part(folder: Path, name: str) -> Path:
-    """Where the part `name` (of a run's number) is to be written; what a dead run left goes."""
+    """Return the path to write the part `name` to; remove the rest of a dead run there."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.parquet"
     _remove(path)
@@ -40,8 +40,8 @@ def new_part(folder: Path, name: str) -> Path:
 def publish(folder: Path, about: Mapping[str, Any], parts: Iterable[str]) -> None:
     """Make `about` the state, with `parts`, which are in `folder`; remove all other files.
 
-    The parts are on the disk before the rename: also a loss of power leaves the old state or this.
-    Raises OSError; then the old state is valid.
+    The parts are synced before the rename, so after a power failure the state is the old or the new
+    one.  Raises OSError; then the old state is valid.
     """
     folder.mkdir(parents=True, exist_ok=True)
     valid = {ABOUT, *parts}
@@ -49,7 +49,7 @@ def publish(folder: Path, about: Mapping[str, Any], parts: Iterable[str]) -> Non
         _sync_tree(folder / name)
     part = folder / f".{ABOUT}.part"
     try:
-        part.unlink(missing_ok=True)  # of a run that was killed; or a link that leads elsewhere
+        part.unlink(missing_ok=True)  # left by a killed run, or a link that leads elsewhere
         with part.open("x") as file:
             json.dump(about, file)
             file.flush()
