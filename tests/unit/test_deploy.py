@@ -1,4 +1,4 @@
-"""What the service is made of: the unit, its sandbox, and the configurations that come along."""
+"""The installed service: the unit, its sandbox, and the example configurations."""
 
 import re
 import shutil
@@ -25,7 +25,7 @@ def analyze(*words):
 
 
 def settings(unit):
-    """Name -> value of the settings of a unit file; the last one counts."""
+    """Return name -> value of the settings of a unit file; the last value counts."""
     return dict(re.findall(r"^(\w+)=(.*)$", (DEPLOY / unit).read_text(), re.MULTILINE))
 
 
@@ -40,7 +40,7 @@ def test_the_sandbox_is_rated_tight():
 
 @needs_systemd_analyze
 def test_systemd_understands_every_line_of_the_units(tmp_path):
-    """With a command that exists here, since the installed one does not."""
+    """The check runs with an existing command in the place of the installed one."""
     shipping = ("qmd-ship.service", "qmd-ship.timer")
     for unit in ("qmd.service", "qmd.socket", "qmd-service@.service", *shipping):
         text = (DEPLOY / unit).read_text().replace("/usr/local/bin/qmd", "/bin/true")

@@ -1,6 +1,6 @@
 """The architecture as a test: imports point downwards, and each library stays in its layer.
 
-Imports for types count like all others: who names a class depends on it.
+Imports for types count like all others: a module that names a class depends on it.
 """
 
 import ast
@@ -15,11 +15,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = ("protocol", "storage", "qmd", "pipeline")
-MODULES = ("pyspark_qmd",)  # of one file
+MODULES = ("pyspark_qmd",)  # modules outside packages
 
-# The layers, lowest first, and what each may import besides itself: of ours, and of other people's.
-# The standard library is free except for what OUT_OF_BOUNDS names.  The longest name that fits a
-# module is its layer.
+# The layers, lowest first, and the modules that each may import besides itself: the project's and
+# third-party ones.  The standard library is allowed except for the names in OUT_OF_BOUNDS.  The
+# layer of a module is the longest name that fits it.
 BELOW = "(whatever stands before it)"
 LAYERS: dict[str, set[str]] = {
     # The protocol.
@@ -41,7 +41,7 @@ LAYERS: dict[str, set[str]] = {
     },
     # The queue manager.
     "qmd.runtime.own_packages": set(),
-    "qmd": {"qmd.runtime.own_packages"},  # the package itself, which every import of ours runs
+    "qmd": {"qmd.runtime.own_packages"},  # the package itself, which each import below it runs
     "qmd.config": {"protocol"},
     "qmd.core": {"protocol"},
     "qmd.catalogue": set(),
@@ -67,7 +67,7 @@ LAYERS: dict[str, set[str]] = {
     "qmd.control": {BELOW, "msgspec", "structlog"},
     "qmd.manager": {BELOW, "structlog"},
     "qmd.daemon": {BELOW, "structlog", "uvloop"},
-    # What looks into a data folder that no daemon has.
+    # Code that reads a data folder while no daemon runs.
     "storage.rescue": {
         *("storage.errors", "storage.options", "storage.tables", "storage.engine", "protocol"),
     },
@@ -79,7 +79,7 @@ LAYERS: dict[str, set[str]] = {
         *("qmd.control_protocol.messages", "protocol", "click"),
     },
     "qmd.__main__": {"qmd.cli"},  # `python -m qmd` is the command
-    # The pipeline is a client like any other; and heavy libraries are its alone.
+    # The pipeline is a client like any other; only it may import heavy libraries.
     "pipeline": set(),
     "pipeline.events": {"fsspec", "numpy", "pyarrow"},
     "pipeline.source": {
@@ -95,7 +95,7 @@ LAYERS: dict[str, set[str]] = {
     "pipeline.report": {"pipeline.jobs", "matplotlib", "numpy", "pandas"},
     "pipeline.ship": {"pipeline.source", "qmd.client", "fsspec", "pyarrow"},
     "pipeline.generator": {"qmd.cli.event_files", "storage.tables.keys", "numpy", "pyarrow"},
-    # Commands of qmd that live with what they run.
+    # Commands of qmd that stand beside the code that they run.
     "pipeline.cli": {"qmd.cli", "click"},
     "pipeline.commands.job": {
         *("pipeline.events", "pipeline.jobs", "pipeline.report", "pipeline.spark"),
@@ -107,9 +107,9 @@ LAYERS: dict[str, set[str]] = {
         *("pipeline.ship", "pipeline.source", "pipeline.spark", "qmd.cli", "qmd.client", "click"),
     },
     "pipeline.submit": {"qmd.cli"},
-    "pyspark_qmd": {"pipeline.source"},  # where Spark looks for it
+    "pyspark_qmd": {"pipeline.source"},  # Spark imports data sources by this name
 }
-# What single modules know beyond their layer, and why.
+# Exceptions: further imports of single modules, with the reason.
 BESIDES: dict[str, set[str]] = {
     "qmd.cli.service": {
         *(
@@ -120,18 +120,18 @@ BESIDES: dict[str, set[str]] = {
             "structlog",
         ),
     },  # the command becomes the service
-    "qmd.cli.transaction": {"psycopg"},  # an extra, imported when it is used
+    "qmd.cli.transaction": {"psycopg"},  # an extra, imported on use
     "qmd.cli.remote": {"qmd.access.tokens"},  # it writes the file that the daemon reads
     "qmd.cli.serve": {"qmd.daemon"},  # the command becomes the daemon
-    # It looks into a data folder that no daemon has.
+    # It reads a data folder while no daemon runs.
     "qmd.cli.check": {
         *("storage.rescue.check", "storage.errors", "storage.engine.missing"),
         *("storage.rescue.repair", "storage.rescue.survey"),
     },
-    # They understand names and files without a daemon.
+    # They read names and files without a daemon.
     "qmd.cli.name": {"qmd.directory.name_parts", "qmd.directory.spelling"},
     "qmd.cli.directory": {"qmd.directory.file.format"},
-    "qmd.cli.event_files": {"pyarrow"},  # only where it is installed, and asked for
+    "qmd.cli.event_files": {"pyarrow"},  # only where it is installed and requested
     # An extra, imported where the configuration names an Active Directory.
     **{
         f"qmd.directory.{module}": {"sansldap"}
@@ -141,7 +141,7 @@ BESIDES: dict[str, set[str]] = {
         )
     },
     "qmd.directory.ldap.negotiate": {"spnego", "cryptography"},
-    "pyspark_qmd": {"qmd"},  # from then on `pipeline` is ours
+    "pyspark_qmd": {"qmd"},  # marks `pipeline` as qmd's package
 }
 
 OUTSIDE_WORLD = {
@@ -168,7 +168,7 @@ class Import:
 
 @cache
 def modules() -> dict[str, Path]:
-    """Every module of ours: dotted name -> file."""
+    """Return dotted name -> file of each module of the project."""
     files = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
     files += [ROOT / f"{module}.py" for module in MODULES]
     return {module_name(file.relative_to(ROOT)): file for file in files}
@@ -180,7 +180,7 @@ def module_name(file: Path) -> str:
 
 
 def imports(name: str, source: str, *, is_package: bool, known: set[str]) -> Iterator[Import]:
-    """Whatever `source`, the module `name`, imports: anywhere in it, relative names resolved.
+    """Yield the imports anywhere in `source`, the text of module `name`; resolve relative names.
 
     `from a import b` is the module a.b where `known` has it, else a.
     """
@@ -203,7 +203,7 @@ def _is_for_types(node: ast.If) -> bool:
 
 
 def _absolute(node: ast.ImportFrom, name: str, *, is_package: bool) -> str:
-    """The module that `from ... import` names, seen from the module `name`."""
+    """Return the absolute name of the module that `from ... import` in module `name` names."""
     if node.level == 0:
         assert node.module is not None
         return node.module
@@ -213,7 +213,7 @@ def _absolute(node: ast.ImportFrom, name: str, *, is_package: bool) -> str:
 
 
 def fits(name: str, allowed: set[str]) -> bool:
-    """Whether `name` is one of the `allowed` modules, or lies within one."""
+    """Return whether `name` is one of the `allowed` modules, or lies within one."""
     return any(name == one or name.startswith(one + ".") for one in allowed)
 
 
@@ -228,18 +228,18 @@ def below(layer: str) -> set[str]:
 
 
 def knows(layer: str, imported: str) -> bool:
-    """Whether the row of a layer has `imported`."""
+    """Return whether the row of a layer includes `imported`."""
     row, other = LAYERS[layer], layer_of(imported)
     return other == layer or fits(imported, row) or (BELOW in row and other in below(layer))
 
 
 def violation(module: str, imported: str, *, for_types: bool = False) -> str | None:
-    """Why `module` may not import `imported`, or None."""
+    """Return the reason why `module` may not import `imported`, or None."""
     layer = layer_of(module)
     assert layer is not None, f"{module} has no row in LAYERS"
     if imported.partition(".")[0] in sys.stdlib_module_names:
         if imported == "sqlite3" and for_types and layer != "qmd" and knows(layer, "storage"):
-            return None  # a unit of work is a function of a connection, and says so
+            return None  # units of work name the connection in their types
         bounds = max(
             (each for each in OUT_OF_BOUNDS if fits(layer, {each})), key=len, default="qmd"
         )
@@ -252,7 +252,10 @@ def violation(module: str, imported: str, *, for_types: bool = False) -> str | N
 
 
 def is_known_besides(module: str, imported: str) -> bool:
-    """One module of ours, or any of a library."""
+    """Return whether `module` has an exception for `imported`.
+
+    An exception names one module of the project, or a library with all its modules.
+    """
     besides = BESIDES.get(module, set())
     return imported in besides or (layer_of(imported) is None and fits(imported, besides))
 
@@ -325,7 +328,7 @@ def test_only_storage_speaks_sql(name):
 
 
 def _is_sql(node: ast.AST) -> bool:
-    """A call of a method that hands SQL to a database."""
+    """Return whether `node` is a call of a method that passes SQL to a database."""
     return (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
@@ -340,11 +343,11 @@ def test_no_two_modules_need_each_other():
         for name, file in ours.items()
     }
 
-    TopologicalSorter(graph).prepare()  # raises CycleError, which names them
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
 
 
 def test_no_circle_has_more_than_two_modules():
-    """With imports for types: two classes may name each other, and no more than two."""
+    """Imports for types count as well: two classes may name each other, but no more than two."""
     ours = modules()
     graph = {
         name: {one.name for one in found(name, file) if one.name in ours and one.name != name}
@@ -355,7 +358,7 @@ def test_no_circle_has_more_than_two_modules():
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Modules that reach each other, by Tarjan's algorithm."""
+    """Return the groups of modules that reach each other, by Tarjan's algorithm."""
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

@@ -1,4 +1,4 @@
-"""The load that tests can run beside ends with the process that has started it, however it ends."""
+"""The background load for tests: it ends with the process that started it, in all cases."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ with Load(1) as load:
 
 
 def is_there(pid: int) -> bool:
-    """Whether it runs: one that has ended and that nobody has waited for does not."""
+    """Return whether the process runs; a zombie does not."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -66,7 +66,7 @@ def test_a_load_ends_with_who_has_started_it(how: signal.Signals) -> None:
 
 
 def test_pytest_starts_one_load_for_all_its_workers(tmp_path: Path) -> None:
-    """And none stays when Ctrl-C ends it."""
+    """No process of the load survives Ctrl-C."""
     (tmp_path / "test_it.py").write_text("import time\ndef test_it(): time.sleep(1000)\n")
     command = [sys.executable, "-m", "pytest", "-p", "tests.load", "--load", "1", "-n", "2",
                "-p", "no:cacheprovider", str(tmp_path)]  # fmt: skip

@@ -1,4 +1,4 @@
-"""docs/model.md says which step of the model is which line of the code: both have to exist."""
+"""docs/model.md maps steps of the model to names in the code: both must exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The project's own files agree with each other and name no machine."""
+"""Project files: their contents are consistent, and they name no machine."""
 
 import re
 import tomllib
@@ -24,7 +24,7 @@ DOCUMENTS = [
 
 
 def locked(lock):
-    """Name -> version, of every package in a lock file."""
+    """Return name -> version of each package in a lock file."""
     return dict(
         re.findall(r"^([\w.-]+)(?:\[\w+\])?==(\S+) \\$", (ROOT / lock).read_text(), re.MULTILINE)
     )
@@ -49,7 +49,7 @@ def test_a_lock_holds_exact_versions_with_hashes_and_nothing_else(lock):
 def test_every_dependency_is_locked():
     names = {re.split(r"[^\w.-]", one)[0] for one in PROJECT["dependencies"]}
     tools = {re.split(r"[^\w.-]", one)[0] for one in PROJECT["optional-dependencies"]["dev"]}
-    tools -= {PROJECT["name"]}  # its own extras
+    tools -= {PROJECT["name"]}  # extras of the project
 
     assert names <= locked("requirements.lock").keys()
     assert names | tools <= locked("requirements-dev.lock").keys()
@@ -60,7 +60,7 @@ def test_tests_run_with_the_very_dependencies_that_are_installed():
 
 
 def test_compiled_dependencies_have_files_for_every_supported_python_and_platform():
-    """One lock for all: uvloop alone comes in dozens of files, one for each kind of machine."""
+    """There is one lock for all platforms: uvloop alone has dozens of files, one per platform."""
     text = (ROOT / "requirements.lock").read_text()
 
     for package in ("uvloop", "msgspec"):

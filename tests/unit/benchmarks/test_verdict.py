@@ -1,4 +1,4 @@
-"""The demo sees what is wrong: a verdict that cannot be bad is worth nothing."""
+"""The verdict of the demo: it detects lost, doubled, reordered and foreign messages."""
 
 import pytest
 
@@ -9,7 +9,7 @@ TOTAL = 5
 
 
 def outcome():
-    """All sent in order, before the only kill, and nothing arrived."""
+    """Return an outcome: all messages sent in order before the only kill, none received."""
     tallies = [Tally(kind, TOTAL) for kind in ("transactional", "recoverable", "express")]
     for tally in tallies:
         for number in range(TOTAL):

@@ -1,4 +1,4 @@
-"""The command line in this process, and a queue manager for it to talk to."""
+"""Fixtures for the command line: it runs in this process, against a peer in a thread."""
 
 import pytest
 from click.testing import CliRunner, Result
@@ -10,7 +10,7 @@ from tests.unit.client.peer import peer_in_thread
 
 @pytest.fixture
 def config(tmp_path):
-    """A configuration whose control socket is `socket`, beside it."""
+    """Return a configuration file with the control socket `socket` beside it."""
     path = tmp_path / "qmd.toml"
     path.write_text('[queue_manager]\nname = "hosta"\n[control]\nsocket = "socket"\n')
     return path

@@ -1,4 +1,4 @@
-"""Files of events: whole or not there; Parquet where pyarrow is installed."""
+"""Files of events: complete or absent; Parquet where pyarrow is installed."""
 
 from __future__ import annotations
 

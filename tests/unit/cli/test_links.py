@@ -1,4 +1,4 @@
-"""Files that commands write beside others never go through a link that somebody has put there."""
+"""Files that commands write: a symbolic link in the place of such a file is never followed."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from qmd.directory.file.directory import _locked
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """Another file of the user who runs the command, often root."""
+    """Return another file that the user of the command (often root) owns."""
     path = tmp_path / "victim"
     path.write_bytes(b"precious")
     return path

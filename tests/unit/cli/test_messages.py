@@ -1,4 +1,4 @@
-"""send, receive and peek, against a queue manager with few virtues."""
+"""The commands send, receive and peek, against the in-memory queue manager of `peer`."""
 
 import base64
 import json
@@ -126,7 +126,7 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read(qmd, peer, tmp_pa
 
 
 def test_ids_from_before_a_refusal_are_printed(qmd, peer):
-    lines = b"x\n" * 1024  # a full window: the first batches are confirmed before it goes on
+    lines = b"x\n" * 1024  # a full window: the first batches are confirmed before the next
     peer.refuse_at = 1000
 
     result = qmd("send", "orders", "--each-line", input=lines * 2)

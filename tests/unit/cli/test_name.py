@@ -1,4 +1,4 @@
-"""qmd name explain: what a spelling means."""
+"""qmd name explain: the meaning of each spelling of a name."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Tables and lists for people."""
+"""Tables and lists in the text output of the command line."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How every command fails, helps and is loaded."""
+"""All commands: errors, help texts and imports."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from qmd.control_protocol import operations as operator_frames
 
 
 def commands(group=main, path=()):
-    """Every command there is, as the words that call it."""
+    """Yield each command as the words that call it."""
     yield path
     if isinstance(group, click.Group):
         context = click.Context(group)

@@ -1,4 +1,4 @@
-"""qmd queue, and how it asks before something is lost."""
+"""qmd queue, and its questions before a command loses messages."""
 
 import json
 import os

@@ -1,9 +1,9 @@
-"""What `qmd.client.blocking` makes of the client's signatures, written down for type checkers.
+"""The stub of `qmd.client.blocking` for type checkers, generated from the asynchronous client.
 
-    python -m tests.unit.client.blocking_types     # writes qmd/client/blocking.pyi anew
+    python -m tests.unit.client.blocking_types     # rewrites qmd/client/blocking.pyi
 
-No signature is written twice by hand: each is read from the source of the class that is awaited,
-and loses its `async`.
+No signature is written twice by hand: each is read from the source of the asynchronous class, and
+its `async` is removed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 FILE = ROOT / "qmd/client/blocking.pyi"
-#: The classes that have a face, by the module of `qmd.client` that they are in.
+#: The classes with a blocking version, by their module in `qmd.client`.
 FACED = {
     "queue_manager": ["QueueManager"],
     "transaction": ["Transaction"],
@@ -48,7 +48,7 @@ def facing(queue_manager: AwaitedQueueManager) -> QueueManager: ...
 
 
 class _Annotations(ast.NodeTransformer):
-    """Of what is awaited, what is left when it was waited for."""
+    """Replace each awaitable type by the type of its result."""
 
     def visit_Name(self, node: ast.Name) -> ast.Name:
         return ast.Name({"AsyncIterator": "Iterator"}.get(node.id, node.id))
@@ -87,7 +87,10 @@ def stub() -> str:
 
 
 def _imports(module: str, tree: ast.Module) -> dict[str, str]:
-    """The names that its annotations may use: what it imports, and what it defines itself."""
+    """Return the statement that imports each name which annotations of the module may use.
+
+    These are the names that the module imports, and those that it defines.
+    """
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module != "__future__":
@@ -117,7 +120,10 @@ def _class(node: ast.ClassDef) -> str:
 
 
 def _attributes(init: ast.FunctionDef) -> list[str]:
-    """The public ones.  Their types are written there, or those of arguments, or faced classes."""
+    """Return the stub lines of the public attributes.
+
+    The type of each is its annotation, that of an argument, or a class with a blocking version.
+    """
     given = {each.arg: each.annotation for each in (*init.args.args, *init.args.kwonlyargs)}
     found = []
     for node in init.body:

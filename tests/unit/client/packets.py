@@ -1,4 +1,4 @@
-"""Real packets, for the peer to store."""
+"""Real packets that the peer stores."""
 
 from protocol.names.format_name import parse_destination
 from qmd.control_protocol import messages as frames

@@ -1,8 +1,8 @@
-"""The other end of the control socket for these tests: queues in memory, and a bad line.
+"""The other end of the control socket for these tests: queues in memory, injected failures.
 
 It speaks `qmd.control_protocol.messages` over a real socket.  `before` and `after` name verbs at
 which the connection breaks once: before the request is done, or after it and before its answer.
-After one of `dies_after` nobody listens any more, either.
+After a verb of `dies_after` the socket is closed as well.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from qmd.control_protocol import operations as operator_frames
 
 
 class HungUp(Exception):
-    """The connection breaks here, on purpose."""
+    """Raised to break the connection on purpose."""
 
 
 class Peer:
-    """`async with Peer(path) as peer`: a queue manager with few virtues."""
+    """A minimal queue manager in memory: `async with Peer(path) as peer`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -36,7 +36,7 @@ class Peer:
         self.queues: defaultdict[str, list[frames.StoredMessage]] = defaultdict(list)
         self.outcomes: dict[bytes, Any] = {}
         self.refusals: dict[type[frames.Request], frames.Refused] = {}
-        self.refuse_at: int | None = None  # messages sent in all, beyond which none is taken
+        self.refuse_at: int | None = None  # sent messages in total, above which all are refused
         self.before: list[type[frames.Request]] = []
         self.after: list[type[frames.Request]] = []
         self.dies_after: list[type[frames.Request]] = []
@@ -46,7 +46,7 @@ class Peer:
         self.connections: list[Connection] = []
         self.deserted = asyncio.Event()
         self.last_lookup_id = 0
-        self.piece_max = 1000  # messages that one request moves
+        self.piece_max = 1000  # most messages that one request moves
 
     async def __aenter__(self) -> Peer:
         await self.listen()
@@ -59,7 +59,7 @@ class Peer:
         self._server = await asyncio.start_unix_server(self._serve, self.path)
 
     async def stop(self) -> None:
-        """Like a daemon that is killed: connections end, and nobody listens any more."""
+        """End all connections and close the socket, like a daemon that is killed."""
         self.close()
         for connection in list(self.connections):
             connection.writer.transport.abort()
@@ -72,7 +72,7 @@ class Peer:
         self.path.unlink(missing_ok=True)
 
     def put(self, queue: str, *bodies: bytes) -> None:
-        """Messages arrive; whoever waits gets them."""
+        """Add messages to a queue, and deliver them to waiting readers."""
         for body in bodies:
             self.last_lookup_id += 1
             self.queues[queue].append(frames.StoredMessage(self.last_lookup_id, 0, body))
@@ -83,7 +83,7 @@ class Peer:
             connection.serve_waiting()
 
     async def seen(self, verb: type[frames.Request]) -> None:
-        """Wait until a request of this kind came and was done."""
+        """Wait until a request of this kind was received and done."""
         while not self.requests_of(verb):
             self._news.clear()
             await self._news.wait()
@@ -113,7 +113,7 @@ class Peer:
 
 
 class Connection:
-    """One client, and what it has taken."""
+    """The connection of one client, with the messages that it has taken."""
 
     def __init__(self, peer: Peer, writer: asyncio.StreamWriter) -> None:
         self.peer = peer
@@ -270,7 +270,7 @@ WAITS = object()
 
 @contextlib.contextmanager
 def peer_in_thread(path: Path) -> Iterator[Peer]:
-    """A peer in an event loop of its own, as a daemon is in a process of its own."""
+    """Run a peer in a thread with its own event loop, as a daemon has its own process."""
     started: concurrent.futures.Future[Peer] = concurrent.futures.Future()
 
     async def serve() -> None:

@@ -1,4 +1,4 @@
-"""The client without `await`: the same verbs, through the one wrapper."""
+"""The blocking client: the same verbs, through one wrapper."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""The client without `await` has the types of the one with it."""
+"""The types of the blocking client are those of the asynchronous client."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def statements(text: str) -> list[str]:
 
 
 def imported(text: str) -> set[tuple[str | None, str, str | None]]:
-    """Module, name and the name it gets here: a tool may write them in another order."""
+    """Return each import as (module, name, alias): tools may write them in another order."""
     return {
         (node.module if isinstance(node, ast.ImportFrom) else None, each.name, each.asname)
         for node in ast.parse(text).body

@@ -1,4 +1,4 @@
-"""One connection to the control socket: pipelining, flow control, and how it ends."""
+"""A connection to the control socket: pipelining, flow control, and its end."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from tests.unit.client.peer import Peer
 
 
 class Line(asyncio.Transport):
-    """Keeps what is written to it."""
+    """A transport that keeps the bytes written to it."""
 
     def __init__(self):
         super().__init__()
@@ -134,7 +134,7 @@ def test_there_is_no_room_while_the_other_end_does_not_read(tmp_path):
             connection = await open_connection(tmp_path / "socket")
             request = [frames.NewMessage("orders", bytes(1_000_000))]
             answers = [connection.ask(frames.Send, request) for _ in range(4)]
-            await asyncio.sleep(0)  # they are written, as far as the socket takes them
+            await asyncio.sleep(0)  # the requests are written, as far as the socket takes them
 
             room = asyncio.ensure_future(connection.has_room())
             await asyncio.sleep(0)

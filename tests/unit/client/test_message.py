@@ -1,4 +1,4 @@
-"""What a message tells about itself, from its packet and from what is known beside it."""
+"""Messages of the client: values from the packet, and values stored beside the packet."""
 
 import json
 from datetime import UTC, datetime

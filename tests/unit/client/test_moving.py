@@ -1,4 +1,4 @@
-"""Moving messages with the client: piece by piece, and never twice."""
+"""Moving messages with the client: in pieces, and never twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs of pipelines as they cross the socket: what the client sends is what is decoded."""
+"""The verbs of pipelines on the socket: a decoded request equals the one that was sent."""
 
 from qmd.client.pipeline import STAGE_BYTES, _pieces, each_message
 from qmd.control_protocol import bulk as pipeline_frames

@@ -1,4 +1,5 @@
-"""Receiving: removed before it is handed over, whatever breaks in between, and never twice."""
+"""Receiving: a message is removed before it is handed over, and never received twice, even if
+the connection breaks in between."""
 
 import asyncio
 

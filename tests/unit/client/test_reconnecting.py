@@ -1,4 +1,4 @@
-"""A connection that comes back, and what that means for the requests that were under way."""
+"""Reconnecting, and the requests that were outstanding when the connection broke."""
 
 import asyncio
 

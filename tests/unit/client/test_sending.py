@@ -1,4 +1,4 @@
-"""Sending: one message, several at once, many in a row; each exactly once, in order."""
+"""Sending one message, a batch, or a stream: each message exactly once and in order."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Both ends of a wire, for tests of sessions: packets by hand, sessions that are open."""
+"""Support for tests of sessions: handmade packets, and sessions after their handshake."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _template(kind: str, body_size: int) -> bytes:
 
 
 def message(number: int = 1, kind: str = "express", *, body_size: int = 3) -> bytes:
-    """The packet of a user message; `kind` is "express", "recoverable" or "transactional"."""
+    """Return the packet of a user message of `kind` "express", "recoverable" or "transactional"."""
     packet = bytearray(_template(kind, body_size))
     struct.pack_into("<I", packet, _MESSAGE_NUMBER_OFFSET, number)
     return bytes(packet)
@@ -151,7 +151,7 @@ def _unnumbered(kind: str) -> bytes:
 
 
 def numbered_packet(number: int, kind: str) -> bytes:
-    """A message of any kind, "order ack" included, that can be told by its number."""
+    """Return a message of any kind, "order ack" included, which its number identifies."""
     packet = bytearray(_unnumbered(kind))
     struct.pack_into("<I", packet, _MESSAGE_NUMBER_OFFSET, number)
     return bytes(packet)
@@ -221,7 +221,7 @@ def open_session(
     ack_ms: int = 20_000,
     now: float = 0.0,
 ) -> Session:
-    """An acceptor after its handshake, with nothing left to send."""
+    """Return an acceptor after its handshake, with nothing left to send."""
     session = acceptor(settings, now=now)
     parameters = connection_parameters(
         peer_window, recoverable_ack_ms=recoverable_ack_ms, ack_ms=ack_ms
@@ -232,12 +232,12 @@ def open_session(
 
 
 def packets(session: Session) -> list[bytes]:
-    """Whatever the session has to say, as packets."""
+    """Return the session's outgoing bytes, split into packets."""
     return PacketBuffer().feed(session.data_to_send())
 
 
 def acks(session: Session) -> list[SessionHeader]:
-    """The SessionAcks among what the session has to say."""
+    """Return the headers of the SessionAcks among the session's outgoing packets."""
     return [
         parse_session_ack(packet)
         for packet in packets(session)

@@ -1,4 +1,4 @@
-"""The acknowledgment that comes back: where it goes, and every field of its packet."""
+"""Acknowledgments for senders: the destination, and every field of the packet."""
 
 import pytest
 
@@ -130,7 +130,7 @@ def original(
 
 
 def with_list(message, elements):
-    """The same, with a list of administration queues."""
+    """Return the message with a list of administration queues."""
     lists = [
         MqfAddressHeader(0, header_id, 0, 0, listed)
         for header_id, listed in ((0x64, ()), (0xC8, elements), (0x12C, ()))
@@ -285,7 +285,7 @@ class TestAdministrationAcknowledgments:
         assert packet.properties.body == b""
 
     def test_a_body_that_would_make_the_packet_too_large_is_left_out(self):
-        """The names of the original take 8 bytes, those of its acknowledgment 24."""
+        """The queue names of the original take 8 bytes, those of its acknowledgment 24."""
         plain = {
             "destination": (3, 8),
             "admin": (2, 5),

@@ -21,7 +21,7 @@ from qmd.core.packet_fields import INFINITE_S
         (10, 30, 0, 10),
         # Neither set: time-to-be-received + time-to-be-received.
         (10, None, None, 20),
-        (400_000, None, None, 800_000),  # longer than the four days that then are in the message
+        (400_000, None, None, 800_000),  # more than the four days that the message then states
         # Time-to-reach-queue set: time-to-be-received + min(both).
         (10, 3, None, 13),
         (10, 10, None, 20),

@@ -1,4 +1,4 @@
-"""What is over, of the messages that are in memory only."""
+"""Deadlines of messages that are in memory only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_what_is_discarded_is_never_over() -> None:
     deadlines.discard(0)
 
     assert deadlines.pop_over(11, 2) == [1, 2]
-    deadlines.discard(3)  # found already, and not handed out
+    deadlines.discard(3)  # already found to be over, but not returned yet
     deadlines.discard(99)
     assert deadlines.pop_over(11, 9) == [4, 5]
     assert len(deadlines) == 0

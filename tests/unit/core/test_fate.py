@@ -1,4 +1,4 @@
-"""What follows when a message meets its end: the table, row by row."""
+"""The outcome of a message (acknowledgments, dead letter, journal): the table, row by row."""
 
 import pytest
 
@@ -27,7 +27,7 @@ RECEPTION_NACKS = sorted(each for each in MessageClass if each & 0xC000 == 0xC00
 
 
 def message(*, transactional=False, acks="", jn=False, jp=False, fa=False, message_class=0):
-    """`acks` are the bits of the specification: PA PR NA NR."""
+    """Return a message; `acks` names the bits of the specification: PA PR NA NR."""
     wanted = PropertyFlags.of(
         positive_arrival="PA" in acks,
         positive_receive="PR" in acks,
@@ -165,7 +165,7 @@ class TestAtTheDestination:
         [
             (False, True, "deadletter"),
             (False, False, None),
-            (True, True, None),  # its sender still has it
+            (True, True, None),  # its source still has it
             (True, False, None),
         ],
     )
@@ -193,7 +193,7 @@ class TestAtTheDestination:
         [
             (MessageClass.NACK_RECEIVE_TIMEOUT, True),
             (MessageClass.NACK_RECEIVE_REJECTED, True),
-            (MessageClass.NACK_QUEUE_PURGED, False),  # an operator meant it
+            (MessageClass.NACK_QUEUE_PURGED, False),  # an operator purged it on purpose
             (MessageClass.NACK_QUEUE_DELETED, False),
         ],
     )
@@ -285,7 +285,7 @@ class TestAtTheSource:
         ("transactional", "message_class", "journal"),
         [
             (False, MessageClass.ACK_REACH_QUEUE, True),
-            (True, MessageClass.ACK_REACH_QUEUE, False),  # it may still come back
+            (True, MessageClass.ACK_REACH_QUEUE, False),  # a negative final ack may still return it
             (True, MessageClass.ACK_RECEIVE, True),
         ],
     )

@@ -1,4 +1,4 @@
-"""Which numbers a relay holds."""
+"""The set of message numbers that a relay holds."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Which numbers are known, against a plain set; and which are forgotten first."""
+"""The history of message numbers, compared with a plain set; and the order of forgetting."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from qmd.core.number_history import (
 )
 
 HIGHEST = 0xFFFFFFFF
-#: Near each other, so that runs meet and merge; and anywhere.
+#: Some numbers near each other, so that runs meet and merge; others anywhere.
 NUMBERS = st.one_of(st.integers(1, 60), st.integers(0, HIGHEST))
 
 
 class Oracle:
-    """Numbers as they came, each with the segment it came to."""
+    """Message numbers as they came, each with the segment that it was added to."""
 
     def __init__(self) -> None:
         self.segments: dict[int, set[int]] = {}
@@ -45,7 +45,7 @@ def runs_of(numbers: set[int]) -> int:
 
 
 def take(history: History, oracle: Oracle, number: int, now_s: int, new_id: int) -> list[Segment]:
-    """As the queue manager does it with a number that came."""
+    """Add a received number as the queue manager does; return the forgotten segments."""
     segment, gone = history.segment_at(now_s, new_id)
     segment.add(number)
     history.highest = max(history.highest, number)
@@ -94,7 +94,7 @@ def test_a_history_knows_what_came_and_nothing_else(
     for new_id, (number, pause_s) in enumerate(steps, 1):
         now_s += pause_s
         gone = take(history, oracle, number, now_s, new_id)
-        if gone:  # enough is left without them and without what came just now
+        if gone:  # enough runs are left without them and without the newest segment
             left = [segment.runs for segment in history.segments[:-1]]
             assert sum(left) >= runs_min
         old = history.forget_old(now_s)
@@ -111,7 +111,7 @@ def test_a_history_knows_what_came_and_nothing_else(
 
 def test_a_busy_source_keeps_as_many_runs_as_it_may() -> None:
     history, oracle = History(Bounds(800, 1800)), Oracle()
-    for number in range(0, 10_000, 2):  # of every second one somebody else is the receiver
+    for number in range(0, 10_000, 2):  # every second message goes to another receiver
         take(history, oracle, number, 0, number + 1)
 
     runs = sum(segment.runs for segment in history.segments)
@@ -133,7 +133,7 @@ def test_neighbours_cost_nothing() -> None:
 def test_what_a_source_had_under_way_waits_until_it_returns() -> None:
     history, oracle = History(Bounds(10_000, 1800)), Oracle()
     for number in range(1, 5001):
-        take(history, oracle, number, number, number)  # a message a second
+        take(history, oracle, number, number, number)  # one message per second
     oracle.forget(history.forget_old(now_s=5000))
     oracle.forget(history.forget_old(now_s=SILENT_S))
 

@@ -1,4 +1,4 @@
-"""The window on a queue, by example.  What must hold in every order of events: tests/properties."""
+"""The window on a queue, by example.  Its invariants are tested in tests/properties."""
 
 import pytest
 
@@ -263,7 +263,7 @@ class TestRefill:
 
     @pytest.mark.parametrize("row", [(), (9,)])
     def test_what_arrives_while_the_disk_is_read_is_there_at_once(self, row):
-        """The rows may have it or not; the window need not read again."""
+        """The rows that were read may have it or not; the window need not read again."""
         one = window()
         one.clear_to_disk(0)
         one.begin_refill()
@@ -456,7 +456,7 @@ class TestPurge:
 
 
 class TestComingBack:
-    """A message that was moved away and is moved back while the disk is read."""
+    """A message that was moved away, and is moved back during a read from the disk."""
 
     def test_it_is_there_if_the_read_came_too_early_to_see_it(self):
         one = window()

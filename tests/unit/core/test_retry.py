@@ -1,4 +1,4 @@
-"""When to try again, and what operators see of it."""
+"""Times of retries, and their description for operators."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Transactional sequences, by example.  What must hold whatever happens: tests/simulation."""
+"""Transactional sequences, by example.  Their invariants are tested in tests/simulation."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def incoming(number=0, sequence_id=ID, settings=BY_TIMER):
 
 
 def outgoing(appended=0, *, transmitted=0, now=0.0, **settings):
-    """A sequence that has given so many numbers, and has sent so many of them."""
+    """Return a sequence with `appended` numbers, of which `transmitted` were sent."""
     sequence = OutgoingSequence(ID, **settings)
     for _ in range(appended):
         sequence.append()

@@ -1,4 +1,4 @@
-"""An open session: messages, windows, acknowledgments, timers, and what ends it."""
+"""An open session: messages, windows, acknowledgments, timers, and errors that end it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,17 @@ BY_TIMER = SessionSettings(ack_at_once=False)
 
 
 def take(session: Session, kinds: str, now: float = 0.0) -> list[MessageReceived]:
-    """The session receives messages: "e" express, "r" recoverable, "t" transactional."""
+    """Give messages to the session: "e" express, "r" recoverable, "t" transactional.
+
+    Returns the events of the received messages.
+    """
     names = {"e": "express", "r": "recoverable", "t": "transactional"}
     stream = [message(at, names[kind]) for at, kind in enumerate(kinds, 1)]
     return only(MessageReceived, session.receive(stream, now))
 
 
 def send(session: Session, kinds: str, now: float = 0.0) -> None:
-    """The session sends messages, whose tokens are e1, r2 and so on."""
+    """Send messages over the session; their tokens are e1, r2 and so on."""
     for at, kind in enumerate(kinds, 1):
         packet = message(at, "express" if kind == "e" else "recoverable")
         session.send(packet, recoverable=kind != "e", token=f"{kind}{at}", now=now)
@@ -115,7 +118,7 @@ def test_a_session_can_be_closed_for_a_fault_that_its_owner_found():
     assert open_session().close("no packet", now=0.0, whole=False) == [Closed("no packet", False)]
 
 
-# Acknowledging what was received.
+# Acknowledging received messages.
 
 
 def test_an_express_message_is_acknowledged_after_half_the_ack_timeout():
@@ -190,7 +193,7 @@ def test_when_told_so_stored_messages_are_acknowledged_by_the_timer():
 
 
 def test_stored_messages_never_wait_longer_than_express_ones():
-    """A peer far away proposes up to 120 s, but gives us up after 40 s."""
+    """A distant peer may propose up to 120 s, but gives up the session after 40 s."""
     session = open_session(BY_TIMER, recoverable_ack_ms=120_000)
     take(session, "r", now=0.0)
     assert session.next_timer() == 10.0
@@ -253,7 +256,7 @@ def test_an_acknowledgment_says_how_much_was_sent_before_it():
 
 
 def test_a_message_carries_the_acknowledgment_when_the_timer_has_run_for_three_quarters():
-    session = open_session()  # half of 20 s
+    session = open_session()  # the timer runs for half of 20 s
     take(session, "e", now=0.0)
     session.send(message(1), recoverable=False, token=None, now=7.5)
     session.send(message(2, "recoverable"), recoverable=True, token=None, now=7.6)
@@ -288,7 +291,7 @@ def test_nothing_is_carried_when_nothing_is_to_be_acknowledged():
 
 
 def test_an_order_ack_carries_no_acknowledgment_but_is_preceded_by_it():
-    """It is known by having no flag at all.  [MS-MQQB] 3.1.5.1.1"""
+    """An order ack is recognised by the absence of all flags.  [MS-MQQB] 3.1.5.1.1"""
     session = open_session()
     take(session, "e", now=0.0)
     session.send(order_ack(), recoverable=True, token=None, now=9.0)

@@ -1,4 +1,4 @@
-"""What was received and has to be acknowledged: counts, 32 flags, the timer."""
+"""Acknowledgments for received messages: counts, 32 flags, the timer."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_example_of_three_stored_messages_after_five_acknowledged_ones():
 
 
 def test_nothing_is_acknowledged_beyond_a_message_that_is_not_stored_yet():
-    """The peer forgets everything up to the number that an acknowledgment begins with."""
+    """The peer forgets all messages up to the number at which an acknowledgment begins."""
     acks = received("rrrr")
     acks.take()
 

@@ -1,4 +1,4 @@
-"""How a session opens, byte for byte, and how it is refused."""
+"""The handshake of a session, byte for byte, and its refusals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.core.session_wire import (
     session_ack,
 )
 
-# BaseHeader and InternalHeader as scanners know them.
+# BaseHeader and InternalHeader in the form that network scanners recognise.
 ESTABLISH_CONNECTION = bytes.fromhex("10 5A 0B 00 4C 49 4F 52 3C 02 00 00 FF FF FF FF 00 00 02 00")
 REFUSAL = bytes.fromhex("10 5A 0B 00 4C 49 4F 52 3C 02 00 00 FF FF FF FF 00 00 12 00")
 PARAMETERS = bytes.fromhex("10 5A 0B 00 4C 49 4F 52 20 00 00 00 FF FF FF FF 00 00 03 00")

@@ -1,4 +1,4 @@
-"""What was sent and is not acknowledged yet: window, release, wrapping numbers."""
+"""Sent messages without an acknowledgment: window, release, wrapping numbers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from qmd.core.session_events import IN_DOUBT_MAX, SessionOver
 from qmd.core.window import SendWindow
 from tests.unit.core.session_wire import header
 
-# Sessions begin at zero; near these counts 16 bits end.
+# Sessions begin at zero; the other counts are near an overflow of 16 bits.
 STARTS = [0, 0xFFF0, 0xFFFF, 0x10000, 3 * 0x10000 - 5]
 
 
 def sent(kinds: str, *, size: int = 64, start: int = 0) -> SendWindow:
-    """A window after sending: "e" is an express message, "r" a recoverable one.
+    """Return a window after sending: "e" is an express message, "r" a recoverable one.
 
     Tokens are e1, r2, e3 ...: the kind, and the position from 1.
     """
@@ -26,7 +26,7 @@ def sent(kinds: str, *, size: int = 64, start: int = 0) -> SendWindow:
 
 
 def acknowledge(window: SendWindow, received: int, first: int = 0, flags: int = 0) -> list[object]:
-    """The tokens that an acknowledgment releases, in the order of sending."""
+    """Return the tokens that an acknowledgment releases, in the order of sending."""
     return [token for _, token in sorted(window.acknowledge(header(received, first, flags)))]
 
 

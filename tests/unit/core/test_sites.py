@@ -1,4 +1,4 @@
-"""The way through sites.  [MS-MQBR] 3.1.5"""
+"""Routes between sites.  [MS-MQBR] 3.1.5"""
 
 from qmd.core.sites import Machine, Site, next_hops, next_sites
 

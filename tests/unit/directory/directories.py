@@ -1,4 +1,4 @@
-"""A directory in a file and its resolver, for tests; it can be made to be away, or to stall."""
+"""A file directory with its resolver, for tests; it can be made unavailable, or made to stall."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ addresses = ["10.0.0.5:1802", "hostb.lan"]
 
 
 class Troubled(FileDirectory):
-    """The file as it is, over a line that may be cut."""
+    """A file directory with injected failures: unavailable, or stalled."""
 
     is_away = False
     stalled: asyncio.Event | None = None
@@ -58,7 +58,7 @@ class Troubled(FileDirectory):
 
 
 class Desk:
-    """What a test has in its hands."""
+    """The objects that a test of the resolver uses."""
 
     def __init__(self, file: Path, **ages: float) -> None:
         values: dict[str, Any] = {"timeout_s": 5.0, "age_s": 300.0, "negative_age_s": 15.0}
@@ -88,7 +88,7 @@ def _is_local(name: DirectName) -> bool:
 
 
 def with_desk(**ages: float) -> Callable[[Callable[[Desk], Coroutine[Any, Any, None]]], Any]:
-    """Run a test with a desk whose file has no entries but two machines."""
+    """Return a decorator that runs a test with a desk; its file has only two machines."""
 
     def decorate(test: Callable[[Desk], Coroutine[Any, Any, None]]) -> Callable[[Path], None]:
         async def main(folder: Path) -> None:

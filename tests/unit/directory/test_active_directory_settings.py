@@ -1,4 +1,4 @@
-"""The section [directory] of the configuration, for Active Directory."""
+"""The section [directory] of the configuration for Active Directory."""
 
 from __future__ import annotations
 

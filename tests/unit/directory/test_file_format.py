@@ -1,4 +1,4 @@
-"""A directory file is read strictly, and changed without losing what a person wrote."""
+"""The directory file: strict reading, and changes that keep all handwritten text."""
 
 import tomllib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""LDAP as bytes, against another library that reads and writes it."""
+"""LDAP messages as bytes, compared with another library that reads and writes them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.fuzz.directory import packed
 
 
 def theirs(data: bytes) -> object:
-    """What the other library reads."""
+    """Decode `data` with the other library."""
     return unpack_ldap_message(ASN1Reader(data), PackingOptions())
 
 
@@ -70,7 +70,7 @@ def test_requests_are_what_another_library_reads():
 
 
 def test_changes_are_as_the_standard_writes_them():
-    """RFC 4511 4.6 to 4.11, by hand: the other library has none of them."""
+    """Handmade bytes after RFC 4511 4.6 to 4.11, since the other library has none of them."""
     assert ldap_messages.delete(5, "DC=x") == bytes.fromhex("3009 020105 4a04 44433d78")
     assert ldap_messages.unbind(6) == bytes.fromhex("3005 020106 4200")
     assert ldap_messages.abandon(300, 299) == bytes.fromhex("3008 0202012c 5002012b")

@@ -1,4 +1,4 @@
-"""Distinguished names, and the names of queues' objects."""
+"""Distinguished names, and the names of the objects of queues."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def test_the_name_of_a_queue_of_63_characters_is_its_objects_name():
 
 
 def test_a_longer_name_is_split_with_a_hash_in_its_place():
-    """[MS-MQDSSM] 2.2.5: the first steps of its algorithm, with two values of its table."""
+    """The first steps of the algorithm in [MS-MQDSSM] 2.2.5, with two values of its table."""
     assert ldap_names.name_hash("") == "00000000"
-    # 'A' becomes 0x0061: table[0x00] is 0, then table[0x61] stands.
+    # 'A' becomes 0x0061: table[0x00] is 0, so the result is table[0x61].
     assert ldap_names._TABLE[:3] == (0, 0x82E0FE45, 0x3302DCCD)
     assert ldap_names._TABLE[255] == 0x93E14A01
     assert ldap_names.name_hash("A") == f"{ldap_names._TABLE[0x61]:08x}"
@@ -52,7 +52,7 @@ def test_a_longer_name_is_split_with_a_hash_in_its_place():
 
 
 def test_special_characters_count_with_their_backslash_and_are_kept_without():
-    """[MS-MQDSSM] 3.1.6.1.2.5: it is the distinguished name that they are escaped for."""
+    """[MS-MQDSSM] 3.1.6.1.2.5: the characters are escaped for the distinguished name."""
     name, extension = ldap_names.queue_object_name("#" * 40)
 
     assert "\\" not in name + extension

@@ -1,4 +1,4 @@
-"""Names become targets: all or none, from what the directory said not too long ago."""
+"""Resolving names into targets: all or none, from recent entries of the directory."""
 
 import asyncio
 
@@ -275,7 +275,7 @@ async def test_a_file_that_changes_is_believed_at_once_and_a_broken_one_never(de
 @with_desk()
 async def test_an_address_that_is_none_makes_the_entry_unusable(desk: Desk) -> None:
     await desk.write(ORDERS)
-    entry = desk.directory._contents.machines[guid_bytes(HOST_GUID)]  # as no file could say it
+    entry = desk.directory._contents.machines[guid_bytes(HOST_GUID)]  # no file can contain this
     queue = next(iter(desk.directory._contents.queues.values()))
     object.__setattr__(queue.machine, "addresses", ("a:b",))
     assert entry.addresses

@@ -1,4 +1,4 @@
-"""The descriptor of a queue manager's object, byte by byte."""
+"""The security descriptor of a queue manager's object, byte by byte."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ COMPUTER = sid("S-1-5-21-1-2-3-1104")
 
 
 def test_a_sid_is_written_as_the_specification_says():
-    """[MS-DTYP] 2.4.2.2: the authority is the only number with the high byte first."""
+    """[MS-DTYP] 2.4.2.2: the authority is the only big-endian number."""
     assert sid("S-1-5-32-544") == bytes.fromhex("01 02 000000000005 20000000 20020000")
 
 

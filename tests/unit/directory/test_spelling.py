@@ -1,4 +1,4 @@
-"""Spellings that a directory may be needed for; all others are read as they always were."""
+"""Spellings of names that may need a directory; all others are read as without one."""
 
 import pytest
 from hypothesis import given, settings
@@ -37,12 +37,12 @@ def test_without_entries_of_a_directory_a_name_is_what_it_always_was(parts, pref
 
 
 def direct(elements):
-    """The names that they are without a directory."""
+    """Return the names of the elements as they are read without a directory."""
     return tuple(each.direct if isinstance(each, QueuePath) else each for each in elements)
 
 
 def outcome(parse):
-    """What is read, or why it cannot be."""
+    """Return the result of `parse`, or the text of its error."""
     try:
         return parse()
     except InvalidName as error:

@@ -1,4 +1,4 @@
-"""Messages for the tests of packets, and a way to change bytes in them."""
+"""Messages for the tests of packets, and a function that changes bytes in a packet."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ def direct(text: str) -> DirectQueueName:
 
 
 def express_message() -> UserMessage:
-    """No optional header: base 0, user 16, destination 64 to 114, properties 116, label 172."""
+    """Return a message without optional headers.
+
+    Offsets: base 0, user 16, destination 64 to 114, properties 116, label 172.
+    """
     return UserMessage(
         BaseHeader(VERSION, 0, BaseFlags.of(priority=3), SIGNATURE, 0, 345_600),
         UserHeader(
@@ -73,7 +76,7 @@ def express_message() -> UserMessage:
 
 
 def transactional_message() -> UserMessage:
-    """The same with a TransactionHeader at 116 and the properties at 136."""
+    """Return `express_message` with a TransactionHeader at 116 and the properties at 136."""
     express = express_message()
     flags = UserFlags.of(delivery=1, destination_type=7, transaction_header=1, properties_header=1)
     return express._replace(
@@ -86,7 +89,7 @@ def transactional_message() -> UserMessage:
 
 
 def full_message() -> UserMessage:
-    """Every header there is, every optional field in it."""
+    """Return a message with all headers and all optional fields."""
     message = transactional_message()
     flags = message.user.flags.replace(
         admin_type=6,
@@ -130,6 +133,6 @@ def multi_queue_header() -> MultiQueueFormatHeader:
 
 
 def put(packet: bytes, offset: int, value: bytes | int, size: int = 4) -> bytes:
-    """The packet with other bytes, or another little-endian number, at an offset."""
+    """Return the packet with other bytes, or another little-endian number, at an offset."""
     new = value.to_bytes(size, "little") if isinstance(value, int) else value
     return packet[:offset] + new + packet[offset + len(new) :]

@@ -1,4 +1,4 @@
-"""Order acks and final acks: which message is one, and what it says."""
+"""Order acks and final acks: recognising them, and reading their bodies."""
 
 from __future__ import annotations
 

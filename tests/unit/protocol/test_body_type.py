@@ -1,4 +1,4 @@
-"""Types of bodies, by name and number."""
+"""Body types, by name and number."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The derivation itself: what it knows, what it refuses to guess, what it costs to load."""
+"""The derivation of records from layouts: supported layouts, rejected layouts, import cost."""
 
 from __future__ import annotations
 

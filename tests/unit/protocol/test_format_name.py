@@ -1,4 +1,4 @@
-r"""Queue names, [MS-MQMQ] 2.1: what is read, how it is printed, and what is refused where."""
+r"""Queue names, [MS-MQMQ] 2.1: reading, printing, and the position of each refusal."""
 
 from __future__ import annotations
 
@@ -519,7 +519,7 @@ def test_broken_path_names_are_refused(text: str, field: str, offset: int) -> No
     assert (caught.value.field, caught.value.offset) == (field, offset)
 
 
-# What people type
+# Names as people type them
 
 
 @pytest.mark.parametrize(
@@ -616,7 +616,7 @@ def test_the_manual_says_what_each_spelling_means() -> None:
     manual = (Path(__file__).parents[3] / "docs" / "names.md").read_text()
     table = manual.partition("| you write | means |")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| `(.+)` \| `(.+)` \|$", table, flags=re.MULTILINE)
-    # What a name stands for that only a directory knows is said in words.
+    # For names that only a directory can resolve, the manual gives the meaning in words.
     said = re.findall(r"^\| `.+` \| [^`].* \|$", table, flags=re.MULTILINE)
 
     assert len(rows) + len(said) == table.count("\n") - 1

@@ -1,4 +1,4 @@
-"""The stream of a connection: when a fault is seen, and how much memory it can cost."""
+"""The byte stream of a connection: detection of faults, and bounds of the memory that it uses."""
 
 from __future__ import annotations
 

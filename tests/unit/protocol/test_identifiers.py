@@ -1,4 +1,4 @@
-"""Identifiers: the same bytes and the same text, both ways."""
+"""Identifiers: conversion to bytes and text, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The handshake and the session ack: fixed sizes, fixed flags, everything else let through."""
+"""The handshake packets and the session ack: sizes and flags are checked, the rest is ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lists of queues that a message was sent to: elements read, sizes checked."""
+"""Headers with the lists of queues of a message: elements, and checks of sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from protocol import (
 from protocol.names.multi_queue import MQF_ELEMENTS_MAX
 from tests.unit.protocol.samples import OTHER, express_message, multi_queue_header, put
 
-AT = 188  # where the header starts: behind the properties of the express message
+AT = 188  # offset of the header: after the properties of the express message
 
 
 def carrying(header: MultiQueueFormatHeader) -> UserMessage:
@@ -52,7 +52,7 @@ def test_the_bytes_of_a_list() -> None:
 
 
 def test_a_size_may_count_the_padding_or_not() -> None:
-    named = MqfElement(3, wide_text("OS:a\\bc"))  # ends two bytes behind a multiple of four
+    named = MqfElement(3, wide_text("OS:a\\bc"))  # ends two bytes after a multiple of four
     empty = multi_queue_header().response
     header = MultiQueueFormatHeader(
         MqfAddressHeader(30, 0x64, 0, 1, (named,)),
@@ -75,8 +75,8 @@ def test_a_size_may_count_the_padding_or_not() -> None:
         (0, 11, 4, "destination.header_size", 0),
         (0, 0xFFFFFFFF, 4, "destination.header_size", 0),
         (0, 0x400000, 4, "destination.elements", 12),
-        (0, 88, 4, "destination.elements.name", 76),  # ends before its last element does
-        (0, 96, 4, "destination.elements", 92),  # four bytes more than its elements have
+        (0, 88, 4, "destination.elements.name", 76),  # the list ends before its last element
+        (0, 96, 4, "destination.elements", 92),  # the list is four bytes longer than its elements
         (0, 93, 4, "destination.elements", 92),
         (4, 0xC8, 2, "destination.header_id", 4),
         (8, 5, 4, "destination.elements.format_type", 92),

@@ -1,4 +1,4 @@
-"""Changes to stored packets: each is the same as reading, changing and building anew."""
+"""Changes to stored packets: each equals reading, changing and rebuilding the packet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ping: 24 bytes and a signature, or no ping at all."""
+"""The ping: a datagram of 24 bytes with a signature; all others are rejected."""
 
 from __future__ import annotations
 

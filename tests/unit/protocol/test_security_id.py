@@ -1,4 +1,4 @@
-"""Security identifiers as text and bytes."""
+"""Security identifiers (SIDs) as text and bytes."""
 
 import pytest
 

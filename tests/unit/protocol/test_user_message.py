@@ -1,4 +1,4 @@
-"""User messages: what is read, what is refused and where, what is let pass."""
+"""User messages: reading, ignored fields, and the position of each refusal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PROPERTIES = 116
 
 
 def refusal(packet: bytes) -> tuple[str, int]:
-    """The field and the offset that a packet is refused for."""
+    """Return the field and the offset of the error for which the packet is refused."""
     with pytest.raises(MalformedPacket) as refused:
         parse_user_message(packet)
     assert refused.value.rule
@@ -42,13 +42,13 @@ def refusal(packet: bytes) -> tuple[str, int]:
 
 
 def with_flags(message: UserMessage, **values: int) -> bytes:
-    """The packet of the message with flags that were changed after it was built."""
+    """Return the packet of the message with flags that were changed after it was built."""
     word = message.user.flags.replace(**values)
     return put(build_user_message(message), 60, word)
 
 
 def with_security(offset: int, value: int, size: int) -> bytes:
-    """A message with a SecurityHeader, in which a number was changed."""
+    """Return a packet with a SecurityHeader, in which a number was changed."""
     message = express_message()
     flags = message.user.flags.replace(security_header=1)
     packet = build_user_message(
@@ -140,7 +140,7 @@ def test_user_flags_that_the_specification_forbids_are_refused(packet: bytes, fi
         (b"\x06\x00a\x00\x00\x00\x00\x00", "user.destination_queue.name", 66),
         (b"\x04\x00\x00\x00a\x00", "user.destination_queue.name", 66),
         (b"\x04\x00a\x00\x00b", "user.destination_queue.name", 66),
-        (b"\x04\x00\x00a\x00\x00", None, 0),  # U+6100: the two zeros are halves
+        (b"\x04\x00\x00a\x00\x00", None, 0),  # U+6100: the zeros belong to two different characters
         (b"\xff\xff", "user.destination_queue.name", 66),
     ],
 )
@@ -243,10 +243,10 @@ def test_soap_sections_are_read_with_and_without_padding_between() -> None:
         (12, b"\x00\x00\x00\x00"),
         (60, b"\x80\x1c\x20\xed"),  # X1 to X4
         (114, b"\xcd\xcd"),  # padding of the queue name
-        (PROPERTIES, b"\xff"),  # unknown and requested acknowledgments, without an admin queue
-        (PROPERTIES + 2, b"\x34\x12"),  # a class that nobody has defined
+        (PROPERTIES, b"\xff"),  # unknown bits, and acknowledgments without an admin queue
+        (PROPERTIES + 2, b"\x34\x12"),  # an undefined class
         (PROPERTIES + 24, b"\xff\xff\xff\xff"),  # body type
-        (PROPERTIES + 36, b"\x00\x00\x00\x00"),  # allocated less than the body
+        (PROPERTIES + 36, b"\x00\x00\x00\x00"),  # the allocated size is below that of the body
         (PROPERTIES + 40, b"\xff" * 12),  # privacy and algorithms
     ],
 )
@@ -272,7 +272,7 @@ def test_bytes_behind_the_last_header_are_skipped() -> None:
 
 
 def test_headers_do_not_reach_into_the_session_header() -> None:
-    """The 16 bytes behind PacketSize are no place to read a user header from."""
+    """The 16 bytes after PacketSize must not be read as a user header."""
     packet = put(EXPRESS[:66], 2, 0x13, 2)
 
     assert refusal(put(packet, 8, 50)) == ("user.time_to_be_received", 48)

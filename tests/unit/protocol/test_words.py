@@ -1,4 +1,4 @@
-"""The small vocabulary: classes, flag words, texts, errors."""
+"""Small parts of the protocol: message classes, flag words, texts, errors."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_spelling_of_the_specification_names_the_same_classes() -> None:
 
 
 def test_flags_are_read_and_set_by_name() -> None:
-    flags = UserFlags(0x00281C00)  # as in the specification's own message
+    flags = UserFlags(0x00281C00)  # the value in the example of the specification
 
     assert (flags.destination_type, flags.security_header, flags.properties_header) == (7, 1, 1)
     assert (flags.admin_type, flags.transaction_header, flags.delivery) == (0, 0, 0)
@@ -127,7 +127,7 @@ def test_a_null_character_is_where_the_decoder_finds_it(text: bytes, start: int)
 
 
 def test_a_packet_full_of_halves_of_zeros_is_searched_quickly() -> None:
-    """Every pair of bytes is zero, and none of them is a character."""
+    """Many pairs of zero bytes that do not begin at a character must not make the search slow."""
     text = b"\x01\0\0\x01" * 1_000_000
 
     assert end_of_text(text, 0, len(text)) == -1

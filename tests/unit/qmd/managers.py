@@ -1,11 +1,11 @@
-"""Whole queue managers in one process: real data folders, real sockets on loopback, a real loop.
+"""Queue managers in one process: real data folders, real sockets on loopback, a real loop.
 
     @hosted
     async def test_...(hosts: Hosts) -> None:
         a, b = await hosts.start("a"), await hosts.start("b")
 
-`Remote` is the other end of a session, where a test wants to say itself what that end does.
-Whatever goes wrong inside a queue manager fails the test, and at the end memory and disk agree.
+`Remote` is the other end of a session, for tests that control the acts of that end.
+Each error inside a queue manager fails the test.  At the end, memory and disk must agree.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ from tests.patience import END_S
 from tests.stored_packets import memory_bytes, unshared_parts
 
 PATIENCE_S = END_S
-SCENARIO_S = 4 * END_S  # still before pytest ends all
+SCENARIO_S = 4 * END_S  # below the time limit of pytest
 DEAD_LETTERS = "DIRECT=OS:.\\SYSTEM$;DEADLETTER"
 TRANSACTIONAL_DEAD_LETTERS = "DIRECT=OS:.\\SYSTEM$;DEADXACT"
 JOURNAL = "DIRECT=OS:.\\SYSTEM$;JOURNAL"
 
 
 def hosted(test: Callable[[Hosts], Coroutine[Any, Any, None]]) -> Callable[[Path], None]:
-    """A test of queue managers, on the loop that the daemon runs on."""
+    """Return a pytest function that runs `test` on the event loop of the daemon (uvloop)."""
 
     async def main(folder: Path) -> None:
         async with asyncio.timeout(SCENARIO_S), Hosts(folder) as hosts:
@@ -94,7 +94,7 @@ def hosted(test: Callable[[Hosts], Coroutine[Any, Any, None]]) -> Callable[[Path
 
 
 async def until(condition: Callable[[], object], what: str = "it") -> None:
-    """Let the loop turn until something holds."""
+    """Run the event loop until `condition` holds; fail after PATIENCE_S seconds."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, f"waited {PATIENCE_S} s for {what}"
@@ -102,12 +102,12 @@ async def until(condition: Callable[[], object], what: str = "it") -> None:
 
 
 class World(Environment):
-    """The real surroundings, in which time passes as a test says."""
+    """The environment of one computer: real, but with clocks that a test controls."""
 
     forgives_bugs = False
-    ahead_s = 0.0  # so much time has passed, by every clock
-    wall_step_s = 0.0  # somebody has set the wall clock
-    boots = 0  # the computer was started anew so often
+    ahead_s = 0.0  # additional time that has passed on all clocks
+    wall_step_s = 0.0  # a step by which the wall clock was set
+    boots = 0  # number of restarts of the computer
 
     def wall_clock(self) -> float:
         return time.time() + self.ahead_s + self.wall_step_s
@@ -120,14 +120,14 @@ class World(Environment):
 
 
 class Host(QueueManager):
-    """A queue manager that listens, with a few words for what tests do all the time."""
+    """A queue manager that listens, with shortcuts for common operations of tests."""
 
     server: asyncio.Server
     control: ControlServer
     world: World
     folder: Path
 
-    # Of the services, what nearly every test names.
+    # Shortcuts to services that nearly every test uses.
 
     @property
     def id(self) -> bytes:
@@ -148,6 +148,10 @@ class Host(QueueManager):
     @property
     def environment(self) -> Environment:
         return self.services.environment
+
+    def __getattr__(self, name: str) -> Any:
+        """Its components by their names."""
+        return getattr(self.assembly, name)
 
     @property
     def port(self) -> int:
@@ -171,7 +175,7 @@ class Host(QueueManager):
         )
 
     async def send(self, destination: str, *bodies: bytes, **properties: Any) -> list[str]:
-        """All in one request; returns their ids when they are on disk."""
+        """Send one message per body in one request; return their ids when they are on disk."""
         return await self.handed_over(
             [NewMessage(destination, body, **properties) for body in bodies]
         )
@@ -209,7 +213,7 @@ class Host(QueueManager):
         return self.reading.give_back(reader, self.queue(queue), lookup_ids)
 
     async def receive(self, queue: str, limit: int = 4096) -> list[bytes]:
-        """Take and remove; the bodies."""
+        """Take and remove up to `limit` messages; return their bodies."""
         reader = Reader()
         messages = await self.take(reader, queue, limit)
         await self.removing(reader, queue, messages)
@@ -219,14 +223,16 @@ class Host(QueueManager):
         return await self.reading.peek(self.queue(queue), start, limit, frames.NO_WAIT)
 
     async def settled(self) -> None:
-        """Everything that was given to the disk is there, and what follows from it was done."""
+        """Wait until all acts are durable, and the acts that follow from them as well."""
         for _ in range(3):
             await self.storage.batch.run(lambda db: None)
             await asyncio.sleep(0)
 
     async def slow_read(self, of: str) -> threading.Event:
-        """The next read beside the writer whose SQL has `of` stops when it has begun to look, until
-        the event is set."""
+        """Stop the next read beside the writer after its first steps, if its SQL contains `of`.
+
+        Returns an event; the read goes on when it is set.
+        """
         finish = threading.Event()
         is_meant = False
 
@@ -249,7 +255,7 @@ class Host(QueueManager):
 
     @contextlib.contextmanager
     def held_disk(self) -> Iterator[None]:
-        """Nothing becomes durable meanwhile: somebody else has the database locked."""
+        """Lock the database from another connection, so that no commit succeeds meanwhile."""
         database = self.services.settings.queue_manager.data / "queues.db"
         with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as intruder:
             intruder.execute("BEGIN IMMEDIATE")
@@ -259,11 +265,11 @@ class Host(QueueManager):
                 intruder.execute("ROLLBACK")
 
     async def check(self) -> None:
-        """Memory, disk and the log of events agree about every message.
+        """Assert that memory, disk and the log of events agree about every message.
 
-        Nothing may be under way.
+        No operation may be outstanding.
         """
-        self.releasing.release()  # it would be soon
+        self.releasing.release()  # instead of waiting for its timer
         await self.settled()
         failed = self.services.lifecycle.failed
         assert not failed.done(), failed.exception()
@@ -311,13 +317,13 @@ class Host(QueueManager):
 
 
 class _Stored:
-    """Rows and bytes of packets by queue."""
+    """The stored messages and bytes of packets by queue."""
 
     def __init__(self) -> None:
         self.messages: dict[int, tuple[int, int]] = {}
         self.outgoing: dict[int, tuple[int, int]] = {}
         self.awaiting: dict[int, tuple[int, int]] = {}
-        self.reserved: dict[int, Counter[int]] = {}  # by how many readers, by lookup id
+        self.reserved: dict[int, Counter[int]] = {}  # queue id -> lookup id -> number of readers
         self.staged = 0
 
 
@@ -342,7 +348,7 @@ class Hosts:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._running: dict[str, Host] = {}
-        self._worlds: dict[str, World] = {}  # a restart of the program is none of its computer
+        self._worlds: dict[str, World] = {}  # outlive restarts of programs
 
     async def __aenter__(self) -> Self:
         return self
@@ -364,7 +370,7 @@ class Hosts:
         limits: Limits = Limits(),  # noqa: B008
         **sections: Mapping[str, Any],
     ) -> Host:
-        """Open the folder of that name, listen, deliver.  Sections as in the configuration."""
+        """Start a queue manager on the folder `name`, with `sections` of the configuration."""
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
         settings = Settings()
@@ -388,7 +394,7 @@ class Hosts:
         host.services.listening.append(host.server.sockets[0].getsockname())
         host.control = ControlServer(host.components, HANDLERS)
         await host.control.start(host.socket, 0o600, "")
-        host.outgoing.start()
+        host.start()
         self._running[name] = host
         return host
 
@@ -399,7 +405,7 @@ class Hosts:
         await host.stop()
 
     async def reap(self, host: Host) -> None:
-        """End whatever is over."""
+        """End all expired messages."""
         while await host.reaper.reap():
             pass
         await host.settled()
@@ -411,7 +417,7 @@ class Hosts:
         limits: Limits = Limits(),  # noqa: B008
         **sections: Mapping[str, Any],
     ) -> Host:
-        """The same folder and port, taken up again."""
+        """Stop the queue manager; start it again with its folder and port."""
         port = host.port
         await self.stop(host)
         return await self.start(host.services.name, port, limits=limits, **sections)
@@ -436,7 +442,10 @@ def packet(
     sent_s: float | None = None,
     **properties: Any,
 ) -> bytes:
-    """A message from elsewhere; `position` is (sequence id, number, previous number)."""
+    """Return the packet of a message from another queue manager.
+
+    `position` is (sequence id, number, previous number).
+    """
     if position is not None:
         delivery = frames.TRANSACTIONAL
     built = compose(
@@ -459,7 +468,7 @@ def packet(
 
 
 class Remote(asyncio.Protocol):
-    """The other end of a session.  It takes what comes, and acknowledges when it is told to."""
+    """The other end of a session.  It receives all messages, and acknowledges them on request."""
 
     def __init__(self, guid: bytes, *, initiator: bool, **settings: Any) -> None:
         self.guid = guid
@@ -503,20 +512,20 @@ class Remote(asyncio.Protocol):
             self.transport.write(data)
 
     def send(self, *packets: bytes) -> None:
-        """As far as the window goes; the packet itself is the token."""
+        """Send packets, as far as the window allows; the packet itself is the token."""
         for each in packets:
             express = not each[60] & 0x60
             self.session.send(each, recoverable=not express, token=each, now=time.monotonic())
         self.flush()
 
     def acknowledge(self) -> None:
-        """All that came is on our disk."""
+        """Acknowledge all received recoverable messages as stored."""
         numbers = [each.recoverable_number for each in self.messages if each.recoverable_number]
         self.session.mark_stored(numbers, time.monotonic())
         self.flush()
 
     def order_ack(self, of: MessageReceived) -> None:
-        """We have everything up to this message of the queue manager's sequence."""
+        """Send an order ack for all messages of the sequence up to this one."""
         transaction = of.message.transaction
         assert transaction is not None
         self.send(
@@ -536,7 +545,7 @@ class Remote(asyncio.Protocol):
     def final_ack(
         self, of: MessageReceived, message_class: int, *, message_number: int | None = None
     ) -> None:
-        """What became of a message of the queue manager's."""
+        """Send a final ack for a message of the queue manager."""
         user, transaction = of.message.user, of.message.transaction
         assert transaction is not None
         self.send(
@@ -561,7 +570,7 @@ class Remote(asyncio.Protocol):
 
     @property
     def ordinary(self) -> list[bytes]:
-        """The bodies of what applications sent."""
+        """The bodies of the received messages of applications."""
         return [
             each.message.properties.body
             for each in self.messages
@@ -570,12 +579,12 @@ class Remote(asyncio.Protocol):
 
     @property
     def classes(self) -> Counter[int]:
-        """How many messages of which class came."""
+        """The number of received messages by message class."""
         return Counter(each.message.properties.message_class for each in self.messages)
 
     @property
     def order_acks(self) -> list[tuple[int, int]]:
-        """Sequence id and number of each that came."""
+        """The sequence id and number of each received order ack."""
         return [
             order_ack_body(each.message)[:2]
             for each in self.messages
@@ -584,7 +593,7 @@ class Remote(asyncio.Protocol):
 
 
 async def dial(host: Host, guid: bytes, **settings: Any) -> Remote:
-    """A session with `host`, opened by a queue manager `guid`."""
+    """Open a session with `host` as a queue manager `guid`."""
     _, remote = await host.loop.create_connection(
         partial(Remote, guid, initiator=True, **settings), "127.0.0.1", host.port
     )
@@ -597,7 +606,7 @@ async def dial(host: Host, guid: bytes, **settings: Any) -> Remote:
 async def listening(
     guid: bytes, *, port: int = 0, **settings: Any
 ) -> AsyncIterator[RemoteListener]:
-    """A queue manager elsewhere that can be reached."""
+    """Listen as a queue manager `guid` that other queue managers can connect to."""
     listener = RemoteListener(guid, settings)
     server = await asyncio.get_running_loop().create_server(listener.connected, "127.0.0.1", port)
     listener.port = server.sockets[0].getsockname()[1]
@@ -610,7 +619,7 @@ async def listening(
 
 
 class RemoteListener:
-    """The sessions that came, the latest one last."""
+    """The accepted sessions, the latest one last."""
 
     def __init__(self, guid: bytes, settings: Mapping[str, Any]) -> None:
         self.guid = guid

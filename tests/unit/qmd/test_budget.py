@@ -1,4 +1,4 @@
-"""Budgets of memory: in all and by owner, no deadlock, and the slow give way."""
+"""Memory budgets: limits in total and per owner, no deadlock, and the end of slow connections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_budget_is_kept_in_all_and_by_owner() -> None:
     assert budget.allows("a1", "a", 40)
     budget.hold("a1", "a", 40)
 
-    assert not budget.allows("a2", "a", 20)  # half of it is for one owner
+    assert not budget.allows("a2", "a", 20)  # one owner may have half of the budget
     assert budget.allows("b1", "b", 50)
     budget.hold("b1", "b", 50)
     assert not budget.allows("c1", "c", 20)
@@ -42,7 +42,7 @@ def test_what_is_larger_than_the_budget_gets_in_alone() -> None:
 
 
 class Connection:
-    """It wants so much, all at once."""
+    """A connection that requests `wanted` bytes at once."""
 
     def __init__(self, gate: Gate, owner: str, wanted: int) -> None:
         self.bytes_received = 0
@@ -100,7 +100,7 @@ def test_who_holds_what_others_wait_for_and_sends_nothing_is_ended() -> None:
         assert (quick.ended, slow.ended) == (False, True)
         assert waiting.has
         assert not like_the_slow.has
-        gate._check()  # they have not been looked at for all of the time
+        gate._check()  # the new holders were not observed for the full time yet
         assert not waiting.ended
 
     gated(scenario)
@@ -133,7 +133,7 @@ async def test_transactions_that_take_too_much_memory_are_refused(hosts: Hosts) 
                 codes.append(refusal.code)
     assert len(codes) >= 10
     assert codes[0] == "transactions_full"
-    assert set(codes) == {"transactions_full", "transaction_doomed"}  # from there on
+    assert set(codes) == {"transactions_full", "transaction_doomed"}  # no others follow
     assert a.services.memory.transactions.used_bytes <= 1_000_000
 
     for number, owner in enumerate(owners):

@@ -1,4 +1,4 @@
-"""The catalogue has every error that the source knows, and none that it does not."""
+"""The catalogue of errors: it has each error of the source, and no others."""
 
 import ast
 import json
@@ -19,12 +19,12 @@ from qmd.runtime.log import set_up_logging
 
 ROOT = Path(__file__).parents[3]
 CODES = {entry.code for entry in ENTRIES}
-# What the client's exceptions and the exit codes go by, where no cause bears the name itself.
+# Families of errors: exceptions of the client and exit codes use these codes; no cause does.
 FAMILIES = {
     *(kind.code for kind in errors.QueueManagerError.__subclasses__()),
     *("configuration", "not_connected", "not_found", "usage"),
 }
-# Calls that make an error, and which argument is its code: a place, a keyword, or both.
+# Calls that make an error, and the argument that is its code: (position, keyword).
 MAKERS: dict[str, tuple[int | None, str]] = {
     "Refusal": (0, "code"),
     "Failure": (2, "error"),
@@ -36,12 +36,15 @@ MAKERS: dict[str, tuple[int | None, str]] = {
     "CannotServe": (None, "code"),
     "Misconfigured": (None, "code"),
 }
-# Lines of the log that go through `log_limited`, or warn, and tell of no error.
+# Log events that use `log_limited` or the level warning, but report no error.
 NO_ERRORS = {"session_opened", "session_closed"}
 
 
 class Use(NamedTuple):
-    """Where the source names a code; None where it fails to, and a text that is not constant."""
+    """A place where the source names a code.
+
+    The code is None where it is missing, and where it is not a constant text.
+    """
 
     place: str
     code: str | None
@@ -90,7 +93,10 @@ def called(call: ast.Call) -> str:
 
 
 def tells_of_an_error(call: ast.Call) -> bool:
-    """A line of the log that warns, or one that comes in floods; such are mostly about faults."""
+    """Return whether a call logs a warning, an error, or an event with a rate limit.
+
+    Nearly all such events report faults.
+    """
     if called(call) == "log_limited":
         return bool(call.args)
     function = call.func
@@ -103,7 +109,11 @@ def tells_of_an_error(call: ast.Call) -> bool:
 
 
 def constants(value: ast.expr | None) -> list[str | None]:
-    """The text of an argument; of another's `code` nothing, for that is looked at where it is."""
+    """Return the constant text of an argument, or None for another value.
+
+    Values that are passed on (the `code` of another error, names, calls) give an empty list: their
+    codes are checked where they are made.
+    """
     if isinstance(value, ast.Constant) and isinstance(value.value, str):
         return [value.value]
     is_passed_on = isinstance(value, ast.Attribute) and value.attr in ("code", "id")
@@ -319,7 +329,7 @@ def test_a_line_of_the_log_has_the_id(tmp_path):
 
 
 def faults() -> list[tuple[str, str]]:
-    """Level and event, or code, of every line of the log that is about a fault."""
+    """Return the level and the event or code of each log call that reports a fault."""
     return [
         (called(node), code)
         for file, tree in sources()

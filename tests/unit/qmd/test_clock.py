@@ -1,4 +1,4 @@
-"""The queue manager's own clock, over restarts and whatever becomes of the computer's clocks."""
+"""The queue manager's own clock: restarts, and steps of the computer's clocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ DAY_S = 24 * 3600
 
 
 def passed_s(host: Host, since: float) -> int:
-    """How much time the queue manager counts; the test's own takes less than some seconds."""
+    """Return the seconds that the queue manager has counted since `since`.
+
+    The test itself takes only a few seconds.
+    """
     return round((host.clock.now - since) / 10) * 10
 
 
@@ -47,7 +50,7 @@ async def test_it_goes_on_while_the_queue_manager_is_down(hosts: Hosts) -> None:
 
     await hosts.stop(a)
     a.world.ahead_s += 100
-    a.world.wall_step_s = -5 * DAY_S  # nobody asks the wall clock, where the computer runs on
+    a.world.wall_step_s = -5 * DAY_S  # ignored, since the computer was not restarted
     a = await hosts.start("a")
     assert passed_s(a, began) == 100
 
@@ -69,7 +72,7 @@ def _set_back(world: World) -> None:
 
 
 def _lost_clock(world: World) -> None:
-    world.wall_step_s = -world.time()  # 1970: a computer without a battery
+    world.wall_step_s = -world.time()  # 1970: a computer without a clock battery
 
 
 @pytest.mark.parametrize(
@@ -145,7 +148,7 @@ async def test_a_crash_finds_it_no_more_than_a_minute_behind_where_something_end
 
     a.world.ahead_s += DAY_S
     a.clock.look(is_needed=False)
-    assert await behind_s() >= DAY_S  # an idle queue manager writes nothing
+    assert await behind_s() >= DAY_S  # an idle queue manager does not save its clock
     a.clock.deadline_s(None)
     assert await behind_s() >= DAY_S
     a.clock.deadline_s(10)
@@ -158,7 +161,7 @@ async def test_a_crash_finds_it_no_more_than_a_minute_behind_where_something_end
 
 @hosted
 async def test_a_folder_of_an_older_version_lives_on_by_the_wall_clock(hosts: Hosts) -> None:
-    """Its deadlines are seconds of the wall clock."""
+    """Such a folder has deadlines in seconds of the wall clock."""
     a = await hosts.start()
     a.world.wall_step_s = -DAY_S
     await a.storage.batch.run(

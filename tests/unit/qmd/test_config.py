@@ -1,4 +1,4 @@
-"""The configuration file: defaults, overrides, the file of `qmd init`, and precise refusals."""
+"""The configuration file: defaults, overrides, the file of `qmd init`, and precise errors."""
 
 from __future__ import annotations
 

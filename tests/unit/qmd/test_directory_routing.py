@@ -1,4 +1,4 @@
-"""Ways that the directory knows: several addresses, routing servers, gates between sites."""
+"""Routes from the directory: several addresses, routing servers, gates between sites."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def machine(host: Host, *addresses: str, **more: str) -> str:
 
 
 async def with_directory(hosts: Hosts, text: str, *running: Host, **sections: Any) -> list[Host]:
-    """The same hosts, with a directory file."""
+    """Restart the hosts with a directory file; return them."""
     file: Path = hosts._folder / "directory.toml"
     await asyncio.to_thread(file.write_text, text)
     directory = {"kind": "file", "file": file, "reload_s": 0.01}

@@ -1,4 +1,4 @@
-"""docs/events.md says what events are: all of their fields, all kinds."""
+"""docs/events.md: it has all fields and all kinds of events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TYPES = {"timestamp": "timestamp[ms, UTC]", "decimal": "decimal(20, 0)"}
 
 
 def rows(heading: str) -> list[list[str]]:
-    """The table below a heading, without its own."""
+    """Return the rows of the table below a heading, without the header row."""
     part = MANUAL.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     lines = [line for line in part.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]

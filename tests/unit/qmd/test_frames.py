@@ -1,4 +1,4 @@
-"""Frames of the control socket: requests are understood, or refused in one way."""
+"""Frames of the control socket: decoding of requests, and one error for invalid ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_REQUESTS = [
     b"\x92\xa6status",
     b"\x92\xa6statu\xff\x01",  # a verb that is not UTF-8
     b"\x93\xa4peek\x07\xa2\xff\xfe",
-    b"\x99\xa6status\x07" + b"\x91" * 2000,  # behind what is read
+    b"\x99\xa6status\x07" + b"\x91" * 2000,  # after the fields that are read
     b"\xdd\xff\xff\xff\xff",
 ]
 

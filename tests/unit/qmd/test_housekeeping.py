@@ -1,4 +1,4 @@
-"""What the daemon does for itself: what fails of it is said and tried again, and stops nothing."""
+"""Housekeeping of the daemon: failed acts are logged and retried, and do not stop the daemon."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def reaping(host: Host) -> Iterator[asyncio.Task[None]]:
 async def test_a_round_that_fails_is_made_again(
     hosts: Hosts,
 ) -> None:
-    """Every act of it fails at first: looking for what is over, making room, trimming, vacuum."""
+    """Each act fails at first: ending expired messages, making room, trimming events, vacuum."""
     a = await hosts.start()
     for error in PASSING:
         with pytest.MonkeyPatch.context() as monkeypatch:
@@ -94,7 +94,7 @@ async def test_a_bug_in_what_can_be_done_later_is_reported_and_stops_nothing(
 
     with structlog.testing.capture_logs() as lines:
         assert await a.housekeeping.attempt("trim", fail, otherwise=None) is None
-        with pytest.raises(ZeroDivisionError):  # it ends messages
+        with pytest.raises(ZeroDivisionError):  # strict: this act ends messages
             await a.housekeeping.attempt("reap", fail, otherwise=None, is_strict=True)
 
     (line,) = [line for line in lines if line["event"] == "housekeeping_failed"]

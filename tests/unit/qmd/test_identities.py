@@ -11,7 +11,7 @@ from tests.unit.qmd.managers import Host, Hosts, Remote, dial, guid, hosted, pac
 
 
 async def clone(hosts: Hosts, original: Host, name: str) -> None:
-    """The data folder of one that is stopped, on another computer."""
+    """Copy the data folder of a stopped queue manager to another computer."""
     to = original.folder.with_name(name)
     shutil.copytree(original.folder / "data", to / "data")
 
@@ -56,7 +56,7 @@ async def test_of_a_clone_and_its_original_one_is_refused_and_both_are_named(hos
     await until(lambda: copy.identities.conflicts)
 
     assert b.queue("orders").messages == 2
-    assert copy.sending_to(destination).messages == 1  # it is kept there
+    assert copy.sending_to(destination).messages == 1  # the message stays at the clone
     assert "has the GUID of the one that was met" in b.identities.conflicts[copy.id].reason
     assert "our identity" in copy.sending_to(destination).link.retry.history[-1].result
 
@@ -107,7 +107,7 @@ async def test_who_was_met_is_known_after_a_restart_and_forgotten_when_told_so(
     await copy.send(destination, b"2")
     await until(lambda: b.identities.conflicts)
     assert b.identities.forget(copy.id)
-    # Its message is not taken: it bears a number that one of the original has borne.
+    # Its message is rejected as a duplicate: the original has used the message number.
     await until(lambda: copy.sending_to(destination).messages == 0, "a session")
 
     assert not b.identities.conflicts
@@ -143,7 +143,7 @@ async def test_somebody_elsewhere_with_our_own_guid_gets_no_session(hosts: Hosts
 
 @hosted
 async def test_two_messages_at_one_position_of_a_sequence_are_not_mixed(hosts: Hosts) -> None:
-    """Of senders that run something else, and show nothing but this."""
+    """This is the only sign of a clone among senders that are not qmd."""
     a = await hosts.start("a")
     orders = await a.create("orders", transactional=True)
     source = guid(9)
@@ -152,7 +152,7 @@ async def test_two_messages_at_one_position_of_a_sequence_are_not_mixed(hosts: H
     await until(lambda: orders.messages == 1)
     one.send(packet(b"1", source=source, number=71, position=(9 << 32 | 1, 1, 0)))
     await a.settled()
-    assert not a.identities.conflicts  # sent again, as it may be
+    assert not a.identities.conflicts  # a normal retransmission
 
     other.send(packet(b"another", source=source, number=72, position=(9 << 32 | 1, 1, 0)))
     await until(lambda: (one.classes + other.classes)[MessageClass.NACK_DELETED])

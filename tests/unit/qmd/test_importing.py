@@ -1,4 +1,4 @@
-"""Exported messages are put into queues as they were, all of a request or none."""
+"""Importing exported messages: unchanged, and all of a request or none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.qmd.managers import DEAD_LETTERS, Host, Hosts, bodies, hosted
 
 
 async def exported(host: Host, queue: str) -> list[ImportedMessage]:
-    """Through the lines of a file."""
+    """Export the messages of a queue as lines of a file, and parse these lines."""
     clock_s = host.clock.now_s
     return [
         read_line(line_of(Message(stored), queue, clock_s).encode())

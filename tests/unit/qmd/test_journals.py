@@ -1,4 +1,4 @@
-"""Journals of queues: a copy of what was received, in the commit that removes it."""
+"""Journals of queues: a copy of each received message, in the commit that removes it."""
 
 from __future__ import annotations
 

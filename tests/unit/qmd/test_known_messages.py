@@ -1,4 +1,4 @@
-"""Plain messages that come again: known for as long as their source may send them again."""
+"""Duplicates of non-transactional messages: detected as long as the source may resend them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def letters(source: bytes, numbers: range, **properties: Any) -> Iterator[bytes]
 
 
 async def deliver(host: Host, via: bytes, packets: list[bytes], **settings: Any) -> None:
-    """Over a session of their own, until all are acknowledged."""
+    """Send packets over a new session, and wait until all are acknowledged."""
     remote = await dial(host, via, **settings)
     for at in range(0, len(packets), WINDOW):
         some = packets[at : at + WINDOW]
@@ -71,7 +71,7 @@ async def test_a_source_that_returns_after_days_is_still_known(hosts: Hosts) -> 
 
 @hosted
 async def test_messages_that_more_urgent_ones_have_overtaken_are_known(hosts: Hosts) -> None:
-    """The same source gives every other number to somebody else."""
+    """The same source sends every other number to another queue manager."""
     a = await hosts.start()
     await a.create("orders")
     source = bytes([7]) * 16
@@ -86,7 +86,7 @@ async def test_messages_that_more_urgent_ones_have_overtaken_are_known(hosts: Ho
 
 @hosted
 async def test_a_message_is_known_whoever_brings_it(hosts: Hosts) -> None:
-    """Over another relay, or by its source itself."""
+    """The duplicate may come over another relay, or directly from its source."""
     a = await hosts.start()
     await a.create("orders")
     source = bytes([7]) * 16
@@ -142,12 +142,12 @@ async def test_strangers_with_a_session_each_leave_a_neighbour_its_share(hosts: 
     await deliver(a, honest, again)
 
     assert a.queue("orders").messages == WINDOW + 20 * 600
-    assert a.known_messages.bytes <= 110_000  # what came last is not cut
+    assert a.known_messages.bytes <= 110_000  # the newest segment is never cut
 
 
 @hosted
 async def test_an_identity_that_is_forgotten_begins_its_numbers_anew(hosts: Hosts) -> None:
-    """As an operator does it with a machine that goes on from an older state."""
+    """An operator does this with a machine that was restored from an older state."""
     a = await hosts.start()
     await a.create("orders")
     source = bytes([7]) * 16

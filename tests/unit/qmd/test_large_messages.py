@@ -1,4 +1,4 @@
-"""Messages of more than 4 MiB: between hosts whose configurations name each other only."""
+"""Messages of more than 4 MiB: only between hosts that name each other in their configurations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A packet lists all the queues that got a copy, those of distribution lists too."""
+"""Packets list all queues that got a copy, including those of distribution lists."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def directory_of(hosts: Hosts) -> Path:
 
 
 async def with_directory(hosts: Hosts, *names: str) -> list[Host]:
-    """Hosts that share a directory, with their addresses in it."""
+    """Start hosts that share a directory with their addresses."""
     file = directory_of(hosts)
     file.write_text("# Written by a person.\n")
     directory = {"kind": "file", "file": file, "reload_s": 0.01}
@@ -138,7 +138,7 @@ async def test_a_list_alone_is_listed_with_its_members(hosts: Hosts) -> None:
 
 
 def resolution(count: int) -> Resolution:
-    """Of a list of so many public queues."""
+    """Return the resolution of a list of `count` public queues."""
     list_name = DistributionListName(bytes(15) + b"\1")
     targets = tuple(
         Target(PublicName(number.to_bytes(16, "little")), 0, None) for number in range(1, count + 1)

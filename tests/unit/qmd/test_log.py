@@ -1,4 +1,4 @@
-"""What the log looks like, what it hides, and how it bears a flood."""
+"""The log: its formats, hidden contents of messages, and rate limits."""
 
 from __future__ import annotations
 

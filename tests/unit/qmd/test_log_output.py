@@ -1,4 +1,4 @@
-"""Lines of the log into a pipe that nobody reads for a while."""
+"""Log output into a pipe with a reader that pauses."""
 
 from __future__ import annotations
 

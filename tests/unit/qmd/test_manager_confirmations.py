@@ -1,4 +1,4 @@
-"""The transaction confirmation process, at the source: what waits to hear of its receipt."""
+"""The transaction confirmation process at the source: messages that wait for their final acks."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def awaiting(host: Host, name: str) -> tuple[int, int]:
 
 
 async def arrived(host: Host, name: str, count: int) -> None:
-    """Everything has arrived there, and so many wait for their receipt, on disk."""
+    """Wait until all messages have arrived and `count` wait for their final acks, on disk."""
     await until(lambda: awaiting(host, name) == (0, count))
     await host.settled()
 
 
 async def kinds(host: Host, message_id: str) -> list[str]:
-    """What the recorder tells of a message of the host's, in order."""
+    """Return the kinds of the recorded events of one of the host's messages, in order."""
     await host.settled()
     number = int(message_id.rpartition("\\")[2])
     told = await host.storage.read(lambda db: events.of_message(db, host.id, number, 100))
@@ -60,7 +60,10 @@ async def kinds(host: Host, message_id: str) -> list[str]:
 async def elsewhere(
     host: Host, *sent: bytes, **properties: Any
 ) -> AsyncIterator[tuple[RemoteListener, Remote, list[str]]]:
-    """Messages that were transmitted to another queue manager, and nothing more."""
+    """Send messages to a queue manager that has received them, but acknowledged none.
+
+    Yields its listener, its session, and the ids of the messages.
+    """
     async with listening(guid(7)) as listener:
         ids = await host.send(listener.name("orders"), *sent, **{**ASKING, **properties})
         remote = await listener.session()
@@ -69,7 +72,7 @@ async def elsewhere(
 
 
 class Looking(list[object]):
-    """Looks at what waits on disk whenever something is acknowledged."""
+    """A list of acknowledged packets that records the number of waiting rows at each addition."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         super().__init__()
@@ -117,7 +120,7 @@ async def test_what_was_received_is_gone(hosts: Hosts) -> None:
         assert await kinds(a, ids[0]) == [
             Kind.SENT, Kind.TRANSMITTED, Kind.ORDER_ACKNOWLEDGED, Kind.AWAITING, Kind.CONFIRMED,
         ]  # fmt: skip
-        # A new sequence begins, as after any other.
+        # A new sequence begins, as after any other completed one.
         await a.send(name, b"3", delivery=TRANSACTIONAL)
         await until(lambda: remote.ordinary == [b"1", b"2", b"3"])
         first, third = (remote.messages[each].message.transaction for each in (0, 2))
@@ -200,7 +203,7 @@ def test_a_final_ack_that_overtakes_its_order_ack_is_one_as_well(
             await until(lambda: awaiting(a, name) == (1, 1))
             await a.settled()
             assert a.sending_to(name).sequence.acknowledged == 2
-            # The order ack that comes after it says nothing new.
+            # The later order ack has no effect.
             remote.order_ack(remote.messages[1])
             remote.order_ack(remote.messages[2])
             await arrived(a, name, 2)
@@ -268,8 +271,8 @@ async def test_final_acks_about_nothing_are_harmless(hosts: Hosts) -> None:
         remote.order_ack(remote.messages[0])
         await until(lambda: awaiting(a, name) == (1, 1))
 
-        remote.final_ack(remote.messages[0], RECEIVED, message_number=4711)  # of another message
-        remote.final_ack(remote.messages[1], 0x4123)  # of no class that there is
+        remote.final_ack(remote.messages[0], RECEIVED, message_number=4711)  # another message
+        remote.final_ack(remote.messages[1], 0x4123)  # an undefined class
         for message_class in (RECEIVED, MessageClass.NACK_BAD_DESTINATION_QUEUE):
             remote.final_ack(remote.messages[0], message_class, message_number=4711)
 
@@ -280,7 +283,7 @@ async def test_final_acks_about_nothing_are_harmless(hosts: Hosts) -> None:
 
 @hosted
 async def test_a_final_ack_that_contradicts_itself_ends_nothing(hosts: Hosts) -> None:
-    """The place of one message, and the number of another."""
+    """Such a final ack has the position of one message, and the message number of another."""
     a = await hosts.start()
     async with elsewhere(a, b"1", b"2") as (listener, remote, ids):
         name = listener.name("orders")
@@ -348,7 +351,7 @@ async def test_what_waits_survives_a_restart_with_its_quota(hosts: Hosts) -> Non
         with pytest.raises(Refusal) as caught:
             a.handed_over([NewMessage(name, bytes(4000))])
         assert caught.value.code == "computer_full"
-        # It asks by itself: whoever can tell may not be able to reach us.
+        # The source connects by itself, since the destination may not be able to reach it.
         await until(lambda: len(listener.remotes) == 2 and listener.remotes[1].opened.is_set())
         listener.remotes[1].final_ack(remote.messages[0], RECEIVED)
         await arrived(a, name, 1)
@@ -377,7 +380,7 @@ async def test_an_order_ack_after_a_restart_moves_what_the_disk_holds(hosts: Hos
 
 @hosted
 async def test_a_refusal_after_a_restart_ends_what_waits(hosts: Hosts) -> None:
-    """Some queue managers acknowledge the order of what they refuse, and refuse it then."""
+    """Some queue managers send an order ack for a message first, and a refusal after it."""
     a = await hosts.start()
     async with elsewhere(a, b"1", b"2") as (listener, remote, _):
         name = listener.name("orders")
@@ -395,7 +398,7 @@ async def test_a_refusal_after_a_restart_ends_what_waits(hosts: Hosts) -> None:
         (dead,) = await a.peek(TRANSACTIONAL_DEAD_LETTERS)
         assert bodies([dead]) == [b"1"]
         assert "full" in (dead.reason or "")
-        # And what is on its way is refused as ever.
+        # Outstanding messages are refused as usual.
         again.final_ack(remote.messages[1], MessageClass.NACK_QUEUE_EXCEED_QUOTA)
         await until(lambda: awaiting(a, name) == (0, 0))
 
@@ -412,7 +415,7 @@ async def test_a_message_that_was_dying_when_it_was_acknowledged_waits_and_is_co
         assert connection is not None
         sequence = queue.sequence
 
-        # In one batch: its time is over, and the order ack comes.
+        # In one batch, the message expires and its order ack comes.
         a.undelivered.expire(queue, [TRANSACTIONAL_FIRST | (sequence.base + 1)])
         a.releasing.acknowledged(connection, queue, sequence.sequence_id, 2, a.loop.time())
 
@@ -478,7 +481,7 @@ async def test_unconfirmed_after_the_interval_it_is_a_dead_letter_that_says_why(
 def test_the_interval_is_that_of_the_table(
     tmp_path: Any, delay_s: float | None, time_to_reach_queue_s: int | None
 ) -> None:
-    """Rows of qmd/core/confirmation.py, through the whole."""
+    """Rows of the table in qmd/core/confirmation.py, in a complete queue manager."""
     without_delay_s = 13 if time_to_reach_queue_s == 3 else 20
     interval_s = without_delay_s if delay_s is None else 15
 
@@ -544,7 +547,7 @@ async def test_many_that_are_over_at_once_are_all_dead_letters(hosts: Hosts) -> 
         assert a.queue(TRANSACTIONAL_DEAD_LETTERS).messages == 1200
 
 
-# --- too late ---
+# --- late confirmations ---
 
 
 @hosted
@@ -575,7 +578,7 @@ async def test_a_confirmation_that_comes_too_late_is_told_and_the_dead_letter_st
 
 @hosted
 async def test_a_confirmation_of_what_expired_on_its_way_is_late_as_well(hosts: Hosts) -> None:
-    """Its order ack was lost, and its time ran out here meanwhile."""
+    """The order ack was lost, and the message expired at its source meanwhile."""
     a = await hosts.start()
     async with elsewhere(a, b"1", time_to_reach_queue_s=10) as (_, remote, ids):
         a.world.ahead_s = 12
@@ -588,7 +591,7 @@ async def test_a_confirmation_of_what_expired_on_its_way_is_late_as_well(hosts: 
         assert (await kinds(a, ids[0]))[-1] == Kind.LATE_CONFIRMATION
 
 
-# --- who asks ---
+# --- requests for confirmation ---
 
 
 @pytest.mark.parametrize(

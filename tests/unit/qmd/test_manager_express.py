@@ -1,4 +1,4 @@
-"""Express messages: in memory only, and yet no more than once when somebody asks twice."""
+"""Express messages: in memory only, but still sent only once when a request is repeated."""
 
 from qmd.control_protocol.messages import EXPRESS, NewMessage
 from tests.unit.qmd.managers import DEAD_LETTERS, Hosts, dial, hosted, listening, packet, until
@@ -34,7 +34,7 @@ async def test_it_leaves_only_when_its_request_can_be_asked_about(hosts: Hosts) 
         await until(lambda: there.remotes and there.remotes[0].ordinary == [b"first"], "a session")
         with a.held_disk():
             asked = a.handed_over([NewMessage(name, b"second", delivery=EXPRESS)], TOKEN)
-            await a.send(name, b"third", delivery=EXPRESS)  # nobody can ask about it
+            await a.send(name, b"third", delivery=EXPRESS)  # without a token, so it need not wait
             await until(lambda: len(there.remotes[0].ordinary) == 2, "what need not wait")
             assert there.remotes[0].ordinary == [b"first", b"third"]
             assert not asked.done()

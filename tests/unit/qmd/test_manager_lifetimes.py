@@ -1,4 +1,4 @@
-"""Times of life, in whole queue managers: when a message ends, and what does not end it."""
+"""Lifetimes of messages in complete queue managers: expiry, and steps of the wall clock."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STEPS_S = (400 * DAY_S, -400 * DAY_S)
 
 
 async def dead(host: Host) -> list[bytes]:
-    """What the dead-letter queues hold."""
+    """Return the bodies of the messages in the dead-letter queues."""
     plain, transactional = (
         await host.peek(DEAD_LETTERS),
         await host.peek(TRANSACTIONAL_DEAD_LETTERS),
@@ -70,7 +70,7 @@ def test_a_step_of_the_wall_clock_ends_nothing_and_keeps_nothing(
         a.world.ahead_s += 12
         await hosts.reap(a)
         assert a.sending_to(NOWHERE).messages == 0
-        assert await dead(a) == [b"out", b"out"]  # what somebody has taken is not ended
+        assert await dead(a) == [b"out", b"out"]  # a taken message does not expire
 
     scenario(tmp_path)
 
@@ -101,7 +101,7 @@ def test_the_wall_clock_after_the_computers_restart_does_not_end_a_queue_full_of
 
 @hosted
 async def test_a_duplicate_is_known_whatever_the_wall_clock_says(hosts: Hosts) -> None:
-    """Also over a restart: its age is not measured by that clock."""
+    """This holds over a restart as well: the age of entries does not depend on the wall clock."""
     a = await hosts.start()
     await a.create("orders")
     again = packet(b"1", source=guid(7), number=5)
@@ -114,7 +114,7 @@ async def test_a_duplicate_is_known_whatever_the_wall_clock_says(hosts: Hosts) -
     await a.retention.forget_old()
 
     remote = await dial(a, guid(7))
-    endless = 0xFFFFFFFF  # or the wall clock would say that they come too late
+    endless = 0xFFFFFFFF  # otherwise they would come too late by the wall clock
     again = packet(b"1", source=guid(7), number=5, time_to_reach_queue_s=endless)
     remote.send(again, packet(b"3", source=guid(7), number=7, time_to_reach_queue_s=endless))
     await until(lambda: a.queue("orders").messages == 3)
@@ -141,14 +141,14 @@ async def test_the_history_of_messages_is_as_old_as_time_has_passed(hosts: Hosts
     assert await blocks() == kept
 
     a.world.wall_step_s, a.world.ahead_s = 0.0, 400 * DAY_S
-    assert await blocks() == 1  # the newest always stays
+    assert await blocks() == 1  # the newest block always stays
 
 
 @pytest.mark.parametrize("step_s", STEPS_S)
 def test_what_waited_while_the_clock_was_set_is_sent_as_of_the_clock_that_is_right_now(
     step_s: int, tmp_path: Any
 ) -> None:
-    """Or its receiver would take it for one that comes too late, or has all its time left."""
+    """With a wrong sent time, the receiver would end the message at once, or keep it too long."""
 
     @hosted
     async def scenario(hosts: Hosts) -> None:
@@ -173,7 +173,7 @@ def test_what_waited_while_the_clock_was_set_is_sent_as_of_the_clock_that_is_rig
                 late_s = a.world.time() - sent_time_s(received.packet)
                 body = received.message.properties.body
                 if body == b"endless":
-                    assert abs(late_s - 100 + step_s) < 3  # nobody compares it with a clock
+                    assert abs(late_s - 100 + step_s) < 3  # not corrected: it cannot expire
                 elif body == b"by the right clock":
                     assert abs(late_s) < 3
                 else:
@@ -217,7 +217,7 @@ async def test_without_a_step_a_message_is_sent_as_it_was_made(hosts: Hosts) -> 
 
 @pytest.mark.parametrize("year", [1970, 2105, 2106, 2165])
 def test_a_clock_that_is_far_off_hinders_nobody(year: int, tmp_path: Any) -> None:
-    """Batteries die, and take the year with them; packets know the years until 2106 only."""
+    """A clock without a battery loses the year, and sent times in packets end in 2106."""
 
     @hosted
     async def scenario(hosts: Hosts) -> None:
@@ -254,7 +254,7 @@ def test_a_clock_that_is_far_off_hinders_nobody(year: int, tmp_path: Any) -> Non
     scenario(tmp_path)
 
 
-# What comes from elsewhere.
+# Messages from other queue managers.
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ async def test_what_comes_too_late_ends_at_once(hosts: Hosts) -> None:
     assert (len(messages), classes) == (2, {MessageClass.NACK_REACH_QUEUE_TIMEOUT})
 
 
-# While somebody has the message.
+# While a reader has the message.
 
 
 @pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE])
@@ -429,7 +429,7 @@ def test_what_is_over_is_not_given_to_who_chooses(delivery: int, tmp_path: Any) 
     scenario(tmp_path)
 
 
-# Many at once.
+# Many messages that expire together.
 
 
 @pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE, TRANSACTIONAL])
@@ -528,7 +528,7 @@ def test_a_thousand_that_come_back_too_late_end_once_each(delivery: int, tmp_pat
     scenario(tmp_path)
 
 
-# No time at all.
+# A time-to-be-received of zero.
 
 
 @pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE])
@@ -540,7 +540,7 @@ def test_a_message_without_time_reaches_whoever_waits_and_ends_otherwise(
         a = await hosts.start()
         await a.create("orders")
         waiting = a.taking(Reader(), "orders", wait_s=frames.FOREVER)
-        a.world.ahead_s += a.clock.next_second_in_s  # it has the rest of a second
+        a.world.ahead_s += a.clock.next_second_in_s  # to the beginning of a second
         await a.send("orders", b"1", delivery=delivery, time_to_be_received_s=0)
         assert bodies(await waiting) == [b"1"]
         await a.send("orders", b"2", delivery=delivery, time_to_be_received_s=0)

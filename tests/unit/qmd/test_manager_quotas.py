@@ -1,4 +1,4 @@
-"""Quotas of a whole queue manager: to the byte, over restarts, and said before they hurt."""
+"""Quotas in a complete queue manager: exact to the byte, over restarts, with early warnings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def refusal_of(host: Host, *messages: NewMessage) -> Refusal:
 
 
 async def packet_bytes(host: Host, destination: str, body: bytes) -> int:
-    """What one such message takes."""
+    """Return the size of the packet of such a message."""
     before = host.usage.bytes
     await host.send(destination, body)
     return host.usage.bytes - before

@@ -1,4 +1,4 @@
-"""Taking, removing, giving back and peeking, in a whole queue manager."""
+"""Taking, removing, giving back and peeking, in a complete queue manager."""
 
 from __future__ import annotations
 

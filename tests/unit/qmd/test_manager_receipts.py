@@ -1,5 +1,5 @@
-"""What the senders of messages are told when these leave our queues: final acks, and
-acknowledgments for administration queues, in the commit that removes the message."""
+"""Acknowledgments for the ends of messages in local queues: final acks, and acknowledgments for
+administration queues, in the commit that removes the message."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def rejecting(
 
 
 def final_acks(remote: Remote) -> list[tuple[int, int, int]]:
-    """Class, number in the sequence and message number of each that came."""
+    """Return the class, sequence number and message number of each received final ack."""
     found = []
     for each in remote.messages:
         message_class = each.message.properties.message_class
@@ -72,12 +72,12 @@ def final_acks(remote: Remote) -> list[tuple[int, int, int]]:
 
 
 def acknowledgments(remote: Remote) -> list[MessageReceived]:
-    """What came for the administration queue."""
+    """Return the received messages for the administration queue."""
     return [each for each in remote.messages if not is_order_queue(each.message.user, remote.guid)]
 
 
 async def given(remote: Remote, host: Host, count: int, **properties: Any) -> None:
-    """Transactional messages of this source's in `orders`."""
+    """Send transactional messages of this source to `orders`, and wait for their arrival."""
     before = host.queue("orders").messages
     remote.send(
         *(
@@ -187,8 +187,8 @@ async def test_the_final_ack_is_in_the_commit_of_the_removal_and_survives_it(
 
 @hosted
 async def test_a_source_hears_of_no_refusal_that_is_not_on_disk(hosts: Hosts) -> None:
-    """It would keep a dead letter, and send the message again to a computer that knows nothing of
-    having refused it, and may take it this time."""
+    """The source would keep a dead letter and resend the message.  After a crash, this queue
+    manager would not know of its refusal, and could accept the message."""
     a = await hosts.start()
     remote = await dial(a, guid(7))
     refused = packet(
@@ -198,7 +198,7 @@ async def test_a_source_hears_of_no_refusal_that_is_not_on_disk(hosts: Hosts) ->
     with a.held_disk():
         remote.send(refused)
         await until(lambda: a.storage.pressure)
-        await asyncio.sleep(0.3)  # in which it could come
+        await asyncio.sleep(0.3)  # time in which a premature final ack would come
         assert remote.messages == []
         assert remote.acknowledged == []
 
@@ -223,7 +223,7 @@ async def test_a_final_ack_comes_again_until_it_is_acknowledged(hosts: Hosts) ->
 
 @hosted
 async def test_a_source_that_can_be_reached_is_dialled(hosts: Hosts) -> None:
-    """At the port that the specification gives to all: nobody says where else."""
+    """The port is the one of the specification, since no packet names another."""
     a = await hosts.start()
     await a.create("orders", transactional=True)
     remote = await dial(a, guid(7))
@@ -337,7 +337,7 @@ async def test_where_the_source_is_here_it_keeps_its_own_copies(hosts: Hosts) ->
     assert bodies(await a.peek(JOURNAL)) == [b"received"]
     assert bodies(await a.peek(TRANSACTIONAL_DEAD_LETTERS)) == [b"rejected", b"over"]
     assert a.outgoing.queues == []
-    # A copy is no message that somebody waits to hear of.
+    # The receipt of a copy is not acknowledged.
     assert await a.receive(JOURNAL) == [b"received"]
     assert a.queue(JOURNAL).messages == 0
 

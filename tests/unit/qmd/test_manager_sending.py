@@ -1,4 +1,4 @@
-"""Taking messages over from applications, and bringing them to where they shall go."""
+"""Accepting messages from applications, and delivering them to their destinations."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_a_flood_that_outruns_the_disk_is_refused_and_not_numbered_twice(
     flood = [NewMessage("orders", b"", delivery=EXPRESS)] * frames.MESSAGES_MAX
     ids: list[str] = []
     refused = ""
-    is_free = threading.Event()  # the disk; until then no more numbers can be reserved
+    is_free = threading.Event()  # until it is set, the disk is busy and no numbers can be reserved
     held = a.storage.batch.run(lambda db: is_free.wait(END_S))
     for _ in range(10):
         try:
@@ -196,7 +196,7 @@ async def test_a_paused_queue_keeps_its_messages_and_dials_nobody(hosts: Hosts) 
 async def test_a_kick_connects_at_once_or_sends_again(hosts: Hosts) -> None:
     a = await hosts.start(delivery={"retry_first_s": 1000.0, "retry_max_s": 1000.0})
     port = a.port
-    await hosts.stop(a)  # a port that nobody listens at
+    await hosts.stop(a)  # now its port is closed
     a = await hosts.start("b", delivery={"retry_first_s": 1000.0, "retry_max_s": 1000.0})
     name = f"DIRECT=TCP:127.0.0.1:{port}\\private$\\orders"
     await a.send(name, b"1", b"2", delivery=TRANSACTIONAL)

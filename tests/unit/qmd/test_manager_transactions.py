@@ -1,4 +1,4 @@
-"""Transactions inside one queue manager: all of it in one commit, or no trace."""
+"""Transactions inside one queue manager: one commit for all acts, or no effect."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ PEER = bytes(range(16))
 
 
 class Application:
-    """One connection that uses transactions."""
+    """A connection that uses transactions."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -121,7 +121,7 @@ async def test_an_abort_puts_back_to_the_old_place_and_counts(hosts: Hosts) -> N
 
 @hosted
 async def test_what_nobody_has_looked_at_goes_back_uncounted(hosts: Hosts) -> None:
-    """A service that is told to stop while it waits for its next call."""
+    """A service does this when it is stopped while it waits for its next call."""
     a = await hosts.start()
     application = await orders(a, b"one", b"two")
     transaction = application.begin()
@@ -239,7 +239,7 @@ async def test_who_was_told_that_nothing_was_done_can_rely_on_it(hosts: Hosts) -
     assert await a.request_outcomes.outcome(token, 7) is None
     with pytest.raises(Refusal, match="nothing of this request was done"):
         a.transactions.refuse_sealed(token, 6)
-    a.transactions.refuse_sealed(token, 7)  # who asked may do it now
+    a.transactions.refuse_sealed(token, 7)  # the connection that asked may do it now
 
 
 @hosted

@@ -47,7 +47,7 @@ NOWHERE = "DIRECT=TCP:127.0.0.1:1\\private$\\{}"
 
 
 def parts(host: Host) -> list[int]:
-    """How many bytes each part on disk has."""
+    """Return the sizes of the shared parts on disk, in bytes."""
     with closing(sqlite3.connect(host.services.settings.queue_manager.data / "queues.db")) as db:
         return [size for (size,) in db.execute("SELECT length(packet) FROM shared_part")]
 
@@ -60,7 +60,7 @@ def file_bytes(host: Host) -> int:
 
 
 async def commit(host: Host, *messages: NewMessage) -> list[Any]:
-    """In one transaction."""
+    """Send messages in one transaction, and commit it."""
     owner, transaction = object(), os.urandom(16)
     host.transactions.begin(transaction, owner, 0.0)
     host.transactions.send(transaction, owner, list(messages))

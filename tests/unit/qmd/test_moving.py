@@ -1,4 +1,4 @@
-"""Messages go from one queue of a computer to another, in a whole queue manager."""
+"""Moving messages between queues of one computer, in a complete queue manager."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ async def test_a_named_message_that_is_received_meanwhile_stops_the_move(hosts: 
     await move(a, "orders", "orders;retry", limit=1)
     await move(a, "orders;retry", "orders")
 
-    # The rest of a move whose look was before all that.
+    # The second half of a move that has chosen its messages before these changes.
     with pytest.raises(Exception) as gone:  # noqa: PT011 - it never leaves `move`
         await a.moving._move(
             a.queue("orders"), a.queue("orders;retry"), chosen_before, b"", is_named=True

@@ -1,4 +1,4 @@
-"""Streams of transactional messages are told by the name that their source has for the queue."""
+"""Streams of transactional messages: identified by the name that the source uses for the queue."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from tests.unit.qmd.managers import Host, Hosts, Remote, dial, guid, hosted, pac
 
 SOURCE = guid(9)
 EARLIER, KNOWN, LATER = (seconds << 32 | 1 for seconds in (100, 200, 300))
-#: Two spellings of one queue are two names of it in packets.
+#: Two spellings of one queue are two different names in packets.
 ONE, OTHER = "orders", "ORDERS"
 
 
 async def _with_a_stream_of_an_older_version(hosts: Hosts) -> tuple[Host, Remote]:
-    """It knows that a source has come to number 3 of a sequence, and not by which name."""
+    """Start a host that has accepted number 3 of a sequence under an unknown name of the queue.
+
+    Returns the host, and a session of the source.
+    """
     a = await hosts.start()
     queue = await a.create("orders", transactional=True)
     row = (SOURCE, queue.id, encode_sequence_id(KNOWN))
@@ -33,7 +36,7 @@ async def _with_a_stream_of_an_older_version(hosts: Hosts) -> tuple[Host, Remote
 
 
 class _Source:
-    """Sends one message after the other, and says which of them were taken."""
+    """A source that sends single messages and returns whether each was accepted."""
 
     def __init__(self, host: Host, remote: Remote) -> None:
         self._host, self._remote = host, remote

@@ -1,4 +1,4 @@
-"""Ids of outgoing queues are few: those of idle and empty ones are given again."""
+"""Ids of outgoing queues: there are few, and those of idle empty queues are reused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def to(port: int, queue: str) -> str:
 
 
 async def sent(a: Host, destination: str, *bodies: bytes, delivery: int) -> None:
-    """And acknowledged."""
+    """Send messages, and wait until they are acknowledged."""
     await a.send(destination, *bodies, delivery=delivery)
     await until(lambda: not a.sending_to(destination).messages, f"{bodies!r} to {destination}")
     await a.settled()
@@ -41,7 +41,7 @@ async def refusal_of(a: Host, destination: str) -> Refusal:
 
 @hosted
 async def test_any_number_of_short_destinations_can_be_sent_to(hosts: Hosts) -> None:
-    """As replies to single requests do it; over restarts of both ends."""
+    """Replies to single requests go to such destinations.  Both ends are restarted in between."""
     a, b = await hosts.start("a", limits=FEW), await hosts.start("b")
     deliveries = (frames.EXPRESS, frames.RECOVERABLE, frames.TRANSACTIONAL)
     for number in range(60):
@@ -63,7 +63,7 @@ async def test_any_number_of_short_destinations_can_be_sent_to(hosts: Hosts) -> 
 
 @hosted
 async def test_a_destination_that_was_forgotten_goes_on_in_order(hosts: Hosts) -> None:
-    """Nothing is doubled, nothing stays behind: its next sequence has a greater id."""
+    """No message is lost or doubled, since the id of its next sequence is greater."""
     a, b = await hosts.start("a", limits=FEW), await hosts.start("b")
     await b.create("orders", transactional=True)
     orders = to(b.port, "orders")
@@ -77,7 +77,7 @@ async def test_a_destination_that_was_forgotten_goes_on_in_order(hosts: Hosts) -
         with pytest.raises(Refusal):
             a.sending_to(orders)
         if round_ % 2:
-            a.world.wall_step_s -= 86_400  # somebody sets the clock back
+            a.world.wall_step_s -= 86_400  # the wall clock is set back
             a = await hosts.restart(a, limits=FEW)
 
     assert ids == sorted(set(ids))
@@ -94,7 +94,7 @@ async def test_where_none_is_idle_a_destination_is_refused_at_once(hosts: Hosts)
     refusal = await refusal_of(a, to(1, "one-too-many"))
     assert refusal.code == "too_many_destinations"
     assert "8 outgoing queues" in refusal.text
-    for number in range(1000):  # and nobody looks for idle ones again and again
+    for number in range(1000):  # without a search for idle queues on each refusal
         await refusal_of(a, to(1, f"more{number}"))
     assert a.storage.batch is batch
     assert batch.is_empty
@@ -102,7 +102,7 @@ async def test_where_none_is_idle_a_destination_is_refused_at_once(hosts: Hosts)
 
     await a.undelivered.purge(a.sending_to(to(1, "q3")))
     await a.settled()
-    a.outgoing.ids._look_at = 0.0  # a moment later
+    a.outgoing.ids._look_at = 0.0  # as if time had passed since the last search
     await a.send(to(1, "one-too-many"), b"waits")
     assert {each.destination[-2:] for each in a.outgoing.queues} == {
         *(f"q{number}" for number in range(8) if number != 3),
@@ -119,7 +119,7 @@ async def test_what_has_something_about_it_is_not_forgotten(hosts: Hosts) -> Non
     kept = {a.sending_to(to(b.port, f"q{number}")).id for number in range(3)}
     await a.outgoing.set_paused(a.sending_to(to(b.port, "q0")), True)
     await a.redirecting.redirect(to(b.port, "q1"), f"127.0.0.1:{b.port}")
-    held = a.sending_to(to(b.port, "q2"))  # as an application's transaction does it
+    held = a.sending_to(to(b.port, "q2"))  # an application's transaction holds it like this
     for number in range(8, 30):
         await b.create(f"q{number}", transactional=True)
         await sent(a, to(b.port, f"q{number}"), b"x", delivery=frames.TRANSACTIONAL)
@@ -165,7 +165,7 @@ async def test_what_may_still_be_confirmed_is_not_forgotten(hosts: Hosts) -> Non
 
 
 async def others(a: Host, listener: RemoteListener, count: int) -> None:
-    """Short destinations, of which each gets its message."""
+    """Send one message to each of `count` destinations."""
     for number in range(count):
         await a.send(to(listener.port, f"other{number}"), b"y")
         while any(each.messages for each in a.outgoing.queues if "other" in each.destination):

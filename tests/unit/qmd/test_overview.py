@@ -1,4 +1,4 @@
-"""What operators see of messages on their way: the figures of exactly-once delivery.
+"""Outgoing messages in the overview for operators: the figures of exactly-once delivery.
 
 [MC-MQAC] 3.10.4.1.2, docs/cli.md "What is on its way".
 """

@@ -1,4 +1,4 @@
-"""Dead-letter queues of applications' own: what dies goes there, and nowhere else."""
+"""Dead-letter queues that applications name: dead letters go there, and to no other queue."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_what_nobody_confirms_goes_to_it_after_all(hosts: Hosts) -> None:
         await until(lambda: a.sending_to(name).awaiting.messages == 1)
         await a.retention.forget_old()
         await a.retention.forget_old()
-        assert len(await rows(a)) == 1  # it is not where it was, and not gone either
+        assert len(await rows(a)) == 1  # the row stays, since the message waits for its final ack
 
         a.world.ahead_s = 400_000
         await hosts.reap(a)
@@ -121,7 +121,7 @@ async def test_what_nobody_receives_here_goes_to_it_too(hosts: Hosts) -> None:
     a.world.ahead_s = 60
     await hosts.reap(a)
 
-    assert await a.receive("failed") == [b"x"]  # its time is over, and it has no second end
+    assert await a.receive("failed") == [b"x"]  # a dead letter does not expire again
 
 
 @hosted
@@ -189,7 +189,7 @@ async def test_what_has_arrived_is_forgotten_by_and_by(hosts: Hosts) -> None:
 
     assert len(await rows(a)) == 2
     await a.retention.forget_old()
-    assert len(await rows(a)) == 2  # somebody may still be about to put it there
+    assert len(await rows(a)) == 2  # kept once: the message may be between two tables
     await a.retention.forget_old()
 
     assert len(await rows(a)) == 1

@@ -1,4 +1,4 @@
-"""Whole queue managers that share a directory file: public queues, and what is sent to them."""
+"""Queue managers that share a directory file: public queues, and messages to them."""
 
 import asyncio
 from dataclasses import asdict
@@ -112,7 +112,7 @@ async def test_an_entry_that_waits_for_its_queue_is_taken_up(hosts: Hosts) -> No
         f'[[machine]]\nname = "a"\nguid = "{guid_text(a.id)}"\n'
         f"[[queue]]\npath = 'a\\orders'\nguid = \"{guid}\"\n"
     )
-    await a.directory.reload()  # type: ignore[attr-defined]  # it is the file
+    await a.directory.reload()  # type: ignore[attr-defined]  # a file directory
 
     facts = await create_public(a, "orders")
 
@@ -141,7 +141,7 @@ async def test_a_message_to_a_public_queue_elsewhere_gets_there(hosts: Hosts) ->
     a, b = await start(hosts, "a"), await start(hosts, "b")
     facts = await create_public(b, "orders", transactional=True)
     await a.create("hello")
-    await b.send(f"DIRECT=TCP:127.0.0.1:{a.port}\\private$\\hello", b"")  # a session is a way
+    await b.send(f"DIRECT=TCP:127.0.0.1:{a.port}\\private$\\hello", b"")  # opens a session to a
     await until(lambda: a.queue("hello").messages)
 
     async with connect(a.socket) as qm:
@@ -220,7 +220,7 @@ async def test_an_acknowledgment_finds_the_public_queue_that_it_is_asked_to(host
 
 
 def _with_addresses(hosts: Hosts, *named: Host) -> str:
-    """The directory's text, with where those are."""
+    """Return the text of the directory with the addresses of the named hosts."""
     text = directory_of(hosts).read_text()
     for host in named:
         entry = f'name = "{host.services.name}"\n'
@@ -231,8 +231,10 @@ def _with_addresses(hosts: Hosts, *named: Host) -> str:
 async def _sent_while_b_is_without_its_directory(
     hosts: Hosts, bodies: list[bytes], **properties: Any
 ) -> tuple[Host, Host]:
-    """b has taken messages of a, whose acknowledgments are for a public queue of a's, and its own
-    directory does not answer."""
+    """Let b accept messages of a while the directory of b is unavailable.
+
+    Their acknowledgments are for a public queue of a, so they wait.  Returns a and b.
+    """
     a = await start(hosts, "a")
     away = {"file": hosts._folder / "b.toml", "pause_s": 0.01}
     b = await start(hosts, "b", directory=away)
@@ -276,7 +278,7 @@ async def test_an_acknowledgment_that_waits_for_the_directory_survives_a_restart
 async def test_an_acknowledgment_waits_as_long_as_the_directory_is_away(hosts: Hosts) -> None:
     a, b = await _sent_while_b_is_without_its_directory(hosts, [b"1"], delivery=frames.EXPRESS)
 
-    await asyncio.sleep(0.05)  # it is asked some times more
+    await asyncio.sleep(0.05)  # some more attempts to ask it
     (hosts._folder / "b.toml").write_text(_with_addresses(hosts, a))
 
     await until(lambda: a.queue(".\\acks").messages == 1, "the acknowledgment")
@@ -445,7 +447,7 @@ async def test_what_changes_while_the_directory_is_away_reaches_it_when_it_is_ba
     await create_public(a, "gone")
     away = directory_of(hosts).rename(directory_of(hosts).with_name("away.toml"))
     same = asdict(a.services.settings.directory)
-    a = await hosts.restart(a, directory=same)  # of a file it knows no more what it held
+    a = await hosts.restart(a, directory=same)  # its cache of the file is empty now
 
     async with connect(a.socket) as qm:
         changed = await qm.set_queue(".\\orders", label="Orders, all")
@@ -474,7 +476,7 @@ async def test_a_queue_that_is_deleted_and_created_anew_keeps_its_entry(hosts: H
     queue = a.queue(".\\orders")
     change = a.publishing.change_of(queue, deleted=True)
     assert change is not None
-    async with a.publishing.turn:  # the directory is slow to hear of the end
+    async with a.publishing.turn:  # the directory's change waits
         await a.storage.batch.run(partial(directory_changes.note, row=change))
         await a.administration._delete(queue, queue.relatives, change)
         a.publishing.tell_later(change)

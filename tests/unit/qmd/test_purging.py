@@ -1,4 +1,4 @@
-"""Queues are emptied and deleted: senders that asked for it are told, and the books are right."""
+"""Purging and deleting queues: acknowledgments for senders, and exact totals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NR = 8
 
 
 async def filled(hosts: Hosts, count: int = 3) -> tuple[Host, Remote]:
-    """Transactional messages from elsewhere, whose source wants to hear of their end."""
+    """Fill `orders` with transactional messages of a remote source that requests final acks."""
     a = await hosts.start()
     await a.create("orders", transactional=True)
     remote = await dial(a, guid(7))
@@ -58,7 +58,7 @@ async def filled(hosts: Hosts, count: int = 3) -> tuple[Host, Remote]:
 
 
 def final_acks(remote: Remote) -> list[tuple[int, int]]:
-    """Class and number in the sequence of each that came."""
+    """Return the class and sequence number of each received final ack."""
     return [
         (each.message.properties.message_class, final_ack_body(each.message).sequence_number)
         for each in remote.messages
@@ -68,7 +68,7 @@ def final_acks(remote: Remote) -> list[tuple[int, int]]:
 
 
 async def told(host: Host, kind: Kind) -> int:
-    """Of how many messages this is told."""
+    """Return the number of messages with a recorded event of this kind."""
     blocks = await host.storage.read(lambda db: events.page(db, 0, 100_000))
     return sum(
         len(event.numbers) for block in blocks for event in block.events if event.kind == kind
@@ -263,7 +263,8 @@ async def test_a_receipt_that_is_being_committed_is_one_though_its_queue_is_dele
 
 @hosted
 async def test_what_is_given_back_while_its_queue_is_deleted_ends_with_it(hosts: Hosts) -> None:
-    """It was taken when what was there was ended, and there when what was taken was."""
+    """The message was taken while the ready messages were ended, and it is ready while the taken
+    ones are ended."""
     a, remote = await filled(hosts, 3)
     reader = Reader()
     await a.take(reader, "orders")
@@ -271,7 +272,7 @@ async def test_what_is_given_back_while_its_queue_is_deleted_ends_with_it(hosts:
 
     deleting = asyncio.ensure_future(a.administration.delete(queue))
     while all(message.packet for message in queue.taken.values()):  # noqa: ASYNC110
-        await asyncio.sleep(0)  # until the others are about to end: a moment that tells nobody
+        await asyncio.sleep(0)  # poll until the end of the others begins: no event exists
     a.reading.leave(reader)
 
     assert (await deleting).messages == 3

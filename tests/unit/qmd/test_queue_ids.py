@@ -1,4 +1,4 @@
-"""Ids of queues are few, and given again."""
+"""Ids of queues: there are few, and they are reused."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ async def test_places_of_queues_that_are_being_created_are_taken(hosts: Hosts) -
 
 @hosted
 async def test_temporary_queues_with_sequences_use_up_no_ids(hosts: Hosts) -> None:
-    """Whatever was sent to them in order, and over restarts."""
+    """The queues receive transactional messages, and the queue manager is restarted."""
     a = await hosts.start()
     for round_ in range(3):
-        # The circle of ids is nearly at its end: the next ones are those of earlier rounds.
+        # The ids are nearly at their maximum: the next ones are those of earlier rounds.
         await a.storage.batch.run(
             lambda db: counters.set_following(db, "queue_id", QUEUE_ID_MAX - 4)
         )
@@ -81,7 +81,7 @@ async def test_temporary_queues_with_sequences_use_up_no_ids(hosts: Hosts) -> No
         assert ids == [*range(QUEUE_ID_MAX - 4, QUEUE_ID_MAX + 1), *range(16, 21)]
         a = await hosts.restart(a)
 
-    # What they had is known still: a queue of the name goes on where the last one was.
+    # The sequences are still known: a queue of the same name continues at the last number.
     again = await a.create("temporary-0-0", transactional=True)
     other = await a.create("another", transactional=True)
     remote = await dial(a, SOURCE)

@@ -1,6 +1,6 @@
-"""The flight recorder: what is told of messages, in which order, at which cost.
+"""The flight recorder: the events of messages, their order, and their cost.
 
-That the log agrees with the tables is checked at the end of every test of whole queue managers.
+Every test of queue managers checks at its end that the log agrees with the tables.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tests.unit.qmd.managers import Host, Hosts, dial, guid, hosted, listening, 
 
 
 async def told(host: Host) -> list[Event]:
-    """All events, the oldest first."""
+    """Return all events, the oldest first."""
     await host.settled()
     blocks = await host.storage.read(lambda db: events.page(db, 0, 10_000))
     return [event for block in blocks for event in block.events]
 
 
 async def life(host: Host, message_id: str) -> list[str]:
-    """The kinds of the events of one message of the host's."""
+    """Return the kinds of the events of one of the host's messages."""
     await host.settled()
     number = int(message_id.rpartition("\\")[2])
     return [
@@ -99,7 +99,7 @@ async def test_messages_that_come_and_go_in_one_batch_are_told_of_in_their_order
         await asyncio.sleep(0)
         reader = Reader()
         a.removing(reader, "orders", await a.take(reader, "orders"))
-        for _ in range(3):  # express: there at once, received at once, all before the next commit
+        for _ in range(3):  # express messages: sent and received before the next commit
             sent += await a.send("orders", b"x", delivery=EXPRESS)
             reader = Reader()
             taken = await a.take(reader, "orders")
@@ -166,7 +166,7 @@ async def test_a_flood_of_duplicates_makes_a_bounded_log(hosts: Hosts) -> None:
     listed = [event for event in await told(a) if event.kind == "duplicate"]
     seconds = 1 + max(event.at_ms for event in listed) // 1000 - listed[0].at_ms // 1000
     assert sum(len(event.numbers) for event in listed) <= recorder.FLOOD_MESSAGES * (seconds + 1)
-    a.recorder._floods["duplicate"].until_s = 0  # a second later
+    a.recorder._floods["duplicate"].until_s = 0  # as if a second had passed
     left_out = a.recorder._floods["duplicate"].left_out
     remote.send(message)
     await until(lambda: a.incoming.duplicate_count == count, "the last one")

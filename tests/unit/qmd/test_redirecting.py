@@ -1,4 +1,4 @@
-"""Messages for a dead address that go to a new one."""
+"""Redirecting messages from a dead address to a new one."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_what_another_queue_manager_may_have_taken_stays_until_it_is_told_
 ) -> None:
     a, b = await hosts.start("a"), await hosts.start("b")
     orders = await b.create("orders", transactional=True)
-    async with listening(guid(5)) as dead:  # it takes, and acknowledges nothing
+    async with listening(guid(5)) as dead:  # it receives messages, but acknowledges none
         old = dead.name("orders")
         await a.send(old, b"1", b"2", delivery=TRANSACTIONAL)
         remote = await dead.session()

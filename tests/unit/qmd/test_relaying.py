@@ -1,4 +1,4 @@
-"""Messages that go over another queue manager: whole ones in one process."""
+"""Relaying messages over another queue manager, with complete queue managers in one process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def over(relay: Host, *others: Host) -> dict[str, Any]:
 
 
 def relaying(to: Host | int) -> dict[str, Any]:
-    """Passes on what is for names that end in "example", all of which stand for one host."""
+    """Return the routing of a relay that sends all names in "example" to one host."""
     port = to if isinstance(to, int) else to.port
     return {
         **RELAY,
@@ -43,7 +43,7 @@ def relaying(to: Host | int) -> dict[str, Any]:
 
 
 async def idle(*relays: Host) -> None:
-    """Everything has been passed on, acknowledgments too."""
+    """Wait until the relays have passed on all messages and acknowledgments."""
     await until(lambda: not any(each.relaying.usage.bytes for each in relays), "idle relays")
 
 
@@ -65,7 +65,7 @@ async def test_a_transactional_message_arrives_over_a_relay_and_its_order_ack_fi
     await until(lambda: relay.relaying.usage.bytes == 0, "the relay to be empty")
 
     assert await b.receive("orders") == [b"%d" % n for n in range(50)]
-    assert relay.relaying.relayed_count >= 51  # and the acknowledgment
+    assert relay.relaying.relayed_count >= 51  # including the acknowledgment
 
 
 @hosted
@@ -88,7 +88,7 @@ async def test_recoverable_and_express_messages_are_passed_on_once(hosts: Hosts)
 @hosted
 async def test_what_a_relay_has_acknowledged_survives_it_and_goes_on(hosts: Hosts) -> None:
     b = await hosts.start("b")
-    relay = await hosts.start("relay", routing=relaying(1))  # nobody is there
+    relay = await hosts.start("relay", routing=relaying(1))  # a closed port
     a = await hosts.start("a", routing=over(relay))
     await b.create("orders", transactional=True)
 
@@ -122,7 +122,7 @@ async def test_what_a_relay_holds_is_not_taken_again_even_after_its_restart(host
 
 @hosted
 async def test_what_a_relay_takes_again_is_told_behind_its_leaving(hosts: Hosts) -> None:
-    """All of it in one commit, after which the log has to agree with the tables."""
+    """Both happen in one commit, after which the log has to agree with the tables."""
     relay = await hosts.start("relay", routing=relaying(1))
     a = await hosts.start("a", routing=over(relay))
     await a.send(DESTINATION, b"1", b"2", delivery=TRANSACTIONAL)
@@ -225,8 +225,8 @@ async def test_a_final_ack_that_the_destination_brings_itself_counts(hosts: Host
     await until(lambda: a.sending_to(DESTINATION).messages == 0, "the order ack")
 
     await idle(relay)
-    await a.settled()  # or it would be sent again, and b made known by its order ack
-    # Whoever was started anew knows who carries its messages, and not yet who gets them.
+    await a.settled()  # otherwise a resends the message, and learns of b from its order ack
+    # After a restart, a knows the relay of its messages, but not yet their destination.
     a = await hosts.restart(a, routing=over(relay))
     inbox = a.queue("inbox")
     await until(lambda: a.sending_to(DESTINATION).link.connection is not None, "the relay")
@@ -240,7 +240,7 @@ async def test_a_final_ack_that_the_destination_brings_itself_counts(hosts: Host
 
 @hosted
 async def test_a_final_ack_for_an_address_finds_the_way_over_a_relay_as_well(hosts: Hosts) -> None:
-    """It is for where its source was, as long as there was a session of their own."""
+    """Its destination is the address of the source in an earlier direct session."""
     b = await hosts.start("b")
     relay = await hosts.start("relay", routing=relaying(b))
     a = await hosts.start("a", routing=over(relay))
@@ -272,7 +272,7 @@ async def test_a_refusal_of_the_destination_reaches_the_source_which_keeps_the_d
     b = await hosts.start("b")
     relay = await hosts.start("relay", routing=relaying(b))
     a = await hosts.start("a", routing=over(relay))
-    await b.create("orders")  # takes no transactional messages
+    await b.create("orders")  # not transactional, so it refuses transactional messages
 
     await a.send(DESTINATION, b"1", delivery=TRANSACTIONAL)
     await until(lambda: a.queue(TRANSACTIONAL_DEAD_LETTERS).messages == 1)

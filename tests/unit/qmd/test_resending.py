@@ -1,4 +1,4 @@
-"""Messages are sent again as new ones, and dead letters grouped by why they are there."""
+"""Resending messages as new ones, and grouping dead letters by their reasons."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def resend(
 
 
 async def dead(host: Host, *texts: bytes, queue: str = "orders", **properties: Any) -> list[str]:
-    """Messages of an own queue that nobody received in time."""
+    """Send messages to a local queue and let their time-to-be-received pass; return their ids."""
     ids = await host.send(queue, *texts, time_to_be_received_s=1, **properties)
     host.world.ahead_s += 10
     return ids

@@ -1,4 +1,4 @@
-"""Ranges that are reserved for pipelines: fixed, kept from everybody else, consumed once."""
+"""Reserved ranges of pipelines: fixed, exclusive, and consumed once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Value = dict[str, Any]
 
 
 class Pipeline:
-    """A run of a reader of one queue."""
+    """One run of a pipeline: a reader of one queue."""
 
     def __init__(self, host: Host, opened: Value) -> None:
         self.host = host
@@ -88,7 +88,7 @@ async def test_a_range_is_the_same_every_time_and_after_a_restart(hosts: Hosts) 
     run = await opened(a)
     assert (run.position, run.reserved) == (0, 6)
     assert await run.read(2, 6) == numbered(4, 2)
-    assert await a.receive("orders") == numbered(9, 6)  # everybody else gets the rest
+    assert await a.receive("orders") == numbered(9, 6)  # other readers get the rest
 
 
 @hosted
@@ -98,7 +98,7 @@ async def test_who_asks_again_gets_what_was_reserved_before(hosts: Hosts) -> Non
     await a.send("orders", *numbered(10))
     run = await opened(a)
     assert (await run.reserve(0, 4))["end"] == 4
-    again = await run.reserve(0, 6)  # its answer was lost, and it wants more now
+    again = await run.reserve(0, 6)  # the reply was lost, and the repeated request is larger
     assert (again["end"], again["messages"], again["more"]) == (6, 6, True)
     assert await run.read(0, 6) == numbered(6)
     assert (await run.reserve(6, 100))["end"] == 10
@@ -114,7 +114,7 @@ async def test_limits_of_bytes_cut_a_range_but_never_to_nothing(hosts: Hosts) ->
     run = await opened(a)
     assert (await run.reserve(0, bytes_max=3500))["end"] == 3
     assert (await run.reserve(3, bytes_max=1))["end"] == 4
-    assert (await run.reserve(0, bytes_max=2500))["end"] == 2  # of what was reserved before too
+    assert (await run.reserve(0, bytes_max=2500))["end"] == 2  # also of earlier requests
 
 
 @hosted
@@ -131,7 +131,7 @@ async def test_what_is_consumed_is_received(hosts: Hosts) -> None:
     assert bodies(await a.peek("orders;journal")) == numbered(3)
     answers = await a.peek("answers")
     assert len(answers) == 3
-    assert (await run.consume(3))["messages"] == 0  # done once
+    assert (await run.consume(3))["messages"] == 0  # a repeated request has no effect
     assert await run.read(3, 4) == numbered(1, 3)
     assert await refused(run.read(0, 4)) == "range_consumed"
     assert await refused(run.reserve(1)) == "range_consumed"
@@ -158,7 +158,7 @@ async def test_an_older_run_is_refused_at_every_call(hosts: Hosts) -> None:
     newest = await opened(a)
     assert newest.fence > new.fence
     await a.reserving.release("archive", "", dry_run=False, forget=True)
-    assert (await opened(a)).fence > newest.fence  # not even then is one given twice
+    assert (await opened(a)).fence > newest.fence  # fences are unique even then
 
 
 @hosted
@@ -201,7 +201,7 @@ async def test_what_is_released_is_ready_again_at_its_place(hosts: Hosts) -> Non
     await a.reserving.release("archive", "", dry_run=False, forget=False)
     assert await refused(run.consume(4)) == "reader_fenced"
     run = await opened(a)
-    assert (run.position, run.reserved) == (4, 4)  # those numbers are used up
+    assert (run.position, run.reserved) == (4, 4)  # the released positions are not reused
     assert await refused(run.read(1, 4)) == "range_consumed"
     assert (await run.reserve(4, 2))["end"] == 6
     assert await run.read(4) == numbered(2, 1)
@@ -211,7 +211,7 @@ async def test_what_is_released_is_ready_again_at_its_place(hosts: Hosts) -> Non
     assert (
         await refused(a.reserving.reserve("archive", released.fence, released.queue, 6, 1, 0))
         == "reader_fenced"
-    )  # it is so on the disk
+    )  # the fence is durable
     assert await a.receive("orders") == numbered(5, 1)
 
 

@@ -1,4 +1,4 @@
-"""Routes as the configuration writes them."""
+"""Route rules of the configuration."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is staged is published once, all of it or nothing, by the attempts that are named."""
+"""Staged rows: the named attempts are published once, all rows or none."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_an_epoch_is_published_once_whatever_happens_between(hosts: Hosts)
     await a.create("orders")
     attempt = await stage(a, 7, 0, "a", b"0", b"1")
     assert await publish(a, 7, attempt) == (True, 2)
-    # The driver has not heard of it, and the batch is cut otherwise the second time.
+    # The reply to the driver was lost, and the retried batch is divided differently.
     again = [await stage(a, 7, 0, "b", b"0"), await stage(a, 7, 1, "b", b"1")]
     a = await hosts.restart(a)
     assert await publish(a, 7, *again) == (False, 2)
@@ -174,7 +174,7 @@ async def test_a_queue_that_is_not_there_is_told_with_the_first_row_for_it(hosts
     wrong = stage(a, 0, 0, "a", b"1", delivery=RECOVERABLE)
     assert await refused(wrong) == "needs_transactional"
     assert a.staging.overview() == []
-    # Of a queue elsewhere nothing is known, and nothing is made for rows that nobody publishes.
+    # A remote queue cannot be checked, and staging alone makes no outgoing queue.
     await stage(a, 0, 0, "a", b"1", queue="DIRECT=OS:elsewhere\\private$\\orders")
     assert a.outgoing.queues == []
 
@@ -232,7 +232,7 @@ async def test_what_is_published_elsewhere_is_one_sequence(hosts: Hosts) -> None
 async def test_thousands_for_elsewhere_are_one_sequence_with_what_is_sent_meanwhile(
     hosts: Hosts,
 ) -> None:
-    """More than memory keeps ready; and all of it is there after a restart as well."""
+    """There are more messages than memory keeps ready, and all survive a restart."""
     a = await hosts.start()
     async with listening(guid(1)) as listener:
         name = listener.name("orders")
@@ -367,9 +367,9 @@ async def test_a_batch_of_too_many_rows_is_refused_with_a_word(hosts: Hosts) -> 
     a = await hosts.start(pipeline={"published_rows_max": 3})
     await a.create("orders")
     await stage(a, 0, 0, "a", b"0", b"1")
-    await stage(a, 0, 0, "b", b"0", b"1")  # a task that was tried twice: one of both counts
+    await stage(a, 0, 0, "b", b"0", b"1")  # a task with two attempts: only one of them counts
     attempts = await stage(a, 0, 0, "c", b"0"), await stage(a, 0, 1, "a", b"2")
-    # Before the work of the batch is done, and not behind it.
+    # The refusal comes during staging, not at the end of the batch.
     assert await refused(stage(a, 0, 2, "a", b"3")) == "publication_too_large"
     assert await refused(stage(a, 0, 1, "b", b"2", b"3")) == "publication_too_large"
     assert await publish(a, 0, *attempts) == (True, 2)
@@ -387,7 +387,7 @@ async def test_a_batch_that_was_staged_under_a_higher_limit_is_not_published(hos
 
 @hosted
 async def test_a_long_batch_gets_its_numbers_without_a_gap_or_a_double(hosts: Hosts) -> None:
-    """More than one block of message numbers has."""
+    """There are more messages than one block of message numbers has."""
     a = await hosts.start()
     await a.create("orders")
     await a.services.ids._messages.ensure(400_000)
@@ -399,7 +399,7 @@ async def test_a_long_batch_gets_its_numbers_without_a_gap_or_a_double(hosts: Ho
 
 @hosted
 async def test_thousands_are_ready_at_once_and_in_order_for_who_waits(hosts: Hosts) -> None:
-    """More than are handed to a queue in memory: it reads them from the disk."""
+    """There are more messages than memory keeps ready: the queue reads them from the disk."""
     a = await hosts.start()
     await a.create("orders", transactional=True)
     rows = [b"%d" % number for number in range(3000)]
@@ -412,7 +412,7 @@ async def test_thousands_are_ready_at_once_and_in_order_for_who_waits(hosts: Hos
     while len(found) < 3000:
         found += await a.receive("orders")
     assert found == rows
-    assert a.queue("orders").messages == 1  # which is taken
+    assert a.queue("orders").messages == 1  # the one that is taken
 
 
 @hosted

@@ -1,4 +1,4 @@
-"""Timers with a name, on the loop that the daemon runs on."""
+"""Named timers, on the event loop of the daemon (uvloop)."""
 
 import asyncio
 import gc
@@ -13,16 +13,16 @@ from tests.patience import END_S
 
 
 async def filled(rung: list[Any], count: int) -> None:
-    """Wait until so much has rung, and a moment in which more could."""
+    """Wait until `count` timers have fired, then 50 ms longer, in which no other may fire."""
     async with asyncio.timeout(END_S):
-        while len(rung) < count:  # noqa: ASYNC110  # nothing tells of it
+        while len(rung) < count:  # noqa: ASYNC110  # there is no event to wait for
             await asyncio.sleep(0.005)
     await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("delay_s", [-1.0, 0.0, 0.0001, 0.01])
 def test_a_timer_that_is_due_at_once_can_be_asked_for_again(delay_s: float) -> None:
-    """uvloop makes no timer of what is due within half a millisecond."""
+    """uvloop makes no timer for a delay below half a millisecond."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The file of tokens is written in a folder that may belong to somebody else."""
+"""The file of tokens: its folder may belong to another user."""
 
 from __future__ import annotations
 

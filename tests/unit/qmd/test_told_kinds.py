@@ -1,4 +1,4 @@
-"""Messages go as the directory says that their public queues are: transactional, or not."""
+"""Messages to public queues: transactional or not, as the directory describes the queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.qmd.test_public_queues import _with_addresses, create_public, di
 
 
 async def _two_kinds(hosts: Hosts) -> tuple[Host, Host]:
-    """Two hosts; the second has `orders`, which is transactional, and `notes`, which is not."""
+    """Start two hosts; the second has `orders` (transactional) and `notes` (not transactional)."""
     a, b = await start(hosts, "a"), await start(hosts, "b")
     await create_public(b, "orders", transactional=True)
     await create_public(b, "notes")

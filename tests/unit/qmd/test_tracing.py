@@ -1,4 +1,4 @@
-"""Reports of traced messages that stay on their computer, and the time in a report's label."""
+"""Reports of traced messages between local queues, and the time in the label of a report."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A sender behind a translated address: nobody can dial it, and its address may change."""
+"""A sender behind address translation: it cannot be dialled, and its address may change."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from tests.unit.qmd.managers import Host, Hosts, hosted, until
 
 
 class Translator:
-    """What a router does that translates addresses: who connects to `port` gets to `target`, and
-    seems to come from `address` there, where nobody listens."""
+    """A router with address translation.
+
+    It connects clients of `port` to `target`, which sees `address` as their address.  No process
+    listens at `address`.
+    """
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -42,7 +45,7 @@ class Translator:
         to.close()
 
     def cut(self) -> None:
-        """All that is connected is lost."""
+        """Abort all connections."""
         for each in self._ends:
             each.transport.abort()
         self._ends.clear()
@@ -62,7 +65,7 @@ async def translating(target: Host) -> AsyncIterator[Translator]:
 
 
 def _dialled(host: Host) -> list[OutgoingQueue]:
-    """Those of its outgoing queues for which it has tried to connect to somebody."""
+    """Return the outgoing queues of the host with failed attempts to connect."""
     return [each for each in host.outgoing.queues if each.link.retry.failures]
 
 
@@ -80,7 +83,7 @@ async def test_every_kind_of_acknowledgment_goes_back_over_the_session_it_came_o
             b"1",
             b"2",
             delivery=TRANSACTIONAL,
-            # By a name that leads nowhere but over the session: the translated address.
+            # The translated address: only the session leads there.
             admin_queue=f"DIRECT=TCP:{router.address}\\private$\\acks",
             acknowledge=int(Acknowledge.POSITIVE_ARRIVAL | Acknowledge.NEGATIVE_RECEIVE),
             time_to_be_received_s=60,
@@ -103,7 +106,7 @@ async def test_a_host_whose_address_changes_keeps_its_streams(hosts: Hosts) -> N
     async with translating(b) as router:
         orders = f"DIRECT=TCP:127.0.0.1:{router.port}\\private$\\orders"
         for number in range(30):
-            if number % 10 == 5:  # in the middle of what is on its way
+            if number % 10 == 5:  # while messages are outstanding
                 router.address = f"127.0.0.{50 + number}"
                 router.cut()
             await a.send(orders, b"%d" % number, delivery=TRANSACTIONAL)

@@ -1,4 +1,4 @@
-"""Durations and sizes: what is read, what is written, what is refused."""
+"""Durations and sizes: reading, writing, and errors."""
 
 from __future__ import annotations
 

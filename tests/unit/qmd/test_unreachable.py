@@ -1,4 +1,4 @@
-"""Each way in which another computer cannot be reached has a name of its own."""
+"""Failed connections: each cause has its own name."""
 
 import errno
 import socket
@@ -32,7 +32,7 @@ def test_a_failed_attempt_says_why(error, code, words):
 @hosted
 async def test_the_outgoing_queue_tells_why_nobody_is_reached(hosts: Hosts) -> None:
     a = await hosts.start()
-    with socket.socket() as nobody:  # bound, and nobody listens
+    with socket.socket() as nobody:  # bound, but not listening
         nobody.bind(("127.0.0.1", 0))
         port = nobody.getsockname()[1]
         name = f"DIRECT=TCP:127.0.0.1:{port}\\private$\\x"

@@ -1,4 +1,4 @@
-"""How full something is, and when that is said."""
+"""The usage of quotas, and the thresholds at which it is reported."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def test_swinging_around_a_threshold_is_not_noticed_again() -> None:
 def test_a_threshold_that_was_clearly_left_is_noticed_anew() -> None:
     full, noticed = gauge(1000)
     full.grow(950)
-    full.shrink(51)  # 899: 95 is clearly left, 85 is not
+    full.shrink(51)  # 899: clearly below 95 percent, but not below 85 percent
     assert full.noticed_percent == 85
     full.grow(51)
-    full.shrink(301)  # 649: nothing is left of it
+    full.shrink(301)  # 649: clearly below all thresholds
     assert full.noticed_percent == 0
     full.grow(51)
 

@@ -1,9 +1,8 @@
-"""Every verb of the control protocol with tokens that are too small: refused, and nothing changed.
+"""Rights of all verbs: with insufficient tokens they are refused, and they change nothing.
 
-The things that are tried on are others' and real: a queue with messages and a subqueue, a
-transaction that has received and sent, a message by its id, a reader that has reserved, rows that
-are staged, an outgoing queue.  A verb without a row in `qmd.control.verb_rights`, or without a try
-here, fails.
+The requests name real objects of other clients: a queue with messages and a subqueue, a transaction
+that has received and sent, a message by its id, a reader with a reserved range, staged rows, an
+outgoing queue.  A verb without a row in `qmd.control.verb_rights`, or without a try here, fails.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ QUERY, READER = "etl", "archive"
 
 
 class Client:
-    """One connection, at the control socket or from elsewhere with a token."""
+    """A connection to the control socket, or a remote one with a token."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -79,12 +78,12 @@ class Client:
 
 
 class World:
-    """A queue manager with what belongs to others, and how to come to it."""
+    """A queue manager with objects of other clients, and their ids."""
 
     host: Host
     local: Client
-    transaction: bytes  # a local application's; it has received from SECRET and sent to it
-    committed: bytes  # the id of one that has ended
+    transaction: bytes  # of a local application; it has received from SECRET and sent to it
+    committed: bytes  # the id of a committed transaction
     message_id: str  # of a message in SECRET
     lookup_id: int
     fence: int
@@ -115,7 +114,7 @@ class World:
         return client
 
     async def connect(self) -> Client:
-        """At the control socket."""
+        """Connect to the control socket."""
         client = Client(*await asyncio.open_unix_connection(self.host.socket))
         self._clients.append(client)
         return client
@@ -126,7 +125,7 @@ class World:
         await self.server.close()
 
     async def state(self) -> dict[str, Any]:
-        """All that a verb can change: rows on the disk, and what lives in memory."""
+        """Return all state that a verb can change: rows on the disk, and objects in memory."""
         await self.host.settled()
         tables = await self.host.storage.read(_rows)
         readers = [
@@ -157,7 +156,7 @@ def _rows(db: sqlite3.Connection) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def others(hosts: Hosts) -> AsyncIterator[World]:
-    """What others have: see World."""
+    """Start a queue manager with objects of other clients: see World."""
     host = await hosts.start()
     world = World(host)
     await world.server.listen()
@@ -191,10 +190,10 @@ async def others(hosts: Hosts) -> AsyncIterator[World]:
 
 
 class Try(NamedTuple):
-    """A request about others' things.
+    """A request about objects of other clients.
 
-    `code` answers a token with all scopes for the queue MINE alone; "" where it is answered with
-    nothing of others.
+    `code` is the error for a token with all scopes for the queue MINE alone.  It is "" where the
+    request succeeds without information about other clients.
     """
 
     request: Callable[[World], Request]
@@ -205,7 +204,7 @@ NOT_GRANTED, NONE_SUCH = "queue_not_granted", "no_such_transaction"
 
 
 def about(verb: Any, *fields: Any, code: str = NOT_GRANTED) -> Try:
-    """The same with fields that are known before there is a world."""
+    """Return a try with fields that do not depend on the world."""
     return Try(lambda world: verb(0, *fields), code)
 
 
@@ -370,7 +369,7 @@ TRIES: dict[type[Request], list[Try]] = {
 
 
 def secret_id(world: World) -> str:
-    """The queue as pipelines remember it."""
+    """Return the id of the queue SECRET that pipelines use."""
     return next(each["queue"] for each in world.host.reserving.overview())
 
 
@@ -392,7 +391,7 @@ def test_a_verb_that_the_table_does_not_know_needs_all_rights() -> None:
 
 
 def test_ids_of_every_verb_that_bears_any_are_claimed() -> None:
-    """By the types of their fields, whatever these are called."""
+    """Ids are found by the types of the fields, since their names differ."""
     rights = GrantedRights(Grant("t", frozenset({READ, WRITE}), ("*",), "", ""))
     ids = (frames.Token, frames.TransactionId)
     found = 0
@@ -400,7 +399,7 @@ def test_ids_of_every_verb_that_bears_any_are_claimed() -> None:
         hints = get_type_hints(verb, include_extras=True)
         for field in [name for name, hint in hints.items() if hint in ids]:
             if verb in (frames.Enlist, frames.ForgetBranch):
-                continue  # for clients with all rights
+                continue  # only for clients with all rights
             defaults = {
                 each.name: each.default
                 for each in msgspec.structs.fields(verb)
@@ -464,7 +463,7 @@ async def test_a_token_without_the_scope_does_nothing(hosts: Hosts) -> None:
                 assert isinstance(reply, Refused), where
                 assert reply.code == "scope_missing", where
                 assert await world.state() == before, where
-        # To move in a transaction is to receive, and to write.
+        # A move in a transaction needs the rights to receive and to write.
         own = os.urandom(16)
         await clients[WRITE].done(frames.Begin, own)
         reply = await clients[WRITE].ask(frames.Settle, own, MINE, [1], SECRET)
@@ -475,7 +474,7 @@ async def test_a_token_without_the_scope_does_nothing(hosts: Hosts) -> None:
 
 @hosted
 async def test_nobody_ends_a_transaction_of_another(hosts: Hosts) -> None:
-    """Not by its id either, which the history of a queue may have."""
+    """The id of the transaction, which the history of a queue may contain, gives no right."""
     async with others(hosts) as world:
         spies = [
             await world.log_in(READ),
@@ -553,7 +552,7 @@ async def test_a_token_does_with_its_own_things_what_it_is_for(hosts: Hosts) -> 
         mine = await world.log_in(READ, WRITE, ADMIN, queues=(MINE, "mine;*", "order*"))
         await mine.done(operator.CreateQueue, "orders")
         for name in ("orders,list:all", "orders,alias:boss", f"orders,list:all,{SECRET}"):
-            reply = await mine.ask(frames.Send, [to(name)])  # begins as one of its own
+            reply = await mine.ask(frames.Send, [to(name)])  # it begins like one of its own
             assert isinstance(reply, Refused)
             assert reply.code == "queue_not_granted"
         [sent] = await mine.done(frames.Send, [to(f"{MINE},orders")])
@@ -659,7 +658,7 @@ async def test_a_name_that_another_token_has_taken_loses_nobodys_rows(hosts: Hos
             assert isinstance(reply, Refused)
             assert reply.code == "epoch_of_another"
             assert reply.id
-        # To the same queue it is the same pipeline, with other rights than before.
+        # With the same queue it counts as the same pipeline, though with other rights.
         await world.local.done(pipeline.DiscardStages, "new")
         await world.local.done(pipeline.Stage, "new", 1, 0, "c", 0, [to(MINE)])
         told = await world.local.done(pipeline.Publish, "new", 1, [Attempt(0, "c", 1)])
@@ -674,7 +673,7 @@ def test_a_token_for_everything_has_all_rights() -> None:
 
 
 async def still_whole(world: World) -> None:
-    """The others end what they have begun, as if nobody had tried."""
+    """Assert that the other clients can complete their work."""
     await world.local.done(frames.Commit, world.transaction)
     told = await world.local.done(pipeline.Consume, READER, world.fence, {SECRET: world.positions})
     assert told["messages"] == world.positions

@@ -1,4 +1,4 @@
-"""Asking what happened: where a message is, what it waits for, and what the other side knows.
+"""qmd why: the place of a message, the reason for its wait, and the report of the other side.
 
 docs/cli.md `qmd why`.
 """
@@ -30,7 +30,7 @@ async def why(host: Host, message: str, *, queue: str = "", ask: bool = False) -
 
 
 async def forget_history(host: Host) -> None:
-    """As if it had been too old, or too long."""
+    """Delete the history, as its limits of age and size do."""
 
     def forget(db: Any) -> None:
         db.execute("DELETE FROM event_range")
@@ -594,7 +594,10 @@ _numbers = iter(range(1000, 9000))
 
 
 async def asked(remote: Any, what: Question, *, patience: int = 1) -> Answer:
-    """The answer to a question; asked again where it was one too many."""
+    """Ask a question and return its answer.
+
+    Asks up to `patience` times, since questions above the limit get no answer.
+    """
     for _ in range(patience):
         before = len(remote.messages)
         body = msgspec.msgpack.encode(what)
@@ -634,7 +637,7 @@ async def test_a_message_whose_receipt_is_not_confirmed_says_where_it_is(hosts: 
 
 
 async def until_state(host: Host, message: str, state: str) -> None:
-    """Ask again and again."""
+    """Ask until the message has this state."""
     async with asyncio.timeout(END_S):
         while (await why(host, message))["state"] != state:
             pass

@@ -1,6 +1,6 @@
-"""What a service may say of itself: a contradiction shows when it is loaded."""
+"""Declarations of services: contradictions are rejected when the service is loaded."""
 
-# No `from __future__ import annotations`: classes are made inside of functions here.
+# No `from __future__ import annotations`: these tests define classes inside functions.
 from typing import Any
 
 import msgspec
@@ -26,7 +26,7 @@ class Orders(Service, queue="orders"):
         pass
 
     async def helper(self) -> None:
-        """No operation."""
+        """A method that is no operation."""
 
 
 @pytest.mark.parametrize("encoding", ["json", "msgpack"])
@@ -181,10 +181,10 @@ def test_a_service_and_its_queue_have_to_agree() -> None:
 def test_a_function_is_a_service_of_one_operation() -> None:
     @service("orders", concurrency=4, playback="ignore")
     async def place(order: Order, urgent: bool = False) -> None:
-        """What it is for."""
+        """Place an order."""
 
     assert issubclass(place, Service)
-    assert (place.__name__, place.__doc__) == ("place", "What it is for.")
+    assert (place.__name__, place.__doc__) == ("place", "Place an order.")
     assert (place.queue, place.concurrency, place.ordered) == ("orders", 4, False)
     (only,) = place.operations.values()
     assert (only.name, only.playback) == ("place", "ignore")

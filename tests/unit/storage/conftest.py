@@ -16,5 +16,5 @@ def db() -> Iterator[sqlite3.Connection]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Does not exist yet."""
+    """Return the path of a folder that does not exist yet."""
     return tmp_path / "data"

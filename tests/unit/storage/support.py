@@ -1,4 +1,4 @@
-"""What the tests of the storage share: a folder to open, a database without a loop, a wait."""
+"""Helpers for tests of the storage: opening a folder, a database without a loop, waiting."""
 
 import asyncio
 import sqlite3
@@ -19,13 +19,16 @@ OWN_ID = b"own-queue-manager"[:16]
 SOURCE = b"the-other-manager"[:16]
 PACKET = b"a packet"
 
-#: No reserve: it costs a file of 64 MiB a test.
+#: No reserve file: it would cost 64 MiB per test.
 OPTIONS = StorageOptions(disk_reserve_bytes=0, disk_watermark_bytes=0)
 
 
 @asynccontextmanager
 async def opened(folder: Path, **changes: Any) -> AsyncIterator[Storage]:
-    """The storage in `folder`, closed afterwards.  `connect` and `disk` go to `Storage.open`."""
+    """Open the storage in `folder`, and close it at the end.
+
+    `connect` and `disk` are passed to `Storage.open`.
+    """
     seams = {name: changes.pop(name) for name in ("connect", "disk") if name in changes}
     options = replace(OPTIONS, **changes)
     storage = await Storage.open(folder, options, now_ms=NOW_MS, new_id=OWN_ID, **seams)
@@ -45,14 +48,14 @@ async def durable(storage: Storage) -> None:
 
 
 def memory_database() -> sqlite3.Connection:
-    """A database with the present schema, for the plain functions of the tables."""
+    """Return a database in memory with the current schema, for functions of the tables."""
     db = sqlite3.connect(":memory:", isolation_level=None)
     schema.prepare(db, [], now_s=NOW_S, new_id=OWN_ID)
     return db
 
 
 def other_connection(folder: Path) -> sqlite3.Connection:
-    """A stranger's look at the database, such as an operator's."""
+    """Open the database as another program would, such as an operator's."""
     return sqlite3.connect(folder / "queues.db", isolation_level=None, timeout=0)
 
 

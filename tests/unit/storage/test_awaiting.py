@@ -1,4 +1,4 @@
-"""What waits to hear of its receipt elsewhere, and what was given up."""
+"""Table awaiting: messages that wait for a final ack, and those that were given up."""
 
 import asyncio
 import shutil
@@ -84,7 +84,7 @@ def test_what_wants_confirmation_is_kept_and_the_rest_goes_in_one_commit(folder:
 
 
 def test_what_two_acknowledgments_of_one_commit_speak_of_is_counted_once(folder: Path) -> None:
-    """Both ranges begin at the first message of the sequence that is left."""
+    """Both ranges begin at the first message that is left of the sequence."""
 
     async def scenario() -> None:
         async with opened(folder) as storage:
@@ -135,7 +135,7 @@ def test_those_whose_interval_is_over_come_in_its_order() -> None:
     assert [row.number for row in awaiting.expired(db, NOW_S + 2, 10)] == [4, 2]
     assert [row.number for row in awaiting.expired(db, NOW_S + 4, 2)] == [4, 2]
     assert [row.number for row in awaiting.expired(db, NOW_S + 9, 10, bytes_max=150)] == [4, 2]
-    assert awaiting.expired(db, NOW_S, 10) == []  # the last second is still one of waiting
+    assert awaiting.expired(db, NOW_S, 10) == []  # the interval includes its last second
     db.close()
 
 
@@ -183,7 +183,7 @@ def test_a_damaged_one_is_set_aside() -> None:
 
 
 def a_folder_with_a_waiting_message(folder: Path) -> bytes:
-    """Its packet."""
+    """Make a data folder with one waiting message; return its packet."""
     waiting = message_packet(b"waiting", source=SOURCE, number=9, position=(SEQUENCE, 1, 0))
 
     async def scenario() -> None:

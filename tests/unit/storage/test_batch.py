@@ -1,4 +1,4 @@
-"""What a batch does with its acts: in which order, and who hears of it when."""
+"""Batches: the order of their acts, and the time of their callbacks."""
 
 import asyncio
 import sqlite3

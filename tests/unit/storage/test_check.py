@@ -1,4 +1,4 @@
-"""Data folders that are damaged: what is found, what is saved, and what is not made up."""
+"""Damaged data folders: the findings, the rescued rows, and no invented ones."""
 
 import random
 import sqlite3
@@ -27,7 +27,7 @@ WHOLE = 36  # messages in the old folder
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """One that an older version has written."""
+    """Return a data folder that an older version has written."""
     folder = tmp_path / "data"
     old_folder.restore(1, folder, port=1)
     return folder
@@ -125,7 +125,7 @@ def test_what_is_saved_goes_on_where_it_was(folder: Path) -> None:
     for table in ("identity", "outgoing_queue", "incoming_sequence", "counter", "outcome"):
         sql = f"SELECT * FROM {table}"
         before = row(folder, sql)
-        assert row(found.fresh, sql)[: len(before)] == before  # and columns that came later
+        assert row(found.fresh, sql)[: len(before)] == before  # columns of later versions follow
     for table in ("message", "outgoing", "queue", "message_id_history"):
         sql = f"SELECT count(*), sum({'key' if table == 'message' else 1}) FROM {table}"
         assert row(found.fresh, sql) == row(folder, sql)
@@ -199,7 +199,7 @@ ROWS = {
 
 @pytest.mark.parametrize("table", ROWS)
 def test_what_waits_for_others_than_queue_managers_is_saved_too(tmp_path: Path, table: str) -> None:
-    """A decision that a database waits for, an acknowledgment that waits for the directory."""
+    """A commit decision for a database, and an acknowledgment that waits for the directory."""
     folder = tmp_path / "data"
     folder.mkdir()
     with closing(sqlite3.connect(folder / "queues.db")) as db:
@@ -231,7 +231,7 @@ def test_many_findings_are_cut_short_and_counted(folder: Path) -> None:
 
 
 def test_a_new_database_without_its_schema_keeps_its_messages(folder: Path, tmp_path: Path) -> None:
-    """The map knows the roots, and of a new database which table each of them is of."""
+    """The pointer map names the roots; in a new database, each root has a known table."""
     (packet,) = row(folder, "SELECT packet FROM message LIMIT 1")
     new = tmp_path / "new"
     new.mkdir()
@@ -267,7 +267,7 @@ def test_a_new_database_without_its_schema_keeps_its_messages(folder: Path, tmp_
 def test_a_message_that_may_have_been_removed_is_in_doubt_and_never_restored(
     folder: Path,
 ) -> None:
-    """The page above its page does not name it any more, and the freelist does not know it."""
+    """Its page is missing in the parent page, and in the freelist as well."""
     with closing(sqlite3.connect(folder / "queues.db")) as db:
         set_up_writer(db, StorageOptions())
         (last, packet) = db.execute(

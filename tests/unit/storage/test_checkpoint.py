@@ -1,4 +1,4 @@
-"""The log goes back into the database between two commits: who waits for it, what bounds it."""
+"""Checkpoints between two commits: the commits that wait for one, and the bound of the log."""
 
 import asyncio
 import os
@@ -14,8 +14,8 @@ from storage.options import PAGE_BYTES
 from tests.patience import END_S
 from tests.unit.storage.support import durable, insert, key, opened, other_connection, stored
 
-LOG_PAGES_MAX = 60  # a new database begins with some forty
-#: What a batch of these tests writes at most.
+LOG_PAGES_MAX = 60  # the log of a new database begins with some forty pages
+#: The most pages that a batch of these tests writes.
 BATCH_PAGES_MAX = 10
 
 
@@ -24,14 +24,14 @@ def log_bytes(folder: Path) -> int:
 
 
 async def write(storage: Storage, *arrivals: int) -> None:
-    """A commit for each, of a packet that takes two pages."""
+    """Commit a packet of two pages for each arrival."""
     for arrival in arrivals:
         storage.batch.insert_message(key(arrival), bytes(PAGE_BYTES), arrived_at_ms=1)
         await durable(storage)
 
 
 async def write_until_too_long(storage: Storage, folder: Path) -> int:
-    """How many commits that took."""
+    """Commit until the log is too long; return the number of commits."""
     log = Disk().open_log(folder / "queues.db-wal")
     arrival = 0
     while not checkpoint.is_longer(log, LOG_PAGES_MAX):
@@ -42,7 +42,7 @@ async def write_until_too_long(storage: Storage, folder: Path) -> int:
 
 
 class Gate:
-    """Holds the writer's thread before a checkpoint."""
+    """A gate that holds the writer's thread before a checkpoint."""
 
     def __init__(self) -> None:
         self._reached = threading.Event()
@@ -65,7 +65,7 @@ def test_who_made_the_log_too_long_does_not_wait_until_it_is_shorter(folder: Pat
         async with opened(folder, wal_autocheckpoint_pages=LOG_PAGES_MAX) as storage:
             gate = Gate()
             await storage.batch.run(gate.shut)
-            arrival = await write_until_too_long(storage, folder)  # which is told
+            arrival = await write_until_too_long(storage, folder)  # its commits are reported
             await gate.held()
             insert(storage, 1000)
             behind = asyncio.create_task(durable(storage))
@@ -110,7 +110,7 @@ def test_a_checkpoint_that_fails_ends_the_storage_and_what_waits_behind_it_is_no
     folder: Path,
 ) -> None:
     def make_unwritable(database: Path) -> None:
-        """SQLite finds its file open for reading only, as if the disk had failed."""
+        """Reopen SQLite's file for reading only, as if the disk had failed."""
         for each in Path("/proc/self/fd").iterdir():
             if each.is_symlink() and os.path.realpath(each) == str(database.resolve()):
                 file = os.open(database, os.O_RDONLY)
@@ -134,7 +134,7 @@ def test_a_checkpoint_that_fails_ends_the_storage_and_what_waits_behind_it_is_no
             failure = storage.failed.exception()
             assert isinstance(failure, StorageError)
             assert failure.code == "storage_io_failed"
-        async with opened(folder) as storage:  # the log has all that was told, and nothing else
+        async with opened(folder) as storage:  # the log has all reported commits, and no others
             assert await stored(storage) == [key(each) for each in range(1, arrival + 1)]
 
     asyncio.run(scenario())

@@ -1,4 +1,4 @@
-"""The log's rewriting, and the file that holds room."""
+"""The rewriting of the log, and the reserve file."""
 
 import os
 from collections.abc import Callable
@@ -14,7 +14,7 @@ MIB = 1024 * 1024
 
 
 class SmallDisk(Disk):
-    """A disk of 10 MiB that holds nothing but the reserve, and `used_bytes` of something else."""
+    """A disk of 10 MiB with the reserve, and `used_bytes` of other data."""
 
     def __init__(self) -> None:
         self.used_bytes = 0
@@ -187,7 +187,7 @@ def test_a_folder_stays_locked_when_another_lock_file_takes_its_place(tmp_path: 
 
 
 def test_what_the_storage_writes_never_goes_through_a_link(tmp_path: Path) -> None:
-    """Root may run it in a folder whose owner has put one there."""
+    """The storage may run as root in a folder of another user, with a link of that user."""
     victim, folder = tmp_path / "victim", tmp_path / "folder"
     victim.write_bytes(b"precious")
     folder.mkdir()

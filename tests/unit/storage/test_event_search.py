@@ -1,4 +1,4 @@
-"""Reading the history: pages that go on where they ended, filters, the last ones, one place."""
+"""Reading the history of events: pages with cursors, filters, the last events, one message."""
 
 import sqlite3
 
@@ -180,7 +180,7 @@ def test_an_event_of_no_message_has_a_cursor(db: sqlite3.Connection) -> None:
 def test_no_more_blocks_are_read_for_one_message_than_allowed(db: sqlite3.Connection) -> None:
     tell(db, event("sent", 7))
     for _ in range(50):
-        tell(db, event("accepted", 1, 9))  # blocks that might speak of 7, and do not
+        tell(db, event("accepted", 1, 9))  # blocks around 7, without an event of 7
     tell(db, event("received", 7))
 
     found, has_gap = event_search.of_message(db, OWN, 7, 1000, blocks_max=10)

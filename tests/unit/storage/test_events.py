@@ -1,4 +1,4 @@
-"""Blocks of events: what goes in comes out, and the history of one message is found."""
+"""Blocks of events: encoding and decoding, and the search for one message."""
 
 import sqlite3
 

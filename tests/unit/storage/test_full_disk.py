@@ -1,4 +1,4 @@
-"""A full disk: nothing that was acknowledged is lost, and queues can still be emptied."""
+"""A full disk: no acknowledged message is lost, and queues can still be emptied."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ async def insert(storage: Storage, *arrivals: int) -> None:
 
 
 async def stored(storage: Storage) -> list[int]:
-    """The arrivals of all messages, each of which must be whole."""
+    """Return the arrivals of all messages; fail if a message is damaged."""
     rows = await storage.read(lambda db: messages.page(db, 16, rows_max=10_000))
     arrivals = [row.key - key(0) for row in rows]
     assert [row.packet for row in rows] == [content(arrival) for arrival in arrivals]
@@ -56,7 +56,7 @@ def messages_in(db: sqlite3.Connection) -> int:
 
 
 class LimitedDisk(Disk):
-    """SQLite may have so many pages; more when the reserve is removed.
+    """A disk with a limit of pages for SQLite; the limit rises when the reserve is removed.
 
     SQLITE_FULL comes from `max_page_count`, in the middle of a batch, on every machine.
     """
@@ -159,7 +159,7 @@ def test_a_batch_waits_for_room_and_is_written_when_there_is_some(folder: Path) 
             assert await stored(storage) == []
             later = storage.batch.run(lambda db: 8)
             tried = len(runs)
-            await until(lambda: len(runs) > tried)  # in vain again
+            await until(lambda: len(runs) > tried)  # another attempt failed
             assert not waiting.done()
             pages = 1000
 
@@ -244,14 +244,14 @@ def test_any_other_error_is_not_tried_again(folder: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB."""
+    """Return the folder of a file system of 4 MiB."""
     with mounted(tmp_path, "4m") as mount:
         yield mount
 
 
 @pytest.fixture
 def larger_disk(tmp_path: Path) -> Iterator[Path]:
-    """One with room for a log that has more pages than one piece of its index knows."""
+    """Return the folder of a file system with room for a log of more than one index block."""
     with mounted(tmp_path, "64m") as mount:
         yield mount
 
@@ -270,7 +270,7 @@ def mounted(tmp_path: Path, size: str) -> Iterator[Path]:
 
 
 def fill(path: Path) -> None:
-    """To the last byte."""
+    """Write a file until the file system is full to the last byte."""
     with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(4096))
@@ -322,7 +322,7 @@ def test_a_disk_that_somebody_else_fills_does_not_keep_queues_from_being_emptied
     async def scenario() -> None:
         async with opened(small_disk / "data", **SMALL) as storage:
             await insert(storage, *range(count))
-            await storage.vacuum(0)  # in the database by now: more than may be in the log
+            await storage.vacuum(0)  # moves the rows from the log into the database
             fill(small_disk / "other")
             assert not storage.room(0.0)
 
@@ -340,8 +340,8 @@ def test_a_disk_that_somebody_else_fills_does_not_keep_queues_from_being_emptied
 
 
 def test_an_index_of_the_log_that_cannot_grow_is_a_full_disk(larger_disk: Path) -> None:
-    """`queues.db-shm` grows with every 4062 pages of the log, of which all stay that a reader of
-    the database may still want."""
+    """`queues.db-shm` grows with every 4062 pages of the log.  The log keeps all pages that a
+    reader of the database may still need."""
     folder, frame_bytes = larger_disk / "data", 8192 + 24
 
     async def scenario() -> None:
@@ -379,7 +379,7 @@ def test_a_stop_on_a_full_disk_is_followed_by_a_start(small_disk: Path) -> None:
     async def scenario() -> None:
         async with opened(small_disk / "data", **SMALL) as storage:
             await insert(storage, *range(10))
-        fill(small_disk / "other")  # with the room of the log as well, which is gone
+        fill(small_disk / "other")  # also the room of the log, which the stop has removed
         async with opened(small_disk / "data", **SMALL) as storage:
             assert storage.full
             assert not storage.room(0.0)

@@ -1,4 +1,4 @@
-"""What the start notices of a folder that has less than was acknowledged, and what it must not."""
+"""The check at the start for lost acknowledged commits: losses, and harmless differences."""
 
 import asyncio
 import os
@@ -33,7 +33,7 @@ async def commits(folder: Path, first: int, last: int, **changes: int) -> None:
 
 
 def killed(folder: Path, to: Path, count: int = COMMITS, first: int = 1) -> None:
-    """A copy of the folder of one that has made so many commits, and not closed anything."""
+    """Copy the folder of a storage that has made `count` commits and was not closed."""
 
     async def scenario() -> None:
         async with opened(folder) as storage:
@@ -46,7 +46,7 @@ def killed(folder: Path, to: Path, count: int = COMMITS, first: int = 1) -> None
 
 
 def numbers(folder: Path) -> list[int]:
-    """The messages that a start finds."""
+    """Open the storage in `folder`; return the keys of its messages."""
 
     async def scenario() -> list[int]:
         async with opened(folder) as storage:
@@ -90,7 +90,7 @@ def test_a_killed_process_lacks_nothing_and_its_mark_is_exact(copy: Path) -> Non
 def test_every_frame_that_counts_is_missed(copy: Path, tmp_path: Path) -> None:
     frames = read_mark(copy).log.frames
     for number in range(0, frames, 7):
-        for offset in (9, 24 + 4000):  # in its header, in its content
+        for offset in (9, 24 + 4000):  # in the header of the frame, in its content
             damaged = tmp_path / f"{number}-{offset}"
             shutil.copytree(copy, damaged)
             flip(damaged / "queues.db-wal", frame_at(number) + offset)
@@ -128,8 +128,8 @@ def test_without_a_mark_intact_commits_behind_the_damage_bear_witness(
 
 
 def test_a_torn_tail_is_the_last_commit_in_part(copy: Path, tmp_path: Path) -> None:
-    """The power went within the last commit, before it was acknowledged: the mark knows nothing of
-    it, and any of its frames may be there."""
+    """The power failed within the last commit, before it was acknowledged: the mark does not
+    include it, and any of its frames may be on the disk."""
     older = (copy / "mark").read_bytes()
     frames = read_mark(copy).log.frames
     log = copy / "queues.db-wal"
@@ -140,7 +140,7 @@ def test_a_torn_tail_is_the_last_commit_in_part(copy: Path, tmp_path: Path) -> N
         shutil.copy(log, tmp_path / "torn")
         more = read_index((copy / "queues.db-shm").read_bytes()).frames
     shutil.copy(tmp_path / "torn", log)
-    # The closed connection has brought its commits into the database, which does no harm here.
+    # Closing the connection has moved its commits into the database, which is harmless here.
     assert more > frames + 6
     for first in range(more - 6, more):
         damaged = tmp_path / str(first)
@@ -153,8 +153,8 @@ def test_a_torn_tail_is_the_last_commit_in_part(copy: Path, tmp_path: Path) -> N
 
 @pytest.fixture
 def padded(copy: Path, tmp_path: Path) -> Path:
-    """With three more commits, as SQLite writes them where a disk may spoil what lies beside a
-    write: a copy of its last frame behind each."""
+    """Return a folder with three more commits that are padded: a copy of its last frame follows
+    each.  SQLite writes this padding where a disk may damage sectors beside a write."""
     uri = f"file:{copy / 'queues.db'}?psow=0"
     with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
         db.execute("PRAGMA synchronous = FULL")
@@ -184,7 +184,7 @@ def test_padding_behind_a_torn_commit_is_no_later_commit(padded: Path) -> None:
     (padded / "mark").unlink()
     before_the_last = frame_at(frames - 3) + 100
     flip(padded / "queues.db-wal", before_the_last)
-    assert missing.find(padded) is None  # only the last commit, and its own copy, are behind it
+    assert missing.find(padded) is None  # only the last commit and its padding follow
 
     flip(padded / "queues.db-wal", before_the_last)
     flip(padded / "queues.db-wal", frame_at(frames - 5) + 100)
@@ -204,7 +204,7 @@ def test_a_log_that_begins_anew_is_no_loss(folder: Path, tmp_path: Path) -> None
                     marks.append((folder / "mark").read_bytes())
             shutil.copytree(folder, tmp_path / "copy")
             assert len({mark.decode(each).log.salts for each in marks}) > 2  # type: ignore[union-attr]
-        for older in marks:  # what a loss of power may leave of it
+        for older in marks:  # each mark that a loss of power may leave
             (tmp_path / "copy" / "mark").write_bytes(older)
             assert missing.find(tmp_path / "copy") is None
 
@@ -215,14 +215,14 @@ def test_a_log_that_begins_anew_is_no_loss(folder: Path, tmp_path: Path) -> None
 
 
 def test_the_log_is_missed_after_each_of_its_beginnings(folder: Path, tmp_path: Path) -> None:
-    """Also where a commit changes nothing but a row that is there already."""
+    """This includes a commit that changes only an existing row."""
 
     async def scenario() -> None:
         async with opened(folder, wal_autocheckpoint_pages=60) as storage:
             for number in range(1, 60):
                 insert(storage, number)
                 await durable(storage)
-                await storage.vacuum()  # behind a checkpoint that the commit has led to
+                await storage.vacuum()  # after a checkpoint that the commit may have caused
                 before = missing_log(number)
                 if read_mark(folder).merged == read_mark(folder).stretch:
                     assert before is None  # the database has everything
@@ -277,7 +277,7 @@ def test_the_database_of_another_queue_manager_is_named_as_such(folder: Path) ->
 
 
 def test_a_first_start_that_was_cut_off_leaves_a_new_folder(folder: Path, tmp_path: Path) -> None:
-    """Its database may be empty, and its log may hold the one commit that makes the schema."""
+    """The database may be empty, and the log may hold only the commit that makes the schema."""
     killed(folder, tmp_path / "copy", 0)
     copy = tmp_path / "copy"
     (copy / "mark").unlink()

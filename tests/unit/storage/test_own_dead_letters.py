@@ -1,4 +1,4 @@
-"""Table own_dead_letter: which rows stay, and which have lost their messages."""
+"""Table own_dead_letter: rows in use, and rows of messages that are gone."""
 
 import asyncio
 import sqlite3
@@ -25,7 +25,7 @@ def test_what_is_there_is_not_gone_wherever_it_is(db: sqlite3.Connection) -> Non
             OwnDeadLetter(1, 16, "outgoing", sent[0]),
             OwnDeadLetter(2, 16, "outgoing", sent[1]),
             OwnDeadLetter(3, 17, "message", received[0]),
-            OwnDeadLetter(4, 17, "message", sent[0]),  # that is one of the other table
+            OwnDeadLetter(4, 17, "message", sent[0]),  # its message is in the other table
         ],
     )
 

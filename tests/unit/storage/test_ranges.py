@@ -1,4 +1,4 @@
-"""Ranges are read in columns where nothing but their packets marks the messages."""
+"""Reading ranges in columns, for messages without properties beside their packets."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_quick_page_is_the_page(db: sqlite3.Connection, rows_max: int, bytes
         assert [quick.packets[a:b] for a, b in pairwise(quick.offsets)] == [
             row[-1] for row in found
         ]
-        # A page that ends with its range may say so or not.
+        # `may_be_more` is not defined for a page that ends with its range.
         assert quick.may_be_more == may_be_more or found[-1][0] == 99
 
 
@@ -63,7 +63,7 @@ def test_what_few_messages_have_is_left_to_the_page_itself(db: sqlite3.Connectio
         ("expires_at_s", 0),
         ("reason", "''"),
         ("part_id", 1),
-        ("packet", "x'00'"),  # is not what was stored
+        ("packet", "x'00'"),  # differs from the stored packet
         ("checksum", "NULL"),
     ):
         db.execute("DELETE FROM message")

@@ -1,4 +1,4 @@
-"""Starts after stops that were none: what is done before SQLite opens the database, and after."""
+"""Starts after a crash: the steps before SQLite opens the database, and those after."""
 
 import asyncio
 import os
@@ -17,14 +17,14 @@ from tests.unit.storage.support import (
 
 
 def copy_while_open(folder: Path, to: Path) -> None:
-    """What a crash at this moment would leave behind."""
+    """Copy the folder as a crash at this moment would leave it."""
     to.mkdir()
     for name in ("queues.db", "queues.db-wal"):
         (to / name).write_bytes((folder / name).read_bytes())
 
 
 async def crashed(folder: Path, to: Path) -> None:
-    """A folder with one acknowledged message whose daemon was killed."""
+    """Make a folder with one acknowledged message, as a killed daemon leaves it."""
     async with opened(folder) as storage:
         storage.batch.insert_message(message_key(16, 7, 1), b"packet", 1)
         await durable(storage)
@@ -88,7 +88,7 @@ def test_the_log_is_made_durable_under_the_lock_and_before_sqlite_opens_it(
                 "connect",
                 "connect",
                 "sync mark",
-                "sync copy",  # their names, and that of the log
+                "sync copy",  # the folder: names of the copies, and of the log
             ]
 
     asyncio.run(scenario())
@@ -133,7 +133,7 @@ def test_after_a_crash_a_damaged_database_is_refused_every_time(
             with pytest.raises(DatabaseDamaged, match="damaged"):
                 async with opened(small):
                     pass
-        # Too large to be looked through; the daemon's log says so.
+        # The database is too large for the quick check; the daemon logs that.
         async with opened(large, quick_check_bytes_max=8192) as storage:
             assert not storage.recovery.checked
             assert not storage.recovery.was_clean

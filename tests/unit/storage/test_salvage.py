@@ -1,4 +1,4 @@
-"""Rows are read out of database files that SQLite will not read any more."""
+"""Salvage: reading rows from database files that SQLite cannot read."""
 
 import random
 import shutil
@@ -21,7 +21,7 @@ Rows = set[tuple[object, ...]]
 
 
 def fill(path: Path) -> sqlite3.Connection:
-    """A database with a history: rows of all lengths came and went."""
+    """Make a database in which rows of all lengths were inserted and deleted."""
     rng = random.Random(1)
     db = sqlite3.connect(path)
     set_up_writer(db, StorageOptions(wal_autocheckpoint_pages=300))
@@ -58,7 +58,7 @@ def by_sql(db: sqlite3.Connection) -> Rows:
 
 
 def by_salvage(path: Path) -> tuple[Rows, list[Fault]]:
-    """The certain rows, as SQL gives them."""
+    """Return the certain rows, in the form that SQL returns, and the faults."""
     rows: Rows = set()
     faults: list[Fault] = []
     with DatabaseFile(path) as file:
@@ -74,7 +74,7 @@ def by_salvage(path: Path) -> tuple[Rows, list[Fault]]:
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Rows]:
-    """A database without a log, and its rows."""
+    """Return a database without a log, and its rows."""
     path = tmp_path_factory.mktemp("original") / "queues.db"
     with closing(fill(path)) as db:
         rows = by_sql(db)
@@ -84,13 +84,13 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Rows]:
 
 @pytest.fixture
 def database(original: tuple[Path, Rows], tmp_path: Path) -> tuple[Path, Rows]:
-    """A copy of it, to be damaged."""
+    """Return a copy of the original that a test may damage, and its rows."""
     path, rows = original
     return Path(shutil.copy(path, tmp_path)), rows
 
 
 def pages(path: Path, *kinds: int) -> list[int]:
-    """The numbers of the pages of trees of some kinds."""
+    """Return the numbers of the B-tree pages of the given kinds."""
     with DatabaseFile(path) as file:
         return [
             number
@@ -101,7 +101,7 @@ def pages(path: Path, *kinds: int) -> list[int]:
 
 
 def schema_pages(path: Path) -> set[int]:
-    """Those that say which tables there are, apart from the first page."""
+    """Return the numbers of the pages of the schema table, without the first page."""
     with DatabaseFile(path) as file:
         return {
             number
@@ -206,7 +206,7 @@ def test_what_was_deleted_does_not_come_back_as_certain(database: tuple[Path, Ro
     with DatabaseFile(path) as file:
         assert file.freelist().pages
 
-    for hole in (1, 2):  # without the freelist's beginning, and without the pointer map
+    for hole in (1, 2):  # the page with the head of the freelist; the pointer map
         damaged = path.with_name(f"{hole}.db")
         damaged.write_bytes(path.read_bytes())
         erase(damaged, hole)
@@ -226,7 +226,7 @@ def test_a_row_that_is_not_certain_is_told_apart(database: tuple[Path, Rows]) ->
 
 
 def test_pages_that_were_given_back_hold_nothing_any_more(tmp_path: Path) -> None:
-    """As `kill -9` leaves a folder: the file is long still, and the log says that it is short."""
+    """`kill -9` leaves such a folder: the file has its old length, and the log shortens it."""
     path, copy = tmp_path / "queues.db", tmp_path / "copy" / "queues.db"
     copy.parent.mkdir()
     with closing(fill(path)) as db:
@@ -262,7 +262,7 @@ def test_rows_between_the_leaves_of_a_table_without_rowids_are_read(tmp_path: Pa
 
 
 def older_pages(tmp_path: Path) -> tuple[Path, Path, Rows]:
-    """A database, an older state of it, and its rows; since then rows were deleted."""
+    """Return a database, an older state of it with more rows, and the rows of the former."""
     path, older = tmp_path / "queues.db", tmp_path / "older.db"
     with closing(fill(path)) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -274,7 +274,8 @@ def older_pages(tmp_path: Path) -> tuple[Path, Path, Rows]:
 
 
 def test_a_former_page_that_others_contradict_brings_no_row_back(tmp_path: Path) -> None:
-    """Of a page with rows nobody can tell; of those that say where pages belong others can."""
+    """The age of a page with rows cannot be checked; that of a page with pointers can, by the
+    pages that it points to."""
     path, older, rows = older_pages(tmp_path)
     places = {1, 2, *pages(path, 5), *pages(older, 5)}
     with DatabaseFile(path) as file:
@@ -320,7 +321,7 @@ def test_a_page_that_is_free_gives_no_certain_rows_whoever_names_it(
 def test_a_page_that_the_page_above_it_does_not_name_is_in_doubt(
     database: tuple[Path, Rows],
 ) -> None:
-    """A page that is neither free nor named: by its content nobody knows when it was left."""
+    """The page is neither free nor named, and its content does not show when it was abandoned."""
     path, rows = database
     content = bytearray(path.read_bytes())
     with DatabaseFile(path) as file:
@@ -343,7 +344,7 @@ def test_a_page_that_the_page_above_it_does_not_name_is_in_doubt(
 
 
 def test_a_row_that_was_deleted_from_its_page_is_in_doubt(tmp_path: Path) -> None:
-    """Its bytes are there still, and a damaged pointer leads to them."""
+    """The bytes of the row are still there, and a damaged pointer leads to them."""
     path = tmp_path / "queues.db"
     with closing(sqlite3.connect(path)) as db:
         set_up_writer(db, StorageOptions())
@@ -361,7 +362,7 @@ def test_a_row_that_was_deleted_from_its_page_is_in_doubt(tmp_path: Path) -> Non
         db.execute("DELETE FROM message WHERE key IN (3, 4)")
         db.commit()
     content = bytearray(path.read_bytes())
-    content[header + 8 + 4 : header + 8 + 6] = pointers[4:6]  # where 5 should be there is 3
+    content[header + 8 + 4 : header + 8 + 6] = pointers[4:6]  # the pointer to row 5 leads to row 3
     path.write_bytes(content)
 
     with DatabaseFile(path) as file:

@@ -1,4 +1,4 @@
-"""Which databases are accepted, and how an older one gets the present schema."""
+"""The schema of databases: accepted versions, and the migration of older ones."""
 
 import asyncio
 import sqlite3

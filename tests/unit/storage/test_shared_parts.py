@@ -1,4 +1,4 @@
-"""What copies have in common is stored once, given whole, and gone with the last of them."""
+"""Shared parts of copies: stored once, joined when read, deleted with the last copy."""
 
 import sqlite3
 from zlib import crc32
@@ -20,7 +20,7 @@ def key(arrival: int) -> int:
 
 @pytest.fixture
 def copies(db: sqlite3.Connection) -> sqlite3.Connection:
-    """Two copies here, two for elsewhere, and an ordinary message beside them."""
+    """Insert two incoming copies, two outgoing copies, and an ordinary message."""
     shared_parts.insert(db, [(1, PART)])
     of = 1, len(PART)
     messages.insert_copies(db, [(key(n), 1, None, None, HEAD, of) for n in (1, 2)])

@@ -1,4 +1,4 @@
-"""Tables sequences, history, outcomes, counters."""
+"""The small tables: sequences, history, outcomes, counters."""
 
 import sqlite3
 

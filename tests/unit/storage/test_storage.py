@@ -100,7 +100,8 @@ def test_giving_up_the_reserve_is_enough_to_empty_the_log() -> None:
 
 
 def test_what_aiosqlite_keeps_private_is_as_we_know_it(folder: Path) -> None:
-    """storage/engine/connection.py uses these; after an update read aiosqlite's core.py again."""
+    """storage/engine/connection.py uses these attributes.  After an update of aiosqlite, read its
+    core.py again."""
 
     async def scenario() -> None:
         assert metadata.version("aiosqlite") == "0.22.1"

@@ -1,4 +1,4 @@
-"""The log of a database: what counts of it, what is lost, and what is said of that."""
+"""The write-ahead log of a database: valid frames, lost frames, and the report of a loss."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def copied(path: Path, to: Path, *, index: bool = True) -> Path:
 
 @pytest.fixture
 def killed(tmp_path: Path) -> Iterator[Path]:
-    """As `kill -9` leaves it: with a log, and with its index."""
+    """Return a database as `kill -9` leaves it: with a log and its index."""
     (tmp_path / "alive").mkdir()
     with closing(make(tmp_path / "alive" / "queues.db")) as db:
         yield copied(Path(tmp_path / "alive" / "queues.db"), tmp_path / "killed")
@@ -79,7 +79,7 @@ def flip(path: Path, place: int) -> None:
 
 
 def queues(path: Path) -> set[int]:
-    """Those that were made here, as far as they are certain."""
+    """Return the certain rows among the queues that these tests made."""
     survey = Survey(path)
     survey.close()
     return {id_ for id_ in survey.rows["queue"] if id_ >= 100}
@@ -103,7 +103,7 @@ def test_a_bad_frame_in_the_middle_hides_nothing_behind_it(killed: Path, is_know
     flip(log_of(killed), HEADER_BYTES + frames(killed) // 2 * FRAME_BYTES + 2000)
     found = read_log(killed)
 
-    # Its page was written again later.
+    # A later frame has its page as well.
     assert is_same(found, before)
     assert found.former == frozenset()
     assert any("the log is damaged: 1 frame from" in each for each in found.findings)
@@ -190,7 +190,7 @@ def test_what_the_database_has_already_is_not_lost_with_the_log(tmp_path: Path) 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["with its index", "without"])
 def test_a_commit_that_was_torn_is_none(killed: Path, is_known: bool) -> None:
-    """As a loss of power leaves it.  The index knows whether it was acknowledged."""
+    """A loss of power leaves such a commit.  The index records whether it was acknowledged."""
     if not is_known:
         without_index(killed)
     content = log_of(killed).read_bytes()

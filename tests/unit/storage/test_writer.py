@@ -1,4 +1,4 @@
-"""Group commit: what goes together, what is told when, and what a failure does."""
+"""Group commit: the contents of a batch, the time of its callbacks, and failures."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.unit.storage.support import (
 
 
 async def settled(storage: Storage) -> None:
-    """A hop to the writer's thread and back: whatever could have been told by now was told."""
+    """Go to the writer's thread and back, so that all callbacks that are due have run."""
     await storage.read(lambda db: None)
     for _ in range(5):
         await asyncio.sleep(0)
@@ -120,7 +120,7 @@ def test_a_failed_commit_is_never_reported_and_fails_everybody(folder: Path) -> 
             await durable(storage)
             told: list[str] = []
 
-            insert(storage, 2, 1)  # 1 is there already
+            insert(storage, 2, 1)  # message 1 is stored already
             same_batch = storage.batch.run(lambda db: None)
             storage.batch.when_durable(lambda: told.append("durable"))
             storage.batch.read_after(lambda db: None, lambda _: told.append("read"))
@@ -141,7 +141,7 @@ def test_a_failed_commit_is_never_reported_and_fails_everybody(folder: Path) -> 
                 await storage.vacuum()
             assert await stored(storage) == [key(1)]
             stranger = other_connection(folder)
-            stranger.execute("BEGIN IMMEDIATE")  # no transaction was left open
+            stranger.execute("BEGIN IMMEDIATE")  # works only if no transaction was left open
             stranger.close()
 
     asyncio.run(scenario())
@@ -259,7 +259,7 @@ def test_unused_pages_go_back_to_the_disk_in_steps(folder: Path) -> None:
 
 @pytest.fixture
 def much_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in no hurry outlasts a moment in which this process gets no turn."""
+    """Lengthen the delay of deferred acts, so that a pause of this process does not end it."""
     monkeypatch.setattr(writer, "PATIENCE_S", 5.0)
 
 
