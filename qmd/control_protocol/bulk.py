@@ -1,16 +1,15 @@
-"""What the control socket speaks for data pipelines: reserved ranges, range reads, stages.
+"""Requests for data pipelines: reserved ranges, range reads, stages.
 
-The verbs that `qmd/control_protocol/messages.py` has no room for; docs/decisions/0019 says why they
-are as they are.
+These verbs supplement `qmd/control_protocol/messages.py`; docs/decisions/0019 gives the reasons for
+their design.
 
-A *reader* is a name that a pipeline chose, and a fence: each opening gives a higher one, and every
-later request with a lower one is refused.  A reader counts the messages of each of its queues for
-itself, 1, 2, 3 ..., in the order of their arrival as far as they were ready: that number is the
-*position*, it is given when a message is reserved, and never to another.
+A *reader* is a name chosen by a pipeline, with a fence: each opening returns a higher fence, and
+every later request with a lower one is refused. A reader numbers the messages of each of its queues
+separately, 1, 2, 3 ..., in the order of their arrival as far as they were ready. That number is the
+*position*; it is assigned when a message is reserved, and never reused for another message.
 
-A queue is named by its id, a GUID as text, wherever something of it is remembered: one that was
-deleted and made anew has another.  `OpenReader` tells the ids.
-"""
+Stored references to a queue use its id, a GUID as text: a queue that was deleted and created again
+has another id. `OpenReader` returns the ids."""
 
 from __future__ import annotations
 
@@ -37,15 +36,15 @@ QueueName = Annotated[str, msgspec.Meta(max_length=2000)]
 
 
 class OpenReader(Request, tag="open_reader", frozen=True):
-    """Begin a run of a reader: older runs of it can do nothing any more from now on.
+    """Begin a run of a reader; requests of its older runs are refused from now on.
 
     -> {reader, fence, queues: [{queue: its id, name, position: consumed up to it, reserved: up to
-    it, shared}, ...]}, in the order asked for.  Queues by any spelling or id.
+    it, shared}, ...]}, in the requested order. Queues are given by any spelling or id.
 
-    `shared`: its messages stay in the queue when they are consumed, and other shared readers of the
-    queue see them all; else its readers compete, and what is consumed is received.  A new reader
-    begins with the oldest message (`start` "oldest") or with what arrives from now on ("newest").
-    """
+    `shared`: consumed messages stay in the queue, and other shared readers of the queue read all of
+    them too. Otherwise the readers of a queue compete, and consumed messages are received. A new
+    reader begins with the oldest message (`start` "oldest") or with messages that arrive from now
+    on ("newest")."""
 
     reader: Name
     queues: Annotated[list[QueueName], msgspec.Meta(max_length=QUEUES_MAX)]
@@ -54,13 +53,13 @@ class OpenReader(Request, tag="open_reader", frozen=True):
 
 
 class Reserve(Request, tag="reserve", frozen=True):
-    """Fix what comes behind the position `start`: at most so many messages and bytes of packets.
+    """Reserve the messages after the position `start`, limited in number and in bytes of packets.
 
-    -> {end, messages, bytes, more}: positions `start` + 1 to `end` are the reader's, on disk, until
-    they are consumed or released; `end` is `start` when nothing is ready.  What an earlier request
-    reserved behind `start` is given first, so a request whose answer was lost can be repeated.
-    `more`: something is ready behind `end`, reserved or not.
-    """
+    -> {end, messages, bytes, more}: positions `start` + 1 to `end` are reserved for the reader, on
+    disk, until they are consumed or released; `end` is `start` when nothing is ready.
+
+    Messages that an earlier request reserved after `start` are returned first, so a request with a
+    lost answer can be repeated. `more`: a message after `end` is ready, reserved or not."""
 
     reader: Name
     fence: int
@@ -68,15 +67,17 @@ class Reserve(Request, tag="reserve", frozen=True):
     start: Amount
     messages_max: int = ROWS_MAX
     bytes_max: int = 0  # 0: no limit
-    one_always: bool = True  # of what is ready, though it alone has more bytes
+    one_always: bool = True  # one ready message even if it exceeds the limit
 
 
 class Filter(msgspec.Struct, array_like=True, frozen=True):
-    """Which messages of a range are wanted.  Applied in the queue manager; texts are parts, in any
-    case of their letters, so a caller that wants exact ones looks again."""
+    """Filter for the messages of a range, applied in the queue manager.
+
+    Texts match as substrings without regard to case, so a caller that needs exact matches must
+    check again."""
 
     choice: Choice = EVERY_MESSAGE
-    # Of transactional messages: the sequence, and the first and last number in it that is wanted.
+    # For transactional messages: the sequence, and the first and last requested number in it.
     sequence_id: int | None = None  # 64 bits without a sign
     sequence_from: Amount | None = None
     sequence_until: Amount | None = None
@@ -86,35 +87,36 @@ EVERYTHING = Filter()
 
 
 class ReadRange(Request, tag="read_range", frozen=True):
-    """Messages behind `after` up to `until`, in order; nothing is taken.  -> `Rows`, as an array
+    """Read messages after `after` up to `until`, in order, without taking them.
 
-    With a reader: its reserved positions (no fence is asked for: executors read).  Without one: all
-    messages that are there, by arrival number (the lower 44 bits of their lookup ids), of any
-    queue: also journals, dead-letter queues, subqueues; `until` 0 is all that have arrived by now.
-    """
+    -> `Rows`, as an array
+
+    With a reader: its reserved positions (without a fence, because executors read). Without one:
+    all messages of any queue by arrival number (the lower 44 bits of their lookup ids); journals,
+    dead-letter queues and subqueues are possible too, and `until` 0 means all that have arrived by
+    now."""
 
     queue: QueueName
     after: Amount = 0
     until: Amount = 0
     limit: int = ROWS_MAX
-    bytes_max: int = 8 * 1024 * 1024  # of packets in this answer; one message is always given
+    bytes_max: int = 8 * 1024 * 1024  # of packets in this answer; at least one message is returned
     reader: str = ""
     filter: Filter = EVERYTHING
-    bodies: bool = True  # else packets end where their bodies begin
+    bodies: bool = True  # if false, packets end before their bodies
 
 
 class Rows(msgspec.Struct, array_like=True, frozen=True):
-    """Messages in columns.  Numbers are little-endian, one behind the other, without gaps.
+    """Messages in columns; numbers are little-endian and contiguous.
 
-    `next`: where the next request begins (its `after`), or None: that was all up to `until`.
-    Of packet i: packets[offsets[i]:offsets[i + 1]]; there is one offset more than messages.
-    In whole numbers of 8 bytes -1 stands for none.
-    """
+    `next` is the `after` of the next request, or None if all messages up to `until` were returned.
+    Packet i is packets[offsets[i]:offsets[i + 1]]; there is one more offset than messages. In
+    signed columns of 8 bytes, -1 means that there is no value."""
 
     count: int
     next: int | None
     until: int
-    positions: bytes  # 8 bytes each: of the reader, or arrival numbers
+    positions: bytes  # 8 bytes each: positions of the reader, or arrival numbers
     lookup_ids: bytes  # 8 bytes each
     arrived_at_ms: bytes  # 8 bytes each
     expires_at_s: bytes  # 8 bytes each; by the queue manager's own clock
@@ -122,15 +124,16 @@ class Rows(msgspec.Struct, array_like=True, frozen=True):
     move_counts: bytes  # 4 bytes each
     offsets: bytes  # 4 bytes each
     packets: bytes
-    reasons: list[str | None] | None = None  # None: none of them has one
+    reasons: list[str | None] | None = None  # None: no message has one
 
 
 class SplitRange(Request, tag="split_range", frozen=True):
-    """How a range of a queue can be read in parts of about as many messages.
+    """Split a range of a queue into parts with about the same number of messages.
 
-    -> {queue: its id, until, messages, bytes, ranges: [[after, until, messages], ...]}; by arrival
-    number, as `ReadRange` without a reader.  `until` 0 fixes it: all that have arrived by now.
-    """
+    -> {queue: its id, until, messages, bytes, ranges: [[after, until, messages], ...]}
+
+    The parts are by arrival number, as in `ReadRange` without a reader. `until` 0 fixes the range
+    to all messages that have arrived by now."""
 
     queue: QueueName
     parts: int = 1
@@ -139,11 +142,10 @@ class SplitRange(Request, tag="split_range", frozen=True):
 
 
 class Consume(Request, tag="consume", frozen=True):
-    """The reader is done with its messages up to these positions, by queue id.
+    """Consume the reader's messages up to these positions, by queue id.
 
-    They leave their queue as if they had been received, and their senders are told so; those of a
-    shared reader stay.  What was consumed before is not consumed again.  -> {messages, bytes}
-    """
+    The messages leave their queue as if they were received, and their senders are notified; those
+    of a shared reader stay. Messages that are already consumed are skipped. -> {messages, bytes}"""
 
     reader: Name
     fence: int
@@ -151,17 +153,18 @@ class Consume(Request, tag="consume", frozen=True):
 
 
 class ListReaders(Request, tag="list_readers", frozen=True):
-    """-> [{reader, fence, queue, name, shared, position, reserved, messages, bytes, opened_at_s,
-    heard_at_s, reserved_since_s, consumed_messages, ...}, ...], one for each queue of a reader"""
+    """List the readers, with one row for each queue of a reader.
+
+    -> [{reader, fence, queue, name, shared, position, reserved, messages, bytes, opened_at_s,
+    heard_at_s, reserved_since_s, consumed_messages, ...}, ...]"""
 
 
 class ReleaseReader(Request, tag="release_reader", frozen=True):
-    """Forget a reader, or what it has to do with one queue: what it reserved is ready again.
+    """Release a reader, or its part in one queue: its reserved messages become ready again.
 
-    For operators.  A run of it that is still alive is refused from now on.  The positions that were
-    reserved are used up: a checkpoint that has to read them again is told so.  `forget`: nothing is
-    known of the reader afterwards, and one of that name begins anew.  -> {messages, bytes}
-    """
+    For operators. Requests of a run of it that still exists are refused from now on. The reserved
+    positions are used up: an attempt to read them again from a checkpoint fails with an error.
+    `forget`: the reader is deleted, and a new one of that name begins anew. -> {messages, bytes}"""
 
     reader: Name
     queue: QueueName = ""
@@ -170,11 +173,10 @@ class ReleaseReader(Request, tag="release_reader", frozen=True):
 
 
 class Stage(Request, tag="stage", frozen=True):
-    """Keep rows for a later publication; nobody sees them.  -> {rows, bytes} of this attempt
+    """Store rows for a later publication; no reader sees them. -> {rows, bytes} of this attempt
 
-    An attempt is made of pieces, each known by the number of its first row (0 for the first one);
-    a piece that comes again takes the place of the one before.
-    """
+    An attempt consists of pieces, each identified by the number of its first row (0 for the first
+    one); a piece that is sent again replaces the earlier one."""
 
     query: Name
     epoch: Amount
@@ -185,7 +187,7 @@ class Stage(Request, tag="stage", frozen=True):
 
 
 class Attempt(msgspec.Struct, array_like=True, frozen=True):
-    """One that is to be published; `rows`: how many it has, so that none can be missing."""
+    """An attempt to publish; `rows` is its number of rows, so that no row can be missing."""
 
     partition: Amount
     attempt: Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS_MAX)]
@@ -195,10 +197,10 @@ class Attempt(msgspec.Struct, array_like=True, frozen=True):
 class Publish(Request, tag="publish", frozen=True):
     """Send the rows of exactly these attempts, by partition, then row, all of them or none.
 
-    -> {published: False if that was done before, messages, at_ms}; and of a query's other stages of
-    this epoch or an earlier one nothing is left.  Of a query, epochs are published in ascending
-    order.
-    """
+    -> {published: False if that was done before, messages, at_ms}
+
+    The other stages of the query for this epoch and earlier ones are removed. The epochs of a query
+    are published in ascending order."""
 
     query: Name
     epoch: Amount
@@ -206,8 +208,9 @@ class Publish(Request, tag="publish", frozen=True):
 
 
 class DiscardStages(Request, tag="discard_stages", frozen=True):
-    """Remove what was staged and not published: of a query and epoch, or of one attempt of it, or
-    all that is older.  -> {stages, rows, bytes}"""
+    """Discard stages that are not published. -> {stages, rows, bytes}
+
+    The request selects a query and epoch, or one attempt of it, or all stages above an age."""
 
     query: Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS_MAX)] = ""
     epoch: Amount | None = None
@@ -217,12 +220,14 @@ class DiscardStages(Request, tag="discard_stages", frozen=True):
 
 
 class ListStages(Request, tag="list_stages", frozen=True):
-    """-> [{query, epoch, partition, attempt, rows, bytes, at_s}, ...]"""
+    """List the stages. -> [{query, epoch, partition, attempt, rows, bytes, at_s}, ...]"""
 
 
 class MarkShipped(Request, tag="mark_shipped", frozen=True):
-    """The log of events is elsewhere up to and with this block: with keep_unshipped in the section
-    [events] it may be forgotten here now.  -> the highest block that was ever marked"""
+    """Mark the log of events as shipped up to and including this block.
+
+    With keep_unshipped in the section [events], these blocks may be deleted here from now on. ->
+    the highest block that was ever marked"""
 
     block: Amount
 

@@ -1,9 +1,8 @@
-"""What the control socket speaks about the directory, and about what names mean.
+"""Requests about the directory and about the meaning of names.
 
-The verbs that `qmd/control_protocol/messages.py` has no room for.  A distribution list is named by
-`list:NAME`, `NAME`
-or `DL=guid`; a member by any spelling of one queue, or as another list or alias.
-"""
+These verbs supplement `qmd/control_protocol/messages.py`. A distribution list is named by
+`list:NAME`, `NAME` or `DL=guid`; a member is named by any spelling of one queue, or as another list
+or alias."""
 
 from __future__ import annotations
 
@@ -20,94 +19,97 @@ Members = Annotated[list[Name], msgspec.Meta(max_length=MEMBERS_MAX)]
 
 
 class DirectoryStatus(Request, tag="directory_status", frozen=True):
-    """-> {kind, state, where, problem, since, writable, queues, lists, ..., kept, asked}"""
+    """Return the state of the directory.
+
+    -> {kind, state, where, problem, since, writable, queues, lists, ..., kept, asked}"""
 
 
 class DirectoryReload(Request, tag="directory_reload", frozen=True):
-    """Forget what the directory said, and read its file anew.  -> as `DirectoryStatus`"""
+    """Clear the cache of the directory, and read its file again. -> as `DirectoryStatus`"""
 
 
 class DirectoryLookup(Request, tag="directory_lookup", frozen=True):
-    r"""One entry: `PUBLIC=guid`, `DL=guid`, `MACHINE=guid`, `host\queue`, `list:NAME`,
+    r"""Look up one entry: `PUBLIC=guid`, `DL=guid`, `MACHINE=guid`, `host\queue`, `list:NAME`,
     `alias:NAME`, or a computer's name.
 
-    -> what the directory has of it; `entry` says what kind it is.
+    -> the data of the entry; `entry` is its kind
 
-    `fresh`: asked anew, whatever is kept.
-    """
+    `fresh`: query the directory even if the entry is cached."""
 
     name: Name
     fresh: bool = False
 
 
 class CreateList(Request, tag="create_list", frozen=True):
-    """-> the list, as `ShowList` gives it"""
+    """Create a distribution list. -> the list, as in `ShowList`"""
 
     name: Name
     members: Members
 
 
 class DeleteList(Request, tag="delete_list", frozen=True):
-    """-> {name, deleted}; it goes out of the lists that it is in."""
+    """Delete a list, and remove it from all lists that contain it. -> {name, deleted}"""
 
     name: Name
 
 
 class AddMembers(Request, tag="add_members", frozen=True):
-    """All or none; what is there already stays.  -> the list, as `ShowList` gives it"""
+    """Add all members or none; existing members stay. -> the list, as in `ShowList`"""
 
     name: Name
     members: Members
 
 
 class RemoveMembers(Request, tag="remove_members", frozen=True):
-    """All or none.  -> the list, as `ShowList` gives it"""
+    """Remove all members or none. -> the list, as in `ShowList`"""
 
     name: Name
     members: Members
 
 
 class ShowList(Request, tag="show_list", frozen=True):
-    """-> {name, format_name, members: [{name, kind, path}, ...]}"""
+    """Show a list. -> {name, format_name, members: [{name, kind, path}, ...]}"""
 
     name: Name
 
 
 class ExpandList(Request, tag="expand_list", frozen=True):
-    """-> [{name, path, machine, address, transactional}, ...]: each queue, once."""
+    """Expand a list to its queues, each once.
+
+    -> [{name, path, machine, address, transactional}, ...]"""
 
     name: Name
 
 
 class ListLists(Request, tag="list_lists", frozen=True):
-    """-> [{name, format_name, members: how many}, ...]"""
+    """List the distribution lists. -> [{name, format_name, members: how many}, ...]"""
 
 
 class ListAliases(Request, tag="list_aliases", frozen=True):
-    """-> [{entry, name, guid, stands_for}, ...]"""
+    """List the aliases. -> [{entry, name, guid, stands_for}, ...]"""
 
 
 class CreateAlias(Request, tag="create_alias", frozen=True):
-    """Another name for one queue.  -> it, as `ListAliases` gives it"""
+    """Create an alias, another name for one queue. -> the alias, as in `ListAliases`"""
 
     name: Name
     stands_for: Name
 
 
 class DeleteAlias(Request, tag="delete_alias", frozen=True):
-    """-> {name, deleted}"""
+    """Delete an alias. -> {name, deleted}"""
 
     name: Name
 
 
 class ExplainName(Request, tag="explain_name", frozen=True):
-    """How a destination is understood, and where a message to it would go; nothing is sent.
+    """Explain the interpretation of a destination and the route of a message; nothing is sent.
 
     -> {text, format_name, sendable, refusal, elements: [{text, format_name, kind, ..., targets: [{
     name, queue: one of ours, address, machine, transactional, next_hop, refusal}, ...], refusal},
     ...]}
-    A refusal is {id, code, text, remedy}.
-    """
+
+    A refusal is {id, code, text, remedy}."""
 
     name: Name
 

@@ -1,16 +1,13 @@
-"""What the control socket speaks: length-prefixed MessagePack frames, pipelined.
+"""Frames of the control socket: length-prefixed MessagePack, pipelined.
 
-    frame = u32 little-endian length of the rest | one MessagePack array
+   frame = u32 little-endian length of the rest | one MessagePack array
 
-A request is an array that begins with its verb and the caller's number for it;
-the reply repeats the number.  Replies may come in another order than the
-requests, so a caller may have many requests under way.  A request that changes
-something is answered only after the change is on disk.
+A request is an array that begins with its verb and a number chosen by the caller; the reply repeats
+the number. Replies may come in another order than the requests, so a caller may have many requests
+in progress. A request that changes something is answered only after the change is on disk.
 
-Both ends check every frame against the types below; a frame that does not fit
-is answered with an error and the connection stays, one whose length is over
-`FRAME_BYTES_MAX` ends it.
-"""
+Both ends check every frame against the types below. A frame that does not match is answered with an
+error and the connection stays open; a frame with a length above `FRAME_BYTES_MAX` closes it."""
 
 from __future__ import annotations
 
@@ -21,38 +18,38 @@ import msgspec
 
 VERSION = 1
 FRAME_BYTES_MAX = 64 * 1024 * 1024  # a batch of messages; one body is at most 4 MB
-# In one request.  Without it a frame of empty messages would take forty times its size in memory.
+# In one request. Without it a frame of empty messages would take forty times its size in memory.
 MESSAGES_MAX = 65_536
 TOKEN_BYTES_MAX = 64
 LENGTH_BYTES = 4
 _LENGTH = struct.Struct("<I")
 
-# The `delivery` of a new message.  The first two are also the wire's values.
+# Values of `delivery` in a new message. The first two are also the values on the wire.
 EXPRESS = 0
 RECOVERABLE = 1
 TRANSACTIONAL = 2
-AUTOMATIC = 3  # by the kind of the queue where it is ours; recoverable where it is not
+AUTOMATIC = 3  # by the type of a local queue; recoverable for other queues
 
 # `wait_s` of a request: how long it may wait for a message.
 NO_WAIT = 0.0
 FOREVER = -1.0
 
-UNLIMITED = -1  # a quota that is none
+UNLIMITED = -1  # no quota
 
-INFINITE_S = 0xFFFFFFFF  # a time-to-reach-queue or time-to-be-received without an end
+INFINITE_S = 0xFFFFFFFF  # a time-to-reach-queue or time-to-be-received without limit
 
 
 Token = Annotated[bytes, msgspec.Meta(max_length=TOKEN_BYTES_MAX)]
 TransactionId = Annotated[bytes, msgspec.Meta(max_length=16)]
 LookupIds = Annotated[list[int], msgspec.Meta(max_length=MESSAGES_MAX)]
-# Times and counts that go to disk: SQLite's numbers have 63 bits and a sign.
+# Times and counts that are stored: integers of SQLite have 63 bits and a sign.
 Amount = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 MOMENT_MS_MAX = 253_402_300_799_999  # since 1970: the end of the year 9999
 Moment = Annotated[int, msgspec.Meta(ge=0, le=MOMENT_MS_MAX)]
 
 
 class NewMessage(msgspec.Struct, array_like=True, frozen=True):
-    """A message as an application hands it over.  Times are in whole seconds."""
+    """A message as submitted by an application. Times are in whole seconds."""
 
     destination: str
     body: bytes
@@ -72,13 +69,13 @@ class NewMessage(msgspec.Struct, array_like=True, frozen=True):
     acknowledge: int = 0  # the bits of MessagePropertiesHeader.Flags
     sender_id: bytes = b""  # a SID, [MS-DTYP] 2.4.2; proves nothing without a signature
     connector_type: bytes = b""  # a GUID's 16 bytes
-    message_class: int = 0  # of an application's own; needs a connector type
+    message_class: int = 0  # application-defined; needs a connector type
     report_queue: str = ""  # the message is traced, and report messages go there
-    dead_letter_queue: str = ""  # of ours; instead of the system's, never on the wire
+    dead_letter_queue: str = ""  # a local queue instead of the system's; never on the wire
 
 
 class StoredMessage(msgspec.Struct, array_like=True, frozen=True):
-    """A message as a queue gives it: the packet, and what is known beside it."""
+    """A message as returned from a queue: the packet, and data stored beside it."""
 
     lookup_id: int
     arrived_at_ms: int
@@ -87,11 +84,11 @@ class StoredMessage(msgspec.Struct, array_like=True, frozen=True):
     abort_count: int = 0
     move_count: int = 0
     last_move_at_ms: int | None = None
-    expires_at_s: int | None = None  # the last second of its life, by the queue manager's own clock
+    expires_at_s: int | None = None  # last second of its lifetime, by the queue manager's own clock
 
 
 class ImportedMessage(msgspec.Struct, array_like=True, frozen=True):
-    """A message that was exported, as it was."""
+    """An exported message, unchanged."""
 
     packet: bytes
     arrived_at_ms: Moment
@@ -100,16 +97,16 @@ class ImportedMessage(msgspec.Struct, array_like=True, frozen=True):
     move_count: Amount = 0
     last_move_at_ms: Moment | None = None
     expires_in_s: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] | None = (
-        None  # what was left of its life; None: it has no end
+        None  # the rest of its lifetime; None: no limit
     )
 
 
 class Choice(msgspec.Struct, array_like=True, frozen=True):
-    """Which messages of a queue are meant; what is left out does not matter.
+    """Selection of messages of a queue; omitted fields match every message.
 
-    A message id is its source's GUID and its number: 20 bytes, as in a correlation id.  Of label,
-    reason and destination a part will do, in any case; the class is named as `peek` shows it.
-    """
+    A message id is the GUID and the number of its source: 20 bytes, as in a correlation id. Label,
+    reason and destination match as substrings without regard to case; the class is named as in
+    `peek`."""
 
     lookup_ids: LookupIds = []
     message_ids: Annotated[list[bytes], msgspec.Meta(max_length=MESSAGES_MAX)] = []
@@ -126,11 +123,10 @@ EVERY_MESSAGE = Choice()
 
 
 class Piece(msgspec.Struct, array_like=True, frozen=True):
-    """How much of a queue one request is about.
+    """Piece of a queue that one request processes.
 
-    At most `limit` messages from lookup id `start` on, of those that had arrived when the first
-    piece was asked for: that is `until` in its answer, and 0 in the question.
-    """
+    It has at most `limit` messages from lookup id `start` on, only those that had arrived when the
+    first piece was requested: that is `until` in its answer, and 0 in the request."""
 
     limit: int = MESSAGES_MAX
     start: Amount = 0
@@ -142,31 +138,28 @@ class Request(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Hello(Request, tag="hello", frozen=True):
-    """-> {version, queue_manager, name}"""
+    """Open the protocol. -> {version, queue_manager, name}"""
 
     version: int = VERSION
 
 
 class Login(Request, tag="login", frozen=True):
-    """The first request of a connection over TCP; on the control socket it says no more than hello.
+    """Log in: the first request of a TCP connection, equivalent to `Hello` on the control socket.
 
-    -> as `Hello`, and {scopes, token: its name}
-    """
+    -> as `Hello`, and {scopes, token: its name}"""
 
     version: int = VERSION
     token: Annotated[str, msgspec.Meta(max_length=1000)] = ""
 
 
 class Send(Request, tag="send", frozen=True):
-    """Store all of the messages or none, in this order.  -> [message id as text, ...]
+    """Store all of the messages or none, in this order. -> [message id as text, ...]
 
-    A message to several queues has an id for each of its copies: there it is a list of them.
+    A message to several queues has an id for each of its copies: its entry is a list of ids.
 
-    With a token the request can be asked about later (`Outcome`), so that one
-    whose answer was lost is not done twice.  With `once`, a token that was there
-    before is answered as it was then, and nothing is sent again.  With a
-    transaction nothing is sent before it commits.
-    """
+    With a token, `Outcome` can query the result later, so that a request with a lost answer is not
+    executed twice. With `once`, a known token gets the earlier answer, and nothing is sent again.
+    With a transaction, nothing is sent before it commits."""
 
     messages: Annotated[list[NewMessage], msgspec.Meta(max_length=MESSAGES_MAX)]
     token: Token = b""
@@ -175,12 +168,12 @@ class Send(Request, tag="send", frozen=True):
 
 
 class Take(Request, tag="take", frozen=True):
-    """Take up to `limit` messages; nobody else sees them until they are settled.
+    """Take up to `limit` messages; they are hidden from other receivers until they are settled.
 
-    -> [StoredMessage, ...], empty when the time ran out.  They go back to their
-    old place when this connection ends, or with `GiveBack`.  In a transaction its
-    end settles them: commit removes them, abort puts them back.
-    """
+    -> [StoredMessage, ...], empty when the time expired
+
+    The messages return to their place when this connection ends, or with `GiveBack`. In a
+    transaction its end settles them: commit removes them, abort puts them back."""
 
     queue: str
     limit: int = 1
@@ -189,7 +182,7 @@ class Take(Request, tag="take", frozen=True):
 
 
 class TakeChosen(Request, tag="take_chosen", frozen=True):
-    """Take messages wherever they stand; else as `Take`.  -> [StoredMessage, ...]"""
+    """Take messages from any place in the queue, as `Take` does. -> [StoredMessage, ...]"""
 
     queue: str
     choice: Choice
@@ -199,8 +192,10 @@ class TakeChosen(Request, tag="take_chosen", frozen=True):
 
 
 class Look(Request, tag="look", frozen=True):
-    """The message at a lookup id (`which` is "this"), or beside it ("next", "previous"), or at an
-    end of the queue ("first", "last"), taken or not.  -> [StoredMessage], or []"""
+    """Look at one message, taken or not. -> [StoredMessage], or []
+
+    `which` selects the message at a lookup id ("this"), beside it ("next", "previous"), or at an
+    end of the queue ("first", "last")."""
 
     queue: str
     which: str
@@ -208,19 +203,19 @@ class Look(Request, tag="look", frozen=True):
 
 
 class OpenExclusive(Request, tag="open_exclusive", frozen=True):
-    """From now on, and as long as this connection lives, nobody else receives from the queue."""
+    """Open a queue exclusively: until this connection ends, no other receives from the queue."""
 
     queue: str
 
 
 class CloseExclusive(Request, tag="close_exclusive", frozen=True):
-    """Others may receive again."""
+    """Close a queue that was opened exclusively; other connections may receive again."""
 
     queue: str
 
 
 class Remove(Request, tag="remove", frozen=True):
-    """Remove messages that this connection took, for good.  -> their number"""
+    """Remove messages that this connection took. -> their number"""
 
     queue: str
     lookup_ids: LookupIds
@@ -228,10 +223,9 @@ class Remove(Request, tag="remove", frozen=True):
 
 
 class Reject(Request, tag="reject", frozen=True):
-    """Remove messages that this connection took, as rejected by their application.  -> their number
+    """Remove messages that this connection took, as rejected by their application. -> their number
 
-    Their senders are told so; what no sender keeps goes to a dead-letter queue here.
-    """
+    Their senders are notified; messages that no sender keeps go to a dead-letter queue here."""
 
     queue: str
     lookup_ids: LookupIds
@@ -240,14 +234,14 @@ class Reject(Request, tag="reject", frozen=True):
 
 
 class GiveBack(Request, tag="give_back", frozen=True):
-    """Put messages that this connection took back to their old place.  -> their number"""
+    """Put messages that this connection took back to their place. -> their number"""
 
     queue: str
     lookup_ids: LookupIds
 
 
 class Peek(Request, tag="peek", frozen=True):
-    """Look at messages from lookup id `start` on, in order.  -> [StoredMessage, ...]"""
+    """Look at messages from lookup id `start` on, in order. -> [StoredMessage, ...]"""
 
     queue: str
     start: int = 0
@@ -258,10 +252,11 @@ class Peek(Request, tag="peek", frozen=True):
 class Move(Request, tag="move", frozen=True):
     """Move messages to another queue of this computer, all of the piece in one commit.
 
-    A subqueue is created by the first move to it.  A dead letter that leaves its dead-letter queue
-    is a normal message again.  -> {messages, bytes, taken: passed over because somebody has them,
-    next: where the next piece starts, or None, until}.  A dry run says the same and does nothing.
-    """
+    -> {messages, bytes, taken: skipped because a receiver has them, next: where the next piece
+    starts, or None, until}
+
+    A subqueue is created by the first move to it. A dead letter that leaves its dead-letter queue
+    is a normal message again. A dry run returns the same and changes nothing."""
 
     queue: str
     target: str
@@ -274,10 +269,11 @@ class Move(Request, tag="move", frozen=True):
 class Resend(Request, tag="resend", frozen=True):
     """Send messages again as new ones, and remove the old ones, all of the piece in one commit.
 
-    To where they were sent, or `to`; label and body can be changed.  The old message's id is the
-    new one's correlation id where there was none.  `keep`: the old ones stay.
     -> {messages, bytes, taken, next, until, ids}
-    """
+
+    The destination is the original one, or `to`; label and body can be changed. If the old message
+    has no correlation id, its message id becomes the new one's correlation id. `keep`: the old
+    messages stay."""
 
     queue: str
     choice: Choice = EVERY_MESSAGE
@@ -291,16 +287,15 @@ class Resend(Request, tag="resend", frozen=True):
 
 
 class DeadLetters(Request, tag="dead_letters", frozen=True):
-    """What is in a dead-letter queue, grouped by why.
+    """Summarize a dead-letter queue, grouped by reason.
 
-    -> [{queue, class, destination, reason, messages, bytes, oldest_at_ms, ...}, ...]
-    """
+    -> [{queue, class, destination, reason, messages, bytes, oldest_at_ms, ...}, ...]"""
 
     queue: str
 
 
 class Import(Request, tag="import", frozen=True):
-    """Put exported messages into a queue, all of them in one commit.  -> {messages, bytes}"""
+    """Put exported messages into a queue, all of them in one commit. -> {messages, bytes}"""
 
     queue: str
     messages: Annotated[list[ImportedMessage], msgspec.Meta(max_length=MESSAGES_MAX)]
@@ -309,7 +304,7 @@ class Import(Request, tag="import", frozen=True):
 
 
 class Outcome(Request, tag="outcome", frozen=True):
-    """What became of an earlier request.  -> its answer, or None: it was not done"""
+    """Query the result of an earlier request. -> its answer, or None: it was not executed"""
 
     token: Token
 
@@ -317,17 +312,17 @@ class Outcome(Request, tag="outcome", frozen=True):
 class Begin(Request, tag="begin", frozen=True):
     """Begin a transaction of this connection; the caller chooses its id.
 
-    It is aborted when nothing is heard of it for `idle_s` (0: the daemon's limit).
-    """
+    It is aborted after `idle_s` seconds without a request for it (0: the daemon's limit)."""
 
     transaction: TransactionId
     idle_s: float = 0.0
 
 
 class Settle(Request, tag="settle", frozen=True):
-    """What the transaction's commit does with messages that it received: instead of removing them
-    it moves them to the queue `target`, or, without one, rejects them; the history of each says the
-    reason.  -> their number"""
+    """Set how the transaction's commit settles messages that it received. -> their number
+
+    Instead of removing the messages, the commit moves them to the queue `target` or, without one,
+    rejects them; the history of each records the reason."""
 
     transaction: TransactionId
     queue: str
@@ -337,20 +332,19 @@ class Settle(Request, tag="settle", frozen=True):
 
 
 class Commit(Request, tag="commit", frozen=True):
-    """Everything of the transaction is done, as one.  -> [message id of what was sent, ...]
+    """Commit everything of the transaction atomically. -> [message id of each sent message, ...]
 
-    `Outcome` with its id gives the same later, or None: nothing of it was done, and never will be.
-    """
+    Later, `Outcome` with its id returns the same, or None: nothing of it was executed, and never
+    will be."""
 
     transaction: TransactionId
 
 
 class Abort(Request, tag="abort", frozen=True):
-    """Nothing of the transaction is done.  -> how many messages went back to their queues
+    """Abort the transaction. -> how many messages went back to their queues
 
-    `unread`: its application has not looked at what it received, so this is no attempt of it: the
-    abort counts stay.
-    """
+    `unread`: the application has not looked at the received messages, so this is no failed attempt:
+    their abort counts stay unchanged."""
 
     transaction: TransactionId
     reason: str = ""
@@ -358,25 +352,31 @@ class Abort(Request, tag="abort", frozen=True):
 
 
 class Enlist(Request, tag="enlist", frozen=True):
-    """A database is about to take part in the transaction, under a name that it always has."""
+    """Register a database, under a permanent name, that is about to join the transaction."""
 
     transaction: TransactionId
     resource: str
 
 
 class ForgetBranch(Request, tag="forget_branch", frozen=True):
-    """The database has committed or rolled back, as was decided.  -> 1, or 0: it was forgotten"""
+    """Forget a branch after its database has committed or rolled back as decided.
+
+    -> 1, or 0: it was forgotten before"""
 
     transaction: TransactionId
     resource: str
 
 
 class ListBranches(Request, tag="list_branches", frozen=True):
-    """-> [{transaction, resource, decision, age_s}, ...] of databases that may not have heard"""
+    """List the branches of databases that may not know the decision.
+
+    -> [{transaction, resource, decision, age_s}, ...]"""
 
 
 class ListTransactions(Request, tag="list_transactions", frozen=True):
-    """-> [{transaction, age_s, idle_s, sent, received, ...}, ...] of those under way"""
+    """List the transactions in progress.
+
+    -> [{transaction, age_s, idle_s, sent, received, ...}, ...]"""
 
 
 AnyRequest = (
@@ -409,17 +409,16 @@ AnyRequest = (
 
 
 class Done(msgspec.Struct, array_like=True, frozen=True, tag="done"):
-    """The answer to request `number`; what `result` is, its verb's class says."""
+    """The answer to request `number`; the class of its verb describes `result`."""
 
     number: int
     result: Any = None
 
 
 class Refused(msgspec.Struct, array_like=True, frozen=True, tag="refused"):
-    """Request `number` was not done.  `code` is for programs, the rest for people.
+    """The error answer: request `number` was not executed.
 
-    Codes and ids are those of `qmd.catalogue`.
-    """
+    `code` is for programs, the rest for people. Codes and ids are those of `qmd.catalogue`."""
 
     number: int
     code: str
@@ -432,54 +431,58 @@ Reply = Done | Refused
 
 
 class _Head(msgspec.Struct, array_like=True):
-    """The beginning of any request; what follows is passed over."""
+    """The beginning of any request; the rest is skipped."""
 
     verb: str
     number: int
 
 
 _encoder = msgspec.msgpack.Encoder()
-_all_requests: Any = AnyRequest  # and those of other modules, see `add_verbs`
+_all_requests: Any = AnyRequest  # including those of other modules, see `add_verbs`
 _requests: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(AnyRequest)
 _replies: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Reply)
 _heads = msgspec.msgpack.Decoder(_Head)
 
 
 class FrameError(Exception):
-    """The bytes cannot be a frame: the connection has to end."""
+    """The bytes cannot be a frame: the connection must be closed."""
 
 
 def frame(value: msgspec.Struct) -> bytes:
-    """A request or reply as a frame, length and all."""
+    """Return a request or reply as a frame, including its length."""
     data = _encoder.encode(value)
     return _LENGTH.pack(len(data)) + data
 
 
 def decode_request(data: bytes | memoryview) -> Request:
-    """Raises msgspec.ValidationError or msgspec.DecodeError with the place of the fault."""
+    """Decode a request.
+
+    Raises msgspec.ValidationError or msgspec.DecodeError with the place of the error."""
     request: Request = _decode(_requests, data)
     return request
 
 
 def add_verbs(verbs: Any) -> None:
-    """Requests of another module, one or a union of them: from now on they are decoded too."""
+    """Register requests of another module, one class or a union, for decoding."""
     global _all_requests, _requests
     _all_requests = _all_requests | verbs
     _requests = msgspec.msgpack.Decoder(_all_requests)
 
 
 def all_verbs() -> tuple[type[Request], ...]:
-    """The classes of all requests, those of other modules too."""
+    """Return the classes of all requests, including those of other modules."""
     return get_args(_all_requests)
 
 
 def verb_of(request: Request | type[Request]) -> str:
-    """The verb of a request, or of a class of them."""
+    """Return the verb of a request, or of a class of requests."""
     return str(request.__struct_config__.tag)
 
 
 def decode_reply(data: bytes | memoryview) -> Reply:
-    """Raises msgspec.ValidationError or msgspec.DecodeError with the place of the fault."""
+    """Decode a reply.
+
+    Raises msgspec.ValidationError or msgspec.DecodeError with the place of the error."""
     reply: Reply = _decode(_replies, data)
     return reply
 
@@ -488,17 +491,17 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes | memoryview) -> 
     try:
         return decoder.decode(data)
     except (RecursionError, UnicodeDecodeError) as error:
-        # Arrays in arrays in arrays, or text that is not UTF-8.
+        # Deeply nested arrays, or text that is not UTF-8.
         raise msgspec.DecodeError(str(error)) from error
 
 
 def stored_messages(result: Any) -> list[StoredMessage]:
-    """The result of `Take` or `Peek`, as the messages they are."""
+    """Convert the result of `Take` or `Peek` to messages."""
     return msgspec.convert(result, list[StoredMessage])
 
 
 def request_number(data: bytes | memoryview) -> int:
-    """The number of a request that could not be decoded, or 0: to answer it all the same."""
+    """Return the number of a request that could not be decoded, to answer it; 0: unknown."""
     try:
         head: _Head = _decode(_heads, data)
     except msgspec.DecodeError:
@@ -507,24 +510,24 @@ def request_number(data: bytes | memoryview) -> int:
 
 
 class FrameBuffer:
-    """Bytes in pieces in, the insides of whole frames out."""
+    """Buffer that splits a byte stream into the contents of complete frames."""
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._frame_bytes_max = frame_bytes_max
         self._rest = bytearray()
-        self._wanted = 0  # below this many bytes `_rest` holds no whole frame
+        self._wanted = 0  # with fewer bytes `_rest` holds no complete frame
 
     @property
     def wanted_bytes(self) -> int:
-        """How long the frame is that is not whole yet, as far as that is known."""
+        """The length of the incomplete frame in bytes, as far as it is known."""
         return self._wanted
 
     def set_limit(self, frame_bytes_max: int) -> None:
-        """For the frames that come from now on."""
+        """Set the limit for later frames."""
         self._frame_bytes_max = frame_bytes_max
 
     def feed(self, data: bytes) -> list[memoryview]:
-        """The frames that are whole now.  Raises FrameError for a length over the limit."""
+        """Return the complete frames. Raises FrameError for a length over the limit."""
         if self._rest:
             self._rest += data
             if len(self._rest) < self._wanted:

@@ -1,4 +1,4 @@
-"""What the control socket speaks about queues, outgoing queues, sessions and histories."""
+"""Requests about queues, outgoing queues, sessions and histories."""
 
 from __future__ import annotations
 
@@ -10,39 +10,40 @@ from qmd.control_protocol.messages import EVERY_MESSAGE, NO_WAIT, Choice, Reques
 
 
 class CreateQueue(Request, tag="create_queue", frozen=True):
-    """-> the queue, as `ShowQueue` gives it"""
+    """Create a queue. -> the queue, as in `ShowQueue`"""
 
     name: str
     transactional: bool = False
     label: str = ""
     journal: bool = False
-    quota_bytes: int | None = None  # None: the configuration's; UNLIMITED: none
-    journal_quota_bytes: int | None = None  # likewise
+    quota_bytes: int | None = None  # None: the configured quota; UNLIMITED: no quota
+    journal_quota_bytes: int | None = None  # the same
     public: bool = False  # registered in the directory
 
 
 class SetQueue(Request, tag="set_queue", frozen=True):
-    """Change a queue; what is None stays as it is.  -> the queue, as `ShowQueue` gives it"""
+    """Change a queue; fields that are None stay unchanged. -> the queue, as in `ShowQueue`"""
 
     name: str
     quota_bytes: int | None = None  # UNLIMITED: no limit
-    journal_quota_bytes: int | None = None  # likewise
+    journal_quota_bytes: int | None = None  # the same
     journal: bool | None = None
     label: str | None = None
 
 
 class DeleteQueue(Request, tag="delete_queue", frozen=True):
-    """With its subqueues and its journal.  -> {messages, bytes}: what went with it, or would"""
+    """Delete a queue with its subqueues and its journal. -> {messages, bytes}: deleted with it
+
+    A dry run returns the same and changes nothing."""
 
     name: str
     dry_run: bool = False
 
 
 class PurgeQueue(Request, tag="purge_queue", frozen=True):
-    """Remove messages, and tell senders that asked for it.  -> {messages, bytes, taken}
+    """Remove messages, and notify senders that requested it. -> {messages, bytes, taken}
 
-    `taken`: how many stay, because somebody has them.  A dry run says the same.
-    """
+    `taken`: how many stay because a receiver has them. A dry run returns the same."""
 
     name: str
     choice: Choice = EVERY_MESSAGE
@@ -50,30 +51,37 @@ class PurgeQueue(Request, tag="purge_queue", frozen=True):
 
 
 class ListQueues(Request, tag="list_queues", frozen=True):
-    """-> [queue, ...]; system queues too when asked for"""
+    """List the queues, system queues only on request. -> [queue, ...]"""
 
     system: bool = False
 
 
 class ShowQueue(Request, tag="show_queue", frozen=True):
-    """-> {name, format_name, label, transactional, journal, quota_bytes, messages, bytes, ...}"""
+    """Show a queue.
+
+    -> {name, format_name, label, transactional, journal, quota_bytes, messages, bytes, ...}"""
 
     name: str
 
 
 class ListOutgoing(Request, tag="list_outgoing", frozen=True):
-    """-> [outgoing queue, ...]: {destination, address, state, messages, bytes, ...}"""
+    """List the outgoing queues.
+
+    -> [outgoing queue, ...]: {destination, address, state, messages, bytes, ...}"""
 
 
 class ShowOutgoing(Request, tag="show_outgoing", frozen=True):
-    """-> one outgoing queue with its sequence and the history of its connection"""
+    """Show an outgoing queue with its sequence and the history of its connection."""
 
     destination: str
 
 
 class ListAwaiting(Request, tag="list_awaiting", frozen=True):
-    """What has arrived at a destination and is kept until it was received there, from the message
-    number `start` on.  -> [{id, number, label, bytes, waits_since_s, given_up_in_s, ...}, ...]"""
+    """List messages that arrived at a destination and are kept until receipt is confirmed.
+
+    -> [{id, number, label, bytes, waits_since_s, given_up_in_s, ...}, ...]
+
+    The list begins with the message number `start`."""
 
     destination: str
     start: int = 0
@@ -81,10 +89,9 @@ class ListAwaiting(Request, tag="list_awaiting", frozen=True):
 
 
 class GiveUpAwaiting(Request, tag="give_up_awaiting", frozen=True):
-    """Wait no longer: all that has arrived there, and is not confirmed, becomes dead letters.
+    """Stop waiting for confirmations: unconfirmed messages that arrived become dead letters.
 
-    -> {messages}
-    """
+    -> {messages}"""
 
     destination: str
 
@@ -98,45 +105,47 @@ class ResumeOutgoing(Request, tag="resume_outgoing", frozen=True):
 
 
 class KickOutgoing(Request, tag="kick_outgoing", frozen=True):
-    """Connect now, and send everything unacknowledged again."""
+    """Connect now, and resend all unacknowledged messages."""
 
     destination: str
 
 
 class PurgeOutgoing(Request, tag="purge_outgoing", frozen=True):
-    """End all that waits for a destination.  -> {messages}"""
+    """Purge the messages that wait for a destination. -> {messages}"""
 
     destination: str
 
 
 class ListSequences(Request, tag="list_sequences", frozen=True):
-    """-> [{direction, peer or destination, queue, id, number, ...}, ...]"""
+    """List the sequences. -> [{direction, peer or destination, queue, id, number, ...}, ...]"""
 
 
 class ListSessions(Request, tag="list_sessions", frozen=True):
-    """-> [{peer, address, role, state, sent, received, ...}, ...]"""
+    """List the sessions. -> [{peer, address, role, state, sent, received, ...}, ...]"""
 
 
 class Status(Request, tag="status", frozen=True):
-    """-> {name, queue_manager, version, uptime_s, listen, queues, messages, ...}"""
+    """Return the status of the queue manager.
+
+    -> {name, queue_manager, version, uptime_s, listen, queues, messages, ...}"""
 
 
 class Why(Request, tag="why", frozen=True):
-    """What became of a message, by its id or lookup id.
+    """Explain what happened to a message, given its id or lookup id.
 
-    -> {message_id, host, state, sentences, remedies, places, events, peers, ...}
-    """
+    -> {message_id, host, state, sentences, remedies, places, events, peers, ...}"""
 
     message: Annotated[str, msgspec.Meta(max_length=200)]
     queue: str = ""
-    ask: bool = True  # the queue manager at the other end too
+    ask: bool = True  # query the queue manager at the other end too
 
 
 class Events(Request, tag="events", frozen=True):
-    """The history of all messages, one event for each: from `cursor`, or a time, or the last ones.
+    """Read the history of all messages, one entry for each event.
 
-    -> {events: [...], cursor: where to go on, end: nothing more is there now, missing_blocks}
-    """
+    -> {events: [...], cursor: where to continue, end: nothing more is there now, missing_blocks}
+
+    The result begins at `cursor` or a time, or has the last events."""
 
     cursor: Annotated[str, msgspec.Meta(max_length=64)] = ""
     limit: int = 1000

@@ -1,4 +1,4 @@
-"""What the control socket speaks about ways to other computers, and who they are."""
+"""Requests about routes to other computers, and about their identities."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from qmd.control_protocol.messages import Request, add_verbs
 
 
 class RedirectOutgoing(Request, tag="redirect_outgoing", frozen=True):
-    """What waits for a destination, or for all queues of an address, goes elsewhere from now on.
+    """Redirect the messages for a destination, or for all queues of an address, to another address.
 
     -> [outgoing queue, ...]
 
-    `address` is host or host:port; empty: to the addresses of their names again.  `to_another`:
-    also to another queue manager than the one that may have some of it already.
-    """
+    `address` is host or host:port; empty: back to the addresses of their names. `to_another`: also
+    to a different queue manager than the one that may already have some of the messages."""
 
     destination: str
     address: Annotated[str, msgspec.Meta(max_length=300)]
@@ -24,18 +23,20 @@ class RedirectOutgoing(Request, tag="redirect_outgoing", frozen=True):
 
 
 class ForgetIdentity(Request, tag="forget_identity", frozen=True):
-    """Two machines of one GUID have been put in order.  -> {queue_manager, forgotten}"""
+    """Forget a conflict of identities after it was resolved. -> {queue_manager, forgotten}
+
+    Such a conflict exists when two machines have the same GUID."""
 
     queue_manager: Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class RestartOutgoing(Request, tag="restart_outgoing", frozen=True):
-    """Begin the sequence to a destination anew.
+    """Restart the sequence to a destination.
 
     -> {destination, queue_manager, in_doubt, sent_again, messages}
 
-    What may have been delivered becomes dead letters; with `send_again` it is sent again.
-    """
+    Messages that may have been delivered become dead letters; with `send_again` they are sent
+    again."""
 
     destination: str
     send_again: bool = False

@@ -1,1 +1,1 @@
-"""Messages become packets: building, templates, shared parts."""
+"""Conversion of messages to packets: building, templates, shared parts."""

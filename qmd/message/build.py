@@ -1,9 +1,8 @@
-"""A new message becomes a packet.  [MS-MQMQ] 2.2.20
+"""Building of packets from new messages. [MS-MQMQ] 2.2.20
 
-The packet is built once, when the message is taken over, and kept as it is: on
-disk, in an outgoing queue, on the wire.  Only what a later transmission changes
-(the previous sequence number, the session header) is patched into a copy.
-"""
+The packet is built once, when the message is accepted, and kept unchanged: on disk, in an outgoing
+queue, on the wire. Only the fields that a later transmission changes (the previous sequence number,
+the session header) are patched into a copy."""
 
 from __future__ import annotations
 
@@ -63,18 +62,18 @@ TRANSACTION_INDEX_MASK = 0xFFFFF  # 20 bits, [MS-MQMQ] 2.2.20.5
 
 _SIGNATURE = 0x524F494C  # "LIOR", [MS-MQMQ] 2.2.19.1
 _VERSION = 0x10
-# The forms of queue names in UserHeader, [MS-MQMQ] 2.2.19.2
+# Types of queue names in UserHeader, [MS-MQMQ] 2.2.19.2
 _PRIVATE, _PUBLIC, _PRIVATE_ELSEWHERE, _DIRECT = 3, 5, 6, 7
-DISTRIBUTION_LIST = -1  # none of them: it can only be one of several
+DISTRIBUTION_LIST = -1  # not one of these types: allowed only as an element of a multiple name
 _PROPERTIES = 1 << 21
 _TRANSACTION = 1 << 20
 _SECURITY = 1 << 19
 _CONNECTOR = 1 << 22
 _MULTI_QUEUE = 1 << 23
 _DEBUG, _TRACING = 1 << 5, 1 << 8  # BaseHeader.Flags
-_CLASS_BITS = 0xE1FF  # what applications may use, [MS-MQMQ] 2.2.18.1.6
+_CLASS_BITS = 0xE1FF  # bits that applications may use, [MS-MQMQ] 2.2.18.1.6
 _NEGATIVE_JOURNAL, _POSITIVE_JOURNAL = 1 << 8, 1 << 9
-# What Windows writes into unsigned, unencrypted messages.
+# The values of Windows in unsigned, unencrypted messages.
 _HASH_SHA1, _CIPHER_RC4 = 0x8004, 0x6801
 _NO_CORRELATION = bytes(20)
 _FIXED_BYTES = 16 + 48 + 56  # BaseHeader, UserHeader, MessagePropertiesHeader
@@ -83,15 +82,16 @@ _TRANSACTION_BYTES = 20
 
 @dataclass(frozen=True, slots=True)
 class QueueAddress:
-    """A queue's name as a packet carries it: its type, its value, and the manager's GUID."""
+    """A queue's name as in a packet: its type, its value, and the queue manager's GUID."""
 
     type: int
     value: Any
     queue_manager: bytes
     size: int  # of the value, with its padding
-    # Administration or response queues can be several: this is the first of them, these are all.
+    # There may be several administration or response queues: this object is the first of them, and
+    # this field has all.
     several: tuple[QueueAddress, ...] = ()
-    #: The value with its padding; b"": it has to be made.  [MS-MQMQ] 2.2.19.2
+    #: The value with its padding; b"": not built yet. [MS-MQMQ] 2.2.19.2
     wire: bytes = field(default=b"", compare=False, repr=False)
 
 
@@ -99,7 +99,7 @@ NO_ADDRESS = QueueAddress(0, None, NULL_GUID, 0)
 
 
 def queue_address(name: FormatName) -> QueueAddress:
-    """How a packet names `name` as its destination.  Raises Refusal for other kinds."""
+    """Return the address for `name` as a destination. Raises Refusal for other kinds of names."""
     if isinstance(name, DirectName):
         wire = name.wire_bytes()
         size = 2 + len(wire) + 3 & ~3
@@ -118,7 +118,9 @@ def queue_address(name: FormatName) -> QueueAddress:
 
 
 def reply_address(name: FormatName) -> QueueAddress:
-    """How a packet names `name` as its administration or response queue, or as several of them."""
+    """Return the address for `name` as administration or response queue, or as several of them.
+
+    Raises Refusal for too many queues, and as `queue_address`."""
     if isinstance(name, MultipleName):
         if len(name.elements) > REPLY_QUEUES_MAX:
             raise Refusal(
@@ -136,7 +138,7 @@ def reply_address(name: FormatName) -> QueueAddress:
 
 
 def check(new: NewMessage) -> None:
-    """Raises Refusal for a value that no packet can carry."""
+    """Raise Refusal for a value that no packet can carry."""
     if len(new.label) > LABEL_CHARACTERS_MAX or (
         not new.label.isascii() and len(new.label.encode("utf-16-le")) > 2 * LABEL_CHARACTERS_MAX
     ):
@@ -211,7 +213,7 @@ def _check_rare(new: NewMessage) -> None:
                 "a class of its own is for messages of connectors",
                 "Name the connector type as well, or leave the class out.",
             )
-        # [MS-MQMQ] 2.2.18.1.6: what acknowledges sequences is for queue managers alone.
+        # [MS-MQMQ] 2.2.18.1.6: the class of order acks is reserved for queue managers.
         if not 0 <= new.message_class <= 0xFFFF or new.message_class & ~_CLASS_BITS:
             raise Refusal(
                 "bad_class",
@@ -234,7 +236,7 @@ def packet_size(
     delivery: int,
     destinations: tuple[QueueAddress, ...] = (),
 ) -> int:
-    """The bytes of the packet that `compose` will make."""
+    """Return the size in bytes of the packet that `compose` will build."""
     label = 2 * len(new.label) + 2 if new.label else 0
     if label and not new.label.isascii():
         label = len(new.label.encode("utf-16-le")) + 2
@@ -275,13 +277,12 @@ def compose(
     report_queue: bytes | None = None,
     destinations: tuple[QueueAddress, ...] = (),
 ) -> bytes:
-    """The packet of `new`, which `check` has let through, without a session header.
+    """Return the packet of `new`, which `check` has accepted, without a session header.
 
     `position` is (sequence id, number, transaction index) of a transactional message, which may be
-    the first and the last of its transaction; `dead_letter`: whether it asks for dead-lettering;
-    `report_queue` is the GUID of the queue that gets the reports about a traced one;
-    `destinations` are all the elements of the name that it is sent to, if those are several.
-    """
+    the first and the last of its transaction; `dead_letter` says whether it requests
+    dead-lettering; `report_queue` is the GUID of the queue that receives the reports about a traced
+    message; `destinations` are all elements of a multiple destination name."""
     if dead_letter is None:
         dead_letter = new.dead_letter is not False
     is_multiple = bool(destinations or admin.several or response.several)
@@ -366,7 +367,7 @@ def compose(
 
 
 def _security(sender_id: bytes) -> SecurityHeader:
-    """Who says that he is the sender; no proof of it.  [MS-MQMQ] 2.2.20.6"""
+    """Return a header with the claimed sender, which is no proof of it. [MS-MQMQ] 2.2.20.6"""
     flags = SecurityFlags.of(sender_type=1, data_present=1)
     return SecurityHeader(flags, 0, 0, 0, 0, 0, sender_id, b"", b"", b"", b"")
 
@@ -374,7 +375,7 @@ def _security(sender_id: bytes) -> SecurityHeader:
 def _multi_queue(
     destinations: tuple[QueueAddress, ...], admin: QueueAddress, response: QueueAddress
 ) -> MultiQueueFormatHeader:
-    """All of the queues where the other headers have room for one.  [MS-MQMQ] 2.2.20.1"""
+    """Return the header with all queues; other headers have room for one. [MS-MQMQ] 2.2.20.1"""
     return MultiQueueFormatHeader(
         _list(MQF_DESTINATION, destinations),
         _list(MQF_ADMIN, _each(admin)),
@@ -406,7 +407,7 @@ def _element(address: QueueAddress) -> MqfElement:
 def multi_queue_size(
     destinations: tuple[QueueAddress, ...], admin: QueueAddress, response: QueueAddress
 ) -> int:
-    """The bytes of the MultiQueueFormatHeader, which is the last one of its packet."""
+    """Return the size in bytes of the MultiQueueFormatHeader, the last header of its packet."""
     size = 8  # of the signature header
     for addresses in (destinations, _each(admin), _each(response)):
         end = 12

@@ -1,14 +1,14 @@
-"""A packet in memory: its bytes, or a head of its own and a part that other packets share.
+"""Packets in memory: complete bytes, or a head with a part that other packets share.
 
     bytes            an ordinary message
-    SharedPacket     a copy: head ─┬─► Part: label, body and what stands behind them
+    SharedPacket     a copy: head ─┬─► Part: label, body and the headers after them
                      a copy: head ─┘
 
-Copies differ in what stands in front of the label: BaseHeader, UserHeader, TransactionHeader and
-the fixed fields of the MessagePropertiesHeader.  All that is asked of a waiting packet
-(stored_packet.py, patching.py) stands there, so `head_of` is enough for it.  `whole` makes bytes of
-it, for as long as they are needed: a thousand copies that wait take the memory of one.
-"""
+Copies differ in the bytes before the label: BaseHeader, UserHeader, TransactionHeader and the fixed
+fields of the MessagePropertiesHeader. All fields of a waiting packet that are read or patched
+(packet_fields.py, protocol/patching.py) are there, so `head_of` is enough for them. `whole` builds
+the complete bytes, for as long as they are needed: a thousand waiting copies take the memory of
+one."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ PROPERTIES_BYTES = 56  # of MessagePropertiesHeader before the label, [MS-MQMQ] 
 
 
 class Part:
-    """The end of the packets of several messages; `id` is that of its row, 0: it has none."""
+    """The shared end of the packets of several messages; `id` is the id of its row, 0: none."""
 
     __slots__ = ("__weakref__", "express_holders", "id", "packet")
 
     def __init__(self, part_id: int, packet: bytes) -> None:
         self.id = part_id
         self.packet = packet
-        self.express_holders = 0  # express messages that go on with it
+        self.express_holders = 0  # express messages that use it
 
 
 class SharedPacket:
-    """One of several packets that end alike."""
+    """A packet that shares its end with others."""
 
     __slots__ = ("head", "part")
 
@@ -57,12 +57,12 @@ def whole(packet: Packet) -> bytes:
 
 
 def head_of(packet: Packet) -> bytes:
-    """Bytes that have all of the fields at fixed places."""
+    """Return the bytes that contain all fields at fixed offsets."""
     return packet if isinstance(packet, bytes) else packet.head
 
 
 def express_added(packet: Packet) -> int:
-    """Bytes of memory that one more express message takes; `express_removed` when it goes."""
+    """Return the memory in bytes for one more express message; later call `express_removed`."""
     if isinstance(packet, bytes):
         return len(packet)
     part = packet.part
@@ -71,7 +71,7 @@ def express_added(packet: Packet) -> int:
 
 
 def express_removed(packet: Packet) -> int:
-    """Bytes of memory that are free without it."""
+    """Return the memory in bytes that the removal of an express message frees."""
     if isinstance(packet, bytes):
         return len(packet)
     part = packet.part
@@ -80,23 +80,23 @@ def express_removed(packet: Packet) -> int:
 
 
 def part_of(packet: Packet) -> tuple[int, int] | None:
-    """Id and bytes of the part that its row names."""
+    """Return id and size of the part named in the packet's row; None: there is no shared part."""
     return None if isinstance(packet, bytes) else (packet.part.id, len(packet.part.packet))
 
 
 def split(packet: bytes) -> int:
-    """Where the head of a packet ends."""
+    """Return the offset where the head of a packet ends."""
     return properties_offset(packet) + PROPERTIES_BYTES
 
 
 def cut(packet: bytes, part_id: int) -> tuple[bytes, tuple[int, int]]:
-    """Head and part of a whole packet, as its row has them."""
+    """Return head and part of a complete packet, as stored in its row."""
     end = split(packet)
     return packet[:end], (part_id, len(packet) - end)
 
 
 class SharedMessage:
-    """A message of a queue of ours, as its window has it."""
+    """A message of a local queue, as held in its ready window."""
 
     __slots__ = ("packet", "stored")
 
@@ -128,14 +128,14 @@ def whole_message(held: Held) -> StoredMessage:
 
 
 def once_more_aborted(held: Held) -> Held:
-    """The message, which remembers one more transaction that had received it and was aborted."""
+    """Return the message with its abort count increased by one."""
     stored = held.stored if isinstance(held, SharedMessage) else held
     stored = msgspec.structs.replace(stored, abort_count=stored.abort_count + 1)
     return SharedMessage(stored, held.packet) if isinstance(held, SharedMessage) else stored
 
 
 class Parts:
-    """The parts that are in memory, each once."""
+    """The shared parts in memory, each once."""
 
     def __init__(self) -> None:
         self._known: WeakValueDictionary[int, Part] = WeakValueDictionary()
@@ -144,7 +144,7 @@ class Parts:
         self._known[part.id] = part
 
     def shared(self, packet: bytes, part_id: int) -> SharedPacket:
-        """A packet that was read from the disk, whose end is that part."""
+        """Return the shared form of a packet read from the disk, with that part as its end."""
         end = split(packet)
         part = self._known.get(part_id)
         if part is None:
@@ -152,6 +152,6 @@ class Parts:
         return SharedPacket(packet[:end], part)
 
     def held(self, stored: StoredMessage, part_id: int) -> SharedMessage:
-        """Likewise a message of a queue of ours."""
+        """Return the shared form of a message of a local queue."""
         packet = self.shared(stored.packet, part_id)
         return SharedMessage(msgspec.structs.replace(stored, packet=packet.head), packet)

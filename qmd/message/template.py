@@ -1,10 +1,9 @@
-"""Packets that differ in little, made at once: thousands of messages of one kind to one queue.
+"""Packet templates: fast building of thousands of similar messages to one queue.
 
-`compose` builds the packet of one message, header by header, in some 10 µs.  Of messages that are
-alike but for their texts and numbers it is asked once; the others' packets are that one with what
-is theirs written over it, which takes 2 µs.  Both have to make the same bytes: a property test
-compares them.
-"""
+`compose` builds the packet of one message, header by header, in some 10 µs. For messages that
+differ only in texts and numbers it is called once; the other packets are copies with their own
+fields patched in, which takes 2 µs. Both ways must yield the same bytes: a property test compares
+them."""
 
 from __future__ import annotations
 
@@ -16,12 +15,12 @@ from protocol import properties_offset, transaction_offset
 from protocol.headers import USER_FLAGS_OFFSET
 from qmd.message.build import LABEL_CHARACTERS_MAX, TRANSACTION_INDEX_MASK
 
-#: A `NewMessage` as it is encoded, by the order of its fields.
+#: An encoded `NewMessage`, in the order of its fields.
 Row = tuple[Any, ...]
 
-# Where they stand in a row.
+# Indexes of fields in a row.
 _DESTINATION, _BODY, _LABEL, _BODY_TYPE, _CORRELATION_ID, _TAG, _EXTENSION = 0, 1, 2, 9, 10, 11, 12
-# Headers that stand behind the body: a form has none of them.  [MS-MQMQ] 2.2.19.1, .2
+# Headers after the body; packets with them have no template. [MS-MQMQ] 2.2.19.1, .2
 _DEBUG, _MULTI_QUEUE = 1 << 5, 1 << 23
 _INDEX_BIT = 4
 _NO_CORRELATION = bytes(20)
@@ -29,24 +28,24 @@ _PADDING = (b"", b"\0", b"\0\0", b"\0\0\0")
 
 
 def shape(row: Row) -> Row:
-    """What messages of one form have in common: all but their texts and what marks each of them."""
+    """Return the fields that messages of one form share: all except texts and individual marks."""
     return row[_DESTINATION], row[3:_BODY_TYPE], row[13:]
 
 
 class Form:
-    """The packets of one shape."""
+    """Template for the packets of one shape."""
 
     def __init__(self, model: bytes) -> None:
-        """`model`: the packet of a message of that shape."""
+        """Create the template from `model`, the packet of a message of that shape."""
         properties = properties_offset(model)
         transaction = transaction_offset(model)
-        #: Whether nothing stands behind the body.
+        #: Whether nothing follows the body.
         self.fits = not (
             int.from_bytes(model[4:6], "little") & _DEBUG
             or int.from_bytes(model[USER_FLAGS_OFFSET : USER_FLAGS_OFFSET + 4], "little")
             & _MULTI_QUEUE
         )
-        # Size of the packet; number of the message; index of the transaction; the properties.
+        # Fields: packet size; message number; transaction index; the properties.
         if transaction is None:
             between = f"{properties + 1 - 60}s"
             self._between: tuple[bytes, ...] = (model[60 : properties + 1],)
@@ -64,10 +63,10 @@ class Form:
     def packets(
         self, rows: Sequence[Row], numbers: Sequence[int], first_index: int
     ) -> list[bytes] | None:
-        """A packet for each row; None where one of them is none that `compose` would take.
+        """Return a packet for each row; None if `compose` would refuse one of them.
 
-        A transactional message is a transaction of its own: their indexes begin with `first_index`.
-        """
+        Each transactional message is a transaction of its own: their indexes begin with
+        `first_index`."""
         head = self._head.pack
         head_bytes = self._head.size
         first, second, class_, security = self._first, self._second, self._class, self._security

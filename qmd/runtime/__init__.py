@@ -1,1 +1,1 @@
-"""The surroundings of the queue manager: clock, timers, identifiers, scheduling, log, systemd."""
+"""Runtime environment: clock, timers, identifiers, scheduling, log, systemd."""

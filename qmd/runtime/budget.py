@@ -1,12 +1,11 @@
-"""Budgets in bytes for what waits in memory: in all, and for each one that makes us hold it.
+"""Memory budgets in bytes, in total and for each owner.
 
-    Budget   counts, and says whether there is room: for what is refused where there is none
-    Gate     one whose holders wait for room instead, and are not read meanwhile
+    Budget   counts, and denies a request when there is no room
+    Gate     applies backpressure: connections without room wait, and are not read meanwhile
 
-The oldest holder is always let through.  So a packet that is larger than the whole budget gets in,
-alone, and those that wait for each other are never all of them.  One that holds memory and sends
-nothing is ended when others wait, the oldest first.
-"""
+The oldest holder is always admitted. A packet that is larger than the complete budget is therefore
+admitted when it is alone, and holders never all wait for each other. A connection that holds memory
+and sends nothing is closed while others wait."""
 
 from __future__ import annotations
 
@@ -19,30 +18,30 @@ if TYPE_CHECKING:
 
     from qmd.runtime.timers import Timers
 
-SHARE_PERCENT = 50  # of a budget that one owner may have, while it is not the only one
-CHECKED_S = 5.0  # while somebody waits: those that hold memory and are slow are looked for
-SLOW_BYTES = 20_000  # in that time: who sends less, although it is read, makes no progress
-REMEMBERED_S = 300.0  # that it was slow: its owner stays behind others
-WOKEN_MAX = 16  # at once, of those that wait
-SPARE_BYTES = 8 * 1024 * 1024  # beside what is asked for: for all the small things
+SHARE_PERCENT = 50  # of a budget, for one owner while it is not the only one
+CHECKED_S = 5.0  # interval of the check for slow holders, while connections wait
+SLOW_BYTES = 20_000  # minimum progress in that time of a connection that is read
+REMEMBERED_S = 300.0  # penalty: the owner of a slow connection is served after others
+WOKEN_MAX = 16  # waiting connections that are resumed at once
+SPARE_BYTES = 8 * 1024 * 1024  # reserve for small allocations, in addition to the requested size
 LARGE_BYTES = 256 * 1024
 LOOKED_S = 0.05
 
 
 class Budget:
-    """What some holders, each of which belongs to an owner, have in memory."""
+    """Memory in bytes held by holders, each of which belongs to an owner."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.share_bytes = limit_bytes * SHARE_PERCENT // 100
         self.used_bytes = 0
-        #: How often there was no room.
+        #: Number of denied requests.
         self.denied_count = 0
         self._held: dict[Hashable, tuple[Hashable, int]] = {}  # the oldest first
         self._by_owner: dict[Hashable, int] = {}
 
     def allows(self, holder: Hashable, owner: Hashable, more_bytes: int) -> bool:
-        """Whether `holder` may have so much more.  `hold` says that it has."""
+        """Return whether `holder` may have `more_bytes` more; `hold` records them."""
         fits = (
             self.used_bytes + more_bytes <= self.limit_bytes
             or next(iter(self._held), holder) is holder
@@ -53,7 +52,7 @@ class Budget:
         return fits
 
     def hold(self, holder: Hashable, owner: Hashable, size: int) -> None:
-        """`holder` has so much now, in all."""
+        """Record that `holder` now has `size` bytes in total."""
         before_owner, before = self._held.get(holder, (owner, 0))
         self.used_bytes += size - before
         if size:
@@ -67,16 +66,16 @@ class Budget:
             self._by_owner.pop(before_owner, None)
 
     def of(self, owner: Hashable) -> int:
-        """Bytes that are held for it."""
+        """Return the bytes held for this owner."""
         return self._by_owner.get(owner, 0)
 
     @property
     def oldest(self) -> Hashable | None:
-        """The holder that has held something for the longest time."""
+        """The holder that has held memory for the longest time."""
         return next(iter(self._held), None)
 
     def status(self) -> dict[str, int]:
-        """For `qmd status`."""
+        """Return the values for `qmd status`."""
         return {
             "bytes": self.used_bytes,
             "limit_bytes": self.limit_bytes,
@@ -90,34 +89,35 @@ class Budget:
 
 
 class Waiter(Hashable, Protocol):
-    """A connection: what it has sent waits in memory until it is complete."""
+    """A connection with incomplete received data in memory."""
 
     @property
     def bytes_received(self) -> int: ...
 
     @property
     def is_read(self) -> bool:
-        """Whether bytes of it are taken in: if none come, that is its own doing."""
+        """Whether the connection is read; if so and no bytes arrive, the peer is slow."""
         ...
 
     def memory_came(self) -> None:
-        """There may be room for it: it tries again."""
+        """Try again: there may be room."""
 
     def end_slow(self, held_bytes: int) -> None:
-        """It holds memory that others wait for, and sends nothing."""
+        """Close the connection: it holds memory that others wait for, and sends nothing."""
 
 
 class Gate(Budget):
-    """A budget for connections."""
+    """A budget for connections, with backpressure."""
 
     def __init__(self, limit_bytes: int, loop: asyncio.AbstractEventLoop, timers: Timers) -> None:
         super().__init__(limit_bytes)
         self._loop, self._timers = loop, timers
-        self._waiting: dict[Waiter, Hashable] = {}  # and their owners
-        self._slow: dict[Hashable, float] = {}  # owners one of whose was ended for it: when
-        #: The first that there was no room for: later ones do not get in before it.
+        self._waiting: dict[Waiter, Hashable] = {}  # with their owners
+        # owners of connections closed as slow, with the time
+        self._slow: dict[Hashable, float] = {}
+        #: The first connection that found no room; later ones must not overtake it.
         self._next: Waiter | None = None
-        self._marks: dict[Hashable, int] = {}  # what holders had sent at the last check
+        self._marks: dict[Hashable, int] = {}  # bytes received from each holder at the last check
         self._wakes = False
         self._is_checking = False
 
@@ -141,7 +141,7 @@ class Gate(Budget):
             self._loop.call_soon(self._wake)
 
     def leave(self, holder: Waiter) -> None:
-        """It is gone, and holds nothing."""
+        """Remove a connection that is closed; it holds no memory any more."""
         self._waiting.pop(holder, None)
         if self._next is holder:
             self._next = None
@@ -149,7 +149,7 @@ class Gate(Budget):
         self.hold(holder, None, 0)
 
     def wait(self, holder: Waiter, owner: Hashable) -> None:
-        """Call `memory_came` of it when there may be room."""
+        """Register a connection; its `memory_came` is called when there may be room."""
         if not self._is_checking:
             self._is_checking = True
             self._mark()
@@ -163,7 +163,7 @@ class Gate(Budget):
         self._call(WOKEN_MAX)
 
     def _call(self, count: int) -> None:
-        """The first to come, but for those whose like have been slow."""
+        """Resume the first `count` waiting connections; those of slow owners come last."""
         self._next = None
         ranked = sorted(self._waiting, key=lambda each: self._waiting[each] in self._slow)
         for holder in ranked[:count]:
@@ -200,27 +200,28 @@ class Gate(Budget):
         self._call(len(self._waiting))
 
     def _connections(self) -> list[Waiter]:
-        return list(self._held)  # type: ignore[arg-type]  # all of them are
+        return list(self._held)  # type: ignore[arg-type]  # every holder of a gate is a Waiter
 
 
 class MemoryProbe:
-    """Sees that what follows can have its memory.
+    """Probe that checks whether memory for the following work is available.
 
-    Where memory ends in the middle of an act, it and the disk may disagree; so it is looked for
-    before anything is begun.
-    """
+    If memory ran out in the middle of an operation, memory and disk could disagree; the check
+    therefore precedes the operation."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._looked_at = float("-inf")
 
     def look(self, size: int) -> None:
-        """For small things now and then, for large ones always.  Raises MemoryError."""
+        """Check for `size` bytes: at intervals if the size is small, always if it is large.
+
+        Raises MemoryError."""
         now = self._loop.time()
         if size < LARGE_BYTES and now - self._looked_at < LOOKED_S:
             return
         try:
-            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # no page of it is made
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # no page is allocated
             mmap.mmap(-1, size + SPARE_BYTES, flags=flags).close()
         except OSError as error:
             raise MemoryError from error

@@ -1,18 +1,16 @@
-"""The queue manager's own clock, by which messages live.
+"""The queue manager's own clock, used for all lifetimes of messages.
 
-The wall clock may be set, and a monotonic one begins anew with the computer.  This one does
-neither: it began as the wall clock at the first start, advances with the time since the computer
-was started (which counts its sleep as well), and goes on after a restart.  How long the queue
-manager was down, it knows
+The wall clock can be set, and a monotonic clock restarts with the computer. This clock does
+neither: it started as the wall clock at the first start, advances with the time since boot (which
+includes suspended time), and continues after a restart. The downtime of the queue manager is taken
 
-    from the same clock, where the computer ran all the while;
-    from the wall clock, where that moved forward by no more than `[delivery] downtime_max`;
-    else it does not know, and the time is not counted: rather late than lost.
+    from the same clock, if the computer was not restarted meanwhile;
+    from the wall clock, if that moved forward by no more than `[delivery] downtime_max`;
+    as zero otherwise: a message may expire late, but never too early.
 
-So deadlines, once given, need no care: nothing ends early, and nothing is kept for ever, because
-somebody has corrected the time.  They are numbers of seconds on this clock, and mean nothing to
-anybody else.
-"""
+Deadlines therefore need no adjustment: a change of the wall clock makes no message expire early and
+keeps none for ever. Deadlines are seconds on this clock, and have no meaning outside this queue
+manager."""
 
 from __future__ import annotations
 
@@ -32,14 +30,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-SAVED_S = 60.0  # what is on disk is not further behind where something depends on it
-SAVED_WITH_OTHERS_S = 10.0  # where there is a commit anyway
+SAVED_S = 60.0  # maximum age of the stored time while a deadline depends on it
+SAVED_WITH_OTHERS_S = 10.0  # the same, when there is a commit anyway
 TIMER_S = 0.002
-STEP_S = 2.0  # by so much the wall clock may err without a word
+STEP_S = 2.0  # deviation of the wall clock that is not logged
 
 
 class Clock:
-    """`start` it; then it goes."""
+    """Clock of one queue manager; it runs after `start`."""
 
     def __init__(
         self, environment: Environment, storage: Storage, *, downtime_max_s: float
@@ -48,13 +46,13 @@ class Clock:
         self._storage = storage
         self._downtime_max_s = downtime_max_s
         self._boot = environment.boot_id()
-        self._ahead_s = 0.0  # of the time since the computer was started
-        self._wall_ahead_s = 0.0  # of this clock, when we last looked
+        self._ahead_s = 0.0  # relative to the time since boot
+        self._wall_ahead_s = 0.0  # relative to this clock, at the last check
         self._saved_at = 0.0
-        self.when_set: Callable[[], None] = lambda: None  # somebody has set the wall clock
+        self.when_set: Callable[[], None] = lambda: None  # called when the wall clock was set
 
     async def start(self) -> None:
-        """Go on where the last run has stopped.  Raises StorageError."""
+        """Continue from the stored time of the last run. Raises StorageError."""
         row = await self._storage.read(clock_rows.read)
         boot_s = self._environment.boot_time()
         self._ahead_s = self._time_now(row, boot_s) - boot_s
@@ -86,19 +84,19 @@ class Clock:
 
     @property
     def now_s(self) -> int:
-        """The second that it is."""
+        """The current time in whole seconds."""
         return int(self._environment.boot_time() + self._ahead_s)
 
     @property
     def next_second_in_s(self) -> float:
-        """Not before: a timer may be a little early."""
+        """Seconds until the next second has begun, with a margin because timers may fire early."""
         return 1 - self.now % 1 + TIMER_S
 
     def deadline_s(self, time_left_s: int | None) -> int | None:
-        """The last second of a life that has so much left; None: it has no end.
+        """Return the last second of a lifetime of `time_left_s` seconds; None: no limit.
 
-        Ask in the turn of the loop in which the answer goes into the open batch: what the disk
-        knows of this clock goes with it, so that a crash cannot lengthen that life.
+        Call this in the same turn of the event loop in which the result goes into the open batch:
+        the batch then also stores the current time, so that a crash cannot lengthen the lifetime.
         """
         if time_left_s is None:
             return None
@@ -108,19 +106,20 @@ class Clock:
         return int(now) + time_left_s
 
     def compare(self, wall_s: int, now_s: int) -> None:
-        """Whoever goes by both clocks may be the first to see that one was set."""
+        """Compare the wall clock with this clock, and check for a step if they diverge.
+
+        Callers that read both clocks may be the first to detect that the wall clock was set."""
         if abs(wall_s - now_s - self._wall_ahead_s) > STEP_S + 1:  # fractions are cut off
             self.look(is_needed=True)
 
     def save(self) -> None:
-        """With the open batch."""
+        """Store the current time with the open batch."""
         self._save()
 
     def look(self, *, is_needed: bool) -> None:
-        """Now and then: whether the wall clock was set, and whether the disk should be told.
+        """Check whether the wall clock was set, and whether the current time must be stored.
 
-        `is_needed`: something has a deadline.
-        """
+        `is_needed`: some message has a deadline."""
         now = self.now
         stepped_s = self._environment.time() - now - self._wall_ahead_s
         if abs(stepped_s) > STEP_S:
@@ -130,7 +129,7 @@ class Clock:
                 seconds=round(stepped_s, 1),
                 reason="the computer's clock was set; times of messages are not affected",
             )
-            self.save()  # the next start may have to count by the wall clock
+            self.save()  # the next start may have to use the wall clock
             self.when_set()
         elif is_needed and now - self._saved_at > SAVED_S:
             self.save()

@@ -1,20 +1,20 @@
-"""Whose turn it is: many want the event loop, and none of them may keep it.
+"""Fair scheduler: shares event-loop time between connections.
 
-Who asks for little, and is known for it, goes first.  Who is new, and who has more than a turn is
-enough for or sends what is in vain, shares small pieces of time behind all others: as long as
-somebody asks for little, a fifth of it, and otherwise all that there is.  What floods bring waits
-for the commits of others, or shortly for one of its own, for a commit holds up everybody who comes
-behind it, and a busy event loop keeps the thread that commits from its work.  (As fq_codel does
-with packets, RFC 8290.)
+Trusted connections with little work (light) go first. Untrusted connections, and connections that
+have more work than one turn allows or send useless packets (heavy), share small slices of time
+after all others: a fifth of the time while light connections are active, otherwise all of it. Heavy
+connections also wait while many rows are not durable yet, for a limited number of commits. While
+light connections are active, the changes of the others are not urgent: they join the next commit or
+are committed shortly after. The reasons: a commit delays all work queued behind it, and a busy
+event loop takes time from the thread that commits. (fq_codel does the same with packets, RFC 8290.)
 
-    strangers ──► a piece ──► known ──► light ──► a turn ──► (is there more?) ──┐
-                                                                                ▼
-                                            heavy ──► a piece ──► (is there more?) ──┐
-                                              ▲                                      │
-                                              └──────────────────────────────────────┘
+    untrusted ──► a slice ──► trusted ──► light ──► a turn ──► (more work?) ──┐
+                                                                              ▼
+                                           heavy ──► a slice ──► (more work?) ──┐
+                                             ▲                                  │
+                                             └──────────────────────────────────┘
 
-Time is CPU time of this thread: when others have the processor, nobody here has used up his turn.
-"""
+Time is CPU time of this thread, so that other processes on the processor do not use up a turn."""
 
 from __future__ import annotations
 
@@ -25,49 +25,53 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from qmd.runtime.services import Services
 
-LIGHT_S = 0.002  # in one turn of the loop, for all who ask for little
-READING_S = 0.0005  # likewise for parts of packets, which nobody waits for yet
-READERS = 2  # of those that had to wait, in one turn
-PIECE_S = 0.0003  # likewise for strangers and those who have more
-REST = 4  # times as long as a piece took nobody of those has another one, while others ask
-REST_MIN_S = 0.001  # a shorter timer is none
-ACTIVE_S = 0.05  # for which who asked for little may ask again soon
-# What those who have more may have waiting for a commit of others before they wait for it.  A row
-# takes 10 µs, which is what others wait longer for their commit.
+LIGHT_S = 0.002  # in one turn of the loop, for all light connections
+READING_S = 0.0005  # the same for incomplete packets, which are less urgent
+READERS = 2  # deferred readers served in one turn
+PIECE_S = 0.0003  # the same for untrusted and heavy connections
+REST = 4  # pause after a slice while light connections are active, as a multiple of its duration
+REST_MIN_S = 0.001  # minimum duration of a timer
+ACTIVE_S = 0.05  # a light connection counts as active for this time after its last work
+# Rows that may wait for a commit of others before heavy connections have to wait for it. Each row
+# delays that commit by 10 µs.
 PATIENT_ROWS = 128
-DISK_WAITS_MAX = 4  # commits that those who have more wait for, if there is always another one
-SHARED_PACKETS = 256  # of all who wait and ask for little, in one turn
+DISK_WAITS_MAX = 4  # limit of successive commits that heavy connections wait for
+SHARED_PACKETS = 256  # for all waiting light connections, in one turn
 
 
 class Class(Enum):
-    """Of those who wait for a turn."""
+    """Classes of connections that wait for a turn."""
 
     LIGHT = 1
-    READER = 2  # in the middle of a large packet, for which there was no time to be read on
+    READER = 2  # has a large packet that is partly read, and had no time to read on
     STRANGER = 3
     HEAVY = 4
 
 
 class Member(Protocol):
-    """Who takes turns."""
+    """A connection that takes turns."""
 
     def take_turn(self, now: float, packets_max: int) -> None:
-        """Do some of what waits; then wait again, if there is more."""
+        """Process part of the pending work; call `wait` again if there is more."""
 
 
 class Light:
-    """When somebody was last served who asks for little, of whatever kind."""
+    """Time of the last work of a light connection, shared by several schedulers."""
 
     def __init__(self) -> None:
         self.at = float("-inf")  # by the loop's clock
 
 
 class Turns:
-    """Who waits for a turn.  A member waits once at most, and may have gone meanwhile."""
+    """The connections that wait for a turn.
+
+    A member waits at most once, and may be closed meanwhile."""
 
     def __init__(self, services: Services, light: Light, *, beside_the_disk: bool) -> None:
-        """`beside_the_disk`: those who have more need not wait until it has nothing to do, nor
-        until others have rested."""
+        """Create a scheduler.
+
+        `beside_the_disk`: heavy connections need not wait until the disk is idle, nor for the pause
+        after a slice."""
         self._services = services
         self._beside_the_disk = beside_the_disk
         self._last = light
@@ -75,24 +79,25 @@ class Turns:
         self._readers: deque[Member] = deque()
         self._strangers: deque[Member] = deque()
         self._heavy: deque[Member] = deque()
-        #: Of the turn of the loop.  Its clock would not do: whoever sets a timer moves that on.
+        #: Number of the turn of the loop. The loop's clock would not do, because setting a timer
+        #: advances it.
         self.serial = 0
-        self._spent_s = 0.0  # in it
+        self._spent_s = 0.0  # in this turn
         self._due = False
-        self._asked = False  # the disk, when its commit has returned
-        self._waits = 0  # commits since those who have more had their last turn
-        self._rest_until = 0.0  # no piece of time before that
-        self._resting = False  # a timer runs
+        self._asked = False  # a callback for the next commit is registered
+        self._waits = 0  # commits since the last turn of a heavy connection
+        self._rest_until = 0.0  # no slice before this time
+        self._resting = False  # a timer is running
         self._stranger_is_next = True
 
     def has_time(self) -> bool:
-        """Whether somebody who asks for little may have it at once."""
+        """Return whether a light connection may be served at once."""
         self._last.at = self._services.loop.time()
-        self._run_soon()  # when the next turn begins
+        self._run_soon()  # starts the next turn
         return self._spent_s < LIGHT_S
 
     def has_time_to_read(self) -> bool:
-        """Whether somebody may read on in the middle of a packet."""
+        """Return whether a connection may read on in the middle of a packet."""
         self._run_soon()
         return self._spent_s < READING_S
 
@@ -112,7 +117,7 @@ class Turns:
 
     @property
     def _is_shared(self) -> bool:
-        """Whether somebody who asks for little was here just now, and may come again."""
+        """Whether a light connection was active recently, and may soon have work again."""
         return self._services.loop.time() - self._last.at < ACTIVE_S and not self._beside_the_disk
 
     def _plan(self) -> None:
@@ -178,7 +183,7 @@ class Turns:
                 break
 
     def _serve_the_others(self, now: float) -> None:
-        """A piece of time, by turns for those who are new and those who have more."""
+        """Serve a slice of time, alternating between untrusted and heavy connections."""
         strangers, heavy, busy_time = (
             self._strangers,
             self._heavy,

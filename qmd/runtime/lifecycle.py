@@ -1,4 +1,4 @@
-"""Whether the queue manager runs, stops or has failed."""
+"""Lifecycle of a queue manager: running, stopping or failed."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import asyncio
 
 
 class Bug(Exception):
-    """An error that cannot happen; `__cause__` is the error itself.  The daemon stops."""
+    """An internal error that stops the daemon; `__cause__` is the original error."""
 
 
 class Lifecycle:
-    """From the start of one run to its end."""
+    """Lifecycle of one run, from its start to its end."""
 
     __slots__ = ("failed", "started_at", "stopping")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.started_at = loop.time()
         self.stopping = False
-        #: Gets a Bug as its exception.
+        #: Receives a Bug as its exception.
         self.failed: asyncio.Future[None] = loop.create_future()
 
     def fail(self, error: BaseException) -> None:
@@ -26,4 +26,4 @@ class Lifecycle:
             bug = Bug(str(error))
             bug.__cause__ = error
             self.failed.set_exception(bug)
-            self.failed.exception()  # retrieved: perhaps no task waits
+            self.failed.exception()  # marks the exception as retrieved, in case no task waits

@@ -1,10 +1,9 @@
-"""structlog, set up once: lines for people on a terminal, JSON objects elsewhere.
+"""Logging with structlog: lines for people on a terminal, JSON objects elsewhere.
 
-Events are facts in the past tense with keys: `log.info("session_opened", peer=...)`.  What a
-message says is nobody's business here: a body, label or extension given as a key is replaced
-by its length.  A line that cannot be written is dropped, for a full log must not stop messages; and
-no line makes the event loop wait for its reader (`log_output.py`).
-"""
+Events are facts in the past tense with keys: `log.info("session_opened", peer=...)`. Contents of
+messages are not logged: a body, label or extension given as a key is replaced by its length. A line
+that cannot be written is dropped, because a full log must not stop messages; and no line makes the
+event loop wait for its reader (`log_output.py`)."""
 
 from __future__ import annotations
 
@@ -28,16 +27,15 @@ LIMITED_KEYS_MAX = 32  # per event: a flood may come from many addresses
 
 _OTHER_KEYS = "others"
 _CONTENTS = ("body", "label", "extension")
-_OF_FAULTS = ("warning", "error", "critical")  # levels of lines that say what to do
+_OF_FAULTS = ("warning", "error", "critical")  # levels of lines that name a remedy
 _CAUSES = ("reason", "error", "cause", "exc_info", "explanation", "problem")
 
 
 def set_up_logging(level: str, format: str, stream: BinaryIO | None = None) -> None:
-    """Configures structlog for this process.
+    """Configure structlog for this process.
 
-    `level` and `format` are those of the configuration's [log]; `stream` (bytes) is standard
-    error by default.
-    """
+    `level` and `format` are those of the configuration's [log]; `stream` (bytes) is standard error
+    by default."""
     target = sys.stderr.buffer if stream is None else stream
     if format == "auto":
         format = "console" if target.isatty() else "json"
@@ -63,13 +61,13 @@ def set_up_logging(level: str, format: str, stream: BinaryIO | None = None) -> N
 
 
 def forward_standard_logging() -> None:
-    """What libraries write with `logging` becomes lines like ours, of their logger's name."""
+    """Forward records of `logging` to structlog, with the name of their logger."""
     logging.basicConfig(level=logging.INFO, handlers=[_Forward()])
 
 
 class _Forward(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        # Levels of an application's own, between two of the usual ones, are written as the lower.
+        # A custom level between two of the usual ones is written as the lower one.
         level = min(max(record.levelno // 10 * 10, logging.DEBUG), logging.CRITICAL)
         structlog.get_logger().log(
             level, record.getMessage(), logger=record.name, exc_info=record.exc_info
@@ -89,8 +87,9 @@ def _hide_contents(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 
 
 def _add_from_catalogue(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """The error's id in the catalogue, by the `code` in the line or else by the event itself; and
-    its remedy and cause, where a line about a fault says neither itself."""
+    """Add the entry of the error catalog for the `code` of the line, or else for the event.
+
+    The id is always added; the cause and the remedy only to lines about a fault that lack them."""
     entry = find_by_code(event.get("code") or event["event"])
     if entry is None:
         return event
@@ -120,7 +119,7 @@ def _render_console(*, colors: bool) -> list[Processor]:
     renderer = structlog.dev.ConsoleRenderer(
         colors=colors,
         timestamp_key="time",
-        # Never the kind that shows local variables: these may hold what messages say.
+        # Never use a formatter that shows local variables: these may hold contents of messages.
         exception_formatter=structlog.dev.plain_traceback,
     )
 
@@ -131,7 +130,8 @@ def _render_console(*, colors: bool) -> list[Processor]:
 
 
 def _escape_controls(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """What came from the network must not move the cursor or forge a line."""
+    """Escape control characters, so that data from the network cannot move the cursor or forge a
+    line."""
     for key, value in event.items():
         if not isinstance(value, str) or value.isprintable():
             continue
@@ -155,13 +155,12 @@ class _Window:
 
 
 class LimitedLog:
-    """Writes an event that may come in floods a few times a minute, then only counts it.
+    """Rate-limited log: writes some lines of an event per minute, then only counts it.
 
-    Each event and key (say, a peer's address) has windows of `window_s`: the first `lines_max`
-    events of a window are written; one line at its end tells how many were not.  The keys of an
-    event beyond `keys_max` at once share a window.  `now` is any clock in seconds that does not go
-    backwards.
-    """
+    Each event and key (for example a peer's address) has windows of `window_s`: the first
+    `lines_max` events of a window are written, and one line at its end reports the number of
+    suppressed ones. The keys of an event beyond `keys_max` at once share a window. `now` is any
+    clock in seconds that does not go backwards."""
 
     def __init__(
         self,
@@ -176,10 +175,10 @@ class LimitedLog:
         self._window_s = window_s
         self._keys_max = keys_max
         self._windows: dict[tuple[str, str], _Window] = {}  # the oldest first
-        self._keys: Counter[str] = Counter()  # by event: how many windows it has
+        self._keys: Counter[str] = Counter()  # number of windows by event
 
     def log(self, level: str, event: str, *, key: str, now: float, **fields: object) -> None:
-        """Writes `event` with `fields`, or counts it.  `key` is not written with it."""
+        """Write `event` with `fields`, or count it. `key` is not written with it."""
         self.handle_timer(now)
         window = self._window(level, event, key, now)
         if window.lines < self._lines_max:
@@ -189,12 +188,12 @@ class LimitedLog:
             window.suppressed += 1
 
     def next_timer(self) -> float | None:
-        """When the next window ends."""
+        """Return when the next window ends."""
         oldest = next(iter(self._windows.values()), None)
         return None if oldest is None else oldest.opened_at + self._window_s
 
     def handle_timer(self, now: float) -> None:
-        """Ends the windows whose time is over.  `log` does so too, before all else."""
+        """End the windows that are over; `log` calls this method first."""
         while self._windows:
             place, window = next(iter(self._windows.items()))
             if now < window.opened_at + self._window_s:
@@ -202,7 +201,7 @@ class LimitedLog:
             self._end(place)
 
     def finish(self) -> None:
-        """Ends all windows: the daemon stops."""
+        """End all windows, when the daemon stops."""
         while self._windows:
             self._end(next(iter(self._windows)))
 

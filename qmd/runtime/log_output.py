@@ -1,8 +1,7 @@
-"""Where log lines go: written at once to a file, by a thread to anything that can make us wait.
+"""Output of log lines: direct to a file, by a thread to anything that may block.
 
-A pipe or terminal whose reader does not read makes a writer wait.  The event loop must never do so:
-one stuck collector would stop all messages, and the daemon would not hear SIGTERM.
-"""
+A pipe or terminal blocks its writer when the reader does not read. The event loop must never block:
+one hanging log collector would stop all messages, and the daemon would not react to SIGTERM."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ EXIT_WAIT_S = 1.0  # for the last lines, when the program ends
 
 
 class DirectOutput:
-    """Writes each line at once; a line that cannot be written is dropped."""
+    """Output that writes each line at once; a line that cannot be written is dropped."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -36,16 +35,15 @@ class DirectOutput:
 
 
 class ThreadedOutput:
-    """Writes lines in order by a thread, and drops them while too many wait.
+    """Output that writes lines in order in a thread, and drops lines while too many are pending.
 
-    `on_dropped(count)` is called on the thread when lines can be written again.
-    """
+    `on_dropped(count)` is called in the thread when lines can be written again."""
 
     def __init__(self, descriptor: int, on_dropped: Callable[[int], None]) -> None:
         self._descriptor = descriptor
         self._on_dropped = on_dropped
         self._lines: deque[bytes] = deque()
-        self._bytes = 0  # of the lines that wait, and of the one that is being written
+        self._bytes = 0  # of the pending lines and the line being written
         self._dropped = 0
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -66,7 +64,7 @@ class ThreadedOutput:
     debug = info = warning = error = critical = write
 
     def finish(self, timeout_s: float = EXIT_WAIT_S) -> None:
-        """Wait until all lines are written, at most so long."""
+        """Wait until all lines are written, at most `timeout_s` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: not self._bytes, timeout_s)
 
@@ -87,12 +85,12 @@ class ThreadedOutput:
         try:
             while data:
                 data = data[os.write(self._descriptor, data) :]
-        except OSError:  # its reader has ended: the line is dropped
+        except OSError:  # the reader has ended: drop the line
             pass
 
 
 def output_to(stream: BinaryIO, on_dropped: Callable[[int], None]) -> DirectOutput | ThreadedOutput:
-    """The output that never makes its caller wait for a reader."""
+    """Return an output for `stream` that never blocks its caller."""
     try:
         descriptor = stream.fileno()
         kind = os.fstat(descriptor).st_mode

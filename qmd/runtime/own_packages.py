@@ -1,8 +1,8 @@
-"""Our packages beside `qmd` come first, whatever else in a program's folder bears their names.
+"""Import finder that prefers our packages over modules of the same name in a program's folder.
 
-A program may have a `protocol.py`, a `storage.py` or a `pipeline.py` of its own, and Python looks
-into the program's folder first.  From the first `import qmd` on, these names mean our packages; a
-file that is passed over is warned about, and one that was imported before is refused with words.
+A program may have its own `protocol.py`, `storage.py` or `pipeline.py`, and Python searches the
+program's folder first. From the first `import qmd` on, these names mean our packages. A file that
+is skipped for this reason causes a warning; a file that was imported before causes an ImportError.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-NAMES = ("protocol", "storage", "pipeline")  # and `qmd` itself, which is found already
+NAMES = ("protocol", "storage", "pipeline")  # `qmd` itself is already imported
 ROOT = Path(__file__).resolve().parents[2]
 
 
 class OursFirst:
-    """A finder of modules, which stands in front of the others."""
+    """A finder of modules, placed in front of the others."""
 
     @staticmethod
     def find_spec(
@@ -42,7 +42,7 @@ class OursFirst:
 
 
 def come_first() -> None:
-    """Raises ImportError where a module of another's has one of the names already."""
+    """Install the finder. Raises ImportError if another module already has one of the names."""
     for name in NAMES:
         module = sys.modules.get(name)
         file = None if module is None else getattr(module, "__file__", None)
@@ -58,5 +58,5 @@ def come_first() -> None:
 
 
 def is_ours(name: str, file: str) -> bool:
-    """Whether that file is the package of ours with that name."""
+    """Return whether the file is our package with that name."""
     return Path(file).resolve() == ROOT / name / "__init__.py"

@@ -1,4 +1,4 @@
-"""Services: the surroundings that every component of a queue manager takes."""
+"""Services: the environment that every component of a queue manager takes."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Budgets in bytes for all that waits in memory.  docs/configuration.md, [memory]"""
+    """Budgets in bytes for all data that waits in memory. docs/configuration.md, [memory]"""
 
-    packets: Gate  # of peers, that are not complete
-    requests: Gate  # of applications, that are not complete
-    answers: Budget  # to applications, that are not written
-    transactions: Budget  # that are not committed
+    packets: Gate  # incomplete packets from peers
+    requests: Gate  # incomplete requests from applications
+    answers: Budget  # unwritten answers to applications
+    transactions: Budget  # uncommitted transactions
     probe: MemoryProbe
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """One object for one run of one queue manager."""
+    """The services of one run of one queue manager."""
 
     id: bytes  # 16: the GUID of the queue manager, as on the wire
     name: str  # of the computer
@@ -50,14 +50,16 @@ class Services:
     limited_log: LimitedLog
 
     def log_limited(self, event: str, about: str, **values: object) -> None:
-        """Log an event that a peer can provoke at will: some lines a minute, then a count."""
+        """Log an event that a peer can cause at will, rate-limited."""
         self.limited_log.log("info", event, key=about, now=self.loop.time(), **values)
 
 
 def create_services(
     settings: Settings, environment: Environment, storage: Storage, name: str
 ) -> Services:
-    """The services of a queue manager whose storage is open.  Needs a running event loop."""
+    """Return the services of a queue manager after its storage was opened.
+
+    Needs a running event loop."""
     loop = asyncio.get_running_loop()
     timers = Timers(loop)
     limits = settings.memory.of(environment.memory_bytes())

@@ -1,7 +1,6 @@
-"""What systemd is told, and gives: readiness, status, watchdog, sockets.  See sd_notify(3).
+"""Interface to systemd: readiness, status, watchdog, sockets. See sd_notify(3).
 
-Nothing happens where the environment says nothing of it.
-"""
+Nothing happens unless the environment variables of systemd are set."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ LISTEN_FDS_START = 3
 
 
 class ServiceManager:
-    """The service manager that started us, if one did."""
+    """The service manager that started this process, if any."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
@@ -22,7 +21,7 @@ class ServiceManager:
 
     @property
     def watchdog_s(self) -> float | None:
-        """How often it wants to hear from us; None when it does not."""
+        """The watchdog interval in seconds; None: no watchdog."""
         with contextlib.suppress(ValueError):
             pid = self._environment.get("WATCHDOG_PID")
             if pid is None or int(pid) == os.getpid():
@@ -31,7 +30,7 @@ class ServiceManager:
         return None
 
     def tell(self, *lines: str) -> None:
-        """Send `READY=1` and the like; one that does not listen is no fault of ours."""
+        """Send lines such as `READY=1`; a failure is ignored."""
         if not self._address:
             return
         address = self._address
@@ -45,7 +44,7 @@ class ServiceManager:
             sender.sendall("\n".join(lines).encode())
 
     def sockets(self) -> list[socket.socket]:
-        """Listening sockets that were opened for us (socket activation), TCP ones."""
+        """Return the listening TCP sockets passed by systemd (socket activation)."""
         with contextlib.suppress(ValueError):
             if int(self._environment.get("LISTEN_PID", "0")) == os.getpid():
                 count = int(self._environment.get("LISTEN_FDS", "0"))

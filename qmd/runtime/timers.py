@@ -1,7 +1,7 @@
-"""Timers that know when they are due: at most one for each purpose, the earliest asked for.
+"""Timers with a known due time: at most one for each purpose, at the earliest requested time.
 
-The loop's own handles cannot be asked: uvloop calls what is due at once without making a timer.
-"""
+The handles of the loop do not provide the due time: uvloop calls a function that is due at once
+without creating a timer."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ Name = TypeVar("Name", bound=Hashable)
 class Alarm:
     """One timer.
 
-    It knows whom to call only while it runs: an owner that is its own callback is freed at once
-    when it goes, and not when the collector comes by.
-    """
+    It references its callback only while it is running. An owner that is its own callback is
+    therefore freed as soon as it is dropped, without waiting for the garbage collector."""
 
     __slots__ = ("_handle", "_loop", "due_at")
 
@@ -28,7 +27,7 @@ class Alarm:
         self.due_at = 0.0  # loop time
 
     def at(self, when: float, ring: Callable[[], None]) -> None:
-        """Call `ring` at `when` (loop time), unless it is to be called before that."""
+        """Call `ring` at `when` (loop time), unless an earlier call is scheduled."""
         if self._handle is not None:
             if self.due_at <= when:
                 return
@@ -47,14 +46,14 @@ class Alarm:
 
 
 class Timers:
-    """One set of timers on one event loop, each with a name."""
+    """Named timers on one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._alarms: dict[Hashable, Alarm] = {}
 
     def at(self, when: float, name: Name, callback: Callable[[Name], None]) -> None:
-        """Call `callback(name)` at `when` (loop time), unless it is to be called before that."""
+        """Call `callback(name)` at `when` (loop time), unless an earlier call is scheduled."""
         alarm = self._alarms.get(name)
         if alarm is None:
             alarm = self._alarms[name] = Alarm(self._loop)
