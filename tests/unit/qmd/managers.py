@@ -149,10 +149,6 @@ class Host(QueueManager):
     def environment(self) -> Environment:
         return self.services.environment
 
-    def __getattr__(self, name: str) -> Any:
-        """Its components by their names."""
-        return getattr(self.assembly, name)
-
     @property
     def port(self) -> int:
         return self.services.listening[0][1]
@@ -394,7 +390,7 @@ class Hosts:
         host.services.listening.append(host.server.sockets[0].getsockname())
         host.control = ControlServer(host.components, HANDLERS)
         await host.control.start(host.socket, 0o600, "")
-        host.start()
+        host.outgoing.start()
         self._running[name] = host
         return host
 
