@@ -1,1 +1,1 @@
-"""The commands of `qmd pipeline`, each in a module of its own."""
+"""The commands of `qmd pipeline`, one module each."""

@@ -1,4 +1,4 @@
-"""`qmd pipeline run archive` and `replay`: journals become an archive; a slice is sent again."""
+"""`qmd pipeline run archive` and `replay`: archive journals, and send a slice again."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from qmd.cli.program import ExitCode, Failure
 
 @click.command("archive")
 @job_options(
-    "Where `qmd ship` brings the journals: a folder, or a URL.",
+    "Where `qmd ship` writes the journals: a folder, or a URL.",
     "The archive: a folder, or a URL.  Its tables and report.html are in _report there.",
 )
 def archive(job: Job) -> None:
-    """Archive the journals of all closed days (UTC), each once; late files are taken in."""
+    """Archive the journals of all closed days (UTC), each once; include late files."""
     import datetime
 
     from pipeline.jobs.archive import Archive
@@ -49,20 +49,20 @@ def archive(job: Job) -> None:
         + ("  (done before)" if each["was_done"] else "")
         for each in days
     ]
-    lines += [f"set aside, broken: {file}: {why}" for each in done for file, why in each.broken]
+    lines += [f"skipped, damaged: {file}: {why}" for each in done for file, why in each.broken]
     text = "\n".join([*(lines or ["no closed day has journals"]), f"see {report}"])
     job.say({"days": days, "report": report}, text)
 
 
 @click.command("replay")
-@job_options("The archive.", "The folder for the table of what was sent, and report.html.")
+@job_options("The archive.", "The folder for the table of sent messages, and report.html.")
 @click.option("--to", "destination", required=True, help="The queue that gets the messages.")
 @click.option("--job-id", required=True, help="The same for every try: each message is sent once.")
 @click.option("--where", "condition", default="", help="SQL on the columns of messages.")
 @click.option("--since", default="", metavar="DAY", help="Days of arrival in the journal, in UTC.")
 @click.option("--until", default="9999", metavar="DAY", show_default=False)
 @click.option("--delivery", type=click.Choice(("recoverable", "transactional")), default=None)
-@click.option("--without-replies", is_flag=True, help="Ask nobody for acknowledgments or answers.")
+@click.option("--without-replies", is_flag=True, help="Ask for no acknowledgments or responses.")
 @click.option("--rate", type=float, default=0.0, help="Messages a second, at most.")
 @click.option("--batch", "batch_rows", type=click.IntRange(1, 200_000), default=5000)
 @pass_configuration
@@ -82,7 +82,7 @@ def replay(
     """Send archived messages again, with all of their properties, by arrival, each once.
 
     The queue manager is that of --config, or of --host.  They are new messages, with new ids.
-    A job that was killed goes on where it was when it is started again.
+    A job that was killed continues where it stopped when it is started again.
     """
     from pipeline.jobs.archive import Archive
     from pipeline.jobs.replay import Replay, ReplayFailed

@@ -1,4 +1,4 @@
-"""`qmd pipeline finish`: what the last batch of a stream has read is received."""
+"""`qmd pipeline finish`: receive the messages that a stream's last batch has read."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from qmd.cli.program import ExitCode, Failure
 
 @click.command("finish")
 @click.option("--checkpoint", required=True, help="The stream's checkpointLocation.")
-@click.option("--endpoint", default="", help="Where to ask, instead of what the checkpoint says.")
+@click.option("--endpoint", default="", help="Address to use instead of the checkpoint's.")
 @click.option("--token-file", default="", help="The file with the token, for tls:// endpoints.")
-@click.option("--ca-file", default="", help="Whose signature their certificates need.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--ca-file", default="", help="The CA that signs the servers' certificates.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 @json_option
 def finish(
     checkpoint: str, endpoint: str, token_file: str, ca_file: str, dry_run: bool, as_json: bool
 ) -> None:
-    """Close a stream that has ended: receive what its last batch has read.
+    """Close a stream that has ended: receive the messages that its last batch has read.
 
     Spark never reports the last batch to a queue, so its messages are in the output and still in
-    the queue, reserved.  A stream that is running is shut out by this.  May be repeated.
+    the queue, reserved.  A running stream is fenced off by this, and fails.  May be repeated.
     """
     from dataclasses import asdict
 

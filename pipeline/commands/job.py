@@ -1,4 +1,4 @@
-"""What all jobs of `qmd pipeline run` have in common: their options, Spark, progress, results."""
+"""The common part of all `qmd pipeline run` jobs: options, Spark, progress, results."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from qmd.cli.program import ExitCode, Failure
 F = TypeVar("F", bound=Callable[..., Any])
 
 LOCK = ".lock"  # in the folder of results
-SAFE_PATH = "PYTHONSAFEPATH"  # Python puts no folder of its own before the others
+SAFE_PATH = "PYTHONSAFEPATH"  # set: Python does not put the working directory on its path
 _LIBRARIES = ("numpy", "pandas", "pyarrow", "pyspark", "matplotlib", "fsspec")
 
 
 class Progress:
-    """What is being done, on one line of the terminal; nothing where there is none."""
+    """The current step, on one line of the terminal; without a terminal it prints nothing."""
 
     def __init__(self) -> None:
         self._begun = time.monotonic()
@@ -49,7 +49,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Job:
-    """What a job was asked for, but for its own options."""
+    """The common options of a job."""
 
     inputs: tuple[str, ...]
     output: str
@@ -64,7 +64,7 @@ class Job:
         return Path(self.output)
 
     def files(self) -> list[Any]:
-        """The event logs of `inputs`.  Raises Failure where there are none."""
+        """Return the event logs of `inputs`.  Raises Failure if there are none."""
         from pipeline.events import NoEvents, find_files
 
         try:
@@ -74,7 +74,7 @@ class Job:
 
     @contextmanager
     def spark(self, name: str) -> Iterator[Any]:
-        """A session; one that is there already is taken, and stays."""
+        """Yield a session; an existing one is reused, and not stopped."""
         from pyspark.sql import SparkSession
 
         from pipeline.spark.session import NoJava, spark_session
@@ -103,10 +103,10 @@ class Job:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """The folder of results is this run's alone; what is known of earlier runs is read inside.
+        """Lock the folder of results; read the results of earlier runs inside.
 
-        Raises Failure at once where results could not be written or another run writes them, and
-        when the disk is full.  A dry run changes nothing, and waits for nobody.
+        Raises Failure at once if the folder is not writable or another run holds it, and later if
+        the disk is full.  A dry run changes nothing and takes no lock.
         """
         if self.dry_run:
             yield
@@ -120,13 +120,13 @@ class Job:
             raise self._unwritable(error) from error
         with lock:
             self._lock(lock)
-            for left in self.folder.glob(".*.part"):  # a run was killed while it wrote them
+            for left in self.folder.glob(".*.part"):  # left by a killed run
                 left.unlink(missing_ok=True)
             with self._told_when_full():
                 yield
 
     def _lock(self, file: IO[str]) -> None:
-        """Held until `file` is closed, or this process ends in any way."""
+        """Lock `file` until it is closed or this process ends in any way."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -136,7 +136,7 @@ class Job:
                 "output_in_use",
             ) from error
         except OSError:
-            pass  # a file system without locks: nothing else than care keeps two runs apart there
+            pass  # a file system without locks: the user must not start two runs there
 
     @contextmanager
     def _told_when_full(self) -> Iterator[None]:
@@ -151,8 +151,8 @@ class Job:
                 raise
             raise Failure(
                 ExitCode.FAILED,
-                f"a disk is full: that of {self.output}, or the one on which Spark keeps what does"
-                " not fit into its memory; for that one name another folder with --conf"
+                f"a disk is full: that of {self.output}, or the one for Spark's temporary data; to"
+                " use another folder for that data, give --conf"
                 " spark.local.dir=FOLDER",
                 "output_not_writable",
             ) from error
@@ -165,7 +165,7 @@ class Job:
         )
 
     def say_plan(self, fresh: Sequence[Any], known: int, tables: Sequence[str]) -> None:
-        """Of a dry run over files: `fresh` would be read, `known` were read before."""
+        """Print the plan of a dry run: `fresh` would be read, `known` were read before."""
         size = sum(file.size for file in fresh)
         names = [*(f"{name}.parquet" for name in tables), "report.html"]
         written = [str(self.folder / name) for name in names]
@@ -185,7 +185,7 @@ class Job:
 
 
 def job_options(input_help: str, output_help: str) -> Callable[[F], F]:
-    """`--input`, `--output`, ...: the command gets them as one `Job`, before its own options."""
+    """Add `--input`, `--output`, ...; the command gets one `Job`, before its own options."""
     options = (
         click.option(
             "--input", "inputs", multiple=True, required=True, metavar="FOLDER", help=input_help
@@ -199,7 +199,7 @@ def job_options(input_help: str, output_help: str) -> Callable[[F], F]:
             "--conf", "settings", multiple=True, metavar="NAME=VALUE",
             help="A setting of Spark.  May be given several times.",
         ),
-        click.option("--dry-run", is_flag=True, help="Only say what would be done."),
+        click.option("--dry-run", is_flag=True, help="Only print what would be done."),
         click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
     )  # fmt: skip
 
@@ -216,15 +216,17 @@ def job_options(input_help: str, output_help: str) -> Callable[[F], F]:
         made: Any = with_job
         for option in reversed(options):
             made = option(made)
-        return made  # type: ignore[no-any-return]  # options change nothing about its type
+        return made  # type: ignore[no-any-return]  # options do not change its type
 
     return decorated
 
 
 @contextmanager
 def _workers_of_ours() -> Iterator[None]:
-    """Spark's Python workers look into the working directory first, where a `pipeline.py` of
-    somebody's would stand for ours; those that are started from here do not."""
+    """Start Spark's Python workers without the working directory on their path.
+
+    A `pipeline.py` in that directory would otherwise replace this package.
+    """
     given = os.environ.get(SAFE_PATH)
     os.environ[SAFE_PATH] = given or "1"
     try:
@@ -235,10 +237,10 @@ def _workers_of_ours() -> Iterator[None]:
 
 
 def job_settings(master: str) -> dict[str, str]:
-    """What Spark is told so that a job takes less than 2 GB here; on a cluster, where its workers
-    look for packages.
+    """Return Spark settings with which a local job takes less than 2 GB.
 
-    Half of that is Java's, beside its heap; a Python worker of each core takes 250 MB.
+    Java's memory besides its heap takes half of that; a Python worker of each core takes 250 MB.
+    On a cluster, only keep the working directory off the workers' path.
     """
     found = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master)
     if found is None:
@@ -246,13 +248,13 @@ def job_settings(master: str) -> dict[str, str]:
     cores = os.cpu_count() or 1 if found[1] == "*" else int(found[1] or 1)
     return {
         "spark.driver.memory": f"{640 + 256 * max(cores - 2, 0)}m",
-        # The usual collector keeps books beside the heap, and lets it grow before it collects.
+        # The default collector needs memory besides the heap, and lets the heap grow first.
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
     }
 
 
 def submitted_master() -> str:
-    """Where spark-submit wants the job to run; without it, here."""
+    """Return the master that spark-submit has set; without spark-submit, local."""
     from pipeline.spark.session import LOCAL
 
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
@@ -263,7 +265,7 @@ def submitted_master() -> str:
 
 
 def require(*, java: bool = True) -> None:
-    """Raises Failure, in one line, where the extra or Java is missing."""
+    """Raise Failure, with one line of text, if the extra or Java is missing."""
     missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
         raise Failure(

@@ -1,6 +1,6 @@
-"""`qmd pipeline run` and `generate`: jobs over event logs, and logs of fleets that never were.
+"""`qmd pipeline run` and `generate`: jobs over event logs, and logs of invented fleets.
 
-Nothing heavy is imported before a job runs.  docs/jobs.md
+Large libraries are imported only when a job runs.  docs/jobs.md
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _apart_from_findings(command: F) -> F:
-    """Of a command whose exit code 1 means findings: a failure ends with another code."""
+    """Give failures another exit code, for a command whose exit code 1 means findings."""
 
     @functools.wraps(command)
     def told_apart(*args: Any, **named: Any) -> Any:
@@ -37,12 +37,12 @@ def _apart_from_findings(command: F) -> F:
             raise
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
-        except Exception:  # a fault of ours, or of Spark: where it is, is in the traceback
+        except Exception:  # an error in qmd or Spark; the traceback shows where
             traceback.print_exc()
             raise click.exceptions.Exit(ExitCode.NOT_DONE) from None
 
     made: Any = told_apart
-    return made  # type: ignore[no-any-return]  # the same words, and the same options
+    return made  # type: ignore[no-any-return]  # the same signature and options
 
 
 @click.group()
@@ -55,7 +55,7 @@ def run() -> None:
 
 
 _over_logs = job_options(
-    "Where the event logs are: a folder with all that is in it, a file, or a store's address."
+    "The event logs: a folder with its subfolders, a file, or the URL of a store."
     "  May be given several times.",
     "The folder for the tables and report.html.",
 )
@@ -67,7 +67,7 @@ _over_logs = job_options(
 @click.option(
     "--full",
     is_flag=True,
-    help="Look at each message, also of streams whose numbers agree on both sides.",
+    help="Examine every message, also of streams whose numbers agree on both sides.",
 )
 @click.option(
     "--again", is_flag=True, help="Forget what was audited before, and read all files again."
@@ -78,7 +78,7 @@ _over_logs = job_options(
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="By how much clocks may differ.",
+    help="The largest difference of clocks that counts as correct.",
 )
 @click.option(
     "--fail-on", default="any", show_default=True, metavar="KINDS",
@@ -95,10 +95,10 @@ def audit(
 ) -> None:
     """Prove that every message arrived once and in order, or name each that did not.
 
-    Goes on where the last audit into the same folder ended: files that were
-    read are not read again, and what was undecided is decided when the missing
-    log comes.  Exit code 1: there are findings, and nothing else; an audit
-    that failed ends with 70, and leaves the last results as they were.
+    Continues where the last audit into the same folder ended: files are read
+    once, and undecided messages are decided when the missing log arrives.
+    Exit code 1 means only that there are findings; an audit that failed ends
+    with 70, and leaves the last results unchanged.
     """
     from pipeline.jobs.audit.findings import ABOUT_HOSTS, KINDS, AuditSettings
     from pipeline.jobs.audit.job import audit as run_audit
@@ -159,9 +159,9 @@ _again = click.option(
 @_over_logs
 @_again
 def latency(job: Job, again: bool) -> None:
-    """Say how long messages take from stage to stage, by route, queue and hour.
+    """Show how long messages take from stage to stage, by route, queue and hour.
 
-    Clocks of hosts are compared, and their differences taken out.  Goes on
+    The offsets between hosts' clocks are estimated and subtracted.  Continues
     where the last run into the same folder ended.
     """
     from pipeline.jobs.latency import latency as work
@@ -175,9 +175,9 @@ def latency(job: Job, again: bool) -> None:
 @_over_logs
 @_again
 def dead_letters(job: Job, again: bool) -> None:
-    """Group what died: why, where, when, what of it waits; and how that is sent again.
+    """Group dead letters: why, where and when they died, which wait, how to requeue them.
 
-    Goes on where the last run into the same folder ended.
+    Continues where the last run into the same folder ended.
     """
     from pipeline.jobs.dead_letters import dead_letters as work
     from pipeline.report.dead_letters_page import dead_letters_page
@@ -190,12 +190,12 @@ def dead_letters(job: Job, again: bool) -> None:
 @_again
 @click.option(
     "--quota", type=click.IntRange(min=1), metavar="BYTES",
-    help="Say on which day each queue holds so much, if it goes on as in the log.",
+    help="Forecast the day on which each queue holds this much, from its growth in the log.",
 )  # fmt: skip
 def traffic(job: Job, again: bool, quota: int | None) -> None:
-    """Say how much goes where, what waits and for how long, and when a quota fills.
+    """Show rates by host and queue, what waits and for how long, and when a quota fills.
 
-    Goes on where the last run into the same folder ended.
+    Continues where the last run into the same folder ended.
     """
     from functools import partial
 
@@ -211,7 +211,7 @@ def traffic(job: Job, again: bool, quota: int | None) -> None:
 @_over_logs
 @click.option("--message", required=True, metavar="ID", help="A message id, or a correlation id.")
 def trace(job: Job, message: str) -> None:
-    """Tell the whole history of one message, and of what belongs to it, over all hosts."""
+    """Show the history of one message and of related messages, over all hosts."""
     from functools import partial
 
     from pipeline.jobs.trace import trace as work
@@ -233,21 +233,21 @@ run.add_command(replay)
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--hosts", type=click.IntRange(min=2), default=20, show_default=True)
 @click.option("--streams", type=click.IntRange(min=1), default=100, show_default=True,
-              help="Ways from a host to a queue of another.")  # fmt: skip
+              help="Routes from a host to a queue of another host.")  # fmt: skip
 @click.option("--messages", type=click.IntRange(min=1), default=50_000, show_default=True)
 @click.option("--days", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--faults", default="everyday", show_default=True, metavar="LIST",
-              help="all, none, everyday, or kinds and how many: lost=3,clock=1.")  # fmt: skip
+              help="all, none, everyday, or kinds with counts: lost=3,clock=1.")  # fmt: skip
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def generate(
     folder: Path, hosts: int, streams: int, messages: int, days: int, faults: str, seed: int,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Write the event logs of a fleet that never was to FOLDER, with faults of every kind.
+    """Write the event logs of an invented fleet to FOLDER, with faults of every kind.
 
-    What is wrong with it is written to _truth.json there: an audit has to find
-    just that.  The same seed makes the same fleet.
+    The faults are listed in _truth.json there: an audit has to find exactly
+    these.  The same seed gives the same fleet.
     """
     require(java=False)
     from pipeline.generator import Fleet, parse_faults
@@ -263,7 +263,7 @@ def generate(
     if folder.exists() and any(folder.iterdir()) and not (folder / "_truth.json").exists():
         raise Failure(
             ExitCode.USAGE,
-            f"{folder} holds other files, and would be replaced; name a folder that is not there",
+            f"{folder} holds other files, which would be replaced; name a new folder",
             "wrong_usage",
         )
     progress = Progress()
@@ -292,7 +292,7 @@ def _run_on(
     *,
     again: bool,
 ) -> None:
-    """A job that goes on where its last run ended: `work` gets new files, and what is known."""
+    """Run a job that continues where its last run ended: on new files, with its memory."""
     from pipeline.jobs.audit.state import StateOfAnother
     from pipeline.jobs.incremental.memory import Memory
     from pipeline.jobs.whole import BROKEN_FILES
@@ -325,7 +325,7 @@ def _run(
     page: Callable[..., str],
     tables: list[str],
 ) -> dict[str, Any] | None:
-    """A job that makes tables of logs, and a page of the tables; None when it is a dry run."""
+    """Run a job that computes tables from logs, and write its page; None for a dry run."""
     from pipeline.jobs.whole import BROKEN_FILES
 
     files = job.files()
@@ -348,7 +348,7 @@ def _result(
     knows_more: bool = False,
     before_end: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """The tables, which are written, with a page about them."""
+    """Run the job, write its tables and page, and return the tables."""
     from functools import partial
 
     from pipeline.jobs.whole import NothingWhole, over_whole_files
@@ -362,7 +362,7 @@ def _result(
             )  # fmt: skip
         except NothingWhole as none:
             raise Failure(ExitCode.NOT_FOUND, str(none), "no_events") from none
-        job.progress("the report")
+        job.progress("writing the report")
         write_tables(job.folder, result, page(result))
         before_end()
     return result
@@ -378,7 +378,7 @@ def _say_result(
     text = ", ".join(f"{rows[table]:,} {table.replace('_', ' ')}" for table in tables)
     known = f", {counts['known']:,} were read before" if counts.get("known") else ""
     lines = [f"{counts['files']:,} files read{known}"]
-    lines += [f"set aside, broken: {row.file}: {row.reason}" for row in broken.itertuples()]
+    lines += [f"skipped, damaged: {row.file}: {row.reason}" for row in broken.itertuples()]
     report = job.folder / "report.html"
     job.say(
         {"rows": rows, "broken_files": broken.file.to_list(), "report": str(report)} | counts,

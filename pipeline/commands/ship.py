@@ -14,27 +14,27 @@ from qmd.cli.program import ExitCode, Failure
 
 @click.command("ship")
 @click.option("--to", "target", required=True, help="A folder, or a URL such as s3://lake/qmd.")
-@click.option("--events/--no-events", default=True, help="Whether to ship the log of events.")
+@click.option("--events/--no-events", default=True, help="Whether to ship the event log.")
 @click.option("--journal", "journals", multiple=True, help="A journal to ship, as orders;journal.")
 @click.option(
     "--remove",
     is_flag=True,
-    help="Remove journaled messages here when they are durable there, never before.",
+    help="Remove journaled messages from the journal once they are durable at the target.",
 )
 @click.option("--reader", default="ship", show_default=True, help="The reader of the journals.")
-@click.option("--keep-days", type=click.IntRange(min=1), help="Remove older files there.")
+@click.option("--keep-days", type=click.IntRange(min=1), help="Remove older files at the target.")
 @click.option(
     "--notes",
     type=click.Path(path_type=Path, file_okay=False),
     envvar="STATE_DIRECTORY",
-    help="Where to note how far it is.  [default: ~/.local/state/qmd; systemd's STATE_DIRECTORY]",
+    help="Where to store the progress.  [default: ~/.local/state/qmd; systemd's STATE_DIRECTORY]",
 )
 @click.option(
     "--new-epoch",
     is_flag=True,
-    help="After a backup was put back: ship what differs from what is there, beside it.",
+    help="After a restored backup: ship the events that differ, beside the old files.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be shipped.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be shipped.")
 @json_option
 @pass_configuration
 def ship(
@@ -50,10 +50,10 @@ def ship(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Ship what has not been shipped, each event and message once.
+    """Ship new events and messages, each once.
 
-    A run that was killed is followed by one that goes on where it ended.  A
-    log that is not the one that was shipped (a backup was put back) is refused.
+    After a run was killed, the next run continues where it stopped.  A log that
+    is not the shipped one (a backup was restored) is refused.
     """
     from dataclasses import asdict
 
@@ -86,8 +86,8 @@ def ship(
     except OSError as error:
         raise Failure(
             ExitCode.FAILED,
-            f"{target} cannot be written ({error}); what was shipped before is there, and the next"
-            " run goes on behind it",
+            f"{target} cannot be written ({error}); earlier files are complete, and the next"
+            " run continues behind them",
             "ship_target_failed",
         ) from error
     done = run.done

@@ -1,4 +1,4 @@
-"""Event logs of fleets that never were, with faults whose truth is known.  docs/jobs.md
+"""Event logs of invented fleets, with faults that are known.  docs/jobs.md
 
     generate(Fleet(hosts=200, streams=2000, messages=5_000_000, faults={"lost": 20}), folder)
 

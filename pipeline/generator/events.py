@@ -1,4 +1,4 @@
-"""The events that messages and faults make, by host and time."""
+"""The events of messages and faults, sorted by host and time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pipeline.generator.strikes import Strikes
 
 
 class Events:
-    """Columns of all events, by host and time."""
+    """Columns of all events, sorted by host and time."""
 
     def __init__(self, fleet: Fleet, m: Messages, faults: Strikes) -> None:
         faults.settle()
@@ -51,7 +51,7 @@ class Events:
                 )
             )
         hosts = np.arange(fleet.hosts, dtype=np.int16)
-        # Each daemon is started before anything happens, and again at the end of each day.
+        # Each daemon starts before all other events, and again at the end of each day.
         for moment in (-1_000_000, *(DAY_US * (day + 1) - 30_000_000 for day in range(fleet.days))):
             columns.append(
                 (
@@ -63,7 +63,7 @@ class Events:
                 )
             )
         host, us, kind, of, why = (np.concatenate(each) for each in zip(*columns, strict=True))
-        # By host, then time; in a tie the order above is that of a message's life.
+        # By host, then time; ties keep the order above, which is that of a message's life.
         order = np.argsort(host.astype(np.int64) << 44 | (us + 2_000_000), kind="stable")
         self.host, self.us, self.kind = host[order], us[order], kind[order]
         self.of, self.why = of[order], why[order]

@@ -1,7 +1,7 @@
-"""What the generator can do to a fleet, and what the audit must then find: `FAULTS`.
+"""Faults that the generator can inject, and the findings that the audit must make: `FAULTS`.
 
-Some are no faults at all (`expired`, `refused`, `resent`, ...): they are what happens every day,
-and the audit must not take them for one.
+Some are no faults at all (`expired`, `refused`, `resent`, ...): they are everyday events, and the
+audit must not report them.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-#: Of one message each: what it is called in the truth, "" where nothing must be found.
+#: Faults of one message each, with their kind in the truth; "" if nothing must be found.
 FAULTS: dict[str, str] = {
-    "lost": "lost",  # sent, never accepted; later ones of its stream were
+    "lost": "lost",  # sent and never accepted, although later messages of its stream were
     "acked_not_stored": "acked_not_stored",  # its order ack came, and it was never accepted
     "duplicated": "duplicated",  # accepted twice
     "reordered": "reordered",  # accepted after its successor
@@ -20,28 +20,28 @@ FAULTS: dict[str, str] = {
     "delivered_dead": "delivered_and_dead",  # dead-lettered by its sender, and delivered
     "ended_twice": "ended_twice",  # received twice at one place of a queue
     "received_dead": "ended_twice",  # received after it had expired in its queue
-    "never_sent": "never_sent",  # accepted, and nobody has sent it
+    "never_sent": "never_sent",  # accepted, but not sent by its source
     "number_reused": "number_reused",  # two messages under one number
     "wrong_number": "wrong_number",  # accepted under another number than it was sent with
     "plain_duplicated": "duplicated",  # the same without a sequence
     "plain_not_stored": "acked_not_stored",
-    # Everyday life.
+    # Everyday events.
     "expired": "",  # at its sender, before it arrived
-    "discarded": "",  # likewise, and nobody wanted a dead letter
+    "discarded": "",  # likewise, and the sender asked for no dead letter
     "refused": "",  # by its destination
     "expired_there": "",  # in the queue of its destination
-    "resent": "",  # a session broke: sent again, and recognised
+    "resent": "",  # a session broke: sent again, and recognised as a duplicate
     "restart": "",  # the sender begins with new sequence ids
-    "express_lost": "",  # nobody promised anything about express messages
-    "pending": "",  # the last ones are still on their way
+    "express_lost": "",  # express messages may be lost
+    "pending": "",  # the last messages are still on their way
 }
 
-#: Of one host each.
+#: Faults of one host each.
 HOST_FAULTS: dict[str, str] = {
     "clock": "clock",  # its clock is wrong, by seconds to minutes
-    "no_log": "no_log",  # nothing of its log is there
-    "late_log": "late_log",  # the last day of its log is not there yet
-    "log_hole": "log_hole",  # a stretch in the middle of it is missing
+    "no_log": "no_log",  # its log is missing
+    "late_log": "late_log",  # the last day of its log is missing
+    "log_hole": "log_hole",  # a stretch in the middle of its log is missing
     "twice": "",  # a file of it was exported twice
 }
 
@@ -50,9 +50,9 @@ _EVERYDAY = {name: count for name, count in _DEFAULT.items() if not (FAULTS | HO
 
 
 def parse_faults(text: str) -> dict[str, int]:
-    """`all`, `none`, `everyday`, or lost=3,clock=1; later words go before earlier ones.
+    """Parse `all`, `none`, `everyday`, or lost=3,clock=1; later words override earlier ones.
 
-    Raises ValueError with what is wrong and what there is.
+    Raises ValueError with the wrong word and the known ones.
     """
     found: dict[str, int] = {}
     for word in filter(None, re.split(r"[,\s]+", text)):
@@ -69,6 +69,6 @@ def parse_faults(text: str) -> dict[str, int]:
             known = ", ".join([*presets, *FAULTS, *HOST_FAULTS])
             raise ValueError(f"there is no fault {name!r}; there are: {known}")
         if equals and not count.isdigit():
-            raise ValueError(f"{word!r}: how many? A number is expected behind `=`")
+            raise ValueError(f"{word!r}: a number is expected behind `=`")
         found[name] = int(count) if equals else _DEFAULT[name]
     return found

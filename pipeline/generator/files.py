@@ -1,4 +1,4 @@
-"""Events as files: one for each host and day, in the schema of `qmd events export`."""
+"""Event files: one for each host and day, in the schema of `qmd events export`."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from storage.tables.keys import (
     TRANSACTIONAL_LEVEL,
 )
 
-_PLAIN_LEVEL = 4  # of the usual priority, 3
+_PLAIN_LEVEL = 4  # of the default priority, 3
 
 
 def write(fleet: Fleet, m: Messages, faults: Strikes, events: Events, folder: Path) -> int:
-    """One file for each host and day.  Returns how many events they hold."""
+    """Write one file for each host and day; return the number of events."""
     tables = Tables(fleet, m, faults, events)
     hosts = [host for host in range(fleet.hosts) if host not in faults.no_log]
-    with ThreadPoolExecutor(2) as pool:  # numpy and Arrow let others run meanwhile
+    with ThreadPoolExecutor(2) as pool:  # numpy and Arrow release the GIL
         return sum(pool.map(lambda host: tables.write(host, folder), hosts))
 
 
 class Tables:
-    """Events of one host as a table of the exported schema."""
+    """The events of one host as a table of the exported schema."""
 
     def __init__(self, fleet: Fleet, m: Messages, faults: Strikes, events: Events) -> None:
         self._fleet, self._m, self._faults, self._events = fleet, m, faults, events
@@ -65,7 +65,7 @@ class Tables:
         rows = slice(events.starts[host], events.starts[host + 1])
         us = np.maximum(events.us[rows], 0)
         at_ms = (self._m.start_us + us) // 1000 + faults.skew_ms[host]
-        # What happens within a few ms is one commit.
+        # Events within a few ms are one commit.
         begins = np.ones(len(us), bool)
         begins[1:] = us[1:] - us[:-1] > 5000
         block = np.cumsum(begins)
@@ -74,11 +74,11 @@ class Tables:
         table = self._table(host, rows, at_ms, block, index)
         day = (at_ms - self._m.start_us // 1000) // (DAY_US // 1000)
         keep = np.ones(len(us), bool)
-        if host in faults.late:  # the last day, wherever the clock of this host sees it
+        if host in faults.late:  # the last day, by the clock of this host
             keep &= day < fleet.days - 1
         if host in faults.hole:
             begin, end = faults.hole[host]
-            # A hole ends where a block does.
+            # A hole ends at the end of a block.
             inside = (us >= begin) & (us < end)
             keep &= ~np.isin(block, block[inside])
         count = 0
@@ -89,7 +89,7 @@ class Tables:
             path = folder / f"day={text}" / f"host={self._names[host]}"
             path.mkdir(parents=True, exist_ok=True)
             first, last = int(chosen[0]), int(chosen[-1])
-            # Mostly one stretch, which costs no copy.
+            # Usually one contiguous range, which needs no copy.
             part = (
                 table.slice(first, last - first + 1)
                 if last - first + 1 == len(chosen)
@@ -134,7 +134,7 @@ class Tables:
             (OUTGOING_TRANSACTIONAL_LEVEL << ARRIVAL_BITS) | m.position[message],
             (level << ARRIVAL_BITS) | np.where(sent, m.message_number[message], arrival),
         )
-        # What leaves a queue leaves the place where it came to.
+        # A message that leaves a queue leaves the place that it got on arrival.
         leaves = received | (is_any("expired") & here)
         first_place = np.zeros(n, np.int64)
         came = np.flatnonzero(accepted)
@@ -231,6 +231,6 @@ class Tables:
         return pa.table([columns[name] for name in self._schema.names], schema=self._schema)
 
 
-#: As the daemon's exports have them: repeated texts once, all else as it is.
+#: As in the daemon's exports: repeated texts as dictionaries, everything else plain.
 _REPEATED = True
 _ENCODINGS = None

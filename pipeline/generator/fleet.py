@@ -1,13 +1,13 @@
-"""A fleet: its hosts, streams and messages as columns, everything for all messages at once.
+"""A fleet: its hosts, streams and messages as columns, each step for all messages at once.
 
-Order of work: when each message is sent, arrives, is acknowledged and received (`messages.py`);
-which of them meet a fault (`strikes.py`); the events that all this makes (`events.py`); one file
-for each host and day (`files.py`).  The same fleet is the same to the byte: all chance comes from
-`seed`.
+Steps: when each message is sent, arrives, is acknowledged and received (`messages.py`); which of
+them get a fault (`strikes.py`); the resulting events (`events.py`); one file for each host and day
+(`files.py`).  The same fleet gives the same bytes: all randomness comes from `seed`.
 
-The rules that real daemons keep are kept here, but where a fault breaks one on purpose: numbers of
-a sequence count from 1, and a new one begins when all before it is acknowledged; arrival numbers
-grow with every message that comes to a host; the blocks of a log are numbered without gaps.
+The fleet follows the rules of real daemons, except where a fault breaks one on purpose: numbers of
+a sequence count from 1, and a new sequence begins when everything before it is acknowledged;
+arrival numbers grow with every message that arrives at a host; the blocks of a log are numbered
+without gaps.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pipeline.generator.messages import Messages
 from pipeline.generator.plan import Fleet, Progress
 from pipeline.generator.strikes import Strikes
 
-TRUTH = "_truth.json"  # beside the files; names that begin so are of no log
+TRUTH = "_truth.json"  # beside the files; jobs ignore names that begin with `_`
 
 
 def generate(fleet: Fleet, folder: Path, progress: Progress = lambda text: None) -> dict[str, Any]:
-    """Write the log of `fleet` below `folder`, which is replaced; returns the truth."""
+    """Write the log of `fleet` below `folder`, which is replaced; return the truth."""
     rng = np.random.default_rng(fleet.seed)
     progress("messages")
     messages = Messages(fleet, rng)

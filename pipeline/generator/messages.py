@@ -1,4 +1,4 @@
-"""When each message of a fleet is sent, arrives, is acknowledged and received, and its number."""
+"""The messages of a fleet: when each is sent, arrives, is acknowledged and received; numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pipeline.generator.plan import DAY_US, QUEUES, Array, Fleet
 
 
 class Messages:
-    """Columns of all messages, by stream and within it by time.  Times in us since the start."""
+    """Columns of all messages, by stream and then by time.  Times in us since the start."""
 
     def __init__(self, fleet: Fleet, rng: np.random.Generator) -> None:
         self.start_us = int(fleet.start.timestamp()) * 1_000_000
@@ -29,7 +29,7 @@ class Messages:
         stream = self.stream = np.repeat(np.arange(streams, dtype=np.int32), counts)
         n = self.size = len(stream)
 
-        # More by day than by night: the density is turned into a time by its inverse.
+        # More messages by day than by night: the density is inverted to times.
         hours = np.linspace(0, 24 * fleet.days, 24 * fleet.days * 6 + 1)
         density = 1.2 + np.sin((hours - 8) / 24 * 2 * np.pi)
         reached = np.concatenate(([0], np.cumsum(density[1:])))
@@ -37,7 +37,7 @@ class Messages:
         key = stream.astype(np.int64) * (span_us * 2) + us.astype(np.int64)
         key.sort()
         sent = key - stream.astype(np.int64) * (span_us * 2)
-        # Every other stream sends in batches of some twenty.
+        # Every other stream sends in batches of about twenty.
         every = np.where(rng.random(streams) < 0.5, 20 * span_us // counts, 1)[stream]
         sent -= sent % every
         heads = np.ones(n, bool)
@@ -62,7 +62,7 @@ class Messages:
         )
         self.bytes = (300 + rng.gamma(2.0, 600, n)).astype(np.int64)
 
-        # A new sequence begins where everything before it was acknowledged.
+        # A new sequence begins when everything before it is acknowledged.
         begins = np.ones(n, bool)
         begins[1:] = (stream[1:] != stream[:-1]) | (sent[1:] > self.acked[:-1])
         ordinal = np.cumsum(begins)
@@ -70,14 +70,14 @@ class Messages:
         index = np.arange(n)
         self.number = index - np.maximum.accumulate(np.where(begins, index, 0)) + 1
         self.position = index - self.first[:-1][stream] + 1
-        # Several sources begin in the same second, and so do their sequence ids.
+        # Sources begin sequences in the same second, so sequence ids of several sources coincide.
         rank = np.zeros(streams, np.int64)
         for host in range(hosts):
             mine = np.flatnonzero(self.source == host)
             rank[mine] = np.arange(len(mine))
         self.high = (1_789_000_000 + rank)[stream]
 
-        # The numbers that a source gives go through all of its streams.
+        # A source numbers its messages across all of its streams.
         self.message_number = np.empty(n, np.int64)
         by_source = np.argsort(self.source[stream].astype(np.int64) * (span_us * 2) + sent)
         sources = self.source[stream][by_source]
@@ -87,7 +87,7 @@ class Messages:
         self.transactional = (self.delivery == 0)[stream]
 
     def _in_order(self, us: Array) -> Array:
-        """No message of a stream overtakes another."""
+        """Return times at which no message of a stream overtakes another."""
         far = np.int64(1) << 44
         offset = self.stream.astype(np.int64) * far
         return np.maximum.accumulate(us + offset) - offset
@@ -95,7 +95,7 @@ class Messages:
     def _after_outages(
         self, fleet: Fleet, rng: np.random.Generator, arrived: Array, span_us: int
     ) -> Array:
-        """What would arrive at a host while nothing reaches it arrives when that is over."""
+        """Delay the arrivals at a host during its outages to the end of the outage."""
         target = self.target[self.stream]
         for host in np.flatnonzero(rng.random(fleet.hosts) < fleet.outages / 2):
             begin = int(rng.random() * span_us * 0.9)

@@ -1,4 +1,4 @@
-"""What fleet to make, and the words that its logs use."""
+"""The plan of a fleet, and the vocabulary of its logs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """What to make.  Figures are of the whole; `messages` is met exactly but for gaps."""
+    """The plan of a fleet.  Figures are totals; `messages` is exact except for gaps."""
 
     hosts: int = 20
     streams: int = 100
@@ -36,7 +36,7 @@ class Fleet:
     seed: int = 1
     faults: dict[str, int] = field(default_factory=dict)
     plain_share: float = 0.1  # of the streams: recoverable ones, and half as many express ones
-    outages: int = 1  # of each host, on the average: nothing reaches it for a while
+    outages: int = 1  # of each host, on average: no message arrives during an outage
 
     def __post_init__(self) -> None:
         if self.hosts < 2 or self.streams < 1 or self.messages < self.streams or self.days < 1:

@@ -1,4 +1,4 @@
-"""Which messages and hosts meet a fault, how that changes their columns, and what is true then."""
+"""Faults of messages and hosts: where they strike, how they change columns, and the truth."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.generator.plan import DAY_US, Array, Fleet, host_name
 
 
 class Strikes:
-    """Which messages and hosts are struck, how that changes the columns, and what is true."""
+    """The faults of a fleet: struck messages and hosts, changed columns, and the truth."""
 
     def __init__(self, fleet: Fleet, rng: np.random.Generator, messages: Messages) -> None:
         m, n = messages, messages.size
@@ -33,7 +33,7 @@ class Strikes:
         self.has_received: Array
         #: kind, message, time (us), at its target, more columns
         self.extra: list[tuple[str, int, int, bool, dict[str, Any]]] = []
-        self.number_at_target: dict[int, int] = {}  # by how much it is another one there
+        self.number_at_target: dict[int, int] = {}  # message -> difference of its number there
         self.guids = [
             f"{rng.integers(1 << 32):08x}-{rng.integers(1 << 16):04x}-4{rng.integers(1 << 12):03x}"
             f"-a{rng.integers(1 << 12):03x}-{rng.integers(1 << 48):012x}"
@@ -71,7 +71,7 @@ class Strikes:
                     self.host_truth.append({"kind": kind, "host": host_name(host)})
 
     def _strike(self, name: str, rng: np.random.Generator, few: Array, *, is_edge: bool) -> None:
-        """One fault somewhere: in few streams, so that several meet in one; or in any."""
+        """Inject one fault: in a few streams, so that several faults meet in one; or in any."""
         m = self.m
         is_plain = name.startswith("plain")
         wanted = 1 if is_plain else 2 if name == "express_lost" else 0
@@ -96,7 +96,7 @@ class Strikes:
                 return
 
     def _apply(self, name: str, i: int, rng: np.random.Generator) -> bool:
-        """Whether the fault can be here; then it is, and the truth knows."""
+        """Inject a fault at message `i` and record it; return whether that is possible."""
         m = self.m
         stream = int(m.stream[i])
         last = int(m.first[stream + 1]) - 1
@@ -105,7 +105,7 @@ class Strikes:
         kind = FAULTS[name]
         if name in ("lost", "plain_not_stored", "acked_not_stored"):
             if name == "lost" and is_last:
-                return False  # nobody could tell it from one that is still on its way
+                return False  # the audit could not distinguish it from a message on its way
             self.has_accepted[i] = self.has_received[i] = False
             self.has_acked[i] = name != "lost"
         elif name in ("duplicated", "plain_duplicated"):
@@ -121,7 +121,7 @@ class Strikes:
             m.acked[i] = max(int(m.acked[i]), int(m.accepted[i]) + 500)
         elif name == "gap":
             if not same_next:
-                return False  # what nothing follows in its sequence, nobody misses
+                return False  # a gap shows only if a message follows in the same sequence
             for flag in ("sent", "transmitted", "accepted", "acked", "received"):
                 getattr(self, f"has_{flag}")[i] = False
         elif name == "delivered_dead":
@@ -139,7 +139,7 @@ class Strikes:
         elif name == "number_reused":
             if not same_next:
                 return False
-            # The next one is sent, and arrives, under the number of this one.
+            # The next message is sent, and arrives, under the number of this one.
             m.number[i + 1] = m.number[i]
             if i + 2 <= last and m.ordinal[i + 2] == m.ordinal[i]:
                 same = slice(i + 2, self._end_of_sequence(i))
@@ -148,7 +148,7 @@ class Strikes:
         elif name == "wrong_number":
             if not same_next or m.ordinal[min(i + 1, last)] != m.ordinal[i]:
                 return False
-            # Both are here, and the receiver has changed their numbers: found at both.
+            # The receiver has exchanged the numbers of both messages: a finding for each.
             self.number_at_target |= {i: 1, i + 1: -1}
             self._true(kind, i + 1)
         elif name in ("expired", "discarded"):
@@ -199,13 +199,13 @@ class Strikes:
         self.truth.append(
             {
                 "kind": kind,
-                "message": i,  # replaced by what a reader can use, when all faults are in
+                "message": i,  # replaced by a readable id when all faults are injected
                 "source": self.guids[source],
             }
         )
 
     def settle(self) -> None:
-        """Numbers may have changed after a finding was noted: only now they are final."""
+        """Resolve the messages of the truth: their numbers are final only after all faults."""
         m = self.m
         for each in self.truth:
             i = each.pop("message")

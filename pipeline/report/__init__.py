@@ -1,1 +1,1 @@
-"""What the jobs found, as pages for people: one HTML file each, that loads nothing."""
+"""Reports of the jobs: one HTML file each, without external resources."""

@@ -18,20 +18,20 @@ Frame = Any
 def archive_page(
     manifests: Mapping[str, Mapping[str, Any]], contents: Frame, done: Sequence[Archived]
 ) -> str:
-    """`manifests` of all days, `contents` of the archive, and what this run has `done`."""
+    """Return the page: `manifests` of all days, `contents`, and the days `done` by this run."""
     page = Page("The archive of the journals")
     total = sum(int(each["rows"]) for each in manifests.values())
     fresh = [each for each in done if not each.was_done]
     broken = [(*each, day.day) for day in done for each in day.broken]
     steps = (
-        [f"Files that could not be read: {len(broken)}. Ship or copy them again; the next run takes"
-         " them in."] if broken else []
+        [f"Files that could not be read: {len(broken)}. Ship or copy them again; the next run adds"
+         " them."] if broken else []
     )  # fmt: skip
     if not manifests:
         page.verdict(
             UNSURE,
             "Nothing is archived.",
-            "No closed day (UTC) has journals where `qmd ship` brings them: a day is archived when"
+            "No closed day (UTC) has journals where `qmd ship` writes them; a day is archived when"
             " it is over.",
             [],
             steps,
@@ -50,7 +50,7 @@ def archive_page(
         )
     text = (
         f"This run has archived {sum(each.rows for each in fresh):,} messages of"
-        f" {len(fresh)} days." if fresh else "Nothing has come since the last run."
+        f" {len(fresh)} days." if fresh else "Nothing has arrived since the last run."
     )  # fmt: skip
     page.verdict(
         UNSURE if missing or broken else GOOD,
@@ -69,16 +69,16 @@ def archive_page(
     if missing:
         page.section(
             "Days without messages",
-            "Nothing was journaled on them, or nothing was shipped: see `qmd ship` of each host.",
+            "No message was journaled, or none was shipped: see `qmd ship` on each host.",
             table(["day"], [(day,) for day in missing]),
         )
     _filling(page, contents)
     known = {each.day: each for each in done}
     page.section(
         "Days",
-        "A day is worked on again when files of it come late.",
+        "A day is archived again when files of it arrive late.",
         table(
-            ["day", "messages", "files it was made of", "this run", "folder"],
+            ["day", "messages", "source files", "this run", "folder"],
             [
                 (
                     day,
@@ -93,8 +93,8 @@ def archive_page(
         ),
     )
     page.section(
-        "To send a part of it again",
-        "Each message once, in the order of arrival; --dry-run only counts.",
+        "To send a part again",
+        "Each message is sent once, in the order of arrival; --dry-run only counts.",
         "<p><code>qmd pipeline run replay --input ARCHIVE --output REPORT --to QUEUE --job-id NAME"
         " --since DAY --until DAY --where &quot;label = 'red'&quot; --dry-run</code></p>",
     )
@@ -117,14 +117,14 @@ def _set_aside(page: Page, broken: Sequence[tuple[str, str, str]]) -> None:
 def replay_page(
     job_id: str, destination: str, asked: Mapping[str, Any], done: Replayed, contents: Frame
 ) -> str:
-    """`contents` of the slice that was `asked` for, and how far this run has come."""
+    """Return the page: `contents` of the slice `asked` for, and the progress of this run."""
     page = Page(f"Replay {job_id}")
     if done.rows == 0:
         page.verdict(UNSURE, "The slice is empty: nothing was sent.", _slice(asked), [])
         return page.html("Made by qmd pipeline run replay,")
     before = done.rows - done.sent
     text = f"This run sent {done.sent:,} of them" + (
-        f"; {before:,} were sent by earlier runs of this job, and not again." if before else "."
+        f"; {before:,} were sent by earlier runs of this job." if before else "."
     )
     page.verdict(
         GOOD,
@@ -137,7 +137,7 @@ def replay_page(
             ("bodies", size_text(float(contents.bytes.sum()))),
         ],
     )
-    page.section("What was asked for", _slice(asked))
+    page.section("The slice", _slice(asked))
     _filling(page, contents)
     return page.html("Made by qmd pipeline run replay,")
 
@@ -154,7 +154,7 @@ def _filling(page: Page, contents: Frame) -> None:
     by_day = contents.assign(day=pd.to_datetime(contents.day))
     page.section(
         "Messages a day",
-        "By queue; the largest ones in colours of their own.",
+        "By queue; the largest ones have colours of their own.",
         plots.stacked(by_day, "day", "queue", "messages", "messages"),
     )
     ways = contents.groupby(["queue_manager", "queue"], as_index=False).agg(

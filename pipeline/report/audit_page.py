@@ -1,4 +1,4 @@
-"""The page of the audit: was anything lost, where, and what to do."""
+"""The page of the audit: was anything lost, where, and how to react."""
 
 from __future__ import annotations
 
@@ -39,15 +39,16 @@ _UNDECIDED = {
     "log_hole": "a stretch of the log of this host is missing",
     "log_begins_later": "the log of this host begins after them",
 }
-#: What an operator does about each kind.
+#: What an operator should do about each kind.
 _REMEDIES = {
-    "acked_not_stored": "Ask who owns the host it was sent to: disk, restored backup, deleted"
-    " files? Send it again from the sender's journal (qmd pipeline run replay, or qmd resend).",
+    "acked_not_stored": "Ask the owner of the receiving host about its disk, a restored backup,"
+    " or deleted files. Send it again from the sender's journal (qmd pipeline run replay, or"
+    " qmd resend).",
     "lost": "Send it again from the sender's journal (qmd pipeline run replay, or qmd resend).",
-    "duplicated": "Tell those who process the queue; look for a restored backup at the receiver.",
-    "ended_twice": "Tell those who process the queue; look for a restored backup there.",
+    "duplicated": "Notify the owners of the queue; look for a restored backup at the receiver.",
+    "ended_twice": "Notify the owners of the queue; look for a restored backup there.",
     "delivered_and_dead": "Do not requeue its dead letter: it has arrived.",
-    "reordered": "Tell those who process the queue; look for a restored backup at the receiver.",
+    "reordered": "Notify the owners of the queue; look for a restored backup at the receiver.",
     "wrong_number": "Trace it: something between both ends has changed packets.",
     "number_reused": "Look for a restored backup, or a cloned machine, at the sender.",
     "never_sent": "Look for a forged sender, or a log that was tampered with.",
@@ -61,7 +62,7 @@ _REMEDIES = {
 
 
 def audit_page(result: AuditResult, timelines: Sequence[str] = ()) -> str:
-    """Verdict, where, what; then what is undecided, and the fleet."""
+    """Return the page: verdict, places, kinds, then undecided messages, and the fleet."""
     page = Page("Was anything lost? Audit of the fleet")
     counts = {kind: int(n) for kind, n in (result.counts or {}).items()}
     wrong = {kind: n for kind, n in counts.items() if kind not in ABOUT_HOSTS and n}
@@ -92,7 +93,7 @@ def audit_page(result: AuditResult, timelines: Sequence[str] = ()) -> str:
     if len(places):
         page.section(
             "Where",
-            "Each line is one way from a sender to a queue; first where the most was lost.",
+            "Each line is a route from a sender to a queue; those with the most losses first.",
             table(
                 ["from", "to", "queue", "lost", "doubled", "out of order", "otherwise"],
                 [
@@ -109,8 +110,8 @@ def audit_page(result: AuditResult, timelines: Sequence[str] = ()) -> str:
     if len(streams):
         page.section(
             "The fleet",
-            "Each dot is a host, each line a way between two. Red, with an arrow: findings. Amber,"
-            " broken: messages that are undecided. The wider, the more messages." + _named(streams),
+            "Each dot is a host, each line a route between two. Red, with an arrow: findings."
+            " Amber, broken: undecided messages. The wider, the more messages." + _named(streams),
             plots.flow_map(with_findings(streams, about_messages)),
         )
     if wrong:
@@ -129,15 +130,15 @@ def audit_page(result: AuditResult, timelines: Sequence[str] = ()) -> str:
     if timelines:
         page.section(
             "How it looks",
-            "One finding of each kind among its neighbours in the stream: red is what is"
-            " wrong. Above when each message was sent, below when it was stored; a cross: never."
-            " From left to right in the order of time, but not to scale.",
+            "One finding of each kind among its neighbours in the stream; the wrong message is"
+            " red. Above: when each message was sent; below: when it was stored; a cross: never."
+            " Time runs from left to right, not to scale.",
             *timelines,
         )
     if len(about_hosts) or undecided:
         page.section(
             "What could not be decided, and why",
-            "Missing logs are no losses. When they come, the next audit reads them and decides.",
+            "A missing log is not a loss. When it arrives, the next audit reads it and decides.",
             table(
                 ["host", "what", "detail", "what to do"],
                 [
@@ -175,14 +176,14 @@ def audit_page(result: AuditResult, timelines: Sequence[str] = ()) -> str:
     page.section(
         "How this was found",
         "Both ends of every stream were compared by their numbers, not by clocks. Streams that"
-        f" agree were proved from their runs of numbers; {result.suspects:,} were looked at message"
+        f" agree were proved from their runs of numbers; {result.suspects:,} were examined message"
         f" by message. {result.files:,} files were read in {result.seconds:.0f} s.",
     )
     return page.html("Made by qmd pipeline run audit,")
 
 
 def _places(findings: Frame) -> Frame:
-    """How many findings of what sort each way has; first where the most was lost."""
+    """Count the findings of each route by sort; the routes with the most losses first."""
     if not len(findings):
         return findings
     sorts = findings.assign(
@@ -199,14 +200,14 @@ def _places(findings: Frame) -> Frame:
 def _steps(
     places: Frame, wrong: Mapping[str, int], about_hosts: Frame, undecided: int
 ) -> list[str]:
-    """What to do now: of each cause the first thing."""
+    """Return the next steps for the operator: the first one for each cause."""
     steps = []
     if len(places):
         worst = places.iloc[0]
         count = f"{int(worst.lost):,} of the lost" if worst.lost else f"{int(worst.n):,} findings"
         steps.append(
             f"Where to look first: {worst.from_host} to {worst.to_host}, queue {worst.queue}"
-            f" ({count}); {len(places):,} ways have findings."
+            f" ({count}); {len(places):,} routes have findings."
         )
         kind = next(kind for kind in KINDS if wrong.get(kind))
         steps.append(f"What to do first, {_SHORT[kind]}: {_REMEDIES[kind]}")
@@ -225,7 +226,7 @@ def _named(streams: Frame) -> str:
     count = len({*streams.from_host, *streams.to_host})
     if count <= plots.NAMED_MAX:
         return ""
-    return f" Of {count:,} hosts those bear names that have findings, or the most messages."
+    return f" Of {count:,} hosts, those with findings or the most messages are named."
 
 
 def _verdict(wrong: Mapping[str, int], undecided: int) -> tuple[str, str, str]:
@@ -244,8 +245,8 @@ def _verdict(wrong: Mapping[str, int], undecided: int) -> tuple[str, str, str]:
         return (
             UNSURE,
             f"Nothing wrong was found, but {undecided:,} messages are undecided.",
-            "Logs are missing or late: see which below. Where logs are there, nothing was lost,"
-            " doubled or reordered.",
+            "Logs are missing or late, as listed below. The messages with complete logs were not"
+            " lost, doubled or reordered.",
         )
     parts = [
         f"{n:,} {text}"
@@ -272,7 +273,7 @@ def _position(row: Any) -> str:
 
 
 def with_findings(streams: Frame, findings: Frame) -> Frame:
-    """`streams` with how many findings are on the way of each."""
+    """Return `streams` with the number of findings on the route of each."""
     counts = findings.groupby(["from_host", "to_host"]).size().to_dict()
     seen: set[tuple[str, str]] = set()
     numbers = []

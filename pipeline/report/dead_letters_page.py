@@ -1,4 +1,4 @@
-"""The page of dead letters: what waits, why, and the command that sends it again."""
+"""The page of dead letters: which wait, why, and the command that requeues them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def dead_letters_page(tables: Mapping[str, Frame]) -> str:
             f" {worst.queue}. {worst.reason or ''}",
             figures,
             [
-                f"When the cause is mended, on {worst.host}: {worst.command} --dry-run",
+                f"When the cause is repaired, on {worst.host}: {worst.command} --dry-run",
                 *left_out(tables),
             ],
         )
@@ -52,9 +52,9 @@ def dead_letters_page(tables: Mapping[str, Frame]) -> str:
         page.verdict(
             mood_with(GOOD, tables),
             "No dead letter waits.",
-            f"{total:,} messages died; what was kept of them has been dealt with."
+            f"{total:,} messages died; all dead letters have left their queues."
             if gone < total
-            else f"{total:,} messages died, and nobody asked for a dead letter.",
+            else f"{total:,} messages died, and their senders asked for no dead letter.",
             figures,
             left_out(tables),
         )
@@ -70,16 +70,16 @@ def dead_letters_page(tables: Mapping[str, Frame]) -> str:
     if len(still):
         page.section(
             "What to do",
-            "The largest group first. The command is for the host in the same line; add --dry-run"
-            " to look first.",
+            "The largest group first. Run the command on the host in the same line; add --dry-run"
+            " to preview it.",
             _group_table(still, with_command=True),
         )
     rest = groups[groups.waiting == 0]
     if len(rest):
         page.section(
             "Nothing left to do",
-            "Sent again, received from the dead-letter queue, or ended there; or nobody wanted a"
-            " dead letter, and nothing was kept.",
+            "Sent again, received from the dead-letter queue, or ended there; or the sender asked"
+            " for no dead letter, and none was kept.",
             _group_table(rest, with_command=False),
         )
     broken(page, tables)

@@ -1,4 +1,4 @@
-"""The page of latency: which ways are slow, and when."""
+"""The page of latency: slow routes, and when they are slow."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def latency_page(tables: Mapping[str, Frame]) -> str:
                 f" slowest is {slow.from_host} to {slow.to_host}."
             )
         else:
-            sentence = f"No route is slow: 95 of 100 messages of each are there in {_ms(_SLOW_MS)}."
+            sentence = f"No route is slow: 95 of 100 messages of each arrive in {_ms(_SLOW_MS)}."
         page.verdict(
             UNSURE if count else mood_with(GOOD, tables),
             sentence,
             f"On half of the routes half of the messages are stored within {_ms(middle)}. From"
-            f" {slow.from_host} to {slow.to_host} one of twenty takes longer than"
+            f" {slow.from_host} to {slow.to_host} one message of twenty takes longer than"
             f" {_ms(slow.accepted_p95_ms)}.",
             [
                 ("messages", f"{int(routes.messages.sum()):,}"),
@@ -45,7 +45,7 @@ def latency_page(tables: Mapping[str, Frame]) -> str:
             [*_slow_steps(known, count), *_clock_steps(clocks), *left_out(tables)],
         )
     else:
-        page.verdict(UNSURE, "No message is known at both ends.", "Are the logs of both there?", [],
+        page.verdict(UNSURE, "No message is known at both ends.", "Check for both logs.", [],
                      left_out(tables))  # fmt: skip
     cells = tables.get("route_hours")
     if cells is not None and len(cells):
@@ -56,14 +56,14 @@ def latency_page(tables: Mapping[str, Frame]) -> str:
         ).sort_values(["slow", "route"], ascending=[False, True])
         page.section(
             "The slowest routes, hour by hour",
-            "From sending to storing: what 95 of 100 messages stay below. Darker is slower." + note,
+            "From sending to storing: 95 of 100 messages take less. Darker is slower." + note,
             plots.heat_map(cells, "route", "hour", "accepted_p95_ms", "95 of 100 stay below", _ms),
         )
     hours, note = recent(hours)
     if hours.accepted_p50_ms.notna().any():
         page.section(
             "All messages, hour by hour",
-            "From sending to storing: half, 95 and 99 of 100 stay below." + note,
+            "From sending to storing: half, 95 and 99 of 100 messages take less." + note,
             plots.lines(
                 hours, "hour",
                 {"accepted_p50_ms": "half", "accepted_p95_ms": "95 of 100",
@@ -77,7 +77,7 @@ def latency_page(tables: Mapping[str, Frame]) -> str:
     heads = ["stored: half", "95 %", "99 %", "acknowledged: 95 %", "received: 95 %"]
     page.section(
         "Routes, the slowest first",
-        "Since the message was sent, and so on its sender's disk. Where the destination has no log"
+        "Time since the message was sent and on its sender's disk. If the destination has no log,"
         " only the acknowledgment is known.",
         table(
             ["from", "to", "messages", *heads],
@@ -98,7 +98,7 @@ def latency_page(tables: Mapping[str, Frame]) -> str:
     if queues is not None and len(queues):
         page.section(
             "Queues, the slowest first",
-            "How long messages wait until an application has received them, since they were sent.",
+            "Time from sending until an application has received the message.",
             table(
                 ["at", "queue", "messages", "received: half", "95 %", "99 %"],
                 [
@@ -115,8 +115,8 @@ def latency_page(tables: Mapping[str, Frame]) -> str:
     if len(clocks):
         page.section(
             "Clocks",
-            "By how much each host's clock is ahead of the middle of all, on the last day that is"
-            " known. It is taken out above, for each day on its own.",
+            "By how much each host's clock is ahead of the median, on the last known day."
+            " The times above are corrected by it, for each day separately.",
             table(
                 ["host", "ahead by, ms", "least", "most"],
                 [
@@ -136,10 +136,10 @@ def _slow_steps(routes: Frame, count: int) -> list[str]:
     slow = routes[routes.accepted_p95_ms >= _SLOW_MS]
     ends = slow.groupby("to_host").size().sort_values(ascending=False)
     if len(ends) and ends.iloc[0] > 1:
-        return [f"{int(ends.iloc[0]):,} of them end at {ends.index[0]}: look there first (is it up,"
-                " and reached by the network?)."]  # fmt: skip
+        return [f"{int(ends.iloc[0]):,} of them end at {ends.index[0]}: check first that it"
+                " runs, and that the network reaches it."]  # fmt: skip
     first = slow.iloc[0]
-    return [f"Look first at {first.to_host}, and at the network between (qmd connections)."]
+    return [f"First check {first.to_host}, and the network on the way to it (qmd connections)."]
 
 
 def _clock_steps(clocks: Frame) -> list[str]:

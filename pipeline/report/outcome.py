@@ -1,4 +1,4 @@
-"""What a job leaves behind: tables as Parquet files, and report.html, each written as a whole."""
+"""The output of a job: tables as Parquet files, and report.html, each written atomically."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Frame = Any
 
 
 def write_tables(folder: Path, tables: Mapping[str, Frame], page: str) -> None:
-    """`folder`/NAME.parquet for each, and report.html at last."""
+    """Write `folder`/NAME.parquet for each table, and then report.html."""
     folder.mkdir(parents=True, exist_ok=True)
     _put(
         {
@@ -33,14 +33,14 @@ def write_tables(folder: Path, tables: Mapping[str, Frame], page: str) -> None:
 
 
 def write_audit(folder: Path, result: AuditResult, state: State) -> dict[str, int]:
-    """What is found is all that is known now; streams are added up with those of earlier audits.
+    """Write the findings, which are complete, and the streams, added to those of earlier audits.
 
-    The state is written last: an audit that is cut off is done again, and then replaces what it
-    had written.  Returns how many findings of each kind there are altogether.
+    The state is written last: an interrupted audit is repeated, and then replaces the files that it
+    had written.  Return how many findings of each kind there are altogether.
     """
     folder.mkdir(parents=True, exist_ok=True)
     findings = result.findings
-    counts = dict(result.counts or {})  # more than are listed, if there are very many
+    counts = dict(result.counts or {})  # includes findings beyond the listed ones
     result.streams = state.streams = streams = _all_streams(state.streams, result.streams)
     result.messages = int(streams.sent.sum()) if len(streams) else 0
     rows = [
@@ -62,7 +62,7 @@ def write_audit(folder: Path, result: AuditResult, state: State) -> dict[str, in
 
 
 def _all_streams(old: Frame | None, new: Frame) -> Frame:
-    """With what earlier audits have counted."""
+    """Add the counts of earlier audits."""
     if old is None:
         return new
     both = pd.concat([new, old], ignore_index=True)
@@ -78,7 +78,7 @@ def _all_streams(old: Frame | None, new: Frame) -> Frame:
 
 
 def draw(picture: Any) -> str:
-    """The timeline of a finding."""
+    """Return the timeline of a finding, as SVG."""
     messages = picture.messages
     times = [
         sorted({int(each) for each in (row.accepted_at, row.accepted_at_last) if pd.notna(each)})
@@ -125,7 +125,7 @@ def _text(text: str) -> Callable[[Path], Any]:
 
 
 def _put(files: Mapping[Path, Callable[[Path], Any]]) -> None:
-    """All of them under other names first: on a disk that is full the old ones stay."""
+    """Write all files under other names first: on a full disk the old files stay."""
     parts = {path: path.with_name(f".{path.name}.{os.getpid()}.part") for path in files}
     try:
         for path, write in files.items():

@@ -1,6 +1,6 @@
-"""A page: plain HTML with its style and its pictures inside.  The verdict comes first.
+"""A page: plain HTML with inline style and pictures.  The verdict comes first.
 
-No scripts, no fonts, no addresses: it opens from a mail, a file share or an archive.
+It has no scripts, fonts or addresses, so it opens from a mail, a file share or an archive.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 GOOD, BAD, UNSURE = "good", "bad", "unsure"
 ROWS_MAX = 200
 
-#: By what the browser of the reader prefers; pictures take the same colours (`plots.py`).  Each of
-#: them stands out from its ground by 4.5 to 1 or more (WCAG AA).
+#: Colours follow the preference of the reader's browser; pictures use the same ones (`plots.py`).
+#: Each has a contrast of 4.5 to 1 or more to its background (WCAG AA).
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2430; --soft: #4c5866; --ground: #f4f5f7;
   --paper: #fff; --line: #dfe3e8; --red: #b81f27; --amber: #8a5200; --green: #166b3f;
@@ -64,7 +64,7 @@ _WORDS = {GOOD: "\u2714 ALL WELL", BAD: "\u2716 NOT WELL", UNSURE: "? LOOK HERE"
 
 
 class Page:
-    """Built from above: `verdict` first."""
+    """A page, built from top to bottom: `verdict` first."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -78,7 +78,7 @@ class Page:
         figures: Sequence[tuple[str, str]],
         steps: Sequence[str] = (),
     ) -> None:
-        """`mood` is a colour and a word; `steps` are what to do now."""
+        """Add the verdict: `mood` gives colour and word; `steps` are the next steps."""
         shown = "".join(
             f"<div><b>{_text(value)}</b><span>{_text(name)}</span></div>" for name, value in figures
         )
@@ -97,10 +97,10 @@ class Page:
         return (
             '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            # Whatever anybody writes into a label: a browser loads and runs nothing.
+            # A label may contain any text: the browser must load and run nothing.
             '<meta http-equiv="Content-Security-Policy" content="default-src \'none\';'
             " style-src 'unsafe-inline'; img-src data:\">"
-            '<link rel="icon" href="data:,">'  # else browsers ask for one
+            '<link rel="icon" href="data:,">'  # otherwise browsers request one
             f"<title>{_text(self._title)}</title><style>{STYLE}</style></head><body><main>"
             + "".join(self._parts)
             + f"<footer>{_text(made_of)} {now}. All times are UTC.</footer></main></body></html>\n"
@@ -117,11 +117,11 @@ def table(
     numbers: Sequence[str] = (),
     first: int = ROWS_MAX,
 ) -> str:
-    """At most `ROWS_MAX` rows, and a line that says how many more there are.
+    """Return a table of at most `ROWS_MAX` rows, and a line with the number of further rows.
 
-    Numbers stand right, and so do the texts of `numbers`; columns in `code` are to be copied;
-    numbers in those in `marked` are bad when they are not 0.  Those in `below` are long, and have a
-    line of their own under the others.  What comes after the `first` rows is folded away.
+    Numbers are aligned to the right, and so are the texts of `numbers`; columns in `code` are
+    meant for copying; numbers in columns in `marked` are bad if not 0.  Columns in `below` are
+    long, and get a line of their own under the others.  Rows after the `first` ones are folded.
     """
     listed = list(rows)
     shown = listed[:ROWS_MAX]
@@ -193,7 +193,7 @@ def _text(value: Any) -> str:
 
 
 def moment(at_ms: Any, *, ms: bool = False) -> str:
-    """A time in milliseconds since 1970 for people; `ms`: to the millisecond."""
+    """Format a time in milliseconds since 1970; with `ms`, to the millisecond."""
     try:
         text = datetime.fromtimestamp(int(at_ms) / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
         return f"{text}.{int(at_ms) % 1000:03d}" if ms else text

@@ -1,4 +1,4 @@
-"""Pictures as SVG text, from tables that are small already."""
+"""Pictures as SVG text, from aggregated tables."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import numpy as np
 
 Frame = Any
 
-#: Stand for the colours of the page, by their names: the reader's browser decides between dark and
-#: light.  As colours they are those of the light page.
+#: Placeholders for the page's colours, by name: the reader's browser chooses dark or light.  Their
+#: values are those of the light page.
 COLORS = {
     "red": "#b81f27", "amber": "#8a5200", "green": "#166b3f", "grey": "#667180", "blue": "#2563a0",
     "violet": "#6b4e9b", "teal": "#1f7674", "brown": "#7c5c33", "ink": "#1c2430",
 }  # fmt: skip
 RED, AMBER, GREEN, GREY, BLUE, VIOLET, TEAL, BROWN, INK = COLORS.values()
-NAMED_MAX = 40  # hosts that bear their names in a flow map
+NAMED_MAX = 40  # hosts with names in a flow map
 KINDS_MAX = 8  # colours of bars
-WAYS_MAX = 400  # that are drawn there, besides those with findings
+WAYS_MAX = 400  # routes in a flow map, besides those with findings
 
 
 def _figure(width: float, height: float) -> tuple[Any, Any]:
-    """Figure and axes, without a window and without the state of pyplot."""
+    """Return figure and axes, without a window and without the global state of pyplot."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -44,7 +44,7 @@ def _figure(width: float, height: float) -> tuple[Any, Any]:
 
 
 def _svg(figure: Any, title: str) -> str:
-    """`title` is what those hear who do not see the picture."""
+    """Return the figure as SVG; `title` is its text for screen readers."""
     out = io.StringIO()
     figure.savefig(out, format="svg", transparent=True,
                    metadata={"Date": None, "Creator": None, "Type": None,
@@ -57,16 +57,16 @@ def _svg(figure: Any, title: str) -> str:
 
 
 def flow_map(streams: Frame) -> str:
-    """Hosts on a circle, and what goes between them: red where messages were lost or doubled.
+    """Draw hosts on a circle and the routes between them; routes with findings are red.
 
-    `streams` has from_host, to_host, sent, open, findings.  All hosts are drawn; those with
-    findings, then those with undecided messages, then those with the most messages bear their
-    names, and have the room for it.
+    `streams` has from_host, to_host, sent, open, findings.  All hosts are drawn.  Names are given
+    to hosts with findings, then to those with undecided messages, then to those with the most
+    messages, as far as there is room.
     """
     pairs = streams.groupby(["from_host", "to_host"], as_index=False)[
         ["sent", "open", "findings"]
     ].sum()
-    # Sums of no rows have no type of numbers, and cannot be put in order.
+    # Sums of no rows have an object type, which cannot be sorted.
     pairs = pairs.astype({"sent": "int64", "open": "int64", "findings": "int64"})
     weight: dict[str, float] = {}
     for row in pairs.itertuples():
@@ -119,9 +119,9 @@ def flow_map(streams: Frame) -> str:
 
 
 def timeline(messages: Frame, title: str, from_host: str, to_host: str) -> str:
-    """A few messages of one stream: when each was sent, and when it was stored.
+    """Draw a few messages of one stream: when each was sent, and when it was stored.
 
-    `messages` has key, number, sent_at, accepted_at (a list: one for each time), ended_at, is_bad.
+    `messages` has key, number, sent_at, accepted_at (a list of times), ended_at, is_bad.
     """
     figure, axes = _figure(9.4, 2.5)
     moments = sorted(
@@ -172,7 +172,7 @@ def timeline(messages: Frame, title: str, from_host: str, to_host: str) -> str:
 
 
 def lanes(events: Frame, bad: set[str]) -> str:
-    """Events in their order, each at its host: what happened to a message, and to its answers.
+    """Draw events in their order, each at its host: the history of a message and its responses.
 
     `events` has host, message_id, kind; kinds in `bad` are marked.
     """
@@ -211,7 +211,7 @@ def heat_map(
     label: str,
     value_text: Callable[[float], str] = str,
 ) -> str:
-    """`value` for each of `rows`, in their order, and moment; by its logarithm."""
+    """Draw `value` by row (in the given order) and time, on a logarithmic scale."""
     from matplotlib.colors import LogNorm
 
     grid = cells.pivot_table(index=rows, columns=columns, values=value, aggfunc="max", sort=False)
@@ -219,7 +219,7 @@ def heat_map(
     figure, axes = _figure(9.4, 1.4 + 0.2 * len(grid))
     data = np.maximum(grid.to_numpy(float), 0.1)
     shown = np.ma.masked_invalid(data)
-    # Of routes that are much the same none is dark.
+    # If all routes are similar, none is dark.
     low, high = float(shown.min()), float(max(shown.max(), shown.min() * 30))
     image = axes.imshow(shown, aspect="auto", cmap="YlOrRd", norm=LogNorm(low, high))
     axes.set_yticks(range(len(grid)), [str(each) for each in grid.index], fontsize=8)
@@ -236,7 +236,7 @@ def heat_map(
 
 
 def stacked(table: Frame, at: str, by: str, value: str, label: str) -> str:
-    """Bars over time, one colour for each of `by`."""
+    """Draw bars over time, with one colour for each value of `by`."""
     grid = table.pivot_table(index=at, columns=by, values=value, aggfunc="sum").fillna(0)
     grid = grid[grid.sum().sort_values(ascending=False).index]
     if grid.shape[1] > KINDS_MAX:
@@ -265,9 +265,9 @@ def lines(
     *,
     value_text: Callable[[float], str] | None = None,
 ) -> str:
-    """One line for each of `values` (column: what it is called), over time.
+    """Draw one line for each of `values` (column -> label), over time.
 
-    With `value_text` by the logarithm, and with its words.
+    With `value_text` the scale is logarithmic, and `value_text` formats its labels.
     """
     figure, axes = _figure(9.4, 3.0)
     colors = [GREEN, AMBER, RED, BLUE]

@@ -1,4 +1,4 @@
-"""What the pages of jobs have in common."""
+"""The common part of the jobs' pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BROKEN_REMEDY = "Export or copy them again, and run the job again."
 
 
 def mood_with(mood: str, tables: Mapping[str, Frame]) -> str:
-    """Nothing is all well that leaves out what could not be read."""
+    """Return the mood, but never GOOD if files could not be read."""
     return UNSURE if mood == GOOD and len(tables.get("broken_files", ())) else mood
 
 
@@ -28,7 +28,7 @@ def left_out(tables: Mapping[str, Frame]) -> list[str]:
         f" of {', '.join(hosts[:5])}" + (" and others" if len(hosts) > 5 else "") if hosts else ""
     )
     files = f"{len(broken)} files" if len(broken) > 1 else "One file"
-    return [f"{files}{some} could not be read: what they tell is not in here. {_BROKEN_REMEDY}"]
+    return [f"{files}{some} could not be read and are not included. {_BROKEN_REMEDY}"]
 
 
 def broken(page: Page, tables: Mapping[str, Frame]) -> None:
@@ -47,12 +47,12 @@ def broken(page: Page, tables: Mapping[str, Frame]) -> None:
     )
 
 
-#: A picture has room for so many days by the hour.
+#: The largest number of days that a picture shows by the hour.
 _HOURLY_DAYS = 14
 
 
 def recent(hours: Frame) -> tuple[Frame, str]:
-    """The last days, and what to say of it."""
+    """Return the last days, and a note about the omitted ones."""
     if not len(hours):
         return hours, ""
     since = hours.hour.max().floor("D") - pd.Timedelta(days=_HOURLY_DAYS - 1)

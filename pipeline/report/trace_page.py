@@ -1,4 +1,4 @@
-"""The page of a trace: what became of a message, on which hosts."""
+"""The page of a trace: the fate of a message, on which hosts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pipeline.report.shared import broken, left_out, mood_with
 
 Frame = Any
 
-#: What becomes of a message that no application receives.
+#: Ends of a message that no application receives.
 _BAD_ENDS = ("dead_lettered", "discarded", "expired", "refused", "lost", "damaged", "purged",
              "queue_deleted", "rejected", "unroutable", "unconfirmed")  # fmt: skip
 _DRAWN_MAX = 40
@@ -22,7 +22,7 @@ def trace_page(tables: Mapping[str, Frame], message: str) -> str:
     events = tables["events"]
     if not len(events):
         page.verdict(
-            UNSURE, "Nothing is known of it.", f"No log that was read names {message}.", [],
+            UNSURE, "No event of it is known.", f"No log that was read names {message}.", [],
             left_out(tables),
         )  # fmt: skip
         broken(page, tables)
@@ -42,7 +42,7 @@ def trace_page(tables: Mapping[str, Frame], message: str) -> str:
     )
     shown = events.head(_DRAWN_MAX)
     page.section(
-        "Its way",
+        "Route",
         "Steps from left to right, each at its host; a line for each message."
         + (f" The first {_DRAWN_MAX} events." if len(events) > _DRAWN_MAX else ""),
         plots.lanes(shown, set(_BAD_ENDS)),
@@ -55,7 +55,7 @@ def trace_page(tables: Mapping[str, Frame], message: str) -> str:
         for row in events.rename(columns={"class": "message_class"}).itertuples()
     ]  # fmt: skip
     heads = ["time", "host", "what", "queue", "to", "class", "why", "message"]
-    # Columns that say nothing are left out, and so is the message where there is but one.
+    # Leave out empty columns, and the message id if there is only one.
     kept = [at for at in range(len(heads)) if any(row[at] for row in rows)]
     if events.message_id.nunique() == 1:
         kept.remove(len(heads) - 1)
@@ -72,7 +72,7 @@ def trace_page(tables: Mapping[str, Frame], message: str) -> str:
 
 
 def _fate(events: Frame) -> tuple[str, str, str, list[str]]:
-    """Of one message: mood, sentence, text, and what to do."""
+    """Return mood, sentence, text and next steps for one message."""
     last = events.iloc[-1]
     kinds = set(events.kind)
 
@@ -81,8 +81,8 @@ def _fate(events: Frame) -> tuple[str, str, str, list[str]]:
 
     sent = events[events.kind == "sent"]
     begun = moment(sent.iloc[0].at_ms) if len(sent) else ""
-    since = f" It was sent at {sent.iloc[0].host}, {begun}." if begun else " Nobody tells of its"
-    since += "" if begun else " sending: the log of its sender is not there."
+    since = f" It was sent at {sent.iloc[0].host}, {begun}." if begun else " No log records its"
+    since += "" if begun else " sending: the log of its sender is missing."
     ended = [name for name in _BAD_ENDS if name in kinds]
     arrived = kinds & {"received", "confirmed"}
     if arrived and "received" in kinds:
@@ -90,7 +90,7 @@ def _fate(events: Frame) -> tuple[str, str, str, list[str]]:
         sentence = f"It was received from {row.queue} at {row.host}, {moment(row.at_ms)}."
     elif arrived:
         row = latest("confirmed")
-        sentence = f"An application has received it: {row.host} was told so, {moment(row.at_ms)}."
+        sentence = f"An application has received it: {row.host} was notified, {moment(row.at_ms)}."
     elif ended:
         row = latest(*ended)
         sentence = f"It was {row.kind.replace('_', ' ')} at {row.host}, {moment(row.at_ms)}."
@@ -109,17 +109,17 @@ def _fate(events: Frame) -> tuple[str, str, str, list[str]]:
         elif "dead_lettered" in kinds and not kinds & {"requeued"}:
             row = latest("dead_lettered")
             steps.append(
-                f"It is in {row.to_queue} at {row.host}: qmd pipeline run dead-letters tells how it"
-                " is sent again."
+                f"It is in {row.to_queue} at {row.host}: qmd pipeline run dead-letters gives the"
+                " command that sends it again."
             )
         return UNSURE, sentence, text, steps
     if arrived:
         return GOOD, sentence, since.strip(), []
     if "accepted" in kinds:
         row = latest("accepted")
-        steps.append(f"Nobody has received it yet: who receives from {row.queue} at {row.host}?")
+        steps.append(f"It was not received yet: which application reads {row.queue} at {row.host}?")
     elif kinds & {"order_acknowledged", "session_acknowledged"}:
         steps.append("The other computer has it, and its log is not among these files.")
     else:
         steps.append(f"It has not arrived: see `qmd outgoing` at {last.host}.")
-    return UNSURE, sentence, "No log that was read tells its end." + since, steps
+    return UNSURE, sentence, "No log that was read contains its end." + since, steps

@@ -1,4 +1,4 @@
-"""The page of traffic and capacity: what waits, how it grows, and when a quota is full."""
+"""The page of traffic and capacity: backlogs, their growth, and when a quota is full."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def traffic_page(tables: Mapping[str, Frame]) -> str:
         first = full.iloc[0]
         day = str(first.full_on)
         many = f" {len(full) - 1:,} more fill up." if len(full) > 1 else ""
-        sentence = f"{first.queue} at {first.host} is full on {day}, if it goes on so."
+        sentence = f"{first.queue} at {first.host} is full on {day}, if its growth continues."
         text = f"It holds {size_text(first.bytes)} and grows by"
         text += f" {size_text(first.growth_bytes_a_day)} a day.{many}"
         steps.append(
-            f"Ask who receives from {first.queue} at {first.host}, or raise its quota (qmd queue)."
+            f"Check the receivers of {first.queue} at {first.host}, or raise its quota (qmd queue)."
         )
     elif waiting:
         sentence = f"{waiting:,} messages wait, and no queue fills up."
-        text = "Growth is a straight line through the last two weeks."
+        text = "The forecast is a straight line through the last two weeks."
     else:
         sentence, text = "Nothing waits.", "Every queue is empty when the logs end."
     if len(old):
@@ -79,7 +79,7 @@ def traffic_page(tables: Mapping[str, Frame]) -> str:
         empty = ordered.drop(busy.index)
         if len(empty):
             page.section(
-                "Empty queues", "Nothing waits in them when the log of their host ends.",
+                "Empty queues", "They are empty when the log of their host ends.",
                 _queue_table(empty.sort_values("came", ascending=False), first=12),
             )  # fmt: skip
         ways = hours.groupby("host", as_index=False)[
@@ -87,7 +87,7 @@ def traffic_page(tables: Mapping[str, Frame]) -> str:
         ].sum()
         ways = ways.sort_values("sent", ascending=False)
         page.section(
-            "Hosts", "Who sends the most first.",
+            "Hosts", "The host that sends the most first.",
             table(
                 ["host", "sent", "bytes sent", "stored from elsewhere", "bytes stored", "received"],
                 [

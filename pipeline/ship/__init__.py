@@ -1,1 +1,1 @@
-"""Events and journals are shipped as Parquet files.  docs/ship.md"""
+"""Shipping of events and journals as Parquet files.  docs/ship.md"""

@@ -1,7 +1,7 @@
-"""Where shipped files lie: a folder, or an object store by way of fsspec.
+"""The target of shipped files: a folder, or an object store through fsspec.
 
-A file gets its name when all of it is there.  In a folder: written under another name, synced,
-renamed, the folder synced.  In an object store: put as one object, which is there whole or not.
+A file gets its name when it is complete.  In a folder: written under another name, synced, renamed,
+and the folder synced.  In an object store: put as one object, which is atomic.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ PART = ".part"
 
 
 def require_libraries() -> None:
-    """Raises ImportError before anything is done."""
+    """Raise ImportError before any work if a library is missing."""
     import fsspec  # noqa: F401
     import pyarrow  # noqa: F401
 
 
 class Target:
-    """A folder or store, by path or URL."""
+    """A target folder or store, by path or URL."""
 
     def __init__(self, where: str) -> None:
         import fsspec
@@ -38,13 +38,13 @@ class Target:
         return str(self._root)
 
     def names(self, pattern: str) -> list[str]:
-        """Files below the root, relative to it; not those that are being written."""
+        """Return the files below the root, relative to it, without unfinished ones."""
         found = self._system.glob(f"{self._root}/{pattern}")
         start = len(self._root) + 1
         return sorted(str(name)[start:] for name in found if not str(name).endswith(PART))
 
     def write(self, name: str, table: Any) -> int:
-        """A table as Parquet, durable when this returns; its bytes."""
+        """Write a table as Parquet and return its size in bytes; it is durable on return."""
         if self._is_local:
             return self._write_local(Path(self._root) / name, table)
         buffer = io.BytesIO()
@@ -59,7 +59,7 @@ class Target:
         _make_folders(path.parent)
         part = path.with_name(f".{path.name}{PART}")
         try:
-            part.unlink(missing_ok=True)  # of a run that was killed; or a link that leads elsewhere
+            part.unlink(missing_ok=True)  # left by a killed run, or a link that leads elsewhere
             with part.open("xb") as file:
                 _write_parquet(table, file)
                 file.flush()
@@ -73,22 +73,22 @@ class Target:
         return size
 
     def read(self, name: str, columns: Sequence[str] | None = None) -> Any:
-        """A file as a table: all columns, or these."""
+        """Return a file as a table, with all columns or these."""
         from pyarrow import parquet
 
         with self._system.open(f"{self._root}/{name}", "rb") as file:
             return parquet.ParquetFile(file).read(columns=columns and list(columns))
 
     def remove(self, name: str) -> None:
-        """One file; none is no error."""
+        """Remove a file; a missing file is no error."""
         with contextlib.suppress(FileNotFoundError):
             self._system.rm_file(f"{self._root}/{name}")
         if self._is_local:
             with contextlib.suppress(OSError):
-                (Path(self._root) / name).parent.rmdir()  # the last one takes its folder along
+                (Path(self._root) / name).parent.rmdir()  # removes the folder of the last file
 
     def clean(self, pattern: str) -> None:
-        """Remove what a run that was killed left unfinished."""
+        """Remove the unfinished files of a killed run."""
         for name in self._system.glob(f"{self._root}/{pattern}{PART}"):
             with contextlib.suppress(FileNotFoundError):
                 self._system.rm_file(name)
@@ -101,7 +101,7 @@ def _write_parquet(table: Any, file: Any) -> None:
 
 
 def _make_folders(folder: Path) -> None:
-    """Those that are missing, each of them durable."""
+    """Create the missing folders, each of them durable."""
     if folder.is_dir():
         return
     _make_folders(folder.parent)

@@ -1,9 +1,9 @@
-"""How far the shipping of a log or journal is, and whether it is still the same log.
+"""Progress of shipping a log or journal, and the test whether it is still the same log.
 
-A queue manager numbers the blocks of its log, and one that was put back from a backup gives numbers
-a second time.  So of the last block that was shipped a digest is kept: where the log ends before
-that block, or has another one under its number, what is at the target is of another history.  What
-comes then goes into another *epoch*: into files of other names, beside those that are there.
+A queue manager numbers the blocks of its log, and a restored backup uses numbers again.  So a
+digest of the last shipped block is kept.  If the log ends before that block, or has another block
+with its number, the files at the target belong to another history.  New events then go into another
+*epoch*: into files with other names, beside the existing ones.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 PAGE_EVENTS = 4096
 
-#: Of an event in a file, as far as a block's digest needs it.
+#: The columns of an event that a block's digest covers.
 DIGESTED = ("block", "index", "at_ms", "kind", "message_id", "queue")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Reached:
-    """The last block or position that was shipped, and in which epoch; 0: none was."""
+    """The last shipped block or position, and its epoch; 0: nothing was shipped."""
 
     epoch: int = 1
     last: int = 0
@@ -33,7 +33,7 @@ class Reached:
 
     @classmethod
     def of_note(cls, value: Any) -> Reached:
-        """From a note, which was a number in older releases.  Raises ValueError, TypeError."""
+        """Parse a note; older releases wrote a number.  Raises ValueError, TypeError."""
         if isinstance(value, Mapping):
             return cls(int(value["epoch"]), int(value["last"]), str(value["digest"]))
         return cls(last=int(value))
@@ -42,12 +42,12 @@ class Reached:
         return asdict(self)
 
     def next_epoch(self, after: int) -> Reached:
-        """Where another history begins, of which what goes to `after` is the same."""
+        """Return the start of a new history that equals the old one up to `after`."""
         return Reached(self.epoch + 1, after)
 
 
 def digest(events: Iterable[Mapping[str, Any]]) -> str:
-    """What tells a block from another one of the same number."""
+    """Return a digest that distinguishes blocks with the same number."""
     rows = [
         (int(each["index"]), int(each["at_ms"]), each["kind"] or "", each["message_id"] or "",
          each["queue"] or "")
@@ -57,7 +57,7 @@ def digest(events: Iterable[Mapping[str, Any]]) -> str:
 
 
 def digests(events: Iterable[Mapping[str, Any]]) -> dict[int, str]:
-    """Of each block among `events`, which has all events of each."""
+    """Return the digest of each block in `events`, which must contain complete blocks."""
     blocks: dict[int, list[Mapping[str, Any]]] = {}
     for each in events:
         blocks.setdefault(int(each["block"]), []).append(each)
@@ -65,7 +65,7 @@ def digests(events: Iterable[Mapping[str, Any]]) -> dict[int, str]:
 
 
 def blocks_between(qm: Blocking, first: int, last: int) -> Iterator[dict[str, Any]]:
-    """The events of these blocks, as far as the queue manager has them."""
+    """Yield the events of these blocks, as far as the queue manager still has them."""
     cursor = f"{first}.0"
     while True:
         page = qm.events(cursor, limit=PAGE_EVENTS)
@@ -79,6 +79,6 @@ def blocks_between(qm: Blocking, first: int, last: int) -> Iterator[dict[str, An
 
 
 def newest_block(qm: Blocking) -> int:
-    """The number of the last block of the log; 0 for an empty one."""
+    """Return the number of the last block of the log; 0 for an empty log."""
     events = qm.events(last=1)["events"]
     return int(events[-1]["block"]) if events else 0

@@ -1,12 +1,14 @@
-"""Events and journals of one queue manager become Parquet files elsewhere, each exactly once.
+"""Shipping: events and journals of one queue manager become Parquet files, each exactly once.
 
     events/day=2026-11-21/host=hosta/<queue manager>-<first block>-<last block>.parquet
     journal/day=2026-11-21/host=hosta/<queue>-<first position>-<last position>.parquet
 
-What a file holds is in its name, and what was shipped is what there are names of: a run that was
-killed anywhere is followed by one that looks, and goes on behind the last name.  So the files are
-written in order, and one after the other.  Files of a second history of the same queue manager bear
-the number of their epoch (`ship_reached.py`): <queue manager>-e2-<first block>-<last block>.
+A file's name states its range, and the names at the target are the record of what was shipped.
+After a run was killed anywhere, the next run lists the names and continues behind the last one.  So
+the files are written in order, one after the other.  Files of a second history of the same queue
+manager contain the number of their epoch (`reached.py`):
+<queue manager>-e2-<first block>-<last block>.
+
 docs/ship.md
 """
 
@@ -37,10 +39,10 @@ from pipeline.ship.reached import (
 if TYPE_CHECKING:
     from qmd.client.blocking import Blocking
 
-ROWS_MAX = 500_000  # of one file: memory holds them
-JOURNAL_MESSAGES = 20_000  # reserved at once, and one file at most
+ROWS_MAX = 500_000  # of one file, which is built in memory
+JOURNAL_MESSAGES = 20_000  # reserved at once; at most one file
 JOURNAL_BYTES = 64 * 1024 * 1024
-DIGITS = 16  # of numbers in names, so that they sort
+DIGITS = 16  # of numbers in names, so that names sort by number
 
 _NAME = re.compile(
     r"(?P<what>[0-9a-f-]{36})(?:-e(?P<epoch>\d+))?-(?P<first>\d{16})-(?P<last>\d{16})\.parquet$"
@@ -49,7 +51,7 @@ _DAY = re.compile(r"day=(\d{4}-\d\d-\d\d)/")
 
 
 class ShipFailed(Exception):
-    """Nothing was shipped, or only a part; the text says why and what to do."""
+    """Shipping failed, perhaps after some files; the text gives the reason and the remedy."""
 
     def __init__(self, text: str, code: str) -> None:
         super().__init__(text)
@@ -58,7 +60,7 @@ class ShipFailed(Exception):
 
 @dataclass
 class Shipped:
-    """What one run did."""
+    """The results of one run."""
 
     files: int = 0
     rows: int = 0
@@ -77,9 +79,10 @@ class Shipped:
 
 
 class Notes:
-    """How far the shipping is, beside the files: a lock, and what no name tells any more.
+    """Progress of shipping, stored at the sender: a lock, and the last shipped positions.
 
-    Where the files were removed by age, or by others, nothing is shipped again.
+    If files are removed at the target, by age or otherwise, the notes keep them from being shipped
+    again.
     """
 
     def __init__(self, folder: Path, target: str) -> None:
@@ -90,8 +93,8 @@ class Notes:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Raises ShipFailed when another run is at work."""
-        # Never through a link: root may run this, and the folder is somebody else's.
+        """Hold the lock.  Raises ShipFailed if another run holds it."""
+        # Never follow a link: root may run this, and another user may own the folder.
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         with open(os.open(self._lock, flags, 0o666), "w") as file:
             try:
@@ -103,7 +106,7 @@ class Notes:
             yield
 
     def read(self) -> dict[str, Reached]:
-        """How far the shipping of each queue manager's log or queue is."""
+        """Return the progress for each queue manager's log or queue."""
         try:
             noted = json.loads(self._path.read_text())
             return {str(key): Reached.of_note(value) for key, value in noted.items()}
@@ -111,14 +114,14 @@ class Notes:
             return {}
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise ShipFailed(
-                f"{self._path} cannot be read ({error}); remove it, and what is there already is"
-                " found by its names",
+                f"{self._path} cannot be read ({error}); remove it: the names of the files at the"
+                " target then show the progress",
                 "ship_notes_unreadable",
             ) from error
 
     def write(self, reached: dict[str, Reached]) -> None:
         part = self._path.with_suffix(".part")
-        part.unlink(missing_ok=True)  # of a run that was killed; or a link that leads elsewhere
+        part.unlink(missing_ok=True)  # left by a killed run, or a link that leads elsewhere
         with part.open("x") as file:
             file.write(json.dumps({key: each.note() for key, each in reached.items()}))
             file.flush()
@@ -138,7 +141,7 @@ class Ship:
         dry_run: bool = False,
         new_epoch: bool = False,
     ) -> None:
-        """`new_epoch`: what is of another history than the files at `target` goes beside them."""
+        """`new_epoch`: write a history other than that of the files at `target` beside them."""
         self._qm = qm
         self._target = target
         self._notes = notes
@@ -151,9 +154,9 @@ class Ship:
     # Events.
 
     def events(self) -> None:
-        """All that is there now: whole blocks, those of one day in a file.
+        """Ship all present events: complete blocks, with the blocks of one day in a file.
 
-        Raises ShipFailed where the log is not the one of which files are at the target.
+        Raises ShipFailed if the log is not the one whose files are at the target.
         """
         own = str(self._qm.id)
         self._clean("events")
@@ -165,12 +168,13 @@ class Ship:
         while True:
             page = self._qm.events(cursor, limit=PAGE_EVENTS)
             missing = page["missing_blocks"]
-            if missing and shipped:  # before the first run there was nobody to ship them
+            if missing and shipped:  # blocks dropped before the first run do not count
                 self.done.missing_blocks += missing
             waiting += page["events"]
             cursor = page["cursor"]
             if page["end"] or len(waiting) >= ROWS_MAX:
-                # A block is a commit, and is whole; of the last one more may follow.
+                # A block is a commit, and complete; the last block of a page may continue on the
+                # next.
                 whole = waiting if page["end"] else _without_last_block(waiting)
                 rest = waiting[len(whole) :]
                 for stretch in _by_day(whole):
@@ -203,9 +207,9 @@ class Ship:
         self.done.events += len(events)
 
     def _same_history(self, own: str, reached: Reached) -> Reached:
-        """Where to go on, if the log is the one that was shipped; else in a new epoch, if wanted.
+        """Return where to continue, if the log is the shipped one; else a new epoch if allowed.
 
-        A block that the log keeps no more cannot be compared.  Raises ShipFailed.
+        A block that the log no longer contains cannot be compared.  Raises ShipFailed.
         """
         newest = newest_block(self._qm)
         if newest < reached.last:
@@ -219,15 +223,15 @@ class Ship:
         if self._new_epoch:
             return reached.next_epoch(self._last_in_common(own))
         raise ShipFailed(
-            f"the log of {self.host} {why}: the queue manager's data are not those that were"
-            " shipped from (a backup was put back, or there is a copy of it); nothing was shipped;"
-            f" see that no copy of it runs, then give --new-epoch once: {self._target} keeps what"
-            " it has, and what is new goes beside it",
+            f"the log of {self.host} {why}: the queue manager's data are not the data that were"
+            " shipped (a backup was put back, or there is a copy of it); nothing was shipped;"
+            f" make sure that no copy of it runs, then give --new-epoch once: {self._target} keeps"
+            " its files, and new events go beside them",
             "ship_log_changed",
         )
 
     def _digest_there(self, own: str, reached: Reached) -> str:
-        """Of the last block that was shipped, from the file that holds it; empty: it is gone."""
+        """Return the digest of the last shipped block from its file; "" if the file is gone."""
         for name, found in self._files("events", own):
             if found == (reached.epoch, reached.last):
                 rows = self._target.read(name, DIGESTED).to_pylist()
@@ -235,7 +239,7 @@ class Ship:
         return ""
 
     def _last_in_common(self, own: str) -> int:
-        """The newest block of the log that is at the target as well; 0: none is."""
+        """Return the newest block of the log that is also at the target; 0 if none is."""
         common = 0
         for name, (_, last) in sorted(self._files("events", own), key=lambda each: -each[1][1]):
             if last <= common:
@@ -249,9 +253,9 @@ class Ship:
     # Journals.
 
     def journal(self, queue: str, *, reader: str, remove: bool) -> None:
-        """Messages of a journal (or any queue) that were not shipped, by arrival.
+        """Ship the unshipped messages of a journal (or any queue), by arrival.
 
-        `remove`: they leave the journal when they are durable at the target, never before.
+        With `remove`, messages leave the journal once they are durable at the target, never before.
         """
         self._clean("journal")
         run = self._qm.pipeline.open_reader(reader, [queue], shared=not remove)
@@ -266,12 +270,12 @@ class Ship:
                 raise ShipFailed(
                     f"files of {queue} up to position {shipped} are at the target, and reader"
                     f" {reader} knows {source.reserved}: the queue manager's data are older than"
-                    " the files (a backup was put back), or the reader was forgotten; nothing of"
-                    f" it was shipped; give --new-epoch once: {self._target} keeps what it has, and"
-                    " what the reader has not shipped goes beside it",
+                    " the files (a backup was put back), or the reader was removed; nothing of"
+                    f" it was shipped; give --new-epoch once: {self._target} keeps its files, and"
+                    " the messages that the reader has not shipped go beside them",
                     "ship_position_unknown",
                 )
-            # It died between the file and the end of its range.
+            # A run died after it had written the file and before it consumed the range.
             if not self._dry_run:
                 self._qm.pipeline.consume(run, {source.queue: shipped})
             position = shipped
@@ -302,7 +306,7 @@ class Ship:
     def _tables(
         self, source: Any, reader: str, after: int, until: int
     ) -> Iterator[tuple[int, int, Any]]:
-        """The range in stretches of one day: first and last position, and the messages."""
+        """Yield the range divided by day: first and last position, and the messages."""
         import pyarrow as arrow
         import pyarrow.compute as compute
 
@@ -328,13 +332,13 @@ class Ship:
             last = until if at == len(days) else int(table.column("position")[at].as_py()) - 1
             yield first, last, table.slice(start, at - start)
             first, start = last + 1, at
-        if not days:  # what was there turned out to be damaged
+        if not days:  # all messages of the range are damaged
             yield first, until, table
 
-    # What is kept there.
+    # Retention at the target.
 
     def retire(self, keep_days: int, *, today: datetime.date | None = None) -> None:
-        """Remove this host's files that are older, at the target; what was shipped stays known."""
+        """Remove this host's older files at the target; the notes keep them as shipped."""
         today = today or datetime.datetime.now(datetime.UTC).date()
         oldest = (today - datetime.timedelta(days=keep_days)).isoformat()
         for name in self._target.names(f"*/day=*/host={self._folder}/*.parquet"):
@@ -344,7 +348,7 @@ class Ship:
                     self._target.remove(name)
                 self.done.removed_files += 1
 
-    # Within.
+    # Internals.
 
     @property
     def _folder(self) -> str:
@@ -356,7 +360,7 @@ class Ship:
         return f"{kind}/day={day}/host={self._folder}/{file}"
 
     def _files(self, kind: str, what: str) -> list[tuple[str, tuple[int, int]]]:
-        """Each file at the target, with its epoch and its last block or position."""
+        """Return each file at the target, with its epoch and its last block or position."""
         found = []
         for name in self._target.names(f"{kind}/day=*/host={self._folder}/{what}-*.parquet"):
             named = _NAME.search(name)
@@ -365,10 +369,10 @@ class Ship:
         return found
 
     def _shipped(self, kind: str, what: str) -> Reached:
-        """The last block or position that is there, or was, in the newest epoch."""
+        """Return the last shipped block or position in the newest epoch."""
         noted = self._reached.get(what, Reached())
         there = max((found for _, found in self._files(kind, what)), default=(1, 0))
-        # The note comes after the file, and stays when files are removed by age.
+        # The note is written after the file, and stays when files are removed by age.
         return noted if (noted.epoch, noted.last) >= there else Reached(*there)
 
     def _note(self, what: str, reached: Reached) -> None:
@@ -381,7 +385,7 @@ class Ship:
 
 
 def _without_last_block(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One block larger than a file is a file."""
+    """Remove the last block, unless it is the only one: then it fills a file alone."""
     last = events[-1]["block"]
     end = len(events)
     while end and events[end - 1]["block"] == last:
@@ -390,7 +394,7 @@ def _without_last_block(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _by_day(events: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Stretches of whole blocks that begin on one day (UTC)."""
+    """Yield runs of complete blocks that begin on one day (UTC)."""
     stretch: list[dict[str, Any]] = []
     block, day = -1, ""
     for event in events:
@@ -407,7 +411,7 @@ def _by_day(events: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 
 
 def _with_newer_fields(table: Any, events: list[dict[str, Any]], known: set[str]) -> Any:
-    """Fields of a queue manager that is newer than this program: as JSON, lest they be lost."""
+    """Add fields of a newer queue manager as JSON, so that they are not lost."""
     import pyarrow as arrow
 
     for name in sorted(set(events[0]) - known):
