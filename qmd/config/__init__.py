@@ -1,1 +1,1 @@
-"""The configuration: the file, the settings with their types and units, the rules of routes."""
+"""Configuration: the file, the settings with their types and units, the rules of routes."""

@@ -1,12 +1,11 @@
-"""The configuration file: read strictly, overridden by the environment, written by `qmd init`.
+"""Configuration file: parsed strictly, overridden by the environment, written by `qmd init`.
 
     load_settings(path)        TOML, then QMD_<SECTION>_<KEY> from the environment
-    write_default_config(...)  the file a new queue manager starts with
+    write_default_config(...)  the initial file of a new queue manager
     reference()                the manual's tables
 
 Nothing is guessed: an unknown section or key, a wrong type, unit or range is a ConfigError that
-names the file, the line, what was found and what is allowed.
-"""
+names the file, the line, the value found and the allowed values."""
 
 from __future__ import annotations
 
@@ -30,7 +29,8 @@ __all__ = [
 
 CONFIG_NAME = "qmd.toml"
 FILE_BYTES_MAX = 64 * 1024
-SEARCH_CHARACTERS_MAX = 1_000_000  # read again to find the line of a fault: some 50 ms
+# limit for the search of an error's line, which parses parts again: some 50 ms
+SEARCH_CHARACTERS_MAX = 1_000_000
 SOCKET_PATH_BYTES_MAX = 107  # sun_path of unix(7) has 108, one of them for the null
 
 # (section, key, key that must not be smaller)
@@ -41,17 +41,16 @@ _ORDERED = (
 )
 
 
-# What tomllib raises: a TOMLDecodeError is a ValueError, and so is a number of too many digits.
+# Errors of tomllib: a TOMLDecodeError is a ValueError, and so is a number of too many digits.
 _UNREADABLE = (ValueError, RecursionError)
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; `str()` is one line for the person who wrote it.
+    """The configuration cannot be used; `str()` is one line for its author.
 
-    `code` stands for the cause (`qmd.catalogue`).  `file` and `line` say where, and are None for
-    the environment and for arguments; `key` is "[section] key", or "" when no key is at fault.
-    `others` are the further errors of the same configuration.
-    """
+    `code` identifies the cause (`qmd.catalogue`). `file` and `line` are the place, and None for the
+    environment and for arguments; `key` is "[section] key", or "" if the error has no key. `others`
+    are the further errors of the same configuration."""
 
     others: tuple[ConfigError, ...] = ()
 
@@ -78,10 +77,9 @@ class ConfigError(Exception):
 
 
 def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
-    """Reads `path`, with overrides from `environment` (default: the process's).
+    """Read `path`, with overrides from `environment` (default: the process's).
 
-    Raises ConfigError.
-    """
+    Raises ConfigError."""
     file = path.absolute()
     try:
         with file.open("rb") as stream:
@@ -103,7 +101,9 @@ def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> S
 def parse_settings(
     text: str, *, file: Path, environment: Mapping[str, str] | None = None
 ) -> Settings:
-    """Like load_settings, of a text that stands or will stand in `file`."""
+    """Parse a text as `load_settings` does; `file` is its current or future location.
+
+    Raises ConfigError."""
     source = _Source(text, file)
     found = _Errors()
     for section, table in source.document.items():
@@ -144,13 +144,13 @@ class _Errors:
 
 
 class _Source:
-    """A TOML text, and where in it each key stands."""
+    """A TOML text with the line of each key."""
 
     def __init__(self, text: str, file: Path) -> None:
-        import tomllib  # only now: `--help` of the command line needs none of it
+        import tomllib  # imported here, because `--help` of the command line does not need it
 
         self._parse = tomllib.loads
-        # TOML knows no other ends of lines, str.splitlines does.
+        # TOML has no other line ends, but str.splitlines has.
         self._lines = [f"{line}\n" for line in text.removesuffix("\n").split("\n")]
         self.file = file
         try:
@@ -168,12 +168,11 @@ class _Source:
         )
 
     def _line(self, section: str, key: str | None) -> int | None:
-        """The line on which `key`, or else `section`, first appears; None if it does not.
+        """Return the line on which `key`, or else `section`, first appears; None if it does not.
 
-        tomllib keeps no positions.  So: of the lines that contain the word, the first one with
-        which the text up to there, once it is complete, contains the key.  What takes too long
-        to find is not worth it.
-        """
+        tomllib keeps no positions. For each line that contains the word, this method parses the
+        text up to that line (or up to the end of its value); the first line for which the result
+        contains the key is the answer. The search is given up when it takes too long."""
         word = key or section
         characters_left = SEARCH_CHARACTERS_MAX
         for start, line in enumerate(self._lines):
@@ -200,7 +199,7 @@ def _contains(document: Mapping[str, Any], section: str, key: str | None) -> boo
 
 
 def _split_line(message: str, lines: int) -> tuple[str, int | None]:
-    """Takes "problem (at line 3, column 5)" apart; "(at end of document)" is the last line."""
+    """Split "problem (at line 3, column 5)"; "(at end of document)" is the last line."""
     problem, _, place = message.rpartition(" (at ")
     if not problem:
         return message, None
@@ -259,7 +258,7 @@ def _nearest(word: str, known: Mapping[str, object]) -> str:
 
 
 def _overrides(environment: Mapping[str, str], errors: _Errors) -> dict[tuple[str, str], str]:
-    """The values of QMD_<SECTION>_<KEY>, by section and key."""
+    """Return the values of QMD_<SECTION>_<KEY>, by section and key."""
     found = {}
     for variable, text in environment.items():
         for section in SECTIONS:
@@ -284,7 +283,7 @@ def _value(setting: Setting, source: _Source, overrides: Mapping[tuple[str, str]
         found = setting.kind.from_environment(override)
     else:
         table = source.document.get(setting.section, {})
-        # A section that is none was reported before.
+        # A section that is not a table was reported before.
         found = table.get(setting.key, setting.default) if isinstance(table, dict) else None
         if found is None:
             return setting.default
@@ -343,12 +342,11 @@ def _check_socket(settings: Settings, source: _Source) -> None:
 def write_default_config(
     folder: Path, *, listen: str, name: str, run_as_root: bool = False
 ) -> Path:
-    """Writes `folder`/qmd.toml for a queue manager that keeps everything in `folder`.
+    """Write `folder`/qmd.toml for a queue manager that keeps everything in `folder`.
 
-    `listen` is address:port, with an IPv6 address in brackets; an empty `name` stands for the
-    host's; `run_as_root` is for a folder that is root's own.  A new folder gets mode 0700, the
-    file 0640.  Raises ConfigError; an existing file is never touched.
-    """
+    `listen` is address:port, with an IPv6 address in brackets; an empty `name` means the name of
+    the host; `run_as_root` is for a folder owned by root. A new folder gets mode 0700, the file
+    0640. Raises ConfigError; an existing file is never changed."""
     address, _, port = listen.rpartition(":")
     if not (port.isascii() and port.isdigit() and len(port) <= 5):
         raise ConfigError(
@@ -368,7 +366,7 @@ def write_default_config(
     text = _default_text(given)
     try:
         parse_settings(text, file=file, environment={})
-    except ConfigError as error:  # there is no such file yet whose line could be looked at
+    except ConfigError as error:  # the file does not exist yet, so omit its line
         raise ConfigError(error.problem, code=error.code, key=error.key) from error
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -378,13 +376,13 @@ def write_default_config(
             f"not written: {error.strerror}", code="config_not_written", file=file
         ) from error
     with open(descriptor, "w", encoding="utf-8") as stream:
-        os.fchmod(descriptor, 0o640)  # whatever the umask says
+        os.fchmod(descriptor, 0o640)  # independent of the umask
         stream.write(text)
     return file
 
 
 def _default_text(given: Mapping[tuple[str, str], object]) -> str:
-    """A configuration file with `given` values; all other keys have their default in a comment."""
+    """Return a configuration file with `given` values; other keys are comments with defaults."""
     lines = [
         "# Configuration of a qmd queue manager. A key in a comment has its default.",
         "# Durations have a unit (500ms, 30s, 5m, 12h, 4d), sizes too (64KiB, 500MB, 8GB).",
@@ -405,7 +403,7 @@ def _default_text(given: Mapping[tuple[str, str], object]) -> str:
 
 
 def reference() -> str:
-    """The tables of all settings, in Markdown."""
+    """Return the tables of all settings, in Markdown."""
     lines = []
     for section, declaration in SECTIONS.items():
         lines += [f"## [{section}]", "", f"{declaration.__doc__}", ""]
@@ -419,7 +417,7 @@ def reference() -> str:
 
 
 def _toml(value: object) -> str:
-    """A value as a TOML file has it; for what TOML cannot say, as Python shows it."""
+    """Return a value in TOML syntax, or in Python's if TOML has none for it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):

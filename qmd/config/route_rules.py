@@ -1,13 +1,12 @@
-"""Routes as the configuration writes them: `DESTINATION via HOP then HOP`.
+"""Rules for routes in the configuration: `DESTINATION via HOP then HOP`.
 
     10.2.0.0/16 via gate-a then gate-b:1802        the network of an address in a direct name
     *.berlin.example via gate-berlin               the end of a name; without "*.", one name
     3f2504e0-4f89-11d3-9a0c-0305e82c3301 via [fd00::7]:1801
     10.3.0.5 via direct then gate-a                first itself, then over another computer
-    * via gate-c                                   whatever no other route is for
+    * via gate-c                                   all destinations without another route
 
-The first rule that fits is taken.  Hops are tried in turn.
-"""
+The first matching rule applies. Hops are tried in turn."""
 
 from __future__ import annotations
 
@@ -30,10 +29,10 @@ Network = IPv4Network | IPv6Network
 
 
 class Pattern(NamedTuple):
-    """Some destinations; exactly one field is set, or none: all of them."""
+    """A set of destinations; exactly one field is set, or none: all destinations."""
 
     network: Network | None = None
-    name: str = ""  # casefolded; beginning with "." for all that end so
+    name: str = ""  # casefolded; with a leading ".", all names with this end
     guid: bytes = b""
 
     @property
@@ -41,7 +40,7 @@ class Pattern(NamedTuple):
         return self == Pattern()
 
     def has_host(self, host: str) -> bool:
-        """Whether a name or an address in a direct name is one of them."""
+        """Return whether a name or an address in a direct name matches."""
         if self.is_all:
             return True
         if self.network is not None:
@@ -53,12 +52,12 @@ class Pattern(NamedTuple):
         )
 
     def has_guid(self, guid: bytes) -> bool:
-        """Whether a queue manager is one of them, as far as its GUID tells."""
+        """Return whether a queue manager matches, judged by its GUID."""
         return self.is_all or (bool(self.guid) and guid == self.guid)
 
 
 class Hop(NamedTuple):
-    """Another queue manager on the way; `host` empty: none, it is tried directly."""
+    """Another queue manager on the route; an empty `host` means the destination itself."""
 
     host: str = ""
     port: int = PORT
@@ -70,7 +69,7 @@ class Rule(NamedTuple):
 
 
 def parse_pattern(text: str) -> Pattern:
-    """Raises ValueError, with what is wrong."""
+    """Parse the destination of a rule. Raises ValueError with the reason."""
     text = text.strip()
     if text == "*":
         return Pattern()
@@ -84,7 +83,7 @@ def parse_pattern(text: str) -> Pattern:
 
 
 def parse_hop(text: str) -> Hop:
-    """Raises ValueError, with what is wrong."""
+    """Parse a hop of a rule. Raises ValueError with the reason."""
     text = text.strip()
     if text == DIRECT:
         return Hop()
@@ -106,7 +105,7 @@ def parse_hop(text: str) -> Hop:
 
 
 def parse_rule(text: str) -> Rule:
-    """Raises ValueError, with what is wrong."""
+    """Parse a rule. Raises ValueError with the reason."""
     destinations, via, hops = text.partition(" via ")
     if not via:
         raise ValueError(f"{text!r} has no ' via ': write {RULE}")

@@ -1,10 +1,9 @@
-# ruff: noqa: RUF009 (setting() is dataclasses.field with more to say)
-"""Every setting of the queue manager: key, default, what is allowed, what it means.
+# ruff: noqa: RUF009 (setting() is dataclasses.field with more arguments)
+"""Settings of the queue manager: key, default, allowed values and meaning of each.
 
-The one declaration from which the loader, the file that `qmd init` writes and the manual are
-made.  An attribute is named as its key in the file, with the unit behind it: `ack_timeout`
-is `ack_timeout_s`, seconds; `computer` is `computer_bytes`.
-"""
+This declaration is the only source for the loader, the file that `qmd init` writes, and the manual.
+An attribute is named as its key in the file, followed by the unit: `ack_timeout` is
+`ack_timeout_s`, seconds; `computer` is `computer_bytes`."""
 
 from __future__ import annotations
 
@@ -41,13 +40,13 @@ from qmd.config.value_types import (
 
 T = TypeVar("T")
 
-MEMORY_PART = 8  # of the memory, for each budget that has no size of its own
+MEMORY_PART = 8  # divisor of the memory, for each budget without a configured size
 MEMORY_BYTES_MIN, MEMORY_BYTES_MAX = 64 * 1024 * 1024, 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key of one section, as the file has it."""
+    """One key of one section, as in the file."""
 
     section: str
     key: str
@@ -58,7 +57,7 @@ class Setting:
 
 
 def setting(kind: Kind[T], default: object, meaning: str) -> T:
-    """A field of a section; `default` is what would stand in the file."""
+    """Return a field of a section; `default` is its value as written in the file."""
     return field(default=kind.parse(default), metadata={"setting": (kind, default, meaning)})
 
 
@@ -221,7 +220,7 @@ class QuotasSettings:
 
 
 class Budgets(NamedTuple):
-    """Bytes."""
+    """Budgets in bytes."""
 
     packets: int
     requests: int
@@ -254,7 +253,7 @@ class MemorySettings:
     )
 
     def of(self, memory_bytes: int) -> Budgets:
-        """The budgets of a daemon that may have so much memory."""
+        """Return the budgets of a daemon with this amount of memory."""
         share = min(max(memory_bytes // MEMORY_PART, MEMORY_BYTES_MIN), MEMORY_BYTES_MAX)
         chosen = (self.packets_bytes, self.requests_bytes, self.transactions_bytes)
         return Budgets(*(share if each is None else each for each in chosen))
@@ -536,7 +535,7 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The whole configuration."""
+    """The complete configuration."""
 
     queue_manager: QueueManagerSettings = field(default_factory=QueueManagerSettings)
     listen: ListenSettings = field(default_factory=ListenSettings)
@@ -575,7 +574,7 @@ SECTIONS: dict[str, type[Any]] = {
 
 
 def settings_of(section: str) -> dict[str, Setting]:
-    """The keys of one section, in the order of declaration."""
+    """Return the keys of one section, in the order of declaration."""
     found = (_setting(section, item) for item in fields(SECTIONS[section]))
     return {item.key: item for item in found}
 

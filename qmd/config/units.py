@@ -1,8 +1,7 @@
-"""Durations and sizes as people write them: `30s`, `4d`, `500MB`, `64KiB`.
+"""Durations and sizes in text form: `30s`, `4d`, `500MB`, `64KiB`.
 
-A whole number directly followed by one unit.  A number without a unit is refused, because
-nobody can see from it what was meant.
-"""
+The form is a whole number directly followed by one unit. A number without a unit is refused because
+it is ambiguous."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ SIZE_RULE = f"a whole number and a unit ({', '.join(_BYTES)}), for example 500MB
 
 
 def parse_duration_ms(text: str) -> int:
-    """Milliseconds of `500ms`, `30s`, `5m`, `12h` or `4d`.  Raises ValueError."""
+    """Return the milliseconds of `500ms`, `30s`, `5m`, `12h` or `4d`. Raises ValueError."""
     match = _DURATION.fullmatch(text)
     if match is None:
         raise ValueError(DURATION_RULE)
@@ -31,15 +30,14 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a duration.  Raises ValueError."""
+    """Return the seconds of a duration. Raises ValueError."""
     return parse_duration_ms(text) / 1000
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `500MB` or `64KiB`; k, M, G, T are powers of 1000, Ki... of 1024.
+    """Return the bytes of `500MB` or `64KiB`; k, M, G, T are powers of 1000, Ki... of 1024.
 
-    Units are read without regard to case.  Raises ValueError.
-    """
+    Units are read without regard to case. Raises ValueError."""
     match = _SIZE.fullmatch(text)
     factor = _BYTES_BY_SPELLING.get(match[2].lower()) if match else None
     if match is None or factor is None:
@@ -48,12 +46,12 @@ def parse_size(text: str) -> int:
 
 
 def format_duration(seconds: float) -> str:
-    """Writes seconds in the largest unit that leaves a whole number; rounds to milliseconds."""
+    """Format seconds in the largest unit that leaves a whole number; round to milliseconds."""
     return _in_largest_unit(round(seconds * 1000), _MILLISECONDS, zero="0s")
 
 
 def format_size(size_bytes: int) -> str:
-    """Writes bytes in the largest unit that leaves a whole number."""
+    """Format bytes in the largest unit that leaves a whole number."""
     return _in_largest_unit(size_bytes, _BYTES, zero="0B")
 
 

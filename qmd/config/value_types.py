@@ -1,4 +1,4 @@
-"""What a setting may be: each kind checks a value from a TOML file and says what is allowed."""
+"""Value types of settings: each checks a value from a TOML file and describes allowed values."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ Network = IPv4Network | IPv6Network
 
 
 class Kind(ABC, Generic[T]):
-    """One kind of value."""
+    """One type of value."""
 
     attribute_suffix: ClassVar[str] = ""
-    """The unit that the attribute's name has behind the key's."""
+    """The unit that is appended to the key to form the attribute's name."""
 
     @property
     @abstractmethod
     def allowed(self) -> str:
-        """What is allowed, as a phrase for error messages and the manual."""
+        """The allowed values, as a phrase for error messages and the manual."""
 
     @abstractmethod
     def parse(self, value: object) -> T:
-        """Converts what TOML gave.  Raises ValueError, with what is wrong if `allowed` hides it."""
+        """Convert a value from TOML.
+
+        Raises ValueError, with the reason unless `allowed` makes it clear."""
 
     def from_environment(self, text: str) -> object:
-        """What TOML would have given for the text of an environment variable."""
+        """Convert the text of an environment variable to the value that TOML would give."""
         return text
 
 
@@ -48,7 +50,7 @@ class Text(Kind[str]):
 
 
 class ComputerName(Kind[str]):
-    """Empty stands for the name of this host."""
+    """A computer name; an empty text means the name of this host."""
 
     allowed = "a computer name of at most 256 characters"
 
@@ -153,7 +155,7 @@ LDAP_PORTS = {"ldaps": 636, "ldap": 389}
 
 
 class LdapServers(Kind[tuple[str, ...]]):
-    """As `ldaps://host:port`, the port always there, an IPv6 address in brackets."""
+    """LDAP servers as `ldaps://host:port`, always with the port, an IPv6 address in brackets."""
 
     allowed = 'a list such as ["ldaps://dc1.example.com", "ldap://10.0.0.5:389"]'
 
@@ -192,7 +194,7 @@ class Choice(Kind[str]):
 
 @dataclass(frozen=True, slots=True)
 class Whole(Kind[int]):
-    """A whole number."""
+    """A whole number in a range."""
 
     least: int
     most: int
@@ -212,7 +214,7 @@ class Whole(Kind[int]):
 
 @dataclass(frozen=True, slots=True)
 class Duration(Kind[float]):
-    """Seconds; whole milliseconds."""
+    """A duration in seconds; the resolution is one millisecond."""
 
     least: str
     most: str
@@ -231,7 +233,7 @@ class Duration(Kind[float]):
 
 @dataclass(frozen=True, slots=True)
 class OptionalDuration(Kind[float | None]):
-    """The same, or nothing: empty."""
+    """A duration, or an empty text for None."""
 
     least: str
     most: str
@@ -266,7 +268,7 @@ class Durations(Kind[tuple[float, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class Size(Kind[int]):
-    """Bytes."""
+    """A size in bytes."""
 
     least: str
     most: str
@@ -284,7 +286,7 @@ class Size(Kind[int]):
 
 @dataclass(frozen=True, slots=True)
 class OptionalSize(Kind[int | None]):
-    """The same, or nothing: empty."""
+    """A size in bytes, or an empty text for None."""
 
     least: str
     most: str
@@ -349,7 +351,7 @@ def _computer(value: object) -> str:
 
 
 def _host(value: object) -> Network | str:
-    """A network, or the name of a computer; what looks like a network has to be one."""
+    """Return a network, or the name of a computer; a text that looks like a network must be one."""
     if isinstance(value, str) and ("/" in value or ":" in value or value[:1].isdigit()):
         return ip_network(value)
     return _computer(value)
