@@ -1,4 +1,4 @@
-"""What the queue manager answers when it will not do what was asked."""
+"""The error of a request that the queue manager refuses."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from qmd.catalogue import id_of
 
 
 class Refusal(Exception):
-    """A request that was not done; nothing of it was kept.
+    """A refused request, of which nothing was done or stored.
 
-    `code` is for programs and stands for one cause, which has its entry in
-    `qmd.catalogue`; `text` says what and why, `remedy` what to do about it.
+    `code` is for programs and stands for one cause, which has its entry in `qmd.catalogue`; `text`
+    says what was refused and why, `remedy` what to do about it.
     """
 
     def __init__(self, code: str, text: str, remedy: str = "") -> None:
@@ -20,12 +20,12 @@ class Refusal(Exception):
 
     @property
     def id(self) -> str:
-        """For people, as "QM-1201": `qmd explain` tells more about it."""
+        """Return the id for readers, such as "QM-1201"; `qmd explain` describes it."""
         return id_of(self.code)
 
 
 def placed(error: Refusal, where: str) -> Refusal:
-    """A copy of the error, with the place before its text if there is one to tell."""
+    """Return a copy of the error, with the place before its text if `where` is not empty."""
     copy = Refusal.__new__(type(error))
     copy.__dict__.update(error.__dict__)
     copy.text = f"{where}: {error.text}" if where else error.text

@@ -1,9 +1,9 @@
-"""The client library: what applications, the command line and pipelines use.
+"""The client library: used by applications, the command line and pipelines.
 
     from qmd.client import connect
 
-`queue_manager.py` has the verbs and is the first file to read; `blocking.py` the
-same without `await`; `errors.py` draws what can go wrong.
+Read `queue_manager.py` first: it has the verbs. `blocking.py` is the same client without `await`,
+and `errors.py` lists the errors.
 """
 
 from qmd.client.ambient import current_transaction, no_transaction

@@ -1,4 +1,4 @@
-"""Where the daemon is reached: its control socket on this computer, or another one over TLS."""
+"""Addresses of the daemon: its control socket on this computer, or a remote daemon over TLS."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ T = TypeVar("T", bound=asyncio.Protocol)
 REMOTE_PORT = 1806
 TOKEN_VARIABLE, TOKEN_FILE_VARIABLE, CA_VARIABLE = "QMD_TOKEN", "QMD_TOKEN_FILE", "QMD_CA_FILE"
 CONNECT_S = 15.0
-RESTART_ADVICE = "see whether the daemon runs (qmd serve)"
+RESTART_ADVICE = "check whether the daemon runs (qmd serve)"
 
 
 @dataclass(frozen=True, slots=True)
 class SocketAddress:
-    """A control socket."""
+    """The address of a control socket on this computer."""
 
     path: Path
 
@@ -32,7 +32,7 @@ class SocketAddress:
         return str(self.path)
 
     async def open(self, factory: Callable[[], T]) -> T:
-        """A connection.  Raises NotConnected."""
+        """Open a connection to the control socket.  Raises NotConnected."""
         loop = asyncio.get_running_loop()
         try:
             _, connection = await loop.create_unix_connection(factory, str(self.path))
@@ -45,25 +45,25 @@ class SocketAddress:
         except PermissionError:
             raise NotConnected(
                 f"the control socket {self.path} may not be used by this user",
-                "join the group that owns it, or ask whoever runs the daemon",
+                "join the group that owns it, or ask the administrator of the daemon",
                 code="control_socket_forbidden",
             ) from None
         except OSError as error:
             raise NotConnected(
-                f"nobody answers at {self.path} ({error.strerror or error})",
+                f"the daemon does not answer at {self.path} ({error.strerror or error})",
                 RESTART_ADVICE,
                 code="daemon_not_answering",
             ) from error
         return connection
 
     def greeting(self) -> tuple[type[frames.Request], tuple[object, ...]]:
-        """The first request of a connection: its verb and arguments."""
+        """Return the first request of a connection: its verb and its arguments."""
         return frames.Hello, (frames.VERSION,)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RemoteAddress:
-    """A daemon elsewhere.  The token is in no text that is made of this."""
+    """The address of a remote daemon.  Its text and its repr never contain the token."""
 
     host: str
     port: int
@@ -79,7 +79,7 @@ class RemoteAddress:
     __repr__ = __str__
 
     async def open(self, factory: Callable[[], T]) -> T:
-        """A connection; the certificate is checked.  Raises NotConnected."""
+        """Open a connection and check the certificate of the daemon.  Raises NotConnected."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_S):
@@ -92,23 +92,23 @@ class RemoteAddress:
         except ssl.SSLCertVerificationError as error:
             raise NotConnected(
                 f"the certificate of {self} is not trusted: {error.verify_message}",
-                "name the authority that signed it (ca_file, --ca-file, QMD_CA_FILE), and the host"
-                " as the certificate does",
+                "name the authority that signed it (ca_file, --ca-file, QMD_CA_FILE), and use "
+                "the host name that the certificate has",
                 code="remote_certificate_refused",
             ) from error
         except ssl.SSLError as error:
             raise NotConnected(
-                f"{self} does not speak TLS as it should: {error.reason or error}",
-                "see the port ([remote] of its configuration), and whether it asks for a client"
-                " certificate",
+                f"the TLS handshake with {self} failed: {error.reason or error}",
+                "check the port ([remote] in the configuration of the daemon), and whether the "
+                "daemon requires a client certificate",
                 code="remote_tls_failed",
             ) from error
         except (OSError, TimeoutError) as error:
             why = "it does not answer" if isinstance(error, TimeoutError) else error.strerror
             raise NotConnected(
                 f"{self} cannot be reached ({why or error})",
-                "see host and port, whether the daemon runs there with [remote] enabled, and what"
-                " is between",
+                "check the host and the port, whether the daemon runs there with [remote] "
+                "enabled, and the network between",
                 code="remote_unreachable",
             ) from error
         return connection
@@ -121,7 +121,7 @@ class RemoteAddress:
         except (OSError, ssl.SSLError) as error:
             raise NotConnected(
                 f"a certificate for {self} cannot be read: {error}",
-                "see the files that are named (ca_file, client_certificate, client_key)",
+                "check the files that are named (ca_file, client_certificate, client_key)",
                 code="remote_certificate_unreadable",
             ) from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -142,9 +142,10 @@ def address_of(
     client_certificate: str | os.PathLike[str] | None = None,
     client_key: str | os.PathLike[str] | None = None,
 ) -> Address:
-    """A socket's path, or tls://host:port (tcp://host:port: without TLS, loopback only).
+    """Parse a socket path or tls://host:port (tcp://host:port: without TLS, loopback only).
 
-    The token is that of the file, or of QMD_TOKEN_FILE or QMD_TOKEN.  Raises NotConnected.
+    The token is read from `token_file`, or from the file that QMD_TOKEN_FILE names, or from
+    QMD_TOKEN.  Raises NotConnected.
     """
     text = os.fspath(where)
     scheme, separator, _ = text.partition("://")
@@ -157,8 +158,8 @@ def address_of(
         host = port = None
     if scheme not in ("tls", "tcp") or not host or parts.username or parts.path not in ("", "/"):
         raise NotConnected(
-            f"{scheme}:// is no address of a queue manager",
-            "give a control socket's path, or tls://host:port",
+            f"{scheme}:// is not an address of a queue manager",
+            "give the path of a control socket, or tls://host:port",
             code="bad_remote_address",
         )
     if scheme == "tcp" and host not in ("localhost", "127.0.0.1", "::1"):
@@ -183,8 +184,8 @@ def _token(token_file: str | os.PathLike[str] | None, host: str) -> str:
         return token.strip()
     if not path:
         raise NotConnected(
-            f"no token for {host} is given",
-            "name a file with it (token_file, --token-file, QMD_TOKEN_FILE)",
+            f"no token for {host} was given",
+            "name a file that contains it (token_file, --token-file, QMD_TOKEN_FILE)",
             code="no_remote_token",
         )
     try:
@@ -192,6 +193,6 @@ def _token(token_file: str | os.PathLike[str] | None, host: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise NotConnected(
             f"the token file {os.fspath(path)} cannot be read: {error}",
-            "see its path and who may read it",
+            "check its path and its read permission",
             code="remote_token_unreadable",
         ) from error

@@ -1,11 +1,11 @@
-"""The ambient transaction: the block `async with qm.transaction()` that code runs in.
+"""The ambient transaction: the block `async with qm.transaction()` in which code runs.
 
-It is kept in a context variable, so tasks that are started within the block inherit it, and other
+It is kept in a context variable: tasks that are started within the block inherit it, and other
 threads do not.  A transaction belongs to one client: verbs of another client do not see it.
 
-    joined          the transaction that a verb is to be part of
-    refuse_inside   for a verb that cannot be part of one
-    no_transaction  the way out
+    joined          returns the transaction that a verb takes part in
+    refuse_inside   refuses a verb that cannot take part in a transaction
+    no_transaction  runs a block outside of the transaction
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """One `async with qm.transaction()` that has begun."""
+    """A block `async with qm.transaction()` that has begun."""
 
     transaction: Transaction
-    caller: Caller  # of its client
+    caller: Caller  # the caller of the client that began it
     outer: Block | None
 
 
@@ -36,7 +36,7 @@ _current: ContextVar[Block | None] = ContextVar("qmd_transaction", default=None)
 
 
 def current_transaction() -> Transaction | None:
-    """The innermost `async with qm.transaction()` that this code is in, of any client."""
+    """Return the innermost transaction block, of any client, in which this code runs, or None."""
     block = _current.get()
     return None if block is None else block.transaction
 
@@ -52,15 +52,18 @@ def no_transaction() -> Iterator[None]:
 
 
 def enter(transaction: Transaction, caller: Caller) -> Block:
-    """Make it the ambient one of this context."""
+    """Make the transaction the ambient one of this context, and return its block."""
     block = Block(transaction, caller, _current.get())
     _current.set(block)
     return block
 
 
 def leave(block: Block) -> None:
-    """The block has ended.  Blocks may end in any order, and in another context than they began:
-    that one keeps the block, and `joined` notices that its transaction has ended."""
+    """Remove a block that has ended from this context.
+
+    Blocks may end in any order, and in another context than the one in which they began.  That
+    other context keeps the block; `joined` notices there that the transaction has ended.
+    """
     innermost = _current.get()
     if innermost is block:
         _current.set(block.outer)
@@ -73,10 +76,10 @@ def leave(block: Block) -> None:
 
 
 def joined(caller: Caller) -> Transaction | None:
-    """The innermost ambient transaction of a client.
+    """Return the innermost ambient transaction of a client, or None.
 
-    Raises ClientError (transaction_over) when it has ended and its block has not, or this task was
-    started in it and has outlived it.
+    Raises ClientError (transaction_over) when the transaction has ended and its block has not, or
+    when this task was started in the block and has outlived it.
     """
     block = _current.get()
     while block is not None and block.caller is not caller:
@@ -85,25 +88,24 @@ def joined(caller: Caller) -> Transaction | None:
         return None
     if block.transaction.is_over:
         raise ClientError(
-            "the transaction that this code was begun in has ended, and nothing can be part of it"
-            " any more",
-            "do this behind the block of the transaction, or say by `with no_transaction()` that it"
-            " is no part of it",
+            "the transaction that this code was started in has ended, and accepts no more work",
+            "do this after the block of the transaction, or wrap it in `with no_transaction()` "
+            "to keep it out of the transaction",
             code="transaction_over",
         )
     return block.transaction
 
 
 def refuse_inside(caller: Caller, verb: str, instead: str = "") -> None:
-    """Raises BadRequest (not_part_of_a_transaction) inside a transaction of the client.
+    """Raise BadRequest (not_part_of_a_transaction) inside a transaction of the client.
 
-    `instead`: what the transaction has in place of `verb`.
+    `instead`: a sentence that names the replacement for `verb` within a transaction.
     """
     if joined(caller) is not None:
         raise BadRequest(
-            f"{verb} takes effect at once, and cannot be part of the transaction that it is called"
-            " in",
-            f"{instead or 'Do it behind the transaction'}, or say by `with no_transaction()` that"
-            " it is no part of it",
+            f"{verb} takes effect at once, and cannot be part of the transaction in which it is "
+            "called",
+            f"{instead or 'Do it after the transaction'}, or wrap it in `with no_transaction()` "
+            "to keep it out of the transaction",
             code="not_part_of_a_transaction",
         )

@@ -1,11 +1,12 @@
-"""Messages as lines of JSON, one a message: nothing of them is lost, and people can read them.
+"""Exported messages: one line of JSON for each, complete and readable.
 
     {"qmd_message": 1, "packet_base64": "...", "arrived_at_ms": ..., "label": ..., ...}
 
-`qmd_message` is the version of the format.  What an import reads: `packet_base64`, `arrived_at_ms`,
-`reason`, `abort_count`, `move_count`, `last_move_at_ms` and `expires_in_s` (whole seconds that were
-left of its life, null: it does not expire).  The other fields say the same for people and programs.
-A field that is null or an empty list is left out: of most messages that is a quarter of the line.
+`qmd_message` is the version of the format.  An import reads `packet_base64`, `arrived_at_ms`,
+`reason`, `abort_count`, `move_count`, `last_move_at_ms` and `expires_in_s` (the remaining lifetime
+in whole seconds; null: the message does not expire).  The other fields repeat the contents of the
+packet for readers and programs.  A field that is null or an empty list is omitted: for most
+messages that saves a quarter of the line.
 """
 
 from __future__ import annotations
@@ -19,15 +20,18 @@ from qmd.client.message import Message
 from qmd.control_protocol.messages import MOMENT_MS_MAX, ImportedMessage
 
 VERSION = 1
-TEXT_CHARACTERS_MAX = 1000  # of a body that is text, shown beside the packet that has it
+TEXT_CHARACTERS_MAX = 1000  # of a text body, shown beside the packet that contains it
 
 
 class BrokenLine(ValueError):
-    """A line is no exported message; the text says why."""
+    """A line that is not an exported message; the text says why."""
 
 
 def line_of(message: Message, queue: str, clock_s: int) -> str:
-    """`clock_s`: the queue manager's own clock, as its status shows it."""
+    """Return the line of a message.
+
+    `clock_s`: the queue manager's clock, as its status shows it.
+    """
     stored = message.stored
     shown = message.to_json()
     del shown["body_base64"], shown["extension_base64"]
@@ -49,16 +53,17 @@ def line_of(message: Message, queue: str, clock_s: int) -> str:
 
 
 def read_line(line: bytes) -> ImportedMessage:
-    """Raises BrokenLine."""
+    """Parse a line.  Raises BrokenLine."""
     try:
         found = json.loads(line)
-    except (ValueError, RecursionError) as error:  # the latter: brackets in brackets in brackets
-        raise BrokenLine(f"it is no JSON: {error}") from error
+    except (ValueError, RecursionError) as error:  # RecursionError: deeply nested brackets
+        raise BrokenLine(f"the line is not JSON: {error}") from error
     if not isinstance(found, dict) or "qmd_message" not in found:
-        raise BrokenLine("it is no exported message: qmd_message is missing")
+        raise BrokenLine("the line is not an exported message: qmd_message is missing")
     if found["qmd_message"] != VERSION:
         raise BrokenLine(
-            f"it is of version {str(found['qmd_message'])[:20]}, and this qmd reads {VERSION}"
+            f"the line has version {str(found['qmd_message'])[:20]} of the format; this qmd "
+            f"reads version {VERSION}"
         )
     packet = _packet(found.get("packet_base64"))
     reason = found.get("reason")
@@ -91,7 +96,7 @@ def _packet(encoded: Any) -> bytes:
     try:
         parse_user_message(packet)
     except ProtocolError as error:
-        raise BrokenLine(f"its packet is no message: {error}") from error
+        raise BrokenLine(f"its packet is not a message: {error}") from error
     return packet
 
 
@@ -101,7 +106,7 @@ def _number(found: dict[str, Any], name: str) -> int | None:
         return None
     most = MOMENT_MS_MAX if name.endswith("_ms") else (1 << 32) - 1
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise BrokenLine(f"{name} is no whole number from 0 to {most}")
+        raise BrokenLine(f"{name} is not a whole number from 0 to {most}")
     return value
 
 

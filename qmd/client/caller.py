@@ -1,13 +1,13 @@
-"""Requests over a connection that comes back.
+"""Requests over a connection that is opened again when it is lost.
 
-When the connection is lost, the next request opens another, waiting a little
-longer after each failure, up to `reconnect_s` in a row.  What was under way then
-depends on the request:
+When the connection is lost, the next request opens another one.  The wait before each attempt grows
+after every failure, up to `reconnect_s` in a row.  Requests under way at the loss are handled by
+kind:
 
-    ask        changes nothing: it is simply made again
-    change     raises OutcomeUnknown
-    change_once  carries a token: the queue manager is asked what became of it,
-               and it is made again only if it was not done
+    ask          changes nothing: it is repeated
+    change       raises OutcomeUnknown
+    change_once  carries a token: the queue manager is asked for its outcome,
+                 and the request is repeated only if it was not done
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Verb = Callable[..., frames.Request]
 
 
 class Patience:
-    """Waits after a failure, longer each time, and gives up after `limit_s` of them in a row."""
+    """Waits between attempts, longer after each failure, for at most `limit_s` in a row."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -46,9 +46,9 @@ class Patience:
         self._next_s = BACKOFF_FIRST_S
 
     async def wait(self, failure: ClientError) -> None:
-        """Raises `failure` when the limit is used up."""
+        """Wait before the next attempt.  Raises `failure` when the limit is used up."""
         now = asyncio.get_running_loop().time()
-        if now - self._last_at > self._limit_s:  # all was well for a long time
+        if now - self._last_at > self._limit_s:  # there was no failure for a long time
             self._first_at, self._next_s = now, BACKOFF_FIRST_S
         self._last_at = now
         left_s = self._first_at + self._limit_s - now
@@ -59,7 +59,7 @@ class Patience:
 
 
 class Caller:
-    """What all parts of a `QueueManager` make their requests with."""
+    """The requests of a `QueueManager`, shared by all of its parts."""
 
     def __init__(self, path: Path | Address, *, reconnect_s: float) -> None:
         self._path = SocketAddress(path) if isinstance(path, Path) else path
@@ -70,10 +70,10 @@ class Caller:
         self.home = Home()
         self.queue_manager = ""  # its GUID, as text
         self.name = ""
-        self.message_bytes_max = frames.FRAME_BYTES_MAX  # of a body; the daemon says how much
+        self.message_bytes_max = frames.FRAME_BYTES_MAX  # limit for a body; the daemon announces it
 
     def check_body(self, body: bytes) -> None:
-        """Raises TooLarge for one that the daemon would refuse once it had read it."""
+        """Raise TooLarge for a body that the daemon would refuse after reading it."""
         if len(body) > self.message_bytes_max:
             raise TooLarge(
                 f"the body has {len(body)} bytes; {self.message_bytes_max} are allowed",
@@ -85,7 +85,7 @@ class Caller:
         return Patience(self._reconnect_s)
 
     async def open(self) -> None:
-        """The first connection: one try, no waiting.  Raises NotConnected."""
+        """Open the first connection, with one attempt and without waiting.  Raises NotConnected."""
         self.home.settle()
         self._connection = await self._open()
 
@@ -100,8 +100,10 @@ class Caller:
         return None if connection is None or connection.is_lost else connection
 
     async def connection(self) -> Connection:
-        """A connection that was alive a moment ago.  Raises NotConnected, and ClientError in a
-        process that was forked."""
+        """Return a connection that has not been lost as far as this process knows.
+
+        Raises NotConnected, and ClientError in a process that was forked.
+        """
         self.home.check()
         if connection := self.live_connection:
             await connection.has_room()
@@ -111,7 +113,7 @@ class Caller:
             return self.live_connection or await self._reconnect()
 
     async def ask(self, verb: Verb, *arguments: object) -> Any:
-        """Make a request that changes nothing, as often as it takes."""
+        """Make a request that changes nothing, and repeat it until it is answered."""
         patience = self.patience()
         while True:
             connection = await self.connection()
@@ -125,8 +127,8 @@ class Caller:
     async def change(self, verb: Verb, *arguments: object, safe_to_retry: bool) -> Any:
         """Make a request that changes something.
 
-        Raises NotConnected when it was not made at all, and OutcomeUnknown when the
-        connection was lost before its answer came.
+        Raises NotConnected when the request was not made at all, and OutcomeUnknown when the
+        connection was lost before the answer arrived.
         """
         patience = self.patience()
         while True:
@@ -140,14 +142,14 @@ class Caller:
                 raise OutcomeUnknown(lost.text, safe_to_retry=safe_to_retry) from lost
 
     async def change_once(self, verb: Verb, *arguments: object, token: bytes) -> Any:
-        """Make a request whose last field is a token, so that it is done exactly once."""
+        """Make a request that ends with a token, so that it is done exactly once."""
         try:
             return await self.change(verb, *arguments, token, safe_to_retry=False)
         except OutcomeUnknown:
             return await self.change_again(verb, *arguments, token=token)
 
     async def change_again(self, verb: Verb, *arguments: object, token: bytes) -> Any:
-        """The same for a request whose answer was lost: first ask whether it was done."""
+        """Repeat a request with a token after its answer was lost, unless it was done."""
         patience = self.patience()
         while True:
             try:
@@ -156,14 +158,14 @@ class Caller:
                     return result
                 return await self.change(verb, *arguments, token, safe_to_retry=False)
             except OutcomeUnknown as failure:
-                if failure.token:  # not even the outcome could be asked for
+                if failure.token:  # the request for the outcome failed as well
                     raise
                 await patience.wait(failure)
 
     async def outcome(self, token: bytes) -> Any:
-        """The result of the request that carried `token`, or None when it was not done.
+        """Return the result of the request that carried `token`, or None when it was not done.
 
-        Raises OutcomeUnknown, with the token, when nobody answers.
+        Raises OutcomeUnknown, with the token, when the daemon does not answer.
         """
         try:
             return await self.ask(frames.Outcome, token)
@@ -191,7 +193,7 @@ class Caller:
             except QueueManagerError as refusal:
                 if refusal.code not in ("versions_differ", "token_refused", "login_first"):
                     raise
-                # Nobody can do better by trying again.
+                # Another attempt would fail for the same reason.
                 raise LoginRefused(
                     f"{self._path}: {refusal.text}", refusal.remedy, code=refusal.code
                 ) from refusal
@@ -204,12 +206,12 @@ class Caller:
     def _check(self, hello: dict[str, Any]) -> None:
         if hello["version"] != frames.VERSION:
             raise NotConnected(
-                f"the daemon at {self._path} speaks version {hello['version']} of the control"
-                f" protocol, and this client version {frames.VERSION}",
+                f"the daemon at {self._path} uses version {hello['version']} of the control "
+                f"protocol, and this client uses version {frames.VERSION}",
                 "install the same release on both sides",
                 code="versions_differ",
             )
-        # A token means something only to the queue manager that stored it.
+        # A token is valid only for the queue manager that stored it.
         if self.queue_manager not in ("", hello["queue_manager"]):
             raise NotConnected(
                 f"another queue manager answers at {self._path} now ({hello['name']})",

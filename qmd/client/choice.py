@@ -1,4 +1,4 @@
-"""Which messages of a queue are meant, for those who move, purge or send them again."""
+"""Choices of messages in a queue, for verbs that move, purge, receive or resend."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def chosen(
     arrived_after: datetime | None = None,
     correlation_ids: Sequence[str] = (),
 ) -> Choice:
-    """Messages for which all of this is true; nothing at all means every message.
+    """Return the choice of messages that match all of the given conditions (none: every message).
 
-    `ids`: message ids as text; `correlation_ids`: ids of the messages that they are about.  Of
-    `label`, `reason` and `destination` a part will do, in any case of its letters; `message_class`
-    is spelled as `Message.message_class`.  Times need a time zone.  Raises BadName for an id that
-    is none.
+    `ids`: message ids as text; `correlation_ids`: ids of the messages to which the chosen ones
+    correlate.  `label`, `reason` and `destination` match a part of the text, regardless of case;
+    `message_class` is spelled as in `Message.message_class`.  Times need a time zone.  Raises
+    BadName for an invalid id.
     """
-    from protocol.identifiers import parse_correlation  # pulls in the codec: not at import
+    from protocol.identifiers import parse_correlation  # imports the codec: not at import
 
     return Choice(
         list(lookup_ids),

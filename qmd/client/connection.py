@@ -1,9 +1,8 @@
-"""One connection to the control socket: requests out, replies back, many under way.
+"""A connection to the control socket: requests, their replies, and many requests under way.
 
-Requests made in one pass of the event loop leave in one write.  A reply finds
-its request by number, so it may overtake others.  When the connection breaks,
-every request under way fails with NotConnected; whether it had been done is for
-`Caller` to find out.
+Requests made in one pass of the event loop leave in one write.  A reply carries the number of its
+request, so replies may arrive in any order.  When the connection breaks, every request under way
+fails with NotConnected; `Caller` finds out whether it was done.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from qmd.control_protocol import messages as frames
 
 
 class Connection(asyncio.Protocol):
-    """Made by `open_connection`; lives until the other end or `close` ends it."""
+    """A connection made by `open_connection`; it lives until the other end or `close` ends it."""
 
     def __init__(self, path: Path | Address) -> None:
         self._path = path
@@ -41,9 +40,9 @@ class Connection(asyncio.Protocol):
     def ask(self, verb: Callable[..., frames.Request], *arguments: object) -> asyncio.Future[Any]:
         """Make a request and return the future of its result.
 
-        `arguments` are the fields of `verb` after its number.  Raises NotConnected,
-        TooLarge or BadRequest at once, when nothing was sent; the future raises a
-        QueueManagerError, or NotConnected when the connection was lost meanwhile.
+        `arguments` are the fields of `verb` after its number.  Raises NotConnected, TooLarge or
+        BadRequest at once, when nothing was sent; the future raises a QueueManagerError, or
+        NotConnected when the connection was lost meanwhile.
         """
         self._home.check()
         if self.is_lost:
@@ -55,7 +54,7 @@ class Connection(asyncio.Protocol):
             data = frames.frame(verb(self._last_number, *arguments))
         except OverflowError as error:
             raise BadRequest(
-                "a number has more than 64 bits", "see what was given", code="argument_unsendable"
+                "a number has more than 64 bits", "check the arguments", code="argument_unsendable"
             ) from error
         except UnicodeEncodeError as error:
             raise BadRequest(
@@ -66,7 +65,7 @@ class Connection(asyncio.Protocol):
         if len(data) > frames.FRAME_BYTES_MAX:
             raise TooLarge(
                 f"the request has {len(data)} bytes; {frames.FRAME_BYTES_MAX} are allowed",
-                "make several requests of it",
+                "split it into several requests",
                 code="request_too_large",
             )
         future = self._under_way[self._last_number] = self._loop.create_future()
@@ -77,13 +76,13 @@ class Connection(asyncio.Protocol):
         return future
 
     async def has_room(self) -> None:
-        """Wait until the socket takes more: a sender must not outrun it without limit."""
+        """Wait until the socket accepts more data: bounds the memory of a fast sender."""
         await self._may_write.wait()
 
     async def close(self) -> None:
-        """End the connection; what was taken and not settled goes back to its queue.
+        """End the connection; messages that were taken and not settled return to their queue.
 
-        The copy in a process that was forked has no connection, and leaves that of the other alone.
+        The copy in a forked process has no connection, and does not affect that of its parent.
         """
         if self._home.is_elsewhere:
             return
@@ -113,7 +112,7 @@ class Connection(asyncio.Protocol):
         except (frames.FrameError, msgspec.MsgspecError) as fault:
             self._lose(
                 NotConnected(
-                    f"{self._path} answered something that is no reply: {fault}",
+                    f"{self._path} sent a reply that is not valid: {fault}",
                     "install the same release on both sides",
                     code="reply_not_understood",
                 )
@@ -137,7 +136,7 @@ class Connection(asyncio.Protocol):
 
     def _write(self) -> None:
         if not self._may_write.is_set():
-            return  # `resume_writing` comes back here
+            return  # `resume_writing` calls this method again
         self._write_is_due = False
         if self._to_write and not self.is_lost:
             data = b"".join(self._to_write)
@@ -147,7 +146,7 @@ class Connection(asyncio.Protocol):
     def _settle(self, reply: frames.Reply) -> None:
         future = self._under_way.pop(reply.number, None)
         if future is None or future.done():
-            return  # whoever asked does not wait any more
+            return  # the caller no longer waits
         if isinstance(reply, frames.Done):
             future.set_result(reply.result)
         else:
@@ -166,6 +165,6 @@ class Connection(asyncio.Protocol):
 
 
 async def open_connection(where: Path | Address) -> Connection:
-    """Connect to the control socket at a path, or to a daemon elsewhere.  Raises NotConnected."""
+    """Connect to the control socket at a path, or to a remote daemon.  Raises NotConnected."""
     address = SocketAddress(where) if isinstance(where, Path) else where
     return await address.open(lambda: Connection(address))

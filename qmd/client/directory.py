@@ -1,12 +1,12 @@
-r"""What applications and operators ask the directory through the queue manager, and change in it.
+r"""Queries and changes of the directory, which the queue manager carries out.
 
     await qm.directory.lookup(r"hostb\orders")
     await qm.directory.create_list("all-orders", ["orders@hosta", r"hostb\orders", "list:others"])
     await qm.send("list:all-orders", b"10 screws")
     await qm.directory.explain("list:all-orders,orders@hostc")
 
-What changes something returns when it is in the directory, and does no harm when repeated.
-See docs/directory.md.
+A method that changes something returns when the change is in the directory, and can be repeated
+without harm.  See docs/directory.md.
 """
 
 from __future__ import annotations
@@ -22,42 +22,46 @@ Facts = dict[str, Any]
 
 
 class Directory:
-    """`QueueManager.directory`.  DirectoryFailed, where it is away or refuses; NoSuchQueue, where
-    it has no such entry."""
+    """The directory, as `QueueManager.directory`.
+
+    Methods raise DirectoryFailed when the directory is unavailable or refuses, and NoSuchQueue when
+    it has no such entry.
+    """
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
 
     async def status(self) -> Facts:
-        """Which directory it is, whether it answers, and how much it holds."""
+        """Return which directory is configured, whether it answers, and how much it holds."""
         return await self._ask(frames.DirectoryStatus)
 
     async def reload(self) -> Facts:
-        """Forget what it said, and read its file anew; then as `status`."""
+        """Drop cached answers, read the directory file again, and return the same as `status`."""
         return await self._change(frames.DirectoryReload)
 
     async def lookup(self, name: str, *, fresh: bool = False) -> Facts:
-        r"""One entry: `host\queue`, `PUBLIC=guid`, `list:NAME`, `alias:NAME`, a computer's name.
+        r"""Return one entry of the directory.
 
-        `fresh`: asked anew, whatever was kept.
+        `name`: `host\queue`, `PUBLIC=guid`, `list:NAME`, `alias:NAME` or a computer's name.
+        `fresh`: ask the directory and ignore cached answers.
         """
         return await self._ask(frames.DirectoryLookup, name, fresh)
 
     async def explain(self, name: str) -> Facts:
-        """How a destination is understood and where a message would go; nothing is sent."""
+        """Return how a destination is understood and where a message would go; send nothing."""
         return await self._ask(frames.ExplainName, name)
 
     async def lists(self) -> list[Facts]:
-        """The distribution lists."""
+        """Return the distribution lists."""
         found: list[Facts] = await self._caller.ask(frames.ListLists)
         return found
 
     async def show_list(self, name: str) -> Facts:
-        """A distribution list and its direct members."""
+        """Return a distribution list and its direct members."""
         return await self._ask(frames.ShowList, name)
 
     async def expand_list(self, name: str) -> list[Facts]:
-        """The queues of a list and of the lists within it, each once."""
+        """Return the queues of a list and of its nested lists, each once."""
         found: list[Facts] = await self._caller.ask(frames.ExpandList, name)
         return found
 
@@ -68,20 +72,20 @@ class Directory:
         return await self._change(frames.DeleteList, name)
 
     async def add_members(self, name: str, members: Sequence[str]) -> Facts:
-        """All or none; those that are in it already stay."""
+        """Add all members or none; those that are in the list already stay."""
         return await self._change(frames.AddMembers, name, list(members))
 
     async def remove_members(self, name: str, members: Sequence[str]) -> Facts:
-        """All or none."""
+        """Remove all of the members or none."""
         return await self._change(frames.RemoveMembers, name, list(members))
 
     async def aliases(self) -> list[Facts]:
-        """The queue aliases."""
+        """Return the queue aliases."""
         found: list[Facts] = await self._caller.ask(frames.ListAliases)
         return found
 
     async def create_alias(self, name: str, stands_for: str) -> Facts:
-        """`alias:NAME`, another name for one queue."""
+        """Create `alias:NAME`, another name for one queue."""
         return await self._change(frames.CreateAlias, name, stands_for)
 
     async def delete_alias(self, name: str) -> Facts:

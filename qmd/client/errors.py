@@ -1,4 +1,4 @@
-"""What can go wrong between an application and the queue manager.
+"""Errors between an application and the queue manager.
 
     ClientError
     ├── QueueManagerError    the queue manager refused; nothing of the request was done
@@ -9,13 +9,13 @@
     │   ├── TransactionAborted
     │   │   └── TransactionDoomed
     │   └── DirectoryFailed
-    ├── NotConnected         nobody answers; nothing of the request was done
-    │   └── LoginRefused     another release, or a token that is not known there
+    ├── NotConnected         the daemon does not answer; nothing of the request was done
+    │   └── LoginRefused     another release, or a token that the daemon does not know
     ├── OutcomeUnknown       the connection broke while a change was under way
     └── NotHandedOver        closed while received messages were still waiting to be read
 
-Every text says what happened and why; `remedy`, where there is one, what to do; `code` stands for
-one cause, and `id` is its name for people ("QM-1201", see `qmd explain` and docs/errors.md).
+Every text says what happened and why; `remedy`, where there is one, says what to do; `code` stands
+for one cause, and `id` is its name for readers ("QM-1201", see `qmd explain` and docs/errors.md).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ClientError(Exception):
-    """The root; `str()` is the text and the remedy in one line."""
+    """The base class of all errors; `str()` is the text and the remedy in one line."""
 
     code = ""
 
@@ -46,7 +46,7 @@ class ClientError(Exception):
 
     @property
     def id(self) -> str:
-        """As "QM-1201"; empty where a daemon of another release gave none."""
+        """Return the id, such as "QM-1201"; empty when a daemon of another release gave none."""
         return self._id or id_of(self.code)
 
     def __str__(self) -> str:
@@ -56,12 +56,12 @@ class ClientError(Exception):
 
 
 def _continued(sentence: str) -> str:
-    """A sentence as it goes on behind a semicolon; a name that it begins with stays as it is."""
+    """Return a sentence as it continues after a semicolon; a leading name keeps its capitals."""
     return sentence[0].lower() + sentence[1:] if sentence[1:2].islower() else sentence
 
 
 class QueueManagerError(ClientError):
-    """A refusal.  Its class is a family of causes, its `code` the very one (`qmd.catalogue`)."""
+    """A refusal.  Its class is a family of causes, its `code` the exact one (`qmd.catalogue`)."""
 
     code = "refused"
 
@@ -83,7 +83,7 @@ class QueueExists(QueueManagerError):
 
 
 class WrongDelivery(QueueManagerError):
-    """A transactional message for a queue that is not, or the other way round."""
+    """A transactional message for a non-transactional queue, or the reverse."""
 
     code = "wrong_delivery"
 
@@ -93,7 +93,7 @@ class AccessDenied(QueueManagerError):
 
 
 class OverQuota(QueueManagerError):
-    """There is no room; `code` says where: "queue_full", "computer_full", "express_full"..."""
+    """A quota is used up; `code` says which: "queue_full", "computer_full", "express_full"..."""
 
     code = "over_quota"
 
@@ -111,13 +111,13 @@ class ReadOnly(QueueManagerError):
 
 
 class NoSuchMessage(QueueManagerError):
-    """A message that was named is not in that queue, or not any more."""
+    """A named message is not, or no longer, in that queue."""
 
     code = "no_such_message"
 
 
 class MessageTaken(QueueManagerError):
-    """A message that was named has been taken by an application, which may remove it."""
+    """A named message has been taken by an application, which may remove it."""
 
     code = "message_taken"
 
@@ -129,13 +129,13 @@ class NotTaken(QueueManagerError):
 
 
 class Stopping(QueueManagerError):
-    """The daemon is about to end; the next one will answer."""
+    """The daemon is about to end; the next daemon will answer."""
 
     code = "stopping"
 
 
 class TransactionAborted(QueueManagerError):
-    """Nothing of the transaction was done, and never will be: its work can be done again."""
+    """Nothing of the transaction was done or will be done: its work can be repeated."""
 
     code = "transaction_aborted"
 
@@ -143,41 +143,43 @@ class TransactionAborted(QueueManagerError):
 class TransactionDoomed(TransactionAborted):
     """A send in the transaction failed, so it cannot be committed.
 
-    `__cause__` is the error of the first send that failed, where this client made it.
+    `__cause__` is the error of the first send that failed, if this client made that send.
     """
 
     code = "transaction_doomed"
 
 
 class DirectoryFailed(QueueManagerError):
-    """The directory is away, or will not do it; `code` says which.  What it has not got is
-    NoSuchQueue."""
+    """The directory is unavailable or refuses; `code` says which.
+
+    A missing entry raises NoSuchQueue instead.
+    """
 
     code = "directory"
 
 
 class NotConnected(ClientError):
-    """Nobody answers at the control socket.  The request was not done."""
+    """The daemon does not answer at its address.  The request was not done."""
 
 
 class LoginRefused(NotConnected):
-    """The daemon answers, and does not let this client in."""
+    """The daemon answers and refuses this client."""
 
 
 class OutcomeUnknown(ClientError):
-    """The connection broke while a change was under way: it was done, or it was not.
+    """The connection broke while a change was under way, which may or may not have been done.
 
-    `safe_to_retry`: doing it again does no harm even if it was done before.
-    `token`: where the request had one, `QueueManager.outcome(token)` tells later.
-    `messages`: of a removal, those that are the application's own if it was done.
+    `safe_to_retry`: repeating the change does no harm even if it was done before.
+    `token`: if the request had one, `QueueManager.outcome(token)` returns the outcome later.
+    `messages`: of a removal, the messages that belong to the application if it was done.
     """
 
     def __init__(self, text: str, *, safe_to_retry: bool, token: bytes = b"") -> None:
         super().__init__(
             text,
-            "it can safely be repeated"
+            "it can be repeated safely"
             if safe_to_retry
-            else "ask for its outcome, or look into the queue, before repeating it",
+            else "ask for its outcome, or inspect the queue, before repeating it",
             code="outcome_unknown",
         )
         self.safe_to_retry = safe_to_retry
@@ -186,11 +188,11 @@ class OutcomeUnknown(ClientError):
 
 
 class NotHandedOver(ClientError):
-    """`messages` were removed from their queue, but the application never read them."""
+    """`messages` were removed from their queue and never read by the application."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         super().__init__(
-            f"{len(messages)} received messages were not read before the connection was closed",
+            f"the connection was closed before {len(messages)} received messages were read",
             "they are in the `messages` of this error; read to the end, or use smaller batches",
             code="not_handed_over",
         )
@@ -201,7 +203,7 @@ _BY_FAMILY = {kind.code: kind for kind in QueueManagerError.__subclasses__()}
 
 
 def refusal(reply: frames.Refused) -> QueueManagerError:
-    """The error that `reply` stands for; an unknown code is a plain QueueManagerError."""
+    """Return the error that `reply` stands for; an unknown code gives a plain QueueManagerError."""
     entry = find_by_code(reply.code)
     family = entry.family if entry is not None and entry.family else reply.code
     kind = _BY_FAMILY.get(family, QueueManagerError)

@@ -1,8 +1,8 @@
-"""The one wrapper that makes of the client one without `await`: `qmd.client.blocking`.
+"""The wrapper that makes the client without `await` (`qmd.client.blocking`) from the other one.
 
-Every coroutine of `QueueManager` (and of what it returns: `Sender`, `Taken`, `Transaction`, ...) is
-run in an event loop of its own, in a thread of its own, and waited for.  It may be used by several
-threads.
+It runs every coroutine of `QueueManager` (and of the objects that it returns: `Sender`, `Taken`,
+`Transaction`, ...) in an event loop in a thread of its own, and waits for the result.  Several
+threads may use it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def connect(
     client_certificate: str | os.PathLike[str] | None = None,
     client_key: str | os.PathLike[str] | None = None,
 ) -> Blocking:
-    """`with connect(...) as qm`: a `QueueManager` whose methods wait for their result."""
+    """Return a `QueueManager` with methods that wait for results: `with connect(...) as qm`."""
     queue_manager = connect_async(
         path,
         reconnect_s=reconnect_s,
@@ -53,14 +53,14 @@ def connect(
 
 
 def facing(queue_manager: QueueManager) -> Blocking:
-    """The same of a client that is not connected yet."""
+    """Return the blocking form of a client that is not connected yet."""
     return face_of(QueueManager)(queue_manager, LoopThread(), owns_loop=True)
 
 
 class LoopThread:
     """An event loop in a thread, from `start` to `stop`.
 
-    A process that was forked has no such thread: `run` raises ClientError there.
+    A forked process has no such thread: `run` raises ClientError there.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class LoopThread:
         self._thread.join()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for `work`; an interrupt of the waiting thread cancels it."""
+        """Run `work` and wait for it; an interrupt of the waiting thread cancels it."""
         try:
             self.home.check()
         except BaseException:
@@ -111,7 +111,7 @@ class LoopThread:
 
 
 class _Followed(concurrent.futures.Future[T]):
-    """Of a future in the loop.  A process that was forked does not wait for it."""
+    """A future that follows one in the loop; waiting in a forked process raises ClientError."""
 
     def __init__(self, home: Home) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class _Followed(concurrent.futures.Future[T]):
 
 
 class Blocking:
-    """Stands before `target`: its attributes, with the waiting done inside."""
+    """A wrapper with the attributes of `target` and with methods that wait for their result."""
 
     def __init__(self, target: Any, loop: LoopThread, *, owns_loop: bool = False) -> None:
         self._target = target
@@ -176,7 +176,7 @@ class Blocking:
             self._end()
             raise
         if isinstance(self._target, Transaction):
-            # Each step runs as a task of its own with a copy of the calling thread's context.
+            # Each step runs in a separate task with a copy of the calling thread's context.
             self._target._enter_block()
         return self
 
@@ -185,7 +185,7 @@ class Blocking:
             self._target._leave_block()
         if self._loop.home.is_elsewhere:
             if isinstance(self._target, Transaction | Sender) and exc_info[0] is None:
-                self._loop.home.check()  # its work is not done here, and that is to be known
+                self._loop.home.check()  # its work is not done here: report that
             return
         try:
             self._loop.run(self._target.__aexit__(*exc_info))
@@ -220,8 +220,7 @@ class Blocking:
 
 
 def face_of(kind: type[object]) -> type[Blocking]:
-    """The class of what stands before objects of `kind`: with `with`, `for` and `len` where it has
-    them."""
+    """Return the wrapper class for `kind`, with `with`, `for` and `len` if it has them."""
     if kind not in _faces:
         _faces[kind] = _new_face(kind)
     return _faces[kind]

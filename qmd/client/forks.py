@@ -1,9 +1,10 @@
-"""A client belongs to the process that connected it.
+"""The rule that a client belongs to the process that connected it.
 
-A fork copies the socket and all that is remembered, and none of the threads: two processes would
-write into one connection, hand out the same messages, or wait for a thread that is not there.  So
-every verb of the copy is refused, the ends of its contexts do nothing, and its socket is closed as
-soon as the fork has begun: a process that dies must not be kept alive for the daemon by its forks.
+A fork copies the socket and all state, and none of the threads: two processes would write to one
+connection, receive the same messages, or wait for a thread that does not exist.  Therefore every
+verb of the copy is refused, the ends of its contexts do nothing, and its socket is closed as soon
+as the fork has begun: otherwise the forks of a process that died would keep its connection open,
+and the daemon would not notice.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import os
 
 from qmd.client.errors import ClientError
 
-#: The connections' sockets, by the identity of the connection.
+#: The sockets of the connections, by the identity of the connection.
 _sockets: dict[int, int] = {}
 
 
 class Home:
-    """The process that connected a client; none, before it has."""
+    """The process that connected a client; unset before it has connected."""
 
     __slots__ = ("_process",)
 
@@ -26,7 +27,7 @@ class Home:
         self._process = 0
 
     def settle(self) -> None:
-        """It is this one.  Raises ClientError where it was another one before."""
+        """Record this process.  Raises ClientError when another process was recorded before."""
         self.check()
         self._process = os.getpid()
 
@@ -35,31 +36,31 @@ class Home:
         return self._process not in (0, os.getpid())
 
     def check(self) -> None:
-        """Raises ClientError in a process that was forked."""
+        """Raise ClientError in a process that was forked."""
         if self.is_elsewhere:
             raise ClientError(
                 f"this client was connected by process {self._process}, and this is process"
                 f" {os.getpid()}, which was forked from it",
-                "connect another one in this process, after the fork",
+                "connect a new client in this process, after the fork",
                 code="client_forked",
             )
 
 
 def opened(connection: object, socket: int) -> None:
-    """`socket` is the number of a connection's file."""
+    """Record the file descriptor of a connection."""
     _sockets[id(connection)] = socket
 
 
 def closed(connection: object) -> None:
-    """Before the file is closed, and its number given to another."""
+    """Remove a connection, before its file descriptor is closed and can be reused."""
     _sockets.pop(id(connection), None)
 
 
 def _leave_sockets() -> None:
-    """In the child, at once.
+    """Replace the copied sockets in the child, as soon as it runs.
 
-    The numbers stay taken, by files that lead nowhere: the copies of the objects that have them
-    close them some day, and it must not be a file of somebody else's then.
+    The descriptors stay in use and refer to /dev/null: the copied objects close them later, and by
+    then the same number must not belong to another file.
     """
     sockets = list(_sockets.values())
     _sockets.clear()

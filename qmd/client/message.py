@@ -1,4 +1,4 @@
-"""A message that a queue manager holds or held: its packet, read only when it is asked for."""
+"""Messages that a queue manager holds or held; a packet is parsed only on first use."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class SequencePosition(NamedTuple):
-    """Where a transactional message stands in its stream.  [MS-MQMQ] 2.2.20.5
+    """The position of a transactional message in its sequence.  [MS-MQMQ] 2.2.20.5
 
-    `id` is the 64-bit TxSequenceID as one number, `previous` the number of the
-    message before it, 0 for the first.
+    `id` is the 64-bit TxSequenceID as one number, `previous` the number of the message before it, 0
+    for the first.
     """
 
     id: int
@@ -25,7 +25,7 @@ class SequencePosition(NamedTuple):
 
 
 class Message:
-    """Properties are read from the packet on first use; a message is never changed."""
+    """An immutable message; its properties are read from the packet on first use."""
 
     __slots__ = ("_parsed", "stored")
 
@@ -36,11 +36,11 @@ class Message:
     def __repr__(self) -> str:
         return f"<Message {self.id} {self.label!r}, {len(self.body)} bytes>"
 
-    # -- what it is --------------------------------------------------------------------------
+    # -- identity and contents ---------------------------------------------------------------
 
     @property
     def id(self) -> str:
-        """The source queue manager's GUID, a backslash, and the number it gave."""
+        """Return the GUID of the source queue manager, a backslash, and its number."""
         from protocol.identifiers import message_id_text
 
         user = self.packet.user
@@ -48,7 +48,7 @@ class Message:
 
     @property
     def lookup_id(self) -> int:
-        """Its place in the queue: a message nearer to the front has a lower one."""
+        """Return the position in the queue: a message nearer to the front has a lower one."""
         return self.stored.lookup_id
 
     @property
@@ -61,12 +61,12 @@ class Message:
 
     @property
     def body_type(self) -> int:
-        """A VT_ code of [MS-MQMQ] 2.2.12; 0 when the sender said nothing."""
+        """Return a VT_ code of [MS-MQMQ] 2.2.12; 0 when the sender gave none."""
         return self.packet.properties.body_type
 
     @property
     def body_type_name(self) -> str:
-        """Its name: `VT_LPWSTR`; a number in hexadecimal where it has none."""
+        """Return the name of the body type, such as `VT_LPWSTR`, or its number in hexadecimal."""
         from protocol.body_type import body_type_name
 
         return body_type_name(self.body_type)
@@ -81,7 +81,7 @@ class Message:
 
     @property
     def correlation_id(self) -> str | None:
-        """The id of the message that this one is about, or None."""
+        """Return the id of the message to which this one correlates, or None."""
         from protocol.identifiers import correlation_text
 
         raw = self.packet.properties.correlation_id
@@ -89,26 +89,29 @@ class Message:
 
     @property
     def message_class(self) -> str:
-        """ "normal", or which acknowledgment it is, as "nack_bad_destination_queue"."""
+        """Return "normal", or the acknowledgment, such as "nack_bad_destination_queue"."""
         from protocol.message_class import MessageClass
 
         return MessageClass.name_of(self.packet.properties.message_class)
 
     @property
     def message_class_number(self) -> int:
-        """The class as the packet has it."""
+        """Return the number of the class in the packet."""
         return self.packet.properties.message_class
 
     @property
     def message_class_sentence(self) -> str:
-        """The same for a person."""
+        """Return a sentence that explains the class."""
         from protocol.message_class import MessageClass
 
         return MessageClass.describe(self.packet.properties.message_class)
 
     @property
     def message_class_id(self) -> str | None:
-        """As "QM-2101", for `qmd explain`; None for a normal message or an application's class."""
+        """Return the id for `qmd explain`, such as "QM-2101".
+
+        None for a normal message and for a class that an application defined.
+        """
         from qmd.catalogue import find_class
 
         entry = find_class(self.packet.properties.message_class)
@@ -116,10 +119,10 @@ class Message:
 
     @property
     def reason(self) -> str | None:
-        """Why it is in a dead-letter queue."""
+        """Return why the message is in a dead-letter queue, or None."""
         return self.stored.reason
 
-    # -- how it travels ----------------------------------------------------------------------
+    # -- delivery ----------------------------------------------------------------------------
 
     @property
     def priority(self) -> int:
@@ -127,7 +130,7 @@ class Message:
 
     @property
     def delivery(self) -> str:
-        """ "express", "recoverable" or "transactional"."""
+        """Return "express", "recoverable" or "transactional"."""
         if self.transactional:
             return "transactional"
         return "recoverable" if self.packet.user.flags.delivery else "express"
@@ -145,26 +148,26 @@ class Message:
 
     @property
     def hops(self) -> int:
-        """How many routing queue managers it passed."""
+        """Return the number of routing queue managers that the message passed."""
         return self.packet.user.flags.hops
 
     @property
     def journal(self) -> bool:
-        """Its source was asked to keep a copy once it is delivered."""
+        """Return whether the source keeps a copy once the message is delivered."""
         return bool(self.packet.user.flags.positive_journal)
 
     @property
     def dead_letter(self) -> bool:
-        """Its source was asked to keep a copy if it cannot be delivered."""
+        """Return whether the source keeps a copy if the message cannot be delivered."""
         return bool(self.packet.user.flags.negative_journal)
 
     @property
     def acknowledge(self) -> list[str]:
-        """Which acknowledgment messages its admin queue gets."""
+        """Return the kinds of acknowledgment messages that the admin queue receives."""
         flags = self.packet.properties.flags
         return [name for bit, name in enumerate(_ACKNOWLEDGE) if flags >> bit & 1]
 
-    # -- when --------------------------------------------------------------------------------
+    # -- times -------------------------------------------------------------------------------
 
     @property
     def sent_at(self) -> datetime:
@@ -176,39 +179,39 @@ class Message:
 
     @property
     def time_to_reach_queue(self) -> int | None:
-        """Seconds from `sent_at`; None is without end."""
+        """Return seconds from `sent_at`; None: unlimited."""
         return _finite(self.packet.base.time_to_reach_queue)
 
     @property
     def time_to_be_received(self) -> int | None:
-        """Seconds from `sent_at`; None is without end."""
+        """Return seconds from `sent_at`; None: unlimited."""
         return _finite(self.packet.user.time_to_be_received)
 
-    # -- from where, to where ----------------------------------------------------------------
+    # -- source and destination --------------------------------------------------------------
 
     @property
     def source(self) -> str:
-        """The GUID of the queue manager that sent it."""
+        """Return the GUID of the queue manager that sent the message."""
         from protocol.identifiers import guid_text
 
         return guid_text(self.packet.user.source_queue_manager)
 
     @property
     def sender_id(self) -> bytes:
-        """Who sent it, as the security header says; empty when it does not."""
+        """Return the sender id of the security header; empty when there is none."""
         header = self.packet.security
         return b"" if header is None else header.sender_id
 
     @property
     def sender_id_text(self) -> str | None:
-        """The same as `S-1-5-21-...`, or None where it is no security identifier."""
+        """Return the sender id as `S-1-5-21-...`, or None when it is not a security identifier."""
         from protocol.security_id import security_id_text
 
         return security_id_text(self.sender_id)
 
     @property
     def connector_type(self) -> str | None:
-        """The GUID of the connector that it came through or is for, or None."""
+        """Return the GUID of the connector that it came through or is for, or None."""
         from protocol.identifiers import guid_text
 
         connector = self.packet.user.connector_type
@@ -216,12 +219,12 @@ class Message:
 
     @property
     def traced(self) -> bool:
-        """Whether queue managers on its way send reports to the `report_queue`."""
+        """Return whether queue managers on its way send reports to the `report_queue`."""
         return bool(self.packet.base.flags.tracing)
 
     @property
     def report_queue(self) -> str | None:
-        """Which queue gets them: always a public one, by its GUID."""
+        """Return the queue for reports: always a public one, by its GUID; or None."""
         from protocol.names.format_name import PublicName
 
         debug = self.packet.debug
@@ -246,14 +249,16 @@ class Message:
 
     @property
     def destinations(self) -> list[str]:
-        """All the queues that it was sent to, where its sender said so: as they were named, and
-        behind a distribution list (`DL=guid`) the queues that it stood for."""
+        """Return all destination queues, if the sender listed them, as they were named.
+
+        A distribution list (`DL=guid`) is followed by the queues that it stood for.
+        """
         header = self.packet.multi_queue
         return [] if header is None else list(map(_element, header.destination.elements))
 
     @property
     def admin_queues(self) -> list[str]:
-        """All the queues that get its acknowledgment messages."""
+        """Return all queues that receive acknowledgment messages."""
         header = self.packet.multi_queue
         if header is not None and header.admin.elements:
             return list(map(_element, header.admin.elements))
@@ -261,27 +266,27 @@ class Message:
 
     @property
     def response_queues(self) -> list[str]:
-        """All the queues that answers may go to."""
+        """Return all queues for answers."""
         header = self.packet.multi_queue
         if header is not None and header.response.elements:
             return list(map(_element, header.response.elements))
         return [] if self.response_queue is None else [self.response_queue]
 
-    # -- what happened to it -----------------------------------------------------------------
+    # -- history -----------------------------------------------------------------------------
 
     @property
     def abort_count(self) -> int:
-        """How often a transaction that had received it was aborted."""
+        """Return the number of aborted transactions that had received the message."""
         return self.stored.abort_count
 
     @property
     def move_count(self) -> int:
-        """How often it was moved to another queue of its computer."""
+        """Return the number of moves to another queue of the same computer."""
         return self.stored.move_count
 
     @property
     def last_move_at(self) -> datetime | None:
-        """When that was for the last time."""
+        """Return the time of the last move, or None."""
         moved_at_ms = self.stored.last_move_at_ms
         return None if moved_at_ms is None else datetime.fromtimestamp(moved_at_ms / 1000, UTC)
 
@@ -289,7 +294,7 @@ class Message:
 
     @property
     def packet(self) -> UserMessage:
-        """All of its headers, as they came over the wire.  Raises MalformedPacket."""
+        """Return all headers, as they came over the wire.  Raises MalformedPacket."""
         if self._parsed is None:
             from protocol.packets import parse_user_message
 
@@ -297,7 +302,7 @@ class Message:
         return self._parsed
 
     def is_among(self, choice: frames.Choice) -> bool:
-        """Whether it is one of those that `chosen` means."""
+        """Return whether the message matches `choice` (see `chosen`)."""
         from protocol.identifiers import parse_correlation
 
         stored = self.stored
@@ -314,7 +319,10 @@ class Message:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, for `json.dumps`: names that stay, times in ISO 8601 UTC, bytes in base64."""
+        """Return all properties for `json.dumps`, under names that do not change.
+
+        Times are in ISO 8601 UTC, bytes in base64.
+        """
         sequence, last_move_at = self.sequence, self.last_move_at
         return {
             "id": self.id,
@@ -360,7 +368,7 @@ class Message:
         }
 
     def _queue(self, kind: int, value: Any) -> str | None:
-        """A queue name in a UserHeader, as a format name.  [MS-MQMQ] 2.2.19.2"""
+        """Return a queue name of a UserHeader as a format name.  [MS-MQMQ] 2.2.19.2"""
         from protocol.errors import InvalidName
         from protocol.names.format_name import PrivateName, PublicName, parse_wire_name
         from protocol.text import plain_text
@@ -371,7 +379,7 @@ class Message:
                 try:
                     return str(parse_wire_name(value.name))
                 except InvalidName:
-                    # Shown as it came: it must not make its message unreadable.
+                    # Shown unchanged: an invalid name must not make its message unreadable.
                     return f"DIRECT={plain_text(value.name)}"
             case 6:
                 return str(PrivateName(value.queue_manager, value.number))
@@ -386,7 +394,7 @@ class Message:
 
 
 def _element(element: MqfElement) -> str:
-    """A queue of a list of queues, as a format name.  [MS-MQMQ] 2.2.18.1.4"""
+    """Return a queue of a list of queues as a format name.  [MS-MQMQ] 2.2.18.1.4"""
     from protocol.errors import InvalidName
     from protocol.names.format_name import (
         DistributionListName,
@@ -403,7 +411,7 @@ def _element(element: MqfElement) -> str:
     if element.format_type == MQF_DIRECT:
         try:
             return str(parse_wire_name(name))
-        except InvalidName:  # shown as it came
+        except InvalidName:  # shown unchanged
             return f"DIRECT={plain_text(name)}"
     if element.format_type == MQF_DISTRIBUTION_LIST:
         return str(DistributionListName(name))

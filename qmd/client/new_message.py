@@ -1,4 +1,4 @@
-"""A message before it is sent: what an application can say about it."""
+"""New messages: the properties that an application can set before it sends one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DELIVERIES: dict[str, int] = {
 
 
 class Acknowledge(enum.IntFlag):
-    """Which acknowledgment messages the admin queue shall get.  [MS-MQMQ] 2.2.19.3"""
+    """The acknowledgment messages that the admin queue receives.  [MS-MQMQ] 2.2.19.3"""
 
     POSITIVE_ARRIVAL = 1
     POSITIVE_RECEIVE = 2
@@ -50,23 +50,24 @@ class _PlainProperties(TypedDict, total=False):
 
 
 class Properties(_PlainProperties, total=False):
-    """What can be said about a new message; every one may be left out.
+    """The properties of a new message, all of them optional.
 
-    `delivery`: "automatic" takes the kind of the destination where the queue is ours or
-    the directory says it, and recoverable where nobody does.  Times are whole seconds from
-    now: left out, the first is 4 days and the second has no end.  `dead_letter`: keep a copy,
-    with the reason, when it cannot be delivered; True also asks that the receipt of a
-    transactional message be confirmed, as a time-to-be-received does where it is left out.
-    `journal`: keep a copy when it was.
+    `delivery`: "automatic" selects the kind of the destination if the queue is local or the
+    directory knows it, and recoverable otherwise.  Times are whole seconds from now: by default,
+    the first is 4 days and the second is unlimited.
+    `dead_letter`: keep a copy, with the reason, when the message cannot be delivered; True also
+    requests that the receipt of a transactional message be confirmed, as a time-to-be-received does
+    when `dead_letter` is omitted.
+    `journal`: keep a copy when the message was delivered.
     `correlation_id`: the id of another message, as text, or 20 bytes.
-    `body_type`: a VT_ code of [MS-MQMQ] 2.2.12, or its name, as "VT_LPWSTR".
+    `body_type`: a VT_ code of [MS-MQMQ] 2.2.12, or its name, such as "VT_LPWSTR".
     `admin_queue`, `response_queue`: a queue, or several, separated by commas.
-    `sender_id`: a security identifier, as "S-1-5-21-..." or its bytes; it proves nothing.
-    `connector_type`: a GUID; with one, `message_class` can be one of its own.
-    `report_queue`: the message is traced: queue managers on its way report to this queue, one of
-    this computer or `PUBLIC=guid`.
-    `dead_letter_queue`: a queue of this computer, of the message's kind, where it is kept when it
-    cannot be delivered; without one that is the system's.
+    `sender_id`: a security identifier, such as "S-1-5-21-..." or its bytes; it proves nothing.
+    `connector_type`: a GUID; with one, the application can define a `message_class` of its own.
+    `report_queue`: trace the message: queue managers on its way report to this queue, which is a
+    queue of this computer or `PUBLIC=guid`.
+    `dead_letter_queue`: a queue of this computer, of the message's kind, that keeps the message
+    when it cannot be delivered; the default is the system's dead-letter queue.
     """
 
     delivery: DeliveryName
@@ -87,19 +88,18 @@ def new_message(
     connector_type: str | bytes = b"",
     **properties: Unpack[_PlainProperties],
 ) -> frames.NewMessage:
-    """A message for `send_many`; see `Properties`.  Text is sent as UTF-8.
+    """Return a message for `send_many`; see `Properties`.  Text is sent as UTF-8.
 
-    Raises ValueError for a delivery that does not exist, TypeError for a body that is neither
-    bytes nor text, and BadName for a correlation id, body type, sender id or connector type that
-    is none.
+    Raises ValueError for an unknown delivery, TypeError for a body that is neither bytes nor text,
+    and BadName for an invalid correlation id, body type, sender id or connector type.
     """
     if isinstance(body, int):
-        raise TypeError(f"the body is {body!r}; it must be bytes or text")  # bytes(5) are five
+        raise TypeError(f"the body is {body!r}; it must be bytes or text")  # bytes(5) has five
     if delivery not in _DELIVERIES:
         raise ValueError(f"delivery is {delivery!r}; it must be one of {', '.join(_DELIVERIES)}")
     return frames.NewMessage(
         destination,
-        body.encode() if isinstance(body, str) else bytes(memoryview(body)),  # a number is none
+        body.encode() if isinstance(body, str) else bytes(memoryview(body)),  # not a number
         delivery=_DELIVERIES[delivery],
         correlation_id=_correlation_bytes(correlation_id),
         body_type=_body_type(body_type),
@@ -109,7 +109,7 @@ def new_message(
     )
 
 
-# What these read pulls in the codec: not at import.
+# The functions below import the codec when they are called: not at import.
 
 
 def _body_type(given: int | str) -> int:
@@ -141,6 +141,6 @@ def _correlation_bytes(correlation: str | bytes) -> bytes:
         return correlation
     if not correlation:
         return b""
-    from protocol.identifiers import parse_correlation  # pulls in the codec: not at import
+    from protocol.identifiers import parse_correlation  # imports the codec: not at import
 
     return understood(parse_correlation, correlation, "message id")

@@ -1,18 +1,17 @@
-"""What data pipelines ask of the queue manager: fixed ranges of queues, and staged sends.
+"""Operations for data pipelines: fixed ranges of queues, and staged sends.
 
     run = await qm.pipeline.open_reader("archive", ["orders"])
     [q] = run.queues
     reserved = await qm.pipeline.reserve(run, q.queue, q.position, messages_max=20_000)
     async for rows in qm.pipeline.read(q.queue, q.position, reserved.end, reader="archive"):
-        ...                                   # as often as it takes: the same rows every time
+        ...                                   # can be repeated: the same rows every time
     await qm.pipeline.consume(run, {q.queue: reserved.end})
 
     await qm.pipeline.stage("etl", 7, partition=0, attempt="a1", messages=[...])
     await qm.pipeline.publish("etl", 7, [Attempt(0, "a1", 1000)])     # all of it, once
 
-Whatever changes something returns after the change is on disk.  Everything here can be repeated:
-done twice it is done once, and so lost answers are asked for again by themselves.
-See docs/readers.md.
+A method that changes something returns after the change is on disk.  Every method is idempotent,
+and a request is repeated automatically when its answer was lost.  See docs/readers.md.
 """
 
 from __future__ import annotations
@@ -32,23 +31,23 @@ from qmd.control_protocol.messages import NewMessage, StoredMessage
 
 STAGE_BYTES = 4 * 1024 * 1024  # of bodies in one request
 READ_BYTES = 8 * 1024 * 1024  # of packets in one answer
-_ROW_BYTES = 400  # what a row takes in a frame beside its body, about
+_ROW_BYTES = 400  # approximate size of a row in a frame without its body
 
 Facts = dict[str, Any]
 
 
 class ReadQueue(NamedTuple):
-    """A queue of a reader, as its run begins."""
+    """A queue of a reader, at the beginning of its run."""
 
-    queue: str  # its id: what is to be remembered of it
-    name: str  # what it is called now
+    queue: str  # its id: the key for positions
+    name: str  # its present name
     position: int  # consumed up to it
     reserved: int  # reserved up to it, by earlier runs
     shared: bool
 
 
 class Run(NamedTuple):
-    """One run of a reader; a later one shuts it out."""
+    """A run of a reader; a later run shuts it out."""
 
     reader: str
     fence: int
@@ -59,7 +58,7 @@ class Reserved(NamedTuple):
     end: int
     messages: int
     bytes: int
-    more: bool  # something is ready behind `end`
+    more: bool  # more messages are ready after `end`
 
 
 class Split(NamedTuple):
@@ -69,7 +68,7 @@ class Split(NamedTuple):
     until: int
     messages: int
     bytes: int
-    ranges: tuple[tuple[int, int, int], ...]  # after, until, about how many messages
+    ranges: tuple[tuple[int, int, int], ...]  # after, until, approximate number of messages
 
 
 class Consumed(NamedTuple):
@@ -83,13 +82,13 @@ class Staged(NamedTuple):
 
 
 class Published(NamedTuple):
-    published: bool  # False: it was done before, and nothing was done now
+    published: bool  # False: it was published before, and nothing was done now
     messages: int
-    at_ms: int  # when it was done
+    at_ms: int  # when it was published
 
 
 class Pipeline:
-    """Made by `QueueManager.pipeline`."""
+    """The pipeline operations, as `QueueManager.pipeline`."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
@@ -99,9 +98,10 @@ class Pipeline:
     async def open_reader(
         self, reader: str, queues: Sequence[str], *, shared: bool = False, start: str = "oldest"
     ) -> Run:
-        """Begin a run of the reader; runs before it are refused whatever they ask from now on.
+        """Begin a run of the reader; requests of its earlier runs are refused from now on.
 
-        `queues` by any spelling, or id.  `shared`: see `qmd.control_protocol.bulk.OpenReader`.
+        `queues`: names in any spelling, or ids.  `shared`: see
+        `qmd.control_protocol.bulk.OpenReader`.
         """
         refuse_inside(self._caller, "open_reader")
         told = await self._caller.ask(
@@ -132,9 +132,10 @@ class Pipeline:
         bytes_max: int = 0,
         one_always: bool = True,
     ) -> Reserved:
-        """Fix what comes behind position `start`: nobody else gets it, and it does not expire.
+        """Reserve messages after position `start` for this reader; they no longer expire.
 
-        `one_always`: one message, if there is any, though it alone has more than `bytes_max`.
+        `one_always`: reserve at least one message, if there is any, even if it is larger than
+        `bytes_max`.
         """
         refuse_inside(self._caller, "reserve")
         told = await self._caller.ask(
@@ -161,10 +162,11 @@ class Pipeline:
         wanted: Filter = EVERYTHING,
         bodies: bool = True,
     ) -> Rows:
-        """One frame of a range, in columns; go on with `after` = its `next` until that is None.
+        """Return one frame of a range, in columns.
 
-        With a reader positions are its own, and reserved; without one they are arrival numbers,
-        and `until` = 0 means all that is there now.
+        Continue with `after` = its `next` until that is None.  With a reader, positions are its
+        own, and must be reserved; without one they are arrival numbers, and `until` = 0 means the
+        end of the queue now.
         """
         told = await self._caller.ask(
             pipeline_frames.ReadRange,
@@ -191,7 +193,7 @@ class Pipeline:
         limit: int = ROWS_MAX,
         bytes_max: int = READ_BYTES,
     ) -> AsyncIterator[Rows]:
-        """All frames of a range, the next one being asked for while one is worked on."""
+        """Iterate over all frames of a range; the next one is requested ahead."""
 
         def ask(after: int, until: int) -> asyncio.Task[Rows]:
             return asyncio.ensure_future(
@@ -219,7 +221,10 @@ class Pipeline:
                 ahead.cancel()
 
     async def split_range(self, queue: str, parts: int, *, after: int = 0, until: int = 0) -> Split:
-        """Ranges of about as many messages, by arrival number: what is there now, or `until`."""
+        """Split a queue into ranges of about equal size, by arrival number.
+
+        Up to the end of the queue now, or up to `until`.
+        """
         told = await self._caller.ask(pipeline_frames.SplitRange, queue, parts, after, until)
         return Split(
             told["queue"],
@@ -230,22 +235,22 @@ class Pipeline:
         )
 
     async def consume(self, run: Run, ends: Mapping[str, int]) -> Consumed:
-        """The reader is done with everything up to these positions, by queue id."""
+        """Mark everything up to these positions, by queue id, as processed by the reader."""
         refuse_inside(self._caller, "consume")
         told = await self._caller.ask(pipeline_frames.Consume, run.reader, run.fence, dict(ends))
         return Consumed(told["messages"], told["bytes"])
 
     async def list_readers(self) -> list[Facts]:
-        """What each reader has to do with each of its queues."""
+        """Return the state of each reader for each of its queues."""
         readers: list[Facts] = await self._caller.ask(pipeline_frames.ListReaders)
         return readers
 
     async def release_reader(
         self, reader: str, queue: str = "", *, dry_run: bool = False, forget: bool = False
     ) -> Consumed:
-        """What a reader has reserved, of one queue or all, is ready again; how much that is.
+        """Make reserved messages of a reader, in one queue or all, ready again; return how many.
 
-        Its runs are refused from now on.  `forget`: nothing is known of the reader afterwards.
+        Requests of its runs are refused from now on.  `forget`: remove all state of the reader.
         """
         if not dry_run:
             refuse_inside(self._caller, "release_reader")
@@ -253,7 +258,7 @@ class Pipeline:
         return Consumed(told["messages"], told["bytes"])
 
     async def mark_shipped(self, block: int) -> int:
-        """The log of events is elsewhere up to and with this block; see `qmd ship`."""
+        """Record that events up to and including `block` are stored elsewhere (`qmd ship`)."""
         return int(await self._caller.ask(pipeline_frames.MarkShipped, block))
 
     # -- writing -----------------------------------------------------------------------------
@@ -268,10 +273,10 @@ class Pipeline:
         messages: Sequence[NewMessage],
         first_row: int = 0,
     ) -> Staged:
-        """Keep rows of one attempt (see `new_message`), in pieces of some MB; nobody sees them.
+        """Store rows of one attempt (see `new_message`), in pieces of some MB.
 
-        `first_row` is the number of the first of them within the attempt: 0, and then as many as
-        were staged before.
+        Receivers do not see them until they are published.`first_row` is the number of the first of
+        these rows within the attempt: the number of rows that were staged before.
         """
         refuse_inside(self._caller, "stage")
         staged = Staged(0, 0)
@@ -300,7 +305,7 @@ class Pipeline:
         attempt: str = "",
         older_than_s: int = 0,
     ) -> Facts:
-        """Remove what was staged and not published; -> {stages, rows, bytes}."""
+        """Remove rows that were staged and not published; return {stages, rows, bytes}."""
         refuse_inside(self._caller, "discard_stages")
         facts: Facts = await self._caller.ask(
             pipeline_frames.DiscardStages, query, epoch, partition, attempt, older_than_s
@@ -308,15 +313,15 @@ class Pipeline:
         return facts
 
     async def list_stages(self) -> list[Facts]:
-        """What is staged, one entry for each attempt."""
+        """Return the staged rows, one entry for each attempt."""
         stages: list[Facts] = await self._caller.ask(pipeline_frames.ListStages)
         return stages
 
 
 def each_message(rows: Rows) -> Iterator[tuple[int, StoredMessage]]:
-    """A frame's messages one by one, each with its position: `Message(stored)` makes more of it.
+    """Iterate over the messages of a frame, each with its position; see `Message(stored)`.
 
-    For few of them; for many, take the columns as they are.
+    Suitable for few messages; for many, use the columns directly.
     """
     count = rows.count
     longs, ints = struct.Struct(f"<{count}q"), struct.Struct(f"<{count}i")

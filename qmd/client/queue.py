@@ -1,4 +1,4 @@
-"""One queue, opened for one kind of use; and cursors, which walk through it.
+"""A queue opened for one kind of use, and cursors, which walk through it.
 
 async with qm.open("orders", share="deny_receive") as orders:
     cursor = orders.cursor()
@@ -38,7 +38,7 @@ _ALLOWED = {
 
 
 class Queue:
-    """Made by `QueueManager.open`; a context manager."""
+    """An open queue, made by `QueueManager.open`; a context manager."""
 
     def __init__(
         self, qm: QueueManager, caller: Caller, name: str, access: Access, share: Share
@@ -52,11 +52,11 @@ class Queue:
         self.name = name
         self.access = access
         self.share = share
-        self._held_by: Connection | None = None  # the connection that has it for itself
+        self._held_by: Connection | None = None  # the connection that has exclusive access
 
     async def __aenter__(self) -> Queue:
         if self.access != "send":
-            await self._qm.show_queue(self.name)  # it must be there, and ours
+            await self._qm.show_queue(self.name)  # raises unless it is local
         await self._hold()
         return self
 
@@ -85,13 +85,13 @@ class Queue:
         return await self._qm.receive_chosen(self.name, choice, limit=limit, timeout_s=timeout_s)
 
     async def peek(self, *, timeout_s: float | None = 0.0) -> Message | None:
-        """The first message."""
+        """Return the first message, or None."""
         self._check("peek")
         messages = await self._qm.peek(self.name, timeout_s=timeout_s)
         return messages[0] if messages else None
 
     async def peek_from(self, lookup_id: int, *, timeout_s: float | None = 0.0) -> Message | None:
-        """The first message from a lookup id on."""
+        """Return the first message from a lookup id on, or None."""
         self._check("peek")
         messages = await self._qm.peek(self.name, lookup_id, timeout_s=timeout_s)
         return messages[0] if messages else None
@@ -105,25 +105,25 @@ class Queue:
         return await self._qm.purge_queue(self.name)
 
     def cursor(self) -> Cursor:
-        """Stands before the first message."""
+        """Return a cursor before the first message."""
         self._check("peek")
         return Cursor(self)
 
     def __aiter__(self) -> AsyncIterator[Message]:
-        """Look at every message, from the first on; nothing is received."""
+        """Peek at every message, from the first on; nothing is received."""
         self._check("peek")
         return self._qm.peek_each(self.name)
 
     def _check(self, use: str) -> None:
         if use not in _ALLOWED[self.access]:
             raise AccessDenied(
-                f"{self.name} was opened to {self.access}, and not to {use}",
-                "open it for that",
+                f"{self.name} was opened to {self.access}, not to {use}",
+                "open it for that use",
                 code="not_opened_for_that",
             )
 
     async def _hold(self) -> None:
-        """After a new connection, once more."""
+        """Acquire exclusive access, also again after each reconnect."""
         if self.share == "all":
             return
         connection = await self._caller.connection()
@@ -133,7 +133,7 @@ class Queue:
 
 
 class Cursor:
-    """A place in a queue.  Messages that come in before it are not seen by it."""
+    """A position in a queue.  It does not see messages that arrive before it."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -148,13 +148,13 @@ class Cursor:
         return message
 
     async def current(self) -> Message | None:
-        """The message where it stands; None when it was received meanwhile."""
+        """Return the message at the position; None when it was received meanwhile."""
         if self._lookup_id is None:
             return await self.next()
         return await self._queue.look("this", self._lookup_id)
 
     async def receive(self) -> Message | None:
-        """Receive the message where it stands; None when somebody else has it."""
+        """Receive the message at the position; None when another receiver has it."""
         if self._lookup_id is None and await self.next() is None:
             return None
         assert self._lookup_id is not None

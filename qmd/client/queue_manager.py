@@ -4,8 +4,8 @@
         await qm.send("orders@hostb", b"10 screws", label="order 17")
         message = await qm.receive("replies", timeout_s=30)
 
-A queue is named by any spelling: `orders`, `orders@hostb`, a path name, a format
-name.  Whatever changes something returns after the change is on disk.
+A queue is named in any spelling: `orders`, `orders@hostb`, a path name, a format name.  A verb that
+changes something returns after the change is on disk.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ PEEK_BATCH_MESSAGES = 256
 
 
 class Moved(NamedTuple):
-    """What a move did, or in a dry run would do."""
+    """The result of a move, or in a dry run its forecast."""
 
     messages: int
     bytes: int  # of their packets
-    taken: int  # passed over, because an application has them
+    taken: int  # skipped, because an application has them
 
 
-Facts = dict[str, Any]  # what the queue manager tells about a queue, a session, itself
+Facts = dict[str, Any]  # the description of a queue, a session, or the queue manager
 
 
 def connect(
@@ -59,14 +59,13 @@ def connect(
     client_certificate: str | os.PathLike[str] | None = None,
     client_key: str | os.PathLike[str] | None = None,
 ) -> QueueManager:
-    """A client of the daemon whose control socket is `path`: `async with connect(...) as qm`.
+    """Return a client of the daemon at the control socket `path`: `async with connect(...) as qm`.
 
-    Of one on another host `path` is "tls://host:port"; then the token is read from `token_file` (or
-    what QMD_TOKEN_FILE names, or QMD_TOKEN), and its certificate must be signed by an authority of
-    `ca_file` (QMD_CA_FILE; else of the system).  Raises NotConnected for files that cannot be read.
-
-    When the connection is lost it comes back by itself; `reconnect_s` is how long
-    that is tried before NotConnected (or OutcomeUnknown) is raised.
+    For a daemon on another host, `path` is "tls://host:port"; the token is then read from
+    `token_file` (or the file that QMD_TOKEN_FILE names, or QMD_TOKEN), and the certificate of the
+    daemon must be signed by an authority of `ca_file` (QMD_CA_FILE; else of the system).  Raises
+    NotConnected for files that cannot be read.  A lost connection is opened again automatically;
+    after `reconnect_s` seconds of attempts NotConnected (or OutcomeUnknown) is raised.
     """
     address = address_of(
         path,
@@ -79,14 +78,14 @@ def connect(
 
 
 class QueueManager:
-    """Made by `connect`.  May be used by any number of tasks at once.
+    """A client of the queue manager, made by `connect`; any number of tasks may use it at once.
 
-    Inside `async with qm.transaction()` sends and receives are part of the transaction; what cannot
-    be part of one, and changes messages, raises BadRequest there (see `no_transaction`).  To look
-    at messages and to set up queues is no part of a transaction, and allowed.
+    Inside `async with qm.transaction()` sends and receives are part of the transaction; verbs that
+    change messages and cannot be part of one raise BadRequest there (see `no_transaction`).
+    Peeking and the administration of queues are allowed there, and take effect at once.
 
-    Every method can raise NotConnected and a QueueManagerError; those that change
-    something, OutcomeUnknown too.
+    Every method can raise NotConnected and a QueueManagerError; those that change something can
+    raise OutcomeUnknown too.
     """
 
     def __init__(self, path: Path | Address, *, reconnect_s: float) -> None:
@@ -94,7 +93,7 @@ class QueueManager:
         self._receiver = Receiver(self._caller)
         #: Fixed ranges of queues and staged sends, for data pipelines.
         self.pipeline = Pipeline(self._caller)
-        #: Public queues, distribution lists and computers, and what names mean.
+        #: Public queues, distribution lists, computers, and the meaning of names.
         self.directory = Directory(self._caller)
 
     async def __aenter__(self) -> QueueManager:
@@ -103,7 +102,7 @@ class QueueManager:
 
     async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if self._caller.home.is_elsewhere:
-            return  # the connection, and what is not read yet, belong to the other process
+            return  # the connection, and messages not read yet, belong to the other process
         try:
             await self._receiver.settle()
         finally:
@@ -113,17 +112,17 @@ class QueueManager:
 
     @property
     def name(self) -> str:
-        """The computer's name in the canonical names of its queues."""
+        """Return the computer's name in the canonical names of its queues."""
         return self._caller.name
 
     @property
     def id(self) -> str:
-        """The queue manager's GUID."""
+        """Return the GUID of the queue manager."""
         return self._caller.queue_manager
 
     @property
     def message_bytes_max(self) -> int:
-        """The longest body that the queue manager takes."""
+        """Return the size of the largest body that the queue manager accepts."""
         return self._caller.message_bytes_max
 
     # -- sending -----------------------------------------------------------------------------
@@ -137,14 +136,14 @@ class QueueManager:
         token: bytes = b"",
         **properties: Unpack[Properties],
     ) -> str:
-        """Send one message; returns its id once it is on disk (express: once it is taken).
+        """Send one message and return its id once it is on disk (express: once it is accepted).
 
         `destination`: a queue, or several, separated by commas: then each gets a copy, or none
-        does, and the id is a `SentId`, which knows those of the copies.
-        `retry`: when the connection is lost, find out whether it was done, and do it if
-        not.  `token`, 16 random bytes of the caller's own, gives the same across a
-        restart of the application: `outcome(token)` is the list of ids, or None.
-        Inside a transaction the message is sent with it, and neither of the two has a meaning.
+        does, and the id is a `SentId`, which has the ids of the copies.
+        `retry`: when the connection is lost, find out whether the message was sent, and send it if
+        not.  `token`, 16 random bytes that the caller chooses, does the same across a restart of
+        the application: `outcome(token)` is the list of ids, or None.  Inside a transaction the
+        message is sent at its commit; `retry` is ignored, and a token is refused.
         """
         if (transaction := self._joined_by_send(token)) is not None:
             return await transaction.send(destination, body, **properties)
@@ -156,7 +155,7 @@ class QueueManager:
     async def send_many(
         self, messages: Sequence[frames.NewMessage], *, retry: bool = True, token: bytes = b""
     ) -> list[str]:
-        """Send all of the messages (see `new_message`) or none, in this order."""
+        """Send all of the messages (see `new_message`) or none, in this order; return their ids."""
         if (transaction := self._joined_by_send(token)) is not None:
             return await transaction.send_many(messages)
         for message in messages:
@@ -170,7 +169,7 @@ class QueueManager:
         return sent_ids(ids)
 
     def sender(self, destination: str, *, window: int = WINDOW_MESSAGES) -> Sender:
-        """For many messages to one destination: `async with qm.sender("orders") as sender`.
+        """Return a sender to one destination: `async with qm.sender("orders") as sender`.
 
         At most `window` messages are unconfirmed at a time.
         """
@@ -178,23 +177,27 @@ class QueueManager:
         return Sender(self._caller, destination, window)
 
     def transaction(self, *, idle_s: float = 0.0) -> Transaction:
-        """Sends and receives that happen together, or not at all: `async with qm.transaction()`.
+        """Return a transaction for sends and receives: `async with qm.transaction()`.
 
-        It is aborted when nothing is heard of it for `idle_s` (0: as the daemon is set up).  Inside
-        another one it is no part of that: it commits or aborts for itself.
+        They take effect together or not at all.  The transaction is aborted when it is idle for
+        `idle_s` seconds (0: the default of the daemon).  Inside another transaction it is
+        independent of that one: it commits or aborts separately.
         """
         return Transaction(self, self._caller, idle_s)
 
     async def list_transactions(self) -> list[Facts]:
-        """Those under way, of all clients."""
+        """Return the transactions under way, of all clients."""
         return await self._list(frames.ListTransactions)
 
     async def list_branches(self) -> list[Facts]:
-        """Databases that may not have heard how a transaction ended, with what was decided."""
+        """Return databases that may not know the outcome of a transaction, with that outcome."""
         return await self._list(frames.ListBranches)
 
     async def forget_branch(self, transaction: bytes, resource: str) -> bool:
-        """A database has done what was decided; whether that was not known yet."""
+        """Remove the record of a branch after its database has carried out the decision.
+
+        Returns whether there was such a record.
+        """
         return bool(await self._caller.ask(frames.ForgetBranch, transaction, resource))
 
     async def send_once(
@@ -205,10 +208,10 @@ class QueueManager:
         deduplication_id: bytes | str,
         **properties: Unpack[Properties],
     ) -> str:
-        """Send a message unless that was done before with this id of the application's own.
+        """Send a message unless one was sent before with this id, which the application chooses.
 
-        The id, up to 64 bytes, is remembered on disk for `[transactions] outcome_age`; whoever
-        repeats it meanwhile gets the id of the message that was sent then.
+        The id, up to 64 bytes, is remembered on disk for `[transactions] outcome_age`; a repetition
+        within that time returns the id of the message that was sent first.
         """
         refuse_inside(self._caller, "send_once", "send by `send`")
         token = deduplication_id.encode() if isinstance(deduplication_id, str) else deduplication_id
@@ -216,25 +219,25 @@ class QueueManager:
             raise BadRequest(
                 f"a deduplication id has at most {frames.TOKEN_BYTES_MAX} bytes; this one has"
                 f" {len(token)}",
-                "take a digest of it",
+                "use a digest of it",
                 code="bad_deduplication_id",
             )
         message = new_message(destination, body, **properties)
-        # Done twice it is done once: it may be repeated like a question.
+        # It is done only once even if it is requested twice: it may be repeated like a query.
         ids = await self._caller.ask(frames.Send, [message], token, b"", True)
         return sent_ids(ids)[0]
 
     async def outcome(self, token: bytes) -> Any:
-        """What the request that carried `token` returned, or None when it was not done."""
+        """Return the result of the request that carried `token`, or None when it was not done."""
         return await self._caller.outcome(token)
 
     # -- receiving ---------------------------------------------------------------------------
 
     async def receive(self, queue: str, *, timeout_s: float | None = 0.0) -> Message | None:
-        """Receive the first message; None when none came within `timeout_s` (None: for ever).
+        """Receive the first message; None when none came within `timeout_s`.
 
-        It is removed from the queue, for good and on disk, when this returns; inside a transaction,
-        when that commits.
+        A `timeout_s` of None sets no time limit.  The message is removed from the queue, durably,
+        when this returns; inside a transaction, when that commits.
         """
         messages = await self.receive_many(queue, 1, timeout_s=timeout_s)
         return messages[0] if messages else None
@@ -242,7 +245,7 @@ class QueueManager:
     async def receive_many(
         self, queue: str, limit: int, *, timeout_s: float | None = 0.0
     ) -> list[Message]:
-        """Receive what is there, at most `limit` messages; waits only for the first."""
+        """Receive the messages that are there, at most `limit`; wait only for the first."""
         if (transaction := joined(self._caller)) is not None:
             return await transaction.receive_many(queue, limit, timeout_s=timeout_s)
         return await self._receiver.receive(queue, limit, timeout_s)
@@ -257,10 +260,10 @@ class QueueManager:
     ) -> AsyncIterator[Message]:
         """Receive one message after the other, until none came for `timeout_s`.
 
-        They are removed in batches, and the next batch is taken ahead (`prefetch`).
-        When the iteration is left early, the rest of the batch is kept for the next
-        receive from this queue by the same name; closing with such a rest raises
-        NotHandedOver, which has them.  Inside a transaction it receives one by one with that.
+        They are removed in batches, and the next batch is taken ahead (`prefetch`).  When the
+        iteration ends early, the rest of the batch is kept for the next receive from this queue by
+        the same name; closing the client with such a rest raises NotHandedOver, which has these
+        messages.  Inside a transaction each message is received separately as part of it.
         """
         if (transaction := joined(self._caller)) is not None:
             return transaction.receive_each(queue, timeout_s=timeout_s)
@@ -274,8 +277,10 @@ class QueueManager:
         limit: int = 1,
         timeout_s: float | None = 0.0,
     ) -> list[Message]:
-        """Receive messages wherever they stand in the queue: those that `choice` means (see
-        `chosen`: by lookup id, id, correlation id, label ...); waits for one of them."""
+        """Receive the messages that match `choice`, at any place in the queue; wait for the first.
+
+        See `chosen`: by lookup id, id, correlation id, label and so on.
+        """
         if (transaction := joined(self._caller)) is not None:
             return await transaction.receive_chosen(queue, choice, limit=limit, timeout_s=timeout_s)
         return await self._receiver.receive_chosen(queue, choice, limit, timeout_s)
@@ -289,16 +294,16 @@ class QueueManager:
         timeout_s: float | None = 30.0,
         **properties: Any,
     ) -> Message | None:
-        """Send a message and receive its answer: the one whose correlation id is this one's id.
+        """Send a message and receive its answer: the message that has its id as the correlation id.
 
-        `response_queue` is a queue of this computer; other answers in it stay there.  None when no
-        answer came within `timeout_s` (None: for ever); it can still come, and be received there.
-        `properties` are those of `send`.
+        `response_queue` is a queue of this computer; other messages in it stay there.  Returns None
+        when no answer came within `timeout_s` (None: no time limit); a later answer can still be
+        received from that queue.  `properties` are those of `send`.
         """
         refuse_inside(
             self._caller,
             "request",
-            "the question leaves when the transaction commits: receive its answer behind that",
+            "the request leaves when the transaction commits: receive its answer after that",
         )
         message_id = await self.send(destination, body, response_queue=response_queue, **properties)
         answer = await self.receive_chosen(
@@ -307,7 +312,7 @@ class QueueManager:
         return answer[0] if answer else None
 
     async def reply(self, message: Message, body: bytes | str = b"", **properties: Any) -> str:
-        """Answer a message: to its response queue, with its id as the correlation id.
+        """Answer a message: send to its response queue, with its id as the correlation id.
 
         Raises ValueError for a message that names no response queue.
         """
@@ -318,24 +323,27 @@ class QueueManager:
         )
 
     def open(self, queue: str, access: Access = "receive", share: Share = "all") -> Queue:
-        """One queue, for one kind of use: `async with qm.open("orders") as orders`.
+        """Return a queue opened for one kind of use: `async with qm.open("orders") as orders`.
 
-        `access`: "send", "receive" (and peek), "peek", or "admin" (and peek): what else is tried
-        with it is refused here.  `share`: "deny_receive" lets nobody else receive from the queue
-        while it is open; raises AccessDenied when somebody does already.
+        `access`: "send", "receive" (and peek), "peek", or "admin" (and peek); any other use of it
+        is refused in this process.  `share`: "deny_receive" prevents other receivers from using the
+        queue while it is open; raises AccessDenied when there already is another receiver.
         """
         return Queue(self, self._caller, queue, access, share)
 
     async def look(self, queue: str, which: Place, lookup_id: int = 0) -> Message | None:
-        """The message at a lookup id (`which` is "this"), beside it ("next", "previous"), or at an
-        end of the queue ("first", "last"); also one that somebody has taken."""
+        """Return the message at a lookup id, beside it, or at an end of the queue, or None.
+
+        `which` is "this", "next" or "previous" of the lookup id, or "first" or "last" of the queue.
+        A message that an application has taken is returned too.
+        """
         result = await self._caller.ask(frames.Look, queue, which, lookup_id)
         found = frames.stored_messages(result)
         return Message(found[0]) if found else None
 
     @property
     def unread(self) -> list[Message]:
-        """Messages that were removed from their queue and not handed over yet."""
+        """Return messages that were removed from their queue and not handed over yet."""
         return self._receiver.unread()
 
     async def take(
@@ -346,28 +354,27 @@ class QueueManager:
         timeout_s: float | None = 0.0,
         choice: Choice | None = None,
     ) -> Taken:
-        """Take messages without removing them: `remove` them when the work is done.
+        """Take messages without removing them; call `remove` on the result when the work is done.
 
-        `choice`: only messages for which it is true, wherever they stand (see `chosen`).
-
-        Nobody else sees them until then.  They go back to their place with `give_back`,
-        and when the connection ends: the same messages may then be taken again.
+        `choice`: only messages that match it, at any place in the queue (see `chosen`).  Other
+        receivers do not see taken messages.  They return to their place with `give_back`, and when
+        the connection ends: the same messages may then be taken again.
         """
         refuse_inside(self._caller, "take", "receive by `receive`")
         return await self._receiver.take(queue, limit, timeout_s, choice)
 
-    # -- looking -----------------------------------------------------------------------------
+    # -- peeking -----------------------------------------------------------------------------
 
     async def peek(
         self, queue: str, start: int = 0, limit: int = 1, *, timeout_s: float | None = 0.0
     ) -> list[Message]:
-        """Look at messages in order, from lookup id `start` on; waits only for the first."""
+        """Peek at messages in order, from lookup id `start` on; wait only for the first."""
         wait_s = frames.FOREVER if timeout_s is None else timeout_s
         result = await self._caller.ask(frames.Peek, queue, start, limit, wait_s)
         return [Message(stored) for stored in frames.stored_messages(result)]
 
     async def peek_each(self, queue: str, start: int = 0) -> AsyncIterator[Message]:
-        """Look at all messages of a queue, from lookup id `start` on."""
+        """Peek at all messages of a queue, from lookup id `start` on."""
         while messages := await self.peek(queue, start, PEEK_BATCH_MESSAGES):
             for message in messages:
                 yield message
@@ -384,15 +391,15 @@ class QueueManager:
         limit: int | None = None,
         dry_run: bool = False,
     ) -> Moved:
-        """Move messages from one queue of this computer to another; returns how many.
+        """Move messages from one queue of this computer to another; return how many.
 
-        All of them, or those that `choice` means (see `chosen`), and of those the first
-        `limit`.  A subqueue as `orders;retry` is created by the first move to it.  Every
-        message is in one of the two queues at any time; up to 1024, and 16 MB, are moved at
-        once.  `dry_run`: only say what would be moved.
+        Moves all messages, or those that match `choice` (see `chosen`), and of those the first
+        `limit`.  The first move to a subqueue such as `orders;retry` creates it.  Every message is
+        in one of the two queues at any time; one step moves up to 1024 messages or 16 MB.
+        `dry_run`: only return what would be moved.
         """
         if not dry_run:
-            refuse_inside(self._caller, "move", "receive, and `move` of the transaction")
+            refuse_inside(self._caller, "move", "receive them, and use `move` of the transaction")
         return await self._in_pieces(
             limit,
             lambda piece, token: self._caller.change_once(
@@ -414,11 +421,11 @@ class QueueManager:
     ) -> Moved:
         """Send messages of a queue again as new ones, and remove the old ones in the same commit.
 
-        They go to where they were sent, or `to` another queue, with another `label` or `body`
-        where that is given.  `keep`: the old ones stay.  Messages are chosen as by `move`.
+        They go to their original destinations, or to the queue `to`, with another `label` or `body`
+        if one is given.  `keep`: keep the old ones.  Messages are chosen as by `move`.
         """
         if not dry_run:
-            refuse_inside(self._caller, "resend", "receive and send")
+            refuse_inside(self._caller, "resend", "receive them and send them")
         return await self._in_pieces(
             limit,
             lambda piece, token: self._caller.change_once(
@@ -436,7 +443,7 @@ class QueueManager:
     ) -> int:
         """Put exported messages (see `qmd.client.archive`) into a queue, all of them or none.
 
-        They keep their ids and everything else; returns how many there are.
+        They keep their ids and all other properties.  Returns the number of messages.
         """
         if not dry_run:
             refuse_inside(self._caller, "import_messages")
@@ -446,13 +453,13 @@ class QueueManager:
         return int(done["messages"])
 
     async def dead_letters(self, queue: str) -> list[Facts]:
-        """What is in a dead-letter queue, grouped by class, destination and reason."""
+        """Return the messages in a dead-letter queue, grouped by class, destination and reason."""
         return await self._list(frames.DeadLetters, queue)
 
     async def _in_pieces(
         self, limit: int | None, do: Callable[[frames.Piece, bytes], Awaitable[Any]]
     ) -> Moved:
-        """Each piece is done once, and the next one begins where it ended."""
+        """Repeat `do` for consecutive pieces, each done once, and return the sums."""
         messages = taken = size = until = 0
         start: int | None = 0
         while start is not None and (limit is None or messages < limit):
@@ -477,10 +484,12 @@ class QueueManager:
         journal_quota_bytes: int | None = None,
         public: bool = False,
     ) -> Facts:
-        r"""Create a private queue (`private$\orders` or `orders`); `transactional` is for life.
+        r"""Create a private queue (`private$\orders` or `orders`).
 
-        Quotas that are None are those of the daemon's configuration, `UNLIMITED` is none.
-        `public`: a public queue instead (`.\orders` or `orders`), registered in the directory.
+        `transactional` cannot be changed later.  A quota of None is the default of the daemon's
+        configuration; `UNLIMITED` means no quota.
+        `public`: create a public queue instead (`.\orders` or `orders`), registered in the
+        directory.
         """
         return await self._change(
             operator_frames.CreateQueue,
@@ -502,18 +511,19 @@ class QueueManager:
         journal: bool | None = None,
         label: str | None = None,
     ) -> Facts:
-        """Change a queue: what is None stays; a quota of `UNLIMITED` is none.
+        """Change the properties of a queue; None leaves a property unchanged.
 
-        Messages that a smaller quota has no room for stay.
+        A quota of `UNLIMITED` means no quota.  Messages that exceed a smaller quota stay.
         """
         return await self._change(
             operator_frames.SetQueue, name, quota_bytes, journal_quota_bytes, journal, label
         )
 
     async def delete_queue(self, name: str, *, dry_run: bool = False) -> int:
-        """Delete a queue, its subqueues and its journal; returns how many messages went with it.
+        """Delete a queue, its subqueues and its journal; return how many messages they had.
 
-        Senders that asked to hear of it are told.  `dry_run`: only say how many would go.
+        Senders that requested negative acknowledgments get them.  `dry_run`: only return how many
+        messages would be deleted.
         """
         if not dry_run:
             refuse_inside(self._caller, "delete_queue")
@@ -522,10 +532,10 @@ class QueueManager:
     async def purge_queue(
         self, name: str, choice: Choice = EVERY_MESSAGE, *, dry_run: bool = False
     ) -> int:
-        """Remove all messages of a queue, or those that `choice` means; returns how many.
+        """Remove all messages of a queue, or those that match `choice`; return how many.
 
-        Senders that asked to hear of it are told; what an application has taken stays.
-        `dry_run`: only say how many would go.
+        Senders that requested negative acknowledgments get them.  Messages that an application has
+        taken stay.  `dry_run`: only return how many messages would be removed.
         """
         if not dry_run:
             refuse_inside(self._caller, "purge_queue", "receive them")
@@ -539,7 +549,7 @@ class QueueManager:
     async def show_queue(self, name: str) -> Facts:
         return await self._show(operator_frames.ShowQueue, name)
 
-    # -- what is on its way ------------------------------------------------------------------
+    # -- outgoing queues ---------------------------------------------------------------------
 
     async def list_outgoing(self) -> list[Facts]:
         return await self._list(operator_frames.ListOutgoing)
@@ -550,15 +560,17 @@ class QueueManager:
     async def list_awaiting(
         self, destination: str, start: int = 0, limit: int = 1000
     ) -> list[Facts]:
-        """What has arrived there, and is kept here until somebody has received it.
+        """Return messages that arrived there and are kept here until a receiver has received them.
 
         In the order of sending, from the message number `start` on.
         """
         return await self._list(operator_frames.ListAwaiting, destination, start, limit)
 
     async def give_up_awaiting(self, destination: str) -> int:
-        """Wait no longer: what has arrived there and is not confirmed becomes dead letters here;
-        returns how many those are."""
+        """Make dead letters of messages that arrived there and were not confirmed as received.
+
+        Returns how many those are.
+        """
         refuse_inside(self._caller, "give_up_awaiting")
         return int((await self._change(operator_frames.GiveUpAwaiting, destination))["messages"])
 
@@ -575,10 +587,11 @@ class QueueManager:
     async def redirect_outgoing(
         self, destination: str, address: str, *, to_another: bool = False
     ) -> list[Facts]:
-        """Send what waits for a destination, or for all queues of an address, to another address.
+        """Redirect messages to another address.
 
-        `address` is host or host:port; "" is that of the name again.  `to_another`: even if a
-        queue manager answers there that is not the one which may have some of it already.
+        `destination` is a queue, or an address for all of its queues.  `address` is host or
+        host:port; "" restores the address of the name.  `to_another`: redirect even to a queue
+        manager other than the one that may already have some of the messages.
         """
         found: list[Facts] = await self._caller.change(
             RedirectOutgoing, destination, address, to_another, safe_to_retry=True
@@ -586,16 +599,20 @@ class QueueManager:
         return found
 
     async def forget_identity(self, queue_manager: str) -> bool:
-        """Forget who bore that GUID, when two machines that did have been put in order."""
+        """Forget the computer recorded for a GUID, after a conflict of two computers was resolved.
+
+        Returns whether there was such a record.
+        """
         told = await self._caller.change(ForgetIdentity, queue_manager, safe_to_retry=True)
         return bool(told["forgotten"])
 
     async def restart_outgoing(self, destination: str, *, send_again: bool = False) -> Facts:
-        """Begin the transactional sequence to a destination anew.
+        """Restart the transactional sequence to a destination.
 
-        For a queue manager that was restored from a backup, or whose peer rejects what it sends.
-        Messages that may have been delivered become dead letters that say so; with `send_again`
-        they are sent again, and may arrive twice.  What was never sent goes on, in order.
+        For a queue manager that was restored from a backup, or after its peer rejects its messages.
+        Messages that may have been delivered become dead letters with that reason; with
+        `send_again` they are sent again, and may arrive twice.  Messages that were never sent
+        follow, in order.
         """
         done: Facts = await self._caller.change(
             RestartOutgoing, destination, send_again, safe_to_retry=False
@@ -603,9 +620,10 @@ class QueueManager:
         return done
 
     async def purge_outgoing(self, destination: str) -> int:
-        """End all that waits for a destination, or for its acknowledgment; how many those were.
+        """Remove all messages that wait for a destination or its acknowledgment; return how many.
 
-        They become dead letters; what was transmitted already may have arrived all the same.
+        They become dead letters; messages that were transmitted already may have arrived
+        nevertheless.
         """
         refuse_inside(self._caller, "purge_outgoing")
         return int((await self._change(operator_frames.PurgeOutgoing, destination))["messages"])
@@ -619,20 +637,20 @@ class QueueManager:
     async def status(self) -> Facts:
         return await self._show(operator_frames.Status)
 
-    # -- what happened ------------------------------------------------------------------------
+    # -- history ------------------------------------------------------------------------------
 
     async def why(self, message: str, *, queue: str = "", ask: bool = True) -> Facts:
-        """Where a message is, what happened to it, what it waits for, and what to do.
+        """Return where a message is, its history, what it waits for, and what to do.
 
         `message` is its id, or its lookup id in `queue` (or in any queue).  `state` is one word,
-        `sentences` and `remedies` are for people, `places` and `events` for programs.  With `ask`
+        `sentences` and `remedies` are for readers, `places` and `events` for programs.  With `ask`
         the queue manager at the other end is asked as well (`peers`), which may take 2 s.  Raises
-        NoSuchMessage for a lookup id that nothing is known of.
+        NoSuchMessage for a lookup id of which nothing is known.
         """
         return await self._show(operator_frames.Why, message, queue, ask)
 
     async def trace(self, message: str, *, queue: str = "", ask: bool = True) -> list[Facts]:
-        """What happened to a message here and at the other end, in order of time."""
+        """Return the events of a message here and at the other end, in order of time."""
         told = await self.why(message, queue=queue, ask=ask)
         events = [*told["events"], *(event for peer in told["peers"] for event in peer["events"])]
         return sorted(events, key=lambda event: int(event["at_ms"]))
@@ -649,11 +667,12 @@ class QueueManager:
         until: float | None = None,
         timeout_s: float | None = 0.0,
     ) -> Facts:
-        """A page of the history of all messages: {events, cursor, end, missing_blocks}.
+        """Return a page of the history of all messages: {events, cursor, end, missing_blocks}.
 
         It begins at `cursor` (of an earlier page or event), at the time `since` (seconds since
-        1970), with the `last` so many, or with the oldest event that is kept.  Waits only for the
-        first, up to `timeout_s` (None: for ever).  docs/events.md has the fields of an event.
+        1970), with the newest `last` events, or with the oldest event that is kept.  Waits only for
+        the first event, up to `timeout_s` (None: no time limit).  docs/events.md describes the
+        fields of an event.
         """
         return await self._show(
             operator_frames.Events,
@@ -677,7 +696,7 @@ class QueueManager:
         until: float | None = None,
         follow: bool = False,
     ) -> AsyncIterator[Facts]:
-        """One event after the other, to the end, or with `follow` for ever."""
+        """Iterate over events to the end, or with `follow` without end."""
         while True:
             page = await self.events(
                 cursor,
@@ -713,6 +732,6 @@ class QueueManager:
         return facts
 
     async def _change(self, verb: type[frames.Request], *arguments: object) -> Facts:
-        """A change that does no harm when it is done twice."""
+        """Make a change that can be repeated without harm."""
         facts: Facts = await self._caller.change(verb, *arguments, safe_to_retry=True)
         return facts

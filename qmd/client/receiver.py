@@ -1,11 +1,10 @@
-"""Receiving: take, remove for good, hand over — in this order.
+"""Receiving: take, remove durably, hand over — in this order.
 
-A message that was taken is still on the daemon's disk and returns to its place
-when the connection ends.  It is handed to the application only once its removal
-is durable.  When the connection breaks in between, the removal's token tells
-which of the two it was.  So a daemon that is killed neither loses nor doubles
-what `receive` gives; an application that is killed loses at most what it had
-received and not used (use `take` where that must not be).
+A message that was taken is still on the daemon's disk and returns to its place when the connection
+ends.  It is handed to the application only after its removal is durable.  When the connection
+breaks in between, the token of the removal shows whether it was done.  Therefore a daemon that is
+killed neither loses nor duplicates messages of `receive`; an application that is killed loses at
+most the messages that it had received and not processed (use `take` to prevent that).
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ _RECEIVE_INSTEAD = "receive them inside the transaction, by `receive`"
 
 
 class Taken:
-    """Messages that nobody else sees until they are settled.
+    """Taken messages, which other receivers do not see until they are settled.
 
-    As a context manager it gives back, at its end, what was not removed.
+    As a context manager it returns, at its end, messages that were not removed to the queue.
     """
 
     def __init__(
@@ -54,21 +53,21 @@ class Taken:
         return len(self.messages)
 
     async def remove(self, count: int | None = None) -> None:
-        """Remove the first `count` of them for good, or all; the rest goes back to the queue.
+        """Remove the first `count` messages durably, or all; the rest returns to the queue.
 
-        Raises NotTaken when they went back to their queue because the connection was
-        lost; another QueueManagerError when the queue manager refused, and they went
-        back as well; and OutcomeUnknown when nobody answers any more.
+        Raises NotTaken when they returned to their queue because the connection was lost; another
+        QueueManagerError when the queue manager refused, and they returned as well; and
+        OutcomeUnknown when the daemon does not answer any more.
         """
         refuse_inside(self._caller, "the removal of taken messages", _RECEIVE_INSTEAD)
         await self._settle(frames.Remove, self._lookup_ids[:count])
 
     async def reject(self, reason: str = "") -> None:
-        """Remove all of them for good, because this application will not have them.
+        """Remove all messages durably, because this application rejects them.
 
-        Their senders are told so where they asked for it, and keep them as dead letters;
-        what no sender keeps is put into a dead-letter queue here, with `reason`.  Raises what
-        `remove` raises.
+        Senders that requested it get a negative acknowledgment, and keep them as dead letters;
+        messages that no sender keeps are put into a dead-letter queue here, with `reason`.  Raises
+        the errors of `remove`.
         """
         refuse_inside(self._caller, "the rejection of taken messages", _RECEIVE_INSTEAD)
         await self._settle(frames.Reject, self._lookup_ids, reason)
@@ -95,7 +94,7 @@ class Taken:
         self._is_settled = True
 
     async def give_back(self) -> None:
-        """Put those that were not removed back to their old place."""
+        """Return messages that were not removed to their old place."""
         if not self._is_settled:
             await self._give_back(self._lookup_ids)
 
@@ -103,7 +102,7 @@ class Taken:
         self._is_settled = True
         if not self._connection.is_lost and not self._caller.home.is_elsewhere:
             answer = self._connection.ask(frames.GiveBack, self.queue, lookup_ids)
-            # A connection that ends gives them back as well.
+            # A connection that ends returns them as well.
             with contextlib.suppress(NotConnected, QueueManagerError):
                 await answer
 
@@ -126,12 +125,12 @@ class Taken:
 
 
 class Receiver:
-    """What one client receives, from any number of queues."""
+    """The receives of one client, from any number of queues."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
-        # Removed for good and not yet handed over, by queue: the rest of a batch whose
-        # iteration was left early, and what came for a caller that was cancelled.
+        # Messages removed durably and not yet handed over, by queue: the rest of a batch after its
+        # iteration ended early, and messages that came for a caller that was cancelled.
         self._ready: defaultdict[str, deque[Message]] = defaultdict(deque)
         self._background: set[asyncio.Task[Any]] = set()
 
@@ -151,7 +150,7 @@ class Receiver:
                     answer = connection.ask(frames.TakeChosen, queue, choice, limit, wait_s)
                 stored = frames.stored_messages(await asyncio.shield(answer))
             except asyncio.CancelledError:
-                # Nobody is here any more to settle what the answer may bring.
+                # The caller that would settle the taken messages was cancelled.
                 answer.add_done_callback(partial(_give_back, connection, queue))
                 raise
             except (NotConnected, Stopping) as failure:
@@ -162,7 +161,7 @@ class Receiver:
     async def receive_chosen(
         self, queue: str, choice: frames.Choice, limit: int, timeout_s: float | None
     ) -> list[Message]:
-        """Wherever they stand.  What was kept for this queue's next receive is not looked at."""
+        """Receive messages at any place, other than those kept for this queue's next receive."""
         now = asyncio.get_running_loop().time
         deadline = None if timeout_s is None else now() + timeout_s
         patience = self._caller.patience()
@@ -221,27 +220,27 @@ class Receiver:
             await self._abandon(ahead)
 
     def _refuse_step_inside(self) -> None:
-        """Each step of an iteration is made where the code stands that asks for it."""
+        """Refuse a step of an outside iteration inside a transaction."""
         self._caller.home.check()
         refuse_inside(
             self._caller,
-            "an iteration that was begun outside",
-            "begin another one inside the transaction",
+            "an iteration that was begun outside of it",
+            "begin a new iteration inside the transaction",
         )
 
     def unread(self) -> list[Message]:
-        """What was removed from a queue and not handed over yet."""
+        """Return messages that were removed from a queue and not handed over yet."""
         return [message for ready in self._ready.values() for message in ready]
 
     async def settle(self) -> None:
-        """Wait for what still goes on after a caller was cancelled."""
+        """Wait for removals that continue after their caller was cancelled."""
         while self._background:
             await asyncio.wait(self._background)
 
     async def _remove(self, taken: Taken) -> ClientError | None:
-        """Remove them and make them ready; or return why they are in their queue again.
+        """Remove taken messages and keep them ready; or return why they are in their queue again.
 
-        A caller that is cancelled meanwhile stops waiting, but the removal goes on.
+        A caller that is cancelled meanwhile stops waiting, but the removal continues.
         """
         work = asyncio.create_task(self._remove_and_keep(taken))
         self._background.add(work)
@@ -266,10 +265,10 @@ class Receiver:
 
 
 def _give_back(connection: Connection, queue: str, answer: asyncio.Future[Any]) -> None:
-    """The answer to a `Take` that nobody waits for any more."""
+    """Give back the messages of a `Take` after its caller stopped waiting."""
     if answer.cancelled() or answer.exception() is not None or connection.is_lost:
         return
     if stored := frames.stored_messages(answer.result()):
         lookup_ids = [each.lookup_id for each in stored]
         done = connection.ask(frames.GiveBack, queue, lookup_ids)
-        done.add_done_callback(asyncio.Future.exception)  # as good as given back if it fails
+        done.add_done_callback(asyncio.Future.exception)  # a failure gives them back too

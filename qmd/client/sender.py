@@ -1,12 +1,12 @@
-"""Sending many messages: they travel in batches, several under way, confirmed in order.
+"""Sending many messages: in batches, several under way, confirmed in order.
 
     send() ──► waiting ──► one Send request ──► confirmed
                at most `window` messages in all ─┘
 
-A message leaves at once while nothing is under way; under load the next batch
-gathers while earlier ones are on their way to the disk.  Each batch waits for the
-one before it to be settled before it is confirmed, and, when the connection was
-lost, before it is sent again: so the order stays, whatever breaks.
+A message leaves at once while nothing is under way; under load the next batch gathers while earlier
+ones are written to disk.  Each batch waits until the one before it is settled before it is
+confirmed, and, when the connection was lost, before it is sent again: this keeps the order through
+every failure.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class _Unsent(NamedTuple):
 
 
 class Sender:
-    """Made by `QueueManager.sender`; a context manager, whose end waits for all.
+    """A sender made by `QueueManager.sender`; a context manager that waits for all messages.
 
-    A refusal concerns all messages of its batch and ends the sender: what waits
-    behind is not sent, and `send` and the end of the context raise the same error.
-    Where the context is left with an error, too, what waits is not sent.
+    A refusal concerns all messages of its batch and ends the sender: messages that wait after it
+    are not sent, and `send` and the end of the context raise the same error.  When the context is
+    left with an error, waiting messages are not sent either.
     """
 
     def __init__(self, caller: Caller, destination: str, window: int) -> None:
@@ -64,8 +64,8 @@ class Sender:
     ) -> asyncio.Future[str]:
         """Hand over one message; the future gives its id once it is on disk.
 
-        Waits while too many are unconfirmed.  The future need not be awaited: the end
-        of the context raises what went wrong.
+        Waits while too many messages are unconfirmed.  The future need not be awaited: the end of
+        the context raises the error, if there is one.
         """
         refuse_inside(self._caller, "a sender", "send by `send_many`")
         self._caller.home.check()
@@ -87,7 +87,10 @@ class Sender:
         return unsent.confirmed
 
     async def flush(self) -> None:
-        """Wait until everything handed over so far is confirmed.  Raises what went wrong."""
+        """Wait until everything handed over so far is confirmed.
+
+        Raises the error of a failed send.
+        """
         self._caller.home.check()
         self._flush()
         while self._batches_under_way:
@@ -117,12 +120,12 @@ class Sender:
         return self._unconfirmed >= self._window or self._unconfirmed_bytes >= WINDOW_BYTES_MAX
 
     def _flush(self) -> None:
-        """Start the batches whose time has come."""
+        """Start the batches that are due."""
         self._flush_is_due = False
         if self._batches_under_way == 0:
             self._connection = self._caller.live_connection
         elif self._connection is None or self._connection.is_lost:
-            return  # what was under way goes one by one, in order; then all at full speed again
+            return  # batches under way go one by one, in order; then sending resumes in parallel
         while self._waiting and (
             self._batches_under_way == 0 or len(self._waiting) >= BATCH_MESSAGES_MAX
         ):
@@ -155,7 +158,7 @@ class Sender:
                 if connection is not None:
                     ids = await connection.ask(frames.Send, messages, token)
             except (NotConnected, Stopping):
-                pass  # done or not: it is asked for below
+                pass  # done or not: the outcome is requested below
             finally:
                 if before is not None:
                     await asyncio.wait([before])
@@ -163,15 +166,15 @@ class Sender:
                 send = self._caller.change_once if connection is None else self._caller.change_again
                 ids = await send(frames.Send, messages, token=token)
             elif ids is None:
-                ids = await self._caller.outcome(token)  # behind a failure it is not sent again
-        except Exception as failure:  # whatever it is, everyone who waits has to hear of it
+                ids = await self._caller.outcome(token)  # after a failure it is not sent again
+        except Exception as failure:  # every failure must reach the callers that wait
             self._fail(failure)
         self._settle(batch, ids)
         self._batches_under_way -= 1
         self._flush()
 
     def _settle(self, batch: list[_Unsent], ids: list[str | list[str]] | None) -> None:
-        """Tell those who wait: the ids, or the failure where there are none."""
+        """Resolve the futures of a batch: with the ids, or with the failure when there are none."""
         confirmed_ids = [] if ids is None else sent_ids(ids)
         for index, (_, size, confirmed) in enumerate(batch):
             self._unconfirmed -= 1
@@ -183,7 +186,7 @@ class Sender:
             else:
                 assert self._failure is not None
                 confirmed.set_exception(self._failure)
-                confirmed.exception()  # it is raised by `flush` too: no warning is due
+                confirmed.exception()  # `flush` raises it too: no warning is needed
         self._room.set()
 
     def _fail(self, failure: Exception) -> None:

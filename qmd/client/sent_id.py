@@ -1,4 +1,4 @@
-"""The id of a message that was sent, where it went to several queues."""
+"""Ids of sent messages, for messages to several queues."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterable
 class SentId(str):
     """The id of a message to several queues: that of its first copy.
 
-    Each copy is a message of its own, with an id of its own, by which its acknowledgments, its
-    dead letter and its history are known; `copies` are all of them, in the order of the queues.
+    Each copy is a message of its own with its own id, which its acknowledgments, its dead letter
+    and its history refer to; `copies` are all of these ids, in the order of the queues.
     """
 
     __slots__ = ("copies",)
@@ -24,10 +24,10 @@ class SentId(str):
 
 
 def copies_of(message_id: str) -> tuple[str, ...]:
-    """The ids of all copies of a message, or its own, where it went to one queue."""
+    """Return the ids of all copies of a message; its own id when it went to one queue."""
     return message_id.copies if isinstance(message_id, SentId) else (message_id,)
 
 
 def sent_ids(answer: list[str | list[str]]) -> list[str]:
-    """What a Send or Commit is answered with, for applications."""
+    """Convert the answer to a Send or a Commit for applications."""
     return [each if isinstance(each, str) else SentId(each) for each in answer]

@@ -1,16 +1,15 @@
-"""A transaction, as an application sees it: sends and receives that happen together, or not at all.
+"""Transactions, as an application sees them: sends and receives that take effect together.
 
     async with qm.transaction() as transaction:
         order = await transaction.receive("orders", timeout_s=30)
         await transaction.send("invoices@hostb", invoice(order))
 
-Verbs of `qm` itself take part too where they are called inside the block: see `ambient.py`.
-
-At the end of the context it commits; an error aborts it, and what it received is in its queue
-again, its abort count raised.  A send that fails dooms it, handled or not: it can only abort.  The
-work is bound to one connection: when that breaks before the commit, nothing was done, and
-TransactionAborted says so; when it breaks during the commit, the queue manager is asked what became
-of it.
+Verbs of `qm` itself take part too when they are called inside the block: see `ambient.py`.  The end
+of the context commits.  An error aborts: the messages that the transaction received return to their
+queue with a higher abort count.  A send that fails dooms it, even if the error is handled: it can
+only abort.  The work is bound to one connection: when that breaks before the commit, nothing was
+done, and TransactionAborted is raised; when it breaks during the commit, the queue manager is asked
+for the outcome.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ from qmd.control_protocol import messages as frames
 
 
 class Transaction:
-    """Made by `QueueManager.transaction`; a context manager.
+    """A transaction made by `QueueManager.transaction`; a context manager.
 
     Every method raises TransactionAborted when it has ended without a commit, and then all of its
-    work can be done again in another one; after a send that failed every method but `abort` raises
-    TransactionDoomed, a kind of it.
+    work can be repeated in another one; after a send that failed every method but `abort` raises
+    TransactionDoomed, a subclass of it.
     """
 
     def __init__(self, qm: Branches, caller: Caller, idle_s: float) -> None:
@@ -55,19 +54,19 @@ class Transaction:
         self._connection: Connection | None = None
         self._is_over = False
         self._doom: Exception | None = None  # why the first send failed
-        self._was_cancelled = False  # a request, whose answer nobody has seen
+        self._was_cancelled = False  # a request was cancelled, and its answer was not seen
         self._block: ambient.Block | None = None
         self.id: bytes = os.urandom(16)
-        #: Ids of what was sent, once it is committed.
+        #: Ids of sent messages, set by the commit.
         self.sent: list[str] = []
 
     @property
     def is_over(self) -> bool:
-        """Whether it has committed or aborted, or is about to."""
+        """Return whether it has committed or aborted, or is about to."""
         return self._is_over
 
     async def begin(self) -> None:
-        """Done by the context manager."""
+        """Begin the transaction; the context manager does this."""
         patience = self._caller.patience()
         while True:
             connection = await self._caller.connection()
@@ -83,14 +82,14 @@ class Transaction:
     async def send(
         self, destination: str, body: bytes | str = b"", **properties: Unpack[Properties]
     ) -> str:
-        """Send one message with the transaction; returns the id that it will have."""
+        """Send one message as part of the transaction; return the id that it will have."""
         self._check()
         with self._dooming():
             message = new_message(destination, body, **properties)
         return (await self.send_many([message]))[0]
 
     async def send_many(self, messages: Sequence[frames.NewMessage]) -> list[str]:
-        """Send messages with the transaction, in this order; returns their ids."""
+        """Send messages as part of the transaction, in this order; return their ids."""
         self._check()
         with self._dooming():
             for message in messages:
@@ -98,14 +97,14 @@ class Transaction:
             return sent_ids(await self._ask(frames.Send, list(messages), b"", self.id))
 
     async def receive(self, queue: str, *, timeout_s: float | None = 0.0) -> Message | None:
-        """Receive the first message; None when none came within `timeout_s` (None: for ever)."""
+        """Receive the first message; None when none came within `timeout_s` (None: no limit)."""
         messages = await self.receive_many(queue, 1, timeout_s=timeout_s)
         return messages[0] if messages else None
 
     async def receive_many(
         self, queue: str, limit: int, *, timeout_s: float | None = 0.0
     ) -> list[Message]:
-        """Receive what is there, at most `limit` messages; waits only for the first."""
+        """Receive the messages that are there, at most `limit`; wait only for the first."""
         wait_s = frames.FOREVER if timeout_s is None else timeout_s
         result = await self._ask(frames.Take, queue, limit, wait_s, self.id)
         return [Message(stored) for stored in frames.stored_messages(result)]
@@ -115,7 +114,8 @@ class Transaction:
     ) -> AsyncIterator[Message]:
         """Receive one message after the other, until none came for `timeout_s`.
 
-        One at a time: the commit removes none that the iteration has not handed over.
+        Each message is received separately: the commit removes only messages that the iteration has
+        handed over.
         """
         while message := await self.receive(queue, timeout_s=timeout_s):
             yield message
@@ -123,29 +123,30 @@ class Transaction:
     async def move(
         self, queue: str, lookup_ids: Sequence[int], target: str, reason: str = ""
     ) -> None:
-        """Move messages that it received to another queue of this computer, instead of removing
-        them; a subqueue as `orders;retry` is created by the first move to it.
+        """Move messages that it received to another queue, instead of removing them.
 
-        The reason is for their history: `qmd why` says it.
+        The target is a queue of this computer.  The first move to a subqueue such as `orders;retry`
+        creates it.  The reason is recorded in their history, where `qmd why` shows it.
         """
         await self._ask(frames.Settle, self.id, queue, list(lookup_ids), target, reason)
 
     async def reject(self, queue: str, lookup_ids: Sequence[int], reason: str = "") -> None:
-        """Reject messages that it received: their senders get them back, with the reason."""
+        """Reject messages that it received: they are returned to their senders, with the reason."""
         await self._ask(frames.Settle, self.id, queue, list(lookup_ids), "", reason)
 
     async def receive_chosen(
         self, queue: str, choice: frames.Choice, *, limit: int = 1, timeout_s: float | None = 0.0
     ) -> list[Message]:
-        """Receive messages wherever they stand: those that `choice` means (see `chosen`)."""
+        """Receive messages at any place that match `choice` (see `chosen`)."""
         wait_s = frames.FOREVER if timeout_s is None else timeout_s
         result = await self._ask(frames.TakeChosen, queue, choice, limit, wait_s, self.id)
         return [Message(stored) for stored in frames.stored_messages(result)]
 
     async def enlist(self, database: Database) -> Any:
-        """A new connection to the database, whose work commits or rolls back with the transaction.
+        """Return a new connection to the database, as part of the transaction.
 
-        It must be neither committed nor closed by its user.  See `qmd.client.two_phase`.
+        Its work commits or rolls back with the transaction.  Its user must neither commit nor close
+        it.  See `qmd.client.two_phase`.
         """
         self._check()
         assert self._connection is not None
@@ -158,10 +159,11 @@ class Transaction:
         return branch.connection
 
     async def commit(self) -> list[str]:
-        """All of it is done, and on disk, when this returns; the ids of what was sent.
+        """Commit the transaction durably; return the ids of the messages that were sent.
 
         Raises TransactionAborted when none of it was done (TransactionDoomed, when a send in it
-        failed), and OutcomeUnknown, with the transaction's id as `token`, when nobody answers.
+        failed), and OutcomeUnknown, with the transaction's id as `token`, when the daemon does not
+        answer.
         """
         self._caller.home.check()
         if self._doom is not None:
@@ -169,11 +171,11 @@ class Transaction:
             raise self._doomed(self._doom) from self._doom
         self._check()
         if self._was_cancelled:
-            # It may have received a message that its application does not know: not to be removed.
+            # It may have received a message that its application does not know: do not remove that.
             reason = "one of its requests was cancelled before its answer came"
             await self.abort(reason)
             raise TransactionAborted(
-                f"nothing of the transaction was done: {reason}", "do its work again"
+                f"nothing of the transaction was done: {reason}", "repeat its work"
             )
         for branch in self._branches:
             try:
@@ -181,7 +183,7 @@ class Transaction:
             except BaseException as error:
                 await self.abort(f"{branch.database.name} could not prepare: {error}"[:200])
                 raise
-        # Once it is asked for it goes on, even if whoever waits for it is cancelled.
+        # Once it is requested it continues, even if the caller that waits for it is cancelled.
         return await asyncio.shield(asyncio.ensure_future(self._commit()))
 
     async def _commit(self) -> list[str]:
@@ -206,10 +208,10 @@ class Transaction:
         return self.sent
 
     async def abort(self, reason: str = "", *, unread: bool = False) -> None:
-        """Nothing of it is done.  `reason` is for the log and the history of its messages.
+        """Abort the transaction.  `reason` is for the log and the history of its messages.
 
-        `unread`: this was no attempt, for nobody has looked at what it received: the abort counts
-        of its messages stay as they are.
+        `unread`: the application has not looked at the messages that it received, so this was no
+        attempt: their abort counts stay unchanged.
         """
         if self._is_over:
             return
@@ -251,14 +253,14 @@ class Transaction:
             raise self._doomed(self._doom) from self._doom
         if self._is_over or self._connection is None:
             raise ClientError(
-                "the transaction has ended, or was not begun",
-                "begin another one",
+                "the transaction has ended, or has not begun",
+                "begin a new transaction",
                 code="transaction_over",
             )
 
     @contextlib.contextmanager
     def _dooming(self) -> Iterator[None]:
-        """A send that fails here takes the transaction with it, as the daemon has it."""
+        """Doom the transaction when a send fails within the block, as the daemon does."""
         try:
             yield
         except Exception as failure:
@@ -270,7 +272,7 @@ class Transaction:
         reason = first.text if isinstance(first, ClientError) else str(first)
         return TransactionDoomed(
             f"a message could not be sent in this transaction: {reason}",
-            "do its work again in another one, without that message or with a right one",
+            "repeat its work in a new transaction, without that message or with a corrected one",
             code=TransactionDoomed.code,
         )
 
@@ -298,5 +300,5 @@ class Transaction:
 
     def _aborted(self, lost: NotConnected) -> TransactionAborted:
         return TransactionAborted(
-            f"nothing of the transaction was done: {lost.text}", "do its work again"
+            f"nothing of the transaction was done: {lost.text}", "repeat its work"
         )

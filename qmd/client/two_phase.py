@@ -1,4 +1,4 @@
-"""A database in a transaction: receive, write to it, send, exactly once across all of them.
+"""Databases in transactions: receive, write, and send exactly once across all of them.
 
     database = Database("shop", lambda: psycopg.connect(dsn))
     async with qm.transaction() as transaction:
@@ -7,16 +7,16 @@
         connection.execute("INSERT INTO sale VALUES (%s)", [order.body])
         await transaction.send("invoices@hostb", invoice(order))
 
-It takes any driver with the two-phase extension of the DB-API (PEP 249: xid, tpc_begin,
-tpc_prepare, tpc_commit, tpc_rollback, tpc_recover), with or without `await`; psycopg for
-PostgreSQL is what it is tested with.  The queue manager decides:
+It accepts any driver with the two-phase extension of the DB-API (PEP 249: xid, tpc_begin,
+tpc_prepare, tpc_commit, tpc_rollback, tpc_recover), with or without `await`; it is tested with
+psycopg for PostgreSQL.  The queue manager decides:
 
     tpc_begin ─► the work ─► tpc_prepare ─► commit of the queue manager ─► tpc_commit
                                              └► it was aborted ─► tpc_rollback
 
-Whatever dies between two of these leaves the decision on the queue manager's disk, and a database
-that waits for it; `recover` tells it.  That happens by itself when this program, or another one,
-uses the same database again, and by `qmd transaction recover`.
+A failure between two of these steps leaves the decision on the queue manager's disk, and a database
+that waits for it; `recover` reports the decision to the database.  That happens automatically when
+this program, or another one, uses the same database again, and by `qmd transaction recover`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from qmd.control_protocol import messages as frames
 if TYPE_CHECKING:
     from qmd.client.connection import Connection
 
-FORMAT_ID = 0x716D64  # "qmd"; X/Open: tells our transactions from those of others
+FORMAT_ID = 0x716D64  # "qmd"; X/Open: distinguishes our transactions from those of others
 DECIDED = ("commit", "roll back")
 # The global id is the queue manager's GUID and the transaction's id: 64 characters, the most that
 # X/Open allows.
@@ -41,7 +41,7 @@ _MANAGER_DIGITS = 32
 
 
 class Branches(Protocol):
-    """The queue manager, as a database that takes part in its transactions sees it."""
+    """The verbs of the queue manager that a database in its transactions needs."""
 
     @property
     def id(self) -> str: ...
@@ -52,10 +52,10 @@ class Branches(Protocol):
 
 
 class Database:
-    """One database, by the name that it has in transactions; always the same one.
+    """A database, under a name that must always stay the same in transactions.
 
-    `connect` gives a new DB-API connection, or an awaitable of one.  Each transaction that enlists
-    it gets a connection of its own, which is closed at its end.
+    `connect` returns a new DB-API connection, or an awaitable of one.  Each transaction that
+    enlists the database gets a new connection, which is closed at its end.
     """
 
     def __init__(self, name: str, connect: Callable[[], Any]) -> None:
@@ -67,14 +67,15 @@ class Database:
         return await _called(self._connect)
 
     async def recover(self, qm: Branches) -> dict[str, list[str]]:
-        """Tell the database how transactions ended that left it waiting.
+        """End the transactions that wait in the database, as the queue manager decided.
 
-        Returns their ids by what was decided: {"commit": [...], "roll back": [...]}.
+        Returns their ids by decision: {"commit": [...], "roll back": [...]}.
         """
         told: dict[str, list[str]] = {decision: [] for decision in DECIDED}
         connection = await self.connect()
         try:
-            # First what waits, then what was decided: what is enlisted in between is not touched.
+            # First list the waiting ones, then the decisions: transactions that are enlisted in
+            # between are not touched.
             waiting = {
                 bytes.fromhex(xid[1][_MANAGER_DIGITS:]): xid
                 for xid in await _called(connection.tpc_recover)
@@ -89,13 +90,13 @@ class Database:
                     await self._finish(connection, qm, waiting[transaction], branch["decision"])
                     told[branch["decision"]].append(branch["transaction"])
                 elif not await self._has(connection, transaction, qm):
-                    pass  # it never prepared, or has heard the decision
+                    pass  # it never prepared, or knows the decision
                 else:
-                    continue  # it has prepared meanwhile: the next time
+                    continue  # it has prepared meanwhile: left for the next recovery
                 await qm.forget_branch(transaction, self.name)
             known = {each["transaction"] for each in branches if each["resource"] == self.name}
             for transaction, xid in waiting.items():
-                # Forgotten before it had prepared, by a recovery that was faster.
+                # Forgotten before it had prepared, by a concurrent recovery.
                 if transaction.hex() not in known:
                     is_done = await qm.outcome(transaction) is not None
                     decision = DECIDED[0] if is_done else DECIDED[1]
@@ -107,17 +108,19 @@ class Database:
         return told
 
     async def recover_first(self, qm: Branches) -> None:
-        """Before its first use by a program, which an earlier one may have left in doubt; and
-        after it could not be told what was decided."""
+        """Recover before the first use by a program, and after a decision could not be delivered.
+
+        An earlier program may have left transactions in doubt.
+        """
         if not self._is_recovered:
             await self.recover(qm)
 
     def left_in_doubt(self) -> None:
-        """A transaction of this program could not end there: the next one recovers it first."""
+        """Record that a transaction could not end there: the next transaction recovers it first."""
         self._is_recovered = False
 
     def xid(self, connection: Any, qm_id: str, transaction: bytes) -> Any:
-        """The transaction's name in the database."""
+        """Return the name of the transaction in the database."""
         return connection.xid(FORMAT_ID, _digits(qm_id) + transaction.hex(), self.name)
 
     def _is_ours(self, xid: Any, qm: Branches) -> bool:
@@ -140,16 +143,17 @@ class Database:
                 await _called(connection.tpc_rollback, xid)
         except Exception as error:
             if not await self._has(connection, bytes.fromhex(xid[1][_MANAGER_DIGITS:]), qm):
-                return  # its application was faster
+                return  # its application did it meanwhile
             raise ClientError(
                 f"the database could not {decision} its part of transaction {xid[1]}: {error}",
-                "it still waits for that; try again, or do it there yourself",
+                "the database still waits for that decision; try again, or carry it out in the "
+                "database by hand",
                 code="database_in_doubt",
             ) from error
 
 
 class Branch:
-    """A database's part in one transaction."""
+    """The part of a database in one transaction."""
 
     def __init__(self, database: Database, connection: Any) -> None:
         self.database = database
@@ -171,11 +175,11 @@ class Branch:
         return cls(database, connection)
 
     async def prepare(self) -> None:
-        """From here on the database keeps its part until it is told what to do with it."""
+        """Prepare the part: from here on the database keeps it until it receives the decision."""
         await _called(self.connection.tpc_prepare)
 
     async def end(self, qm: Branches, transaction: bytes, *, commit: bool) -> None:
-        """Tell it what was decided.  What cannot be told now is told by `recover`."""
+        """Deliver the decision; `recover` delivers it later if that fails."""
         try:
             finish = self.connection.tpc_commit if commit else self.connection.tpc_rollback
             await _called(finish)
@@ -185,7 +189,7 @@ class Branch:
         await self._close()
 
     async def leave(self) -> None:
-        """Of a database that was not told, nobody knows what was decided: it waits."""
+        """Leave the part prepared, because the decision is not known."""
         self.database.left_in_doubt()
         await self._close()
 
@@ -199,7 +203,7 @@ def _digits(qm_id: str) -> str:
 
 
 async def _called(function: Callable[..., Any], *arguments: object) -> Any:
-    """A driver's method: awaited where it is to be awaited, else called in a thread."""
+    """Call a driver's method: await it if it is a coroutine function, else run it in a thread."""
     if inspect.iscoroutinefunction(function):
         return await function(*arguments)
     result = await asyncio.to_thread(function, *arguments)

@@ -1,4 +1,4 @@
-"""Ids and codes as applications write them, read before anything leaves the application."""
+"""Ids and codes as applications write them, parsed before a request is sent."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ T = TypeVar("T")
 
 
 def understood(parse: Callable[[str], T], given: str, what: str) -> T:
-    """`parse(given)`.  Raises BadName for what is none: as every refusal, a ClientError."""
-    from protocol.errors import InvalidName  # pulls in the codec: not at import
+    """Return `parse(given)`.  Raises BadName, a ClientError, when `given` is not valid."""
+    from protocol.errors import InvalidName  # imports the codec: not at import
 
     try:
         return parse(given)
     except InvalidName as error:
-        text = f"{given!r} is no {what}: {error.rule}"
+        text = f"{given!r} is not a valid {what}: {error.rule}"
         raise BadName(text, code="name_not_understood") from error

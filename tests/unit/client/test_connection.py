@@ -97,7 +97,7 @@ def test_what_is_no_reply_ends_the_connection(tmp_path, reply):
 
         async with await asyncio.start_unix_server(babble, tmp_path / "socket"):
             connection = await open_connection(tmp_path / "socket")
-            with pytest.raises(NotConnected, match="no reply"):
+            with pytest.raises(NotConnected, match="not valid"):
                 await connection.ask(operator_frames.Status)
             await ended.wait()
 
