@@ -1,13 +1,14 @@
 """The catalogue of errors: each has an id, a cause, a remedy, and mostly a name of Microsoft's.
 
-    find_by_code("no_such_queue").id      "QM-1201", by the code that programs go by
+    find_by_code("no_such_queue").id      "QM-1201", by the code for programs
     find("0xC00E0003")                    by id, code, HRESULT, message class or Microsoft's name
     reference()                           docs/errors.md
 
-An error is made with a code, `Refusal("no_such_queue", ...)`, and whoever shows it looks its id up.
-A code stands for one cause.  **Ids are for good**: an entry whose error is gone goes too, and its
-number is not given again (`RETIRED`).  To add one, put an `Entry` at the end of the module of its
-area, with that area's next number; `tests/unit/qmd/test_catalogue.py` says which that is.
+An error is raised with a code, `Refusal("no_such_queue", ...)`, and its id is looked up when the
+error is shown.  A code stands for one cause.  **Ids are permanent**: when an error no longer exists
+its entry is removed, and its number is never used again (`RETIRED`).  To add an error, append an
+`Entry` to the module of its area, with the next number of that area;
+`tests/unit/qmd/test_catalogue.py` reports which number that is.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ __all__ = [
 
 
 class Area(NamedTuple):
-    """Entries that belong together; their numbers are from `first` to `last`."""
+    """An area of related entries, numbered from `first` to `last`."""
 
     name: str
     first: int
@@ -77,7 +78,7 @@ AREAS = (
     Area("The directory", 7001, 7099, directory.ENTRIES),
 )
 ENTRIES: tuple[Entry, ...] = tuple(entry for area in AREAS for entry in area.entries)
-RETIRED: frozenset[int] = frozenset({5011})  # numbers of errors that there were
+RETIRED: frozenset[int] = frozenset({5011})  # numbers of errors that no longer exist
 
 _BY_CODE = {entry.code: entry for entry in ENTRIES}
 _BY_CLASS = {entry.value: entry for entry in classes.ENTRIES}
@@ -88,18 +89,25 @@ def find_by_code(code: str) -> Entry | None:
 
 
 def id_of(code: str) -> str:
-    """ "QM-1201"; "" for a code that is of another release."""
+    """Return the id of a code, such as "QM-1201"; "" for a code of another release."""
     entry = _BY_CODE.get(code)
     return entry.id if entry is not None else ""
 
 
 def find_class(message_class: int) -> Entry | None:
-    """The entry of a message class; None for a normal message, and for an application's own."""
+    """Return the entry of a message class, or None.
+
+    None for a normal message and for a class that an application defined.
+    """
     return _BY_CLASS.get(message_class)
 
 
 class Found(NamedTuple):
-    """What a text stands for.  `microsoft` is set where qmd knows the name, whoever uses it."""
+    """The entries that match a text.
+
+    `microsoft` is set if the text is a name or number of Microsoft's, even if qmd has no entry for
+    it.
+    """
 
     entries: list[Entry]
     microsoft: str = ""
@@ -107,10 +115,10 @@ class Found(NamedTuple):
 
 
 def find(text: str) -> Found:
-    """The errors that a person may mean: an id, a code, or what Windows shows, in any spelling.
+    """Find the errors that a text may name: an id, a code, or a name or number of Windows.
 
-    "QM-1201", "1201", "no_such_queue", "MQ_ERROR_QUEUE_NOT_FOUND", "QUEUE_NOT_FOUND",
-    "0xC00E0003", "c00e0003", "-1072824317" (as .NET has it), "0x8000" (a message class).
+    "QM-1201", "1201", "no_such_queue", "MQ_ERROR_QUEUE_NOT_FOUND", "QUEUE_NOT_FOUND", "0xC00E0003",
+    "c00e0003", "-1072824317" (as .NET shows it), "0x8000" (a message class).
     """
     word = text.strip().upper().replace("-", "_")
     by_id = [entry for entry in ENTRIES if word in (f"QM_{entry.number:04}", f"{entry.number:04}")]
@@ -128,7 +136,7 @@ def find(text: str) -> Found:
 
 
 def near(text: str) -> list[str]:
-    """Codes and names that look like `text`."""
+    """Return codes and names that are similar to `text`."""
     from difflib import get_close_matches
 
     known = [entry.code for entry in ENTRIES] + [name.lower() for name in _microsoft()]
@@ -136,14 +144,14 @@ def near(text: str) -> list[str]:
 
 
 def _microsoft() -> dict[str, int]:
-    """Every name of Microsoft's, errors and message classes, with its number."""
+    """Return every name of Microsoft's, of errors and message classes, with its number."""
     return HRESULTS | {
         entry.microsoft: entry.value for entry in classes.ENTRIES if entry.value is not None
     }
 
 
 def _numbers(text: str) -> set[int]:
-    """What a number as Windows shows it may be: hexadecimal, or decimal with a sign."""
+    """Return the values that a number may have: hexadecimal, or decimal with a sign."""
     found = set()
     for base in (0, 16):
         with contextlib.suppress(ValueError):
@@ -152,17 +160,17 @@ def _numbers(text: str) -> set[int]:
 
 
 def hresult(entry: Entry) -> int | None:
-    """The number that belongs to Microsoft's name for it."""
+    """Return the number of the entry's Microsoft name, or None."""
     return entry.value if entry.value is not None else HRESULTS.get(entry.microsoft)
 
 
 def hexadecimal(value: int) -> str:
-    """An HRESULT or a message class as Windows writes it."""
+    """Return an HRESULT or a message class in the notation of Windows."""
     return f"0x{value:08X}" if value > 0xFFFF else f"0x{value:04X}"
 
 
 def reference() -> str:
-    """All entries, in Markdown: docs/errors.md from its first heading on."""
+    """Return all entries in Markdown: docs/errors.md from its first heading on."""
     lines = []
     for area in AREAS:
         lines += [f"## {area.name}", ""]

@@ -1,4 +1,4 @@
-"""`python -m qmd.catalogue` writes docs/errors.md anew: the text above the first area stays."""
+"""`python -m qmd.catalogue` rewrites docs/errors.md and keeps the text above the first area."""
 
 from pathlib import Path
 

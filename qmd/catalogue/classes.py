@@ -1,4 +1,4 @@
-"""Message classes: what acknowledgment messages say, and why messages are dead letters.
+"""Message classes: the kinds of acknowledgment messages, and the reasons of dead letters.
 
 [MS-MQMQ] 2.2.18.1.6; those that only Windows sends, [MC-MQAC] 2.2.2.9.
 """
@@ -27,7 +27,7 @@ ENTRIES = (
         "ACK_REACH_QUEUE",
         0x0002,
         "The message reached its queue.",
-        "Its sender asked to be told.",
+        "Its sender requested the acknowledgment.",
         "Nothing is wrong.",
     ),
     _class(
@@ -36,7 +36,7 @@ ENTRIES = (
         "ORDER_ACK",
         0x00FF,
         "The transactional messages so far were received in order.",
-        "Queue managers tell each other so.",
+        "Queue managers acknowledge sequences to each other.",
         "Nothing is wrong.",
     ),
     _class(
@@ -45,7 +45,7 @@ ENTRIES = (
         "ACK_RECEIVE",
         0x4000,
         "The message was received by an application.",
-        "Its sender asked to be told.",
+        "Its sender requested the acknowledgment.",
         "Nothing is wrong.",
     ),
     _class(
@@ -54,7 +54,7 @@ ENTRIES = (
         "NACK_BAD_DST_Q",
         0x8000,
         "The destination queue does not exist.",
-        "The computer that the message was sent to has no queue of that name.",
+        "The destination computer has no queue of that name.",
         "Create the queue there or correct its name, then send the message again.",
     ),
     _class(
@@ -63,8 +63,8 @@ ENTRIES = (
         "NACK_DELETED",
         0x8001,
         "The message was deleted by an administrator on its way.",
-        "An operator purged the message on its way, or its place in its sequence was that of"
-        " another message.",
+        "An operator purged the message on its way, or its place in its sequence belonged to "
+        "another message.",
         "An operator has purged it on its way; or its place in its sequence was that of another"
         " message, because the sender was cloned or restored from a backup. Send it again if it is"
         " still wanted.",
@@ -75,11 +75,11 @@ ENTRIES = (
         "NACK_REACH_QUEUE_TIMEOUT",
         0x8002,
         "The message did not reach its queue in time.",
-        "Its time-to-reach-queue or time-to-be-received was over before: the other computer was"
-        " off or unreachable, the outgoing queue was paused, or the time is too short. The reason"
-        " of the dead letter says what was in the way.",
-        "Find out why that computer cannot be reached, or give messages a"
-        " longer time-to-reach-queue.",
+        "Its time-to-reach-queue or time-to-be-received expired first: the other computer was "
+        "off or unreachable, the outgoing queue was paused, or the time is too short. The "
+        "reason of the dead letter names the obstacle.",
+        "Find out why that computer cannot be reached, or give messages a longer "
+        "time-to-reach-queue.",
     ),
     _class(
         2104,
@@ -96,8 +96,8 @@ ENTRIES = (
         "NACK_ACCESS_DENIED",
         0x8004,
         "The sender may not send to the destination queue.",
-        "The queue's permissions do not have the sender. From qmd to Windows: messages of qmd bear"
-        " no sender id, so the queue has to allow ANONYMOUS LOGON to send.",
+        "The permissions of the queue do not include the sender. From qmd to Windows: messages "
+        "of qmd carry no sender id, so the queue has to allow ANONYMOUS LOGON to send.",
         "Ask the owner of the queue for the right to send.",
     ),
     _class(
@@ -124,7 +124,8 @@ ENTRIES = (
         "NACK_BAD_ENCRYPTION",
         0x8007,
         "The message could not be decrypted.",
-        "The two computers' keys do not fit, or the destination takes no encrypted messages.",
+        "The keys of the two computers do not match, or the destination accepts no "
+        "encrypted messages.",
         "Send it without encryption, or exchange the keys of the two computers anew.",
     ),
     _class(
@@ -142,7 +143,8 @@ ENTRIES = (
         "NACK_NOT_TRANSACTIONAL_Q",
         0x8009,
         "The message is transactional and the destination queue is not.",
-        "A queue that is not transactional takes no transactional messages; its kind is for life.",
+        "A queue that is not transactional accepts no transactional messages; its kind "
+        "cannot be changed.",
         "Send it without a transaction, or to a transactional queue.",
     ),
     _class(
@@ -151,7 +153,7 @@ ENTRIES = (
         "NACK_NOT_TRANSACTIONAL_MSG",
         0x800A,
         "The destination queue is transactional and the message is not.",
-        "A transactional queue takes transactional messages only; its kind is for life.",
+        "A transactional queue accepts transactional messages only; its kind cannot be changed.",
         "Send it within a transaction, or to a queue that is not transactional.",
     ),
     _class(
@@ -168,8 +170,8 @@ ENTRIES = (
         "nack_source_computer_guid_changed",
         "NACK_SOURCE_COMPUTER_GUID_CHANGED",
         0x800C,
-        "The sending computer got another identity with the message under way.",
-        "Message Queuing was installed anew on a Windows sender.",
+        "The identity of the sending computer changed while the message was under way.",
+        "Message Queuing was reinstalled on a Windows sender.",
         "Send it again.",
     ),
     _class(
@@ -196,7 +198,7 @@ ENTRIES = (
         "NACK_RECEIVE_TIMEOUT",
         0xC002,
         "The message was not received in time.",
-        "It lay in its queue until its time-to-be-received was over.",
+        "It stayed in its queue until its time-to-be-received expired.",
         "See whether the receiving application runs, or give messages a longer"
         " time-to-be-received.",
     ),
@@ -205,10 +207,10 @@ ENTRIES = (
         "nack_receive_timeout_at_sender",
         "NACK_RECEIVE_TIMEOUT_AT_SENDER",
         0xC003,
-        "Nobody confirmed in time that the message was received.",
-        "The sender waited for the confirmation of a transactional message until its time was"
-        " over. The message may have been received all the same.",
-        "Look on the other side before sending it again.",
+        "The receipt of the message was not confirmed in time.",
+        "The sender waited for the confirmation of a transactional message until its time "
+        "expired. The message may have been received nevertheless.",
+        "Check at the destination before sending it again.",
     ),
     _class(
         2205,
@@ -216,7 +218,7 @@ ENTRIES = (
         "NACK_RECEIVE_REJECTED",
         0xC004,
         "The message was rejected by the receiving application.",
-        "The application took it and said that it cannot use it.",
+        "The application took it and reported that it cannot process it.",
         "Its log says why; correct the message, then send it again.",
     ),
 )

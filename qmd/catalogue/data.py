@@ -1,4 +1,4 @@
-"""What the log tells of the data folder while the daemon serves."""
+"""Log events about the data folder while the daemon serves."""
 
 from qmd.catalogue.entry import Entry
 
@@ -6,11 +6,11 @@ ENTRIES = (
     Entry(
         1701,
         "messages_damaged",
-        "Messages are not what was stored, and were set aside.",
-        "The disk or the memory changed bytes of the database: their checksum says so. All others"
-        " are served.",
-        "Stop the daemon, examine the folder with `qmd check`, save what is left with"
-        " `qmd check --repair FILE`; and do not trust that disk any more.",
+        "Stored messages are damaged, and were set aside.",
+        "The disk or the memory changed bytes of the database, as a checksum shows. All other "
+        "messages are served.",
+        "Stop the daemon, examine the folder with `qmd check`, save the remaining messages with "
+        "`qmd check --repair FILE`, and replace the disk.",
         "",
         "MQ_ERROR_MESSAGE_STORAGE_FAILED",
     ),
@@ -18,7 +18,7 @@ ENTRIES = (
         1702,
         "journal_full",
         "A copy for the journal was not kept.",
-        "The journal takes up as many bytes as `journal` in the section [quotas] allows.",
+        "The journal has reached the size that `journal` in the section [quotas] allows.",
         "Receive or purge the journal: `qmd receive journal --all`.",
         "",
         "MQ_ERROR_INSUFFICIENT_RESOURCES",
@@ -26,9 +26,10 @@ ENTRIES = (
     Entry(
         1703,
         "disk_short",
-        "The disk has no room for the reserve.",
-        "Less is free than disk_reserve in the section [quotas], twice. New messages are refused.",
-        "Make room on the disk; the queue manager goes on by itself.",
+        "The disk has no space for the reserve.",
+        "Less space is free than twice disk_reserve in the section [quotas]. New "
+        "messages are refused.",
+        "Free space on the disk; the queue manager resumes automatically.",
         "",
         "MQ_ERROR_MESSAGE_STORAGE_FAILED",
     ),
@@ -36,37 +37,37 @@ ENTRIES = (
         1704,
         "storage_not_closed",
         "The database was not closed in time when the daemon stopped.",
-        "The disk is slow, or much was under way.",
-        "Nothing is lost: the next start does what is left.",
+        "The disk is slow, or much work was under way.",
+        "Nothing is lost: the next start completes the work.",
     ),
     Entry(
         1705,
         "downtime_not_counted",
-        "The time for which the queue manager was down was not counted against messages.",
-        "The computer was started anew, and by its clock the downtime cannot be, or is longer than"
-        " downtime_max in the section [delivery].",
-        "See that the clock is right. Times of messages go on where they stood.",
+        "The downtime of the queue manager was not counted against the lifetimes of messages.",
+        "The computer was rebooted, and its clock gives an impossible downtime, or one longer "
+        "than downtime_max in the section [delivery].",
+        "Check that the clock is correct. The lifetimes of messages continue without the downtime.",
     ),
     Entry(
         1706,
         "clock_stepped",
-        "The computer's clock was set.",
-        "A person or a time service has corrected it by more than a little.",
-        "Nothing: times of messages are counted by a clock that such corrections do not move.",
+        "The clock of the computer was set.",
+        "An operator or a time service corrected it by more than a little.",
+        "Nothing: the lifetimes of messages use a clock that such corrections do not change.",
     ),
     Entry(
         1707,
         "disk_has_room",
-        "The disk has room again, and new messages are taken (in the log).",
-        "Room was made, on the disk or by receiving. The line says for how long it was full.",
-        "Nothing; a larger disk, or fewer messages on it, keep it from coming again.",
+        "The disk has space again, and new messages are accepted (in the log).",
+        "Space was freed, on the disk or by receiving. The line says for how long it was full.",
+        "Nothing; a larger disk, or fewer messages on it, prevents a recurrence.",
     ),
     Entry(
         1708,
         "housekeeping_failed",
-        "Something that the queue manager does for itself could not be done (in the log).",
-        "The disk is full, memory is short, or another program has the database locked: the line"
-        " says which.",
-        "Nothing depends on it, and it is tried again. Remove the cause; see `qmd status`.",
+        "A maintenance task of the queue manager failed (in the log).",
+        "The disk is full, memory is short, or another program has locked the database: the "
+        "line says which.",
+        "No message depends on it, and it is retried. Remove the cause; see `qmd status`.",
     ),
 )

@@ -1,14 +1,14 @@
-"""One error: what it says, why it happens, what to do, and what Microsoft calls it."""
+"""An entry of the catalogue: an error, its cause, its remedy, and Microsoft's name for it."""
 
 from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """`number` is for people and for good, `code` is for programs; both are never used again.
+    """An error; its `number` is for readers, its `code` for programs; neither is ever reused.
 
-    `family` is the code that the client's exception and the exit code go by, where several causes
-    share one.  `microsoft` is a name of [MS-MQMQ] 2.4 or, for a message class, 2.2.18.1.6, and
-    `value` its HRESULT or its class.
+    `family` is the code that selects the exception of the client and the exit code, if several
+    causes share one.  `microsoft` is a name of [MS-MQMQ] 2.4 or, for a message class, 2.2.18.1.6,
+    and `value` its HRESULT or its class.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""Errors of quotas, limits and room."""
+"""Errors of quotas, limits and space."""
 
 from qmd.catalogue.entry import Entry
 
@@ -6,9 +6,9 @@ ENTRIES = (
     Entry(
         1401,
         "queue_full",
-        "The queue is over its quota.",
-        "Its messages take up as many bytes as its quota allows: nobody receives, or not as fast"
-        " as others send.",
+        "The queue has reached its quota.",
+        "Its messages use as many bytes as its quota allows: no application receives them, or "
+        "not as fast as they arrive.",
         "Receive or purge messages, or give the queue a larger quota. See `qmd queue show`.",
         "over_quota",
         "MQ_ERROR_INSUFFICIENT_RESOURCES",
@@ -17,10 +17,10 @@ ENTRIES = (
         1402,
         "computer_full",
         "The quota of the whole queue manager is reached.",
-        "All queues together, outgoing ones and dead letters too, take up as many bytes as"
-        " `computer` in the section [quotas] allows.",
-        "See `qmd status`, `qmd queue list --system` and `qmd outgoing list` for what takes the"
-        " room; receive or purge it, or allow more.",
+        "All queues together, including outgoing ones and dead letters, use as many bytes as "
+        "`computer` in the section [quotas] allows.",
+        "See `qmd status`, `qmd queue list --system` and `qmd outgoing list` for the largest "
+        "queues; receive or purge their messages, or raise the quota.",
         "over_quota",
         "MQ_ERROR_INSUFFICIENT_RESOURCES",
     ),
@@ -28,27 +28,27 @@ ENTRIES = (
         1403,
         "express_full",
         "The memory for express messages is full.",
-        "Express messages live in memory, and take up as much of it as `express` in the section"
-        " [quotas] allows.",
-        "Receive some, or send with --recoverable.",
+        "Express messages are stored in memory, and have reached the limit `express` in the "
+        "section [quotas].",
+        "Receive some messages, or send with --recoverable.",
         "over_quota",
         "MQ_ERROR_INSUFFICIENT_RESOURCES",
     ),
     Entry(
         1404,
         "sequence_full",
-        "The transactional sequence to this destination has given all of its numbers.",
-        "So many messages were sent without all of them ever being acknowledged: a new sequence"
-        " can begin only then.",
-        "Wait until the destination has acknowledged what is under way: `qmd outgoing show`.",
+        "The transactional sequence to this destination has used all of its numbers.",
+        "Very many messages were sent without all of them ever being acknowledged: a new "
+        "sequence can only begin after that.",
+        "Wait until the destination has acknowledged the messages under way: `qmd outgoing show`.",
         "over_quota",
         "MQ_ERROR_INSUFFICIENT_RESOURCES",
     ),
     Entry(
         1405,
         "busy",
-        "More messages wait for the disk than can be given a number now.",
-        "The disk is slower than those who send.",
+        "Too many messages wait for the disk; no further message can get a number now.",
+        "The disk is slower than the senders.",
         "Try again in a moment.",
         "over_quota",
         "MQ_ERROR_INSUFFICIENT_RESOURCES",
@@ -56,11 +56,11 @@ ENTRIES = (
     Entry(
         1406,
         "disk_full",
-        "The disk of the data folder is full, so far as new messages are concerned.",
-        "Less is free than must stay so that queues can still be emptied (disk_reserve in the"
-        " section [quotas]).",
-        "Make room on the disk, or receive or purge messages. What was stored is safe, and the"
-        " queue manager goes on by itself when there is room.",
+        "The disk of the data folder has no space for new messages.",
+        "Less space is free than is needed to empty queues later (disk_reserve in the section "
+        "[quotas]).",
+        "Free space on the disk, or receive or purge messages. Stored messages are safe, and "
+        "the queue manager resumes automatically when there is space.",
         "",
         "MQ_ERROR_MESSAGE_STORAGE_FAILED",
     ),
@@ -68,55 +68,55 @@ ENTRIES = (
         1407,
         "quota_nearly_reached",
         "A queue, or the whole queue manager, is nearly full (in the log, at 70, 85 and 95 %).",
-        "Nobody receives, or not as fast as others send.",
-        "Receive or purge messages, or allow more: the line says with which command.",
+        "No application receives its messages, or not as fast as they arrive.",
+        "Receive or purge messages, or raise the quota with the command that the line names.",
     ),
     Entry(
         1408,
         "transactions_full",
-        "The messages of transactions that are not committed take as much memory as they may.",
-        "Many or large transactions are under way, of this connection or of all.",
-        "Commit or abort some, or set transactions in the section [memory] higher.",
+        "The messages of uncommitted transactions have reached their memory limit.",
+        "Many or large transactions are under way, of this connection or of all connections.",
+        "Commit or abort some, or raise transactions in the section [memory].",
         "over_quota",
         "MQ_ERROR_INSUFFICIENT_RESOURCES",
     ),
     Entry(
         1409,
         "slow_packet_ended",
-        "A peer was sending a large packet too slowly while others waited for its memory (in the"
-        " log).",
-        "The peer hangs, or means ill. What peers send in part has a budget.",
-        "Nothing; its session is ended, and it sends again. Where peers are honest and slow, set"
-        " packets in the section [memory] higher.",
+        "A peer sent a large packet too slowly while other peers waited for its memory (in the "
+        "log).",
+        "The peer hangs, or attacks. Partly received packets share a memory budget.",
+        "Nothing: its session was ended, and it sends the packet again. If peers are slow but "
+        "genuine, raise packets in the section [memory].",
     ),
     Entry(
         1410,
         "slow_request_ended",
-        "A client was sending a large request too slowly while others waited for its memory (in"
-        " the log).",
-        "The client hangs, or means ill. What clients send in part has a budget.",
-        "Look at the client that the line names, or set requests in the section [memory] higher.",
+        "A client sent a large request too slowly while other clients waited for its memory (in "
+        "the log).",
+        "The client hangs, or attacks. Partly received requests share a memory budget.",
+        "Check the client that the line names, or raise requests in the section [memory].",
     ),
     Entry(
         1411,
         "client_does_not_read",
         "A client did not read its answers, and was disconnected (in the log).",
-        "It asks for much and hangs, and with others of its kind reached the budget of answers.",
-        "Look at the client that the line names, or set requests in the section [memory] higher.",
+        "It requests much and does not read, and the budget for answers was used up.",
+        "Check the client that the line names, or raise requests in the section [memory].",
     ),
     Entry(
         1412,
         "no_memory_for_packet",
         "There was no memory for the packet of a peer, and its session was ended (in the log).",
-        "The memory of the computer, or of the daemon's control group, is used up.",
-        "Give it more, or set the sizes in the section [memory] lower. Nothing is lost: the peer"
-        " sends again.",
+        "The memory of the computer, or of the control group of the daemon, is used up.",
+        "Add memory, or lower the sizes in the section [memory]. Nothing is lost: the peer "
+        "sends the packet again.",
     ),
     Entry(
         1413,
         "no_memory_for_request",
-        "There was no memory for what a client sent, and it was disconnected (in the log).",
-        "The memory of the computer, or of the daemon's control group, is used up.",
-        "Give it more, or set the sizes in the section [memory] lower.",
+        "There was no memory for a request, and its client was disconnected (in the log).",
+        "The memory of the computer, or of the control group of the daemon, is used up.",
+        "Add memory, or lower the sizes in the section [memory].",
     ),
 )

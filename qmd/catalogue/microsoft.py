@@ -1,4 +1,4 @@
-"""The names and numbers of Microsoft's errors.  [MS-MQMQ] 2.4"""
+"""Names and numbers of Microsoft's errors.  [MS-MQMQ] 2.4"""
 
 HRESULTS: dict[str, int] = {
     "MQ_INFORMATION_PROPERTY": 0x400E0001,

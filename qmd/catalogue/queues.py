@@ -1,4 +1,4 @@
-"""Errors about queues."""
+"""Errors of queues."""
 
 from qmd.catalogue.entry import Entry
 
@@ -7,7 +7,7 @@ ENTRIES = (
         1201,
         "no_such_queue",
         "This queue manager has no such queue.",
-        "It was never created, was deleted, or is spelt otherwise.",
+        "It was never created, was deleted, or is spelt differently.",
         "See `qmd queue list`; create it with `qmd queue create`.",
         "",
         "MQ_ERROR_QUEUE_NOT_FOUND",
@@ -15,10 +15,11 @@ ENTRIES = (
     Entry(
         1202,
         "queue_elsewhere",
-        "The queue is one of another computer, and can be read and managed there only.",
-        "The name has the host of another computer, or one that this queue manager does not go by"
-        " (name and aliases in the section [queue_manager]).",
-        "Run the command on that computer. Messages on their way to it: `qmd outgoing list`.",
+        "The queue belongs to another computer, and can only be read and managed there.",
+        "The name has the host of another computer, or one that is not a name of this queue "
+        "manager (name and aliases in the section [queue_manager]).",
+        "Run the command on that computer. For messages on their way to it, see `qmd "
+        "outgoing list`.",
         "no_such_queue",
         "MQ_ERROR_UNSUPPORTED_FORMATNAME_OPERATION",
     ),
@@ -26,7 +27,7 @@ ENTRIES = (
         1203,
         "no_such_outgoing_queue",
         "There is no outgoing queue to that destination.",
-        "Nothing was sent there yet: an outgoing queue appears with its first message.",
+        "Nothing was sent there yet: the first message creates an outgoing queue.",
         "See `qmd outgoing list`.",
         "no_such_queue",
         "MQ_ERROR_QUEUE_NOT_FOUND",
@@ -34,7 +35,7 @@ ENTRIES = (
     Entry(
         1204,
         "queue_exists",
-        "There is a queue of that name already.",
+        "A queue of that name already exists.",
         "Names are compared without regard to upper and lower case.",
         "Choose another name, or delete the queue first.",
         "",
@@ -43,9 +44,9 @@ ENTRIES = (
     Entry(
         1205,
         "queue_read_only",
-        "Journals, dead-letter queues and subqueues can be read, and not be sent to.",
+        "Journals, dead-letter queues and subqueues can be read, but not sent to.",
         "Only the queue manager itself puts messages into such a queue.",
-        "Send to an application's queue; messages come to a subqueue by `qmd move`.",
+        "Send to a queue of an application; `qmd move` moves messages to a subqueue.",
         "read_only",
         "MQ_ERROR_ACCESS_DENIED",
     ),
@@ -54,7 +55,7 @@ ENTRIES = (
         "system_queue_elsewhere",
         "A journal or dead-letter queue of another computer cannot be sent to.",
         "The destination's name ends in ;journal, ;deadletter or ;deadxact.",
-        "Read it on its own computer; send to an application's queue.",
+        "Read it on its own computer; send to a queue of an application.",
         "read_only",
         "MQ_ERROR_UNSUPPORTED_FORMATNAME_OPERATION",
     ),
@@ -70,8 +71,8 @@ ENTRIES = (
     Entry(
         1208,
         "bad_quota",
-        "No queue can have such a quota.",
-        "It is negative, or beyond 63 bits.",
+        "The quota is not valid.",
+        "It is negative, or exceeds 63 bits.",
         "Give a size such as 500MB.",
         "bad_request",
         "MQ_ERROR_ILLEGAL_PROPERTY_VALUE",
@@ -88,29 +89,30 @@ ENTRIES = (
     Entry(
         1210,
         "too_many_queues",
-        "There can be no more queues.",
-        "All queue ids are taken.",
-        "Delete queues that nobody needs.",
+        "No more queues can be created.",
+        "All queue ids are in use.",
+        "Delete queues that are not needed.",
         "over_quota",
         "MQ_ERROR_INSUFFICIENT_RESOURCES",
     ),
     Entry(
         1211,
         "too_many_destinations",
-        "There can be no more outgoing queues.",
-        "Messages wait for so many different queues of other computers that all ids are taken; of"
-        " acknowledgments, which strangers can ask for, already half as many. Ids of destinations"
-        " for which nothing waits are given again by themselves, unless they are paused or"
-        " redirected.",
-        "See `qmd outgoing list`: look for destinations that nobody meant.",
+        "No more outgoing queues can be created.",
+        "Messages wait for so many different queues of other computers that all ids are in use; "
+        "for acknowledgments, which untrusted connections can request, half of the ids. Ids of "
+        "destinations without waiting messages are reused automatically, unless they are paused "
+        "or redirected.",
+        "See `qmd outgoing list`: look for unintended destinations.",
         "over_quota",
         "MQ_ERROR_INSUFFICIENT_RESOURCES",
     ),
     Entry(
         1212,
         "system_queue_unchanged",
-        "Of a queue that belongs to the queue manager only the journal's quota can be changed.",
-        "What ends in a dead-letter queue must be kept, so that nothing vanishes without a word.",
+        "Only the quota of the journal can be changed for a queue that belongs to the "
+        "queue manager.",
+        "Dead letters must be kept, so that no message is lost without a record.",
         "Purge it to make room: `qmd queue purge`.",
         "read_only",
         "MQ_ERROR_ACCESS_DENIED",
@@ -119,7 +121,7 @@ ENTRIES = (
         1213,
         "subqueue_unchanged",
         "A subqueue or the journal of a queue has no properties of its own.",
-        "Its kind and its quotas are those of the queue that it belongs to.",
+        "Its kind and its quotas are those of its parent queue.",
         "Change that queue: `qmd queue set orders --journal-quota 1GB`.",
         "read_only",
         "MQ_ERROR_ACCESS_DENIED",
@@ -127,26 +129,26 @@ ENTRIES = (
     Entry(
         1214,
         "dead_letters_expected",
-        "A queue that messages on their way name for their dead letters cannot be deleted.",
-        "Each of them may still fail to be delivered, and is then to be kept there.",
-        "Wait until they have arrived or died (`qmd outgoing list`), or purge the queue.",
+        "The queue is named for the dead letters of messages under way, and cannot be deleted.",
+        "Each of them may still fail to be delivered, and is then stored in this queue.",
+        "Wait until they are delivered or dead (`qmd outgoing list`), or purge the queue.",
         "read_only",
     ),
     Entry(
         1215,
         "no_destination",
-        "The message says nothing of where it was sent to.",
-        "It bears a name that only a directory knows, or several destinations.",
-        "Say where it shall go: `qmd resend QUEUE LOOKUP-ID --to orders@hostb`.",
+        "The message does not contain its original destination.",
+        "It has a name that only a directory knows, or several destinations.",
+        "Name the destination: `qmd resend QUEUE LOOKUP-ID --to orders@hostb`.",
         "bad_request",
         "MQ_ERROR_ILLEGAL_FORMATNAME",
     ),
     Entry(
         1216,
         "several_destinations",
-        "It is not known which of several destinations a message was sent to.",
-        "Their names differ in their ports only, and messages bear no ports.",
-        "Say where it shall go: `qmd dead-letter requeue --all --to orders@hostb:1802`.",
+        "It is ambiguous to which of several destinations a message was sent.",
+        "Their names differ in their ports only, and messages do not contain ports.",
+        "Name the destination: `qmd dead-letter requeue --all --to orders@hostb:1802`.",
         "bad_request",
         "MQ_ERROR_ILLEGAL_FORMATNAME",
     ),
@@ -154,17 +156,17 @@ ENTRIES = (
         1217,
         "redirect_not_direct",
         "An outgoing queue without an address of its own cannot be redirected.",
-        "Its name is a GUID, or it holds what others have sent to others.",
-        "Redirect queues to DIRECT= names; for others see [routing] and the directory.",
+        "Its name is a GUID, or it contains relayed messages.",
+        "Redirect queues with DIRECT= names; for others see [routing] and the directory.",
     ),
     Entry(
         1218,
         "redirect_two_sequences",
-        "A redirect would bring two sequences to one queue.",
-        "Transactional messages were sent to the queue by the old name and by the new one, and the"
-        " receiver may give up the older sequence for the younger: it has not been met as qmd, or"
-        " the two names are one in packets, which bear no ports.",
-        "Send by one name. See what has arrived, purge the old queue, and send the dead letters"
-        " that are still wanted again to the new name.",
+        "A redirect would send two sequences to one queue.",
+        "Transactional messages were sent to the queue by the old name and by the new one, and "
+        "the receiver may abandon the older sequence in favour of the newer one: it is not "
+        "known to run qmd, or the two names are the same in packets, which do not contain ports.",
+        "Use one name. Check which messages have arrived, purge the old queue, and resend the "
+        "dead letters that are still needed to the new name.",
     ),
 )

@@ -1,4 +1,4 @@
-"""Queued services: what goes wrong while calls are played."""
+"""Errors of queued services while they play calls."""
 
 from qmd.catalogue.entry import Entry
 
@@ -6,36 +6,38 @@ ENTRIES = (
     Entry(
         6001,
         "service_refused",
-        "A queued service contradicts itself or its queue, or ends with a poison message.",
-        "The error says which: its settings, its operations, or the message it cannot play.",
-        "Mend the service or its queue; move a poison message away, and start it again.",
+        "The settings of a queued service conflict, or do not fit its queue, or it ended "
+        "at a poison message.",
+        "The error names the settings, the operations, or the message that it cannot play.",
+        "Correct the service or its queue; move a poison message away, and start it again.",
     ),
     Entry(
         6002,
         "call_failed",
-        "An operation of a queued service has raised an error.",
+        "An operation of a queued service raised an error.",
         "The line of the log has the error, and the id of the message.",
-        "Mend what it says; a call that takes part in its playback is played again by itself.",
+        "Correct the cause; a call that participates in its playback is retried automatically.",
     ),
     Entry(
         6003,
         "call_delayed",
-        "A call has failed as often as one cycle has it, and waits in ;retry.",
+        "A call failed in every attempt of a cycle, and waits in ;retry.",
         "Its operation raised an error every time.",
-        "See the lines call_failed of the same message; it comes back by itself.",
+        "Read the lines call_failed of the same message; the call is retried automatically.",
     ),
     Entry(
         6004,
         "call_poisoned",
-        "A call is given up: it failed in every cycle, or is no call of this service.",
-        "Its operation goes on failing, or a sender and the service do not agree.",
-        "See where the service puts poison (`qmd peek 'orders;poison'`); mend, and move it back.",
+        "A call was given up: it failed in every cycle, or is not a call of this service.",
+        "Its operation keeps failing, or a sender and the service use different interfaces.",
+        "Inspect the poison queue of the service (`qmd peek 'orders;poison'`); correct "
+        "the cause, and move the call back.",
     ),
     Entry(
         6005,
         "call_lost",
-        "A message of a queue without transactions could not be played, and is gone.",
-        "It is no call of this service, and such a queue gives nothing back.",
+        "A message of a non-transactional queue could not be played, and is lost.",
+        "It is not a call of this service, and messages cannot be returned to such a queue.",
         "Use a transactional queue for calls that must not be lost.",
     ),
     Entry(
@@ -43,7 +45,7 @@ ENTRIES = (
         "calls_cut_off",
         "Calls had not ended when the service had to stop.",
         "They took longer than --drain allows.",
-        "Nothing is lost: they are played again. Give them more time, or make them shorter.",
+        "Nothing is lost: they are retried. Allow more time, or make them shorter.",
     ),
     Entry(
         6007,
@@ -51,21 +53,21 @@ ENTRIES = (
         "The transaction of a playback was aborted by the queue manager.",
         "The connection broke, the daemon was restarted, or the operation took longer than"
         " [transactions] idle.",
-        "The call is played again; an operation that takes long should ignore its playback.",
+        "The call is retried; an operation that takes long should have the playback `ignore`.",
     ),
     Entry(
         6008,
         "queue_manager_unreachable",
         "The service cannot reach its queue manager, or its queue.",
         "The daemon is stopped, or the queue was deleted.",
-        "It goes on trying; start the daemon, or create the queue.",
+        "The service keeps trying; start the daemon, or create the queue.",
     ),
     Entry(
         6009,
         "file_passed_over",
-        "A file beside a service has the name of a package of qmd, and is passed over.",
-        "`protocol`, `storage`, `pipeline` and `qmd` are packages of qmd, and one program can have"
-        " one of each name.",
+        "A file beside a service has the name of a package of qmd, and is ignored.",
+        "`protocol`, `storage`, `pipeline` and `qmd` are packages of qmd, and a program can "
+        "only have one package of each name.",
         "Give the file another name.",
     ),
 )
