@@ -1,17 +1,17 @@
-"""MSMQ's vocabulary and its wire: names, identifiers, packets (MS-MQMQ, MS-MQQB).
+"""Names, identifiers and packets of MSMQ (MS-MQMQ, MS-MQQB).
 
-    errors            ProtocolError: the field, the place, the rule
+    errors            ProtocolError: the field, the offset and the rule that was broken
     identifiers       GUIDs, message identifiers, sequence identifiers
-    format_name       names of queues, as people write them and as packets have them
-    message_class     what a message is; how it is delivered
+    format_name       queue names, as people write them and as packets carry them
+    message_class     message classes and delivery modes
     flags, headers    the headers of a packet, each declared once
-    packets           the packets of a session: reading, building, patching
-    framing           packets out of a stream of bytes
-    ping              the datagram that asks whether a queue manager is there
+    packets           the packets of a session: parse, build, patch
+    framing           splits a stream of bytes into packets
+    ping              the datagram that asks whether a queue manager is running
 
-What packets, framing and ping define can be had from here by name.  It is loaded when it is first
-asked for: construct and the derived code cost 60 ms, which a command line that only needs names
-should not pay.
+The names that packets, framing and ping define can be imported from this package.  These modules
+are loaded on first use: construct and the derived code cost 60 ms, which a command line that only
+needs names should not pay.
 """
 
 # The star imports are for the type checker only: it must know what `__getattr__` finds.
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from protocol.packets import *
     from protocol.ping import *
 
-# In this order: what is cheap to load comes first.
+# Searched in this order: modules that load quickly come first.
 _LAZY = ("identifiers", "message_class", "names.format_name", "packets", "framing", "ping")
 
 
 def __getattr__(name: str) -> Any:
-    # `from protocol import framing` asks here first, and must not load the rest.
+    # `from protocol import framing` calls this function first and must not load the other modules.
     if not name.startswith("_") and name not in {it.name for it in iter_modules(__path__)}:
         for module in _LAZY:
             it = import_module(f"protocol.{module}")
             if hasattr(it, name):
-                found = globals()[name] = getattr(it, name)  # asked for once
+                found = globals()[name] = getattr(it, name)  # later lookups skip __getattr__
                 return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,8 @@
 """Order acks and final acks: the end-to-end acknowledgments (MS-MQQB 2.2.4, 2.2.5, 3.1.7.17).
 
 They are user messages without any optional header, addressed to the order queue of the original
-sender and labelled "QM Ordering Ack".  The class tells them apart, 36 bytes of body say what is
-acknowledged.
+sender and labelled "QM Ordering Ack".  The message class distinguishes the two kinds; a body of 36
+bytes identifies the acknowledged messages.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ACK_BODY_BYTES = 36
 FINAL_ACK_CLASS_MIN = 0x4000
 
 _SESSION_HEADER_BIT = 0x10
-_NO_HASH_WANTED = 0x8004  # SHA-1 and RC4: what unsigned, unencrypted messages carry
+_NO_HASH_WANTED = 0x8004  # SHA-1 and RC4: the values of unsigned, unencrypted messages
 _NO_ENCRYPTION_WANTED = 0x6801
 
 _ORDER_ACK = Codec(OrderAckBody)
@@ -46,7 +46,7 @@ _FINAL_ACK = Codec(FinalAckBody)
 
 
 class MessageKind(Enum):
-    """Whom a user message is for (MS-MQQB 3.1.5.1.1)."""
+    """The kinds of user message that a queue manager distinguishes (MS-MQQB 3.1.5.1.1)."""
 
     ORDINARY = auto()
     ORDER_ACK = auto()
@@ -54,9 +54,9 @@ class MessageKind(Enum):
 
 
 def classify(message: UserMessage, own_id: bytes) -> MessageKind:
-    """Whether a message is for the queue manager `own_id` itself, as an acknowledgment.
+    """Return whether a message is an acknowledgment for the queue manager `own_id` itself.
 
-    Taken literally neither kind could carry a SessionHeader; one is accepted.
+    Read literally, the specification allows no SessionHeader in either kind; one is accepted.
     """
     properties = message.properties
     if properties.label != ORDER_ACK_LABEL or message.base.flags & ~_SESSION_HEADER_BIT:
@@ -74,10 +74,10 @@ def classify(message: UserMessage, own_id: bytes) -> MessageKind:
 
 
 def is_order_queue(user: UserHeader, own_id: bytes) -> bool:
-    """Whether the destination is our order queue.
+    """Return whether the destination is our order queue.
 
-    By number it names us with our GUID or the null one.  By direct name the address is not looked
-    at: it is the one by which the peer knows us, and there may be a translation in between.
+    A private queue number must come with our GUID or the null GUID.  In a direct name the address
+    is ignored: the peer may know us by another address, for example behind address translation.
     """
     queue = user.destination_queue
     if isinstance(queue, DirectQueueName):
@@ -90,18 +90,18 @@ def is_order_queue(user: UserHeader, own_id: bytes) -> bool:
 
 
 def order_queue_name(address: str) -> DirectQueueName:
-    """The order queue behind an IP address, for peers that were reached by direct names."""
+    """Return the order queue at an IP address, for peers that were reached by direct names."""
     name = wide_text(f"TCP:{address}\\PRIVATE$\\order_queue$")
     return DirectQueueName(len(name), name)
 
 
 def order_ack_body(message: UserMessage) -> OrderAckBody:
-    """What an order ack says.  MalformedPacket if its body has not 36 bytes."""
+    """Parse the body of an order ack.  Raises MalformedPacket if it does not have 36 bytes."""
     return _ORDER_ACK.parse(_body(message))
 
 
 def final_ack_body(message: UserMessage) -> FinalAckBody:
-    """What a final ack says.  MalformedPacket if its body has not 36 bytes."""
+    """Parse the body of a final ack.  Raises MalformedPacket if it does not have 36 bytes."""
     return _FINAL_ACK.parse(_body(message))
 
 
@@ -121,10 +121,10 @@ def build_order_ack(
     sent_time: int,
     body: OrderAckBody,
 ) -> bytes:
-    """The packet that says "accepted up to here" to the original sender.
+    """Build the packet that acknowledges a sequence up to one message to the original sender.
 
-    `source_queue_manager` is our GUID and `message_number` a fresh number of ours; `destination`
-    is `order_queue_name(...)`, or PrivateQueueName(GUID of the sender, ORDER_QUEUE_NUMBER);
+    `source_queue_manager` is our GUID and `message_number` a fresh number of ours; `destination` is
+    `order_queue_name(...)`, or PrivateQueueName(GUID of the sender, ORDER_QUEUE_NUMBER);
     `sent_time` is in seconds since 1970 UTC.
     """
     header = _user_header(source_queue_manager, destination, message_number, sent_time)
@@ -140,9 +140,10 @@ def build_final_ack(
     message_class: int,
     body: FinalAckBody,
 ) -> bytes:
-    """The packet that tells the original sender a message's end; see build_order_ack.
+    """Build the packet that reports a message's final outcome to its original sender.
 
-    `message_class` is ACK_RECEIVE, or the NACK that says why the message was refused.
+    `message_class` is ACK_RECEIVE, or the NACK that gives the reason of the rejection.  The other
+    arguments are those of build_order_ack.
     """
     assert message_class >= FINAL_ACK_CLASS_MIN, "the class of a final ack"
     header = _user_header(source_queue_manager, destination, message_number, sent_time)

@@ -1,7 +1,7 @@
-"""What a body is: the VT_ codes of MS-MQMQ 2.2.12, by name and number.
+"""Body types: the VT_ codes of MS-MQMQ 2.2.12, by name and number.
 
-The queue manager passes any code on.  Those that the specification does not list and senders use
-all the same have their names here too: VT_BSTR is in its own example.
+The queue manager passes every code on.  Codes that the specification does not list but senders use
+have names here too: VT_BSTR is in the specification's own example.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from enum import IntEnum
 
 from protocol.errors import InvalidName
 
-VECTOR = 0x1000  # joined with another code: a counted array of it
+VECTOR = 0x1000  # combined with another code: a counted array of that type
 
 
 class BodyType(IntEnum):
-    """The types of the specification, and of them that real senders add."""
+    """The types that the specification lists, and those that real senders add."""
 
     VT_EMPTY = 0
     VT_NULL = 1
@@ -46,7 +46,7 @@ class BodyType(IntEnum):
 
 
 def body_type_name(value: int) -> str:
-    """`VT_LPWSTR`, `VT_VECTOR|VT_UI1`, or `0x00000063` where there is no name for it."""
+    """Return `VT_LPWSTR`, `VT_VECTOR|VT_UI1`, or `0x00000063` for a code without a name."""
     names = {each.value: each.name for each in BodyType}
     if value in names:
         return names[value]
@@ -56,7 +56,7 @@ def body_type_name(value: int) -> str:
 
 
 def parse_body_type(text: str) -> int:
-    """A number, or a name in any case with or without `VT_`; several joined by `|`.
+    """Parse a number, or a name in any case with or without `VT_`; several are joined by `|`.
 
     Raises InvalidName.
     """

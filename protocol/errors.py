@@ -1,13 +1,13 @@
-"""What the protocol package raises: one field, one place, one rule per refusal."""
+"""Errors of the protocol package; each names one field, one offset and one rule."""
 
 from __future__ import annotations
 
 
 class ProtocolError(Exception):
-    """Bytes or text that the specification does not allow.
+    """The base class: bytes or text that the specification does not allow.
 
-    `field` is dotted ("user.destination_queue.count"), `offset` counts from the start of the
-    packet (bytes) or of the name (characters), `rule` says what the specification demands.
+    `field` is dotted ("user.destination_queue.count"), `offset` counts from the start of the packet
+    (bytes) or of the name (characters), `rule` states the requirement of the specification.
     """
 
     def __init__(self, field: str, offset: int, rule: str) -> None:
@@ -21,15 +21,15 @@ class ProtocolError(Exception):
 
 
 class MalformedPacket(ProtocolError):
-    """Wire bytes that break a rule; `offset` is in bytes from the start of the packet."""
+    """Bytes of a packet that break a rule; `offset` is in bytes from the start of the packet."""
 
 
 class InvalidName(ProtocolError):
-    """A name that cannot be read; `offset` is a character index."""
+    """An invalid name; `offset` is a character index."""
 
 
 class ReadOnlyElement(InvalidName):
-    """One of several destinations is a queue that nobody can send to; `place`, from 1 on."""
+    """A destination list with a queue that accepts no sends; `place` is its position, from 1 on."""
 
     def __init__(self, field: str, offset: int, rule: str, place: int) -> None:
         super().__init__(field, offset, rule)

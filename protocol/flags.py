@@ -1,7 +1,7 @@
 """The flag words of the headers: integers whose bit ranges have names.
 
-A flag word is an `int`, so unknown and reserved bits live on in it, and a packet built again
-keeps them.  Bits are counted from the least significant one, as the specification's tables do
+A flag word is an `int`, so it preserves unknown and reserved bits, and so does a packet that is
+built again.  Bits are counted from the least significant one, as in the specification's tables
 (MS-MQMQ 2.2.19, MS-MQQB 2.2).
 """
 
@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 
 class BitRange(property):
-    """`width` bits of a flag word, from bit `low` upwards, read as a number."""
+    """A range of `width` bits of a flag word, from bit `low` upwards, read as a number."""
 
     def __init__(self, low: int, width: int) -> None:
         mask = (1 << width) - 1
@@ -21,7 +21,7 @@ class BitRange(property):
 
 
 def bits(low: int, width: int = 1) -> Any:
-    """Declare a named range; `Any`, so that the class body can say `priority: int = bits(0, 3)`."""
+    """Declare a named range; `Any` allows `priority: int = bits(0, 3)` in the class body."""
     return BitRange(low, width)
 
 
@@ -36,11 +36,13 @@ class FlagWord(int):
 
     @classmethod
     def of(cls, **values: int) -> Self:
-        """The word with these ranges set and every other bit clear."""
+        """Return the word with these ranges set and every other bit clear."""
         return cls(0).replace(**values)
 
     def replace(self, **values: int) -> Self:
-        """The same word with these ranges set anew.  ValueError if a value does not fit."""
+        """Return the same word with these ranges replaced.  Raises ValueError if a value does not
+        fit.
+        """
         word = int(self)
         for name, value in values.items():
             place = type(self).ranges[name]
@@ -50,7 +52,7 @@ class FlagWord(int):
         return type(self)(word)
 
     def __getitem__(self, name: str) -> int:
-        # What construct's `this.flags.priority` asks for.
+        # For construct, which evaluates `this.flags.priority` as a lookup by name.
         return type(self).ranges[name].fget(self)  # type: ignore[misc,no-any-return]
 
     def __repr__(self) -> str:
@@ -62,7 +64,7 @@ class BaseFlags(FlagWord):
     """BaseHeader.Flags, 16 bits (MS-MQMQ 2.2.19.1)."""
 
     __slots__ = ()
-    priority: int = bits(0, 3)  # PR: 0..7, 7 goes first; 0 in a transactional message
+    priority: int = bits(0, 3)  # PR: 0..7, 7 is the highest; 0 in a transactional message
     internal: int = bits(3)  # IN: EstablishConnection, ConnectionParameters, SessionAck
     session_header: int = bits(4)  # SH
     debug_header: int = bits(5)  # DH
@@ -112,10 +114,10 @@ class TransactionFlags(FlagWord):
 
     __slots__ = ()
     connector: int = bits(0)  # CG: a connector queue manager's GUID follows
-    final_ack: int = bits(1)  # FA: a FinalAck is wanted
+    final_ack: int = bits(1)  # FA: a final ack is requested
     first: int = bits(2)  # FM: first message of its transaction
     last: int = bits(3)  # LM: last message of its transaction
-    index: int = bits(4, 20)  # ID: which transaction of the sender it belongs to
+    index: int = bits(4, 20)  # ID: the number of the transaction at the sender
 
 
 class SecurityFlags(FlagWord):
@@ -123,15 +125,15 @@ class SecurityFlags(FlagWord):
 
     __slots__ = ()
     sender_type: int = bits(0, 4)  # ST: 0 no sender id, 1 SID, 2 queue manager's GUID
-    authenticated: int = bits(4)  # AU: never believed
+    authenticated: int = bits(4)  # AU: never trusted
     body_encrypted: int = bits(5)  # EB
     default_provider: int = bits(6)  # DE
     data_present: int = bits(7)  # AI: the sizes decide, not this bit
-    signature_type: int = bits(8, 4)  # AS: never believed
+    signature_type: int = bits(8, 4)  # AS: never trusted
 
 
 class PropertyFlags(FlagWord):
-    """MessagePropertiesHeader.Flags, 8 bits: the wanted acknowledgments (MS-MQMQ 2.2.19.3)."""
+    """MessagePropertiesHeader.Flags, 8 bits: the requested acknowledgments (MS-MQMQ 2.2.19.3)."""
 
     __slots__ = ()
     positive_arrival: int = bits(0)  # PA
@@ -148,8 +150,8 @@ class DebugFlags(FlagWord):
 
 
 class PingFlags(FlagWord):
-    """Ping.Flags, 16 bits (MS-MQQB 2.2.7); the other bits are noise."""
+    """Ping.Flags, 16 bits (MS-MQQB 2.2.7); the other bits are ignored."""
 
     __slots__ = ()
     not_server: int = bits(0)  # RC: the initiator does not run a server-class operating system
-    refused: int = bits(1)  # RF: a session would be refused
+    refused: int = bits(1)  # RF: a session would be rejected

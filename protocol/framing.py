@@ -1,11 +1,11 @@
-"""Whole packets out of a TCP stream that arrives in any pieces (MS-MQMQ 2.2.19.1).
+"""Splitting of a TCP stream into packets (MS-MQMQ 2.2.19.1).
 
-The stream is packets and nothing else; each states its size in its first twelve bytes.  A size is
-believed only after version, signature and limits were checked, and memory grows with the bytes
-that have come, not with those that are announced: twelve bytes cannot make us reserve 4 MB.
+The stream consists of packets only; each states its size in its first twelve bytes.  A size is
+trusted only after version, signature and limits were checked, and memory grows with the bytes that
+have arrived, not with the announced size: a header of twelve bytes cannot reserve 4 MB.
 
-Made for asyncio.BufferedProtocol: the event loop writes into the buffer, and each packet is
-copied once, out of it.
+Made for asyncio.BufferedProtocol: the event loop writes into the buffer, and each packet is copied
+out of it once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from protocol.headers import (
 )
 
 BUFFER_BYTES = 64 * 1024  # some 50 packets of 1 KiB in one call of the event loop
-READ_BYTES_MIN = 64 * 1024  # what one read should at least have room for
+READ_BYTES_MIN = 64 * 1024  # the least room for one read
 
 _HEAD = Struct("<BxHII")  # VersionNumber, Flags, Signature, PacketSize
 _HEAD_BYTES = 12
@@ -33,7 +33,7 @@ _SESSION = 0x10
 
 
 class BrokenStream(MalformedPacket):
-    """Bytes that begin no packet; `packets` are the whole ones that came before them."""
+    """Bytes that do not begin a packet; `packets` are the complete packets before them."""
 
     def __init__(self, field: str, offset: int, rule: str, packets: list[bytes]) -> None:
         super().__init__(field, offset, rule)
@@ -41,10 +41,10 @@ class BrokenStream(MalformedPacket):
 
 
 class PacketBuffer:
-    """The bytes of one connection that are not yet a packet.
+    """The receive buffer of one connection: bytes that do not yet form a packet.
 
-    `packet_bytes_max` may be set anew at any time: before the handshake is over, no honest packet
-    is longer than 572 bytes.
+    `packet_bytes_max` may be changed at any time: before the handshake is over, no valid packet is
+    longer than 572 bytes.
     """
 
     def __init__(
@@ -52,32 +52,35 @@ class PacketBuffer:
         packet_bytes_max: int = PACKET_BYTES_MAX,
         may_grow: Callable[[int], bool] = lambda more_bytes: True,
     ) -> None:
-        """`may_grow` is asked once for each packet that is longer than an ordinary buffer: whether
-        it may take so many bytes more of memory."""
+        """Create an empty buffer.
+
+        `may_grow` is called once for each packet that is longer than an ordinary buffer, with the
+        number of additional bytes, and returns whether the buffer may allocate them.
+        """
         self.packet_bytes_max = packet_bytes_max
-        #: It may not grow: read nothing more, and ask again with `buffer_updated(0)`.
+        #: The buffer may not grow: stop reading, and retry later with `buffer_updated(0)`.
         self.is_stuck = False
         self._may_grow = may_grow
         self._allowed = BUFFER_BYTES
-        self._start = 0  # of the first packet that is not whole
-        self._end = 0  # of the bytes that have come
+        self._start = 0  # of the first incomplete packet
+        self._end = 0  # of the received bytes
         self._buffer = bytearray(BUFFER_BYTES)
         self._view = memoryview(self._buffer)
 
     def get_buffer(self, size_hint: int = -1) -> memoryview:
-        """Where the next bytes go; never empty, unless it `is_stuck`."""
+        """Return the free part of the buffer; never empty, unless the buffer `is_stuck`."""
         return self._view[self._end :]
 
     @property
     def grown_bytes(self) -> int:
-        """What it takes, or may take, of memory beyond an ordinary one."""
+        """Return the bytes of memory that it uses, or may use, beyond an ordinary buffer."""
         return max(len(self._buffer), self._allowed) - BUFFER_BYTES
 
     def buffer_updated(self, count: int) -> list[bytes]:
-        """The packets that became whole with `count` more bytes, in order.
+        """Return the packets that `count` more bytes completed, in order.
 
-        A packet is PacketSize bytes, and 16 more if a SessionHeader rides on a user message.
-        Raises BrokenStream, a MalformedPacket that has the packets before the fault.
+        A packet has PacketSize bytes, and 16 more if a SessionHeader follows a user message. Raises
+        BrokenStream, a MalformedPacket that has the packets before the fault.
         """
         buffer, view, start = self._buffer, self._view, self._start
         end = self._end = self._end + count
@@ -102,14 +105,14 @@ class PacketBuffer:
         return packets
 
     def clear(self) -> None:
-        """Nothing more is read, and what is here is not needed."""
+        """Discard all bytes and release additional memory; reading has ended."""
         self._start = self._end = 0
         if self.grown_bytes:
             self._replace(BUFFER_BYTES)
             self._allowed = BUFFER_BYTES
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The packets that became whole with `data`; for callers without a buffered transport."""
+        """Return the packets that `data` completed; for callers without a buffered transport."""
         packets: list[bytes] = []
         rest = memoryview(data)
         while rest:
@@ -125,7 +128,7 @@ class PacketBuffer:
         return packets
 
     def _check_head(self, packets: list[bytes]) -> None:
-        """Refuse what begins no packet, as soon as the bytes that show it are there."""
+        """Reject bytes that do not begin a packet, as soon as enough of them have arrived."""
         head = bytes(self._view[self._start : min(self._end, self._start + _HEAD_BYTES)])
         if head and head[0] != VERSION:
             raise BrokenStream("base.version", 0, "MUST be 0x10", packets)
@@ -138,11 +141,11 @@ class PacketBuffer:
                 raise BrokenStream("base.packet_size", 8, rule, packets)
 
     def _make_room(self, needed: int) -> None:
-        """Have room for the next read, and in the end for the `needed` bytes of the packet."""
+        """Make room for the next read, and eventually for the `needed` bytes of the packet."""
         capacity, left = len(self._buffer), self._end - self._start
         self.is_stuck = False
         if capacity > BUFFER_BYTES and left <= BUFFER_BYTES - READ_BYTES_MIN:
-            self._replace(BUFFER_BYTES)  # the large packet is out
+            self._replace(BUFFER_BYTES)  # the large packet has been returned
             self._allowed = BUFFER_BYTES
         elif not left:
             self._start = self._end = 0
@@ -158,7 +161,7 @@ class PacketBuffer:
                 self._start, self._end = 0, left
 
     def _replace(self, capacity: int) -> None:
-        """A buffer of another size, with the same bytes at its start."""
+        """Allocate a buffer of another size, with the same bytes at its start."""
         buffer = bytearray(capacity)
         left = self._end - self._start
         if left:

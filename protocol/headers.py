@@ -1,14 +1,14 @@
 """The headers of a user message, each declared once (MS-MQMQ 2.2.19 and 2.2.20).
 
-A user message is laid out so; [ ] marks what a flag announces:
+The layout of a user message; a flag announces each header in [ ]:
 
     BaseHeader UserHeader [TransactionHeader] [SecurityHeader] MessagePropertiesHeader
     [DebugHeader] [SoapHeader] [MultiQueueFormatHeader] | [SessionHeader]
 
-PacketSize counts up to the bar.  Integers are little-endian, GUIDs and texts stay bytes: names
-and labels are UTF-16LE with their terminating null, GUIDs are as they lie on the wire.  Sizes and
-counts are worked out when a header is built; those given are not used.  Reserved bits and bytes
-are kept and never checked.
+PacketSize counts up to the bar.  Integers are little-endian.  GUIDs and texts stay bytes: names and
+labels are UTF-16LE with their terminating null, GUIDs have the byte order of the wire.  Sizes and
+counts are computed when a header is built; given values are not used.  Reserved bits and bytes are
+kept and never checked.
 """
 
 # No `from __future__ import annotations` here: the annotations are the layout.
@@ -42,8 +42,8 @@ VERSION = 0x10
 SIGNATURE = 0x524F494C  # on the wire "LIOR"
 PACKET_BYTES_MIN = 20  # BaseHeader and InternalHeader: no packet is shorter
 PACKET_BYTES_MAX = 0x00400000  # MS-MQMQ 2.2.19.1
-# Ours, between hosts that agreed on it: to read and build them is one thing, to let them in from a
-# connection (framing.py) another.
+# An extension of ours, for hosts that agreed on it.  Codecs accept packets of this size; framing.py
+# limits the size that a connection may receive.
 LARGE_PACKET_BYTES_MAX = 0x04000000
 HOPS_MAX = 0x1D  # MS-MQMQ 2.2.19.2
 LABEL_CHARACTERS_MAX = 0xFA  # with the null, MS-MQMQ 2.2.19.3
@@ -84,7 +84,7 @@ class BaseHeader(NamedTuple):
 class DirectQueueName(NamedTuple):
     """A direct format name without its "DIRECT=" (MS-MQMQ 2.2.18.1.5.2)."""
 
-    # bytes of `name`; the word of the specification wins over the method of tuples
+    # bytes of `name`; the specification's name of the field overrides the method of tuples
     count: Annotated[int, Rebuild(Int16ul, len_(this.name))]  # type: ignore[assignment]
     name: Annotated[bytes, WideText(this.count), Align(4)]
 
@@ -97,8 +97,9 @@ class PrivateQueueName(NamedTuple):
 
 
 QueueName = DirectQueueName | PrivateQueueName | bytes | int | None
-"""By type: 7 a DirectQueueName, 6 a PrivateQueueName, 5 the GUID of a public queue, 2..4 the
-number of a private queue, 0 and 1 None."""
+"""Queue name by type: 7 a DirectQueueName, 6 a PrivateQueueName, 5 the GUID of a public queue, 2..4
+the number of a private queue, 0 and 1 None.
+"""
 
 _QUEUE_NAMES: dict[int, Construct] = {
     DIRECT_QUEUE: layout(DirectQueueName),
@@ -113,7 +114,7 @@ _QUEUE_NAMES: dict[int, Construct] = {
 
 
 def _queue_name(queue: str, allowed: set[int]) -> Construct:
-    """The queue name whose type stands in the flags; any other type closes the session."""
+    """Return the construct for the queue name type in the flags; other types close the session."""
     rule = f"MUST be one of {', '.join(map(str, sorted(allowed)))}"
     return Switch(
         this.flags[f"{queue}_type"],
@@ -123,7 +124,7 @@ def _queue_name(queue: str, allowed: set[int]) -> Construct:
 
 
 class UserHeader(NamedTuple):
-    """Where a message comes from and where it goes (MS-MQMQ 2.2.19.2)."""
+    """The source and the destination of a message (MS-MQMQ 2.2.19.2)."""
 
     source_queue_manager: Annotated[bytes, Octets(16)]  # of the original sender, not of a router
     queue_manager_address: Annotated[bytes, Octets(16)]  # null for direct names
@@ -152,21 +153,22 @@ class UserHeader(NamedTuple):
 class TransactionHeader(NamedTuple):
     """A message's place in its transactional sequence (MS-MQMQ 2.2.20.5).
 
-    Number 0 is out of the field's range, yet no reason to refuse the packet here: a message that
-    has not been given its number is stored with 0, and no receiving sequence accepts it.
+    Number 0 is out of the field's range, but the packet is not rejected here: a message that has no
+    number yet is stored with 0, and no receiving sequence accepts it.
     """
 
     flags: Annotated[TransactionFlags, Int32ul]
     sequence_id: Annotated[int, Int64ul]  # TimeStamp in the high half, Ordinal in the low
     sequence_number: Annotated[int, Int32ul]
-    previous_number: Annotated[int, Int32ul]  # 0: none before it
+    previous_number: Annotated[int, Int32ul]  # 0: the first of its sequence
     connector: Annotated[bytes | None, Present(this.flags.connector, Octets(16))]
 
 
 class SecurityHeader(NamedTuple):
-    """Who sent it, and proof of that (MS-MQMQ 2.2.20.6).  All five items stay opaque.
+    """The sender's identity and signature (MS-MQMQ 2.2.20.6).  All five items stay opaque.
 
-    The sizes say what is there; the specification's own example has data without the flag for it.
+    The sizes decide which items are present; the specification's own example has data without the
+    flag for it.
     """
 
     flags: Annotated[
@@ -210,10 +212,10 @@ class SecurityHeader(NamedTuple):
 
 
 class MessagePropertiesHeader(NamedTuple):
-    """The message as the application sees it (MS-MQMQ 2.2.19.3).
+    """The properties that the application sees (MS-MQMQ 2.2.19.3).
 
-    Label, extension and body follow each other without padding.  Classes, body types and
-    algorithms that nobody has defined yet pass through.
+    Label, extension and body follow each other without padding.  Undefined classes, body types and
+    algorithms pass through.
     """
 
     flags: Annotated[PropertyFlags, Int8ul]
@@ -227,7 +229,7 @@ class MessagePropertiesHeader(NamedTuple):
     body_type: Annotated[int, Int32ul]
     application_tag: Annotated[int, Int32ul]
     message_size: Annotated[int, Rebuild(Int32ul, len_(this.body))]  # bytes
-    allocation_body_size: Annotated[int, Int32ul]  # what the sender allocated; no length here
+    allocation_body_size: Annotated[int, Int32ul]  # allocated by the sender; not a length
     privacy_level: Annotated[int, Int32ul]
     hash_algorithm: Annotated[int, Int32ul]
     encryption_algorithm: Annotated[int, Int32ul]
@@ -238,7 +240,7 @@ class MessagePropertiesHeader(NamedTuple):
 
 
 class DebugHeader(NamedTuple):
-    """Where trace reports about this message go (MS-MQMQ 2.2.20.8)."""
+    """The destination of trace reports about this message (MS-MQMQ 2.2.20.8)."""
 
     flags: Annotated[
         DebugFlags,
@@ -252,7 +254,8 @@ class DebugHeader(NamedTuple):
 class SoapHeader(NamedTuple):
     """Two texts for applications (MS-MQMQ 2.2.20.7); b"" where a length is 0.
 
-    Whether the second section is aligned is not said: we align it, and read both.
+    The specification does not say whether the second section is aligned: we align it when building
+    and read both forms.
     """
 
     header_section: Annotated[int, Int16ul, Rule(this.header_section == 0x0320, "MUST be 0x0320")]
@@ -269,7 +272,7 @@ class SessionHeader(NamedTuple):
     """A session acknowledgment (MS-MQMQ 2.2.20.4).  The four counters wrap at 16 bits."""
 
     ack_number: Annotated[int, Int16ul]  # messages received
-    recoverable_ack_number: Annotated[int, Int16ul]  # the one that bit 0 stands for; 0: none
+    recoverable_ack_number: Annotated[int, Int16ul]  # the number that bit 0 stands for; 0: none
     recoverable_ack_flags: Annotated[int, Int32ul]  # bit k: that number + k is on disk
     sent_number: Annotated[int, Int16ul]  # messages sent, this one included
     recoverable_sent_number: Annotated[int, Int16ul]

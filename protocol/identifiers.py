@@ -1,8 +1,8 @@
-"""Identifiers as the wire has them and as people write them (MS-MQMQ 2.2.18.1, MS-DTYP 2.3.4).
+"""Identifiers in their wire form and their text form (MS-MQMQ 2.2.18.1, MS-DTYP 2.3.4).
 
-On the way through the daemon a GUID is its 16 wire bytes (Data1 to Data3 little-endian) and a
-message is (GUID of the source queue manager, 32-bit number).  Text appears only where a person
-reads or writes it: `0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0`, and `<guid>\\<number>` for a message.
+Inside the daemon a GUID is its 16 wire bytes (Data1 to Data3 little-endian) and a message is (GUID
+of the source queue manager, 32-bit number).  Text is used only for input and output:
+`0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0`, and `<guid>\\<number>` for a message.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _GUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
 
 def guid_text(raw: bytes) -> str:
-    """16 wire bytes as lower-case text without braces."""
+    """Format 16 wire bytes as lower-case text without braces."""
     assert len(raw) == GUID_BYTES, "a GUID has 16 bytes"
     data1, data2, data3 = raw[3::-1].hex(), raw[5:3:-1].hex(), raw[7:5:-1].hex()
     return f"{data1}-{data2}-{data3}-{raw[8:10].hex()}-{raw[10:].hex()}"
 
 
 def guid_bytes(text: str) -> bytes:
-    """The 16 wire bytes of a GUID in any case, with or without braces.  InvalidName otherwise."""
+    """Parse a GUID in any case, with or without braces, to 16 wire bytes.  Raises InvalidName."""
     bare = text[1:-1] if text[:1] == "{" and text[-1:] == "}" else text
     if not _GUID.fullmatch(bare):
         rule = "MUST be a GUID such as 0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
@@ -39,12 +39,12 @@ def guid_bytes(text: str) -> bytes:
 
 
 def message_id_text(source: bytes, number: int) -> str:
-    """A message's identifier for people; `source` is the GUID of its queue manager."""
+    """Format a message identifier; `source` is the GUID of its queue manager."""
     return f"{guid_text(source)}\\{number}"
 
 
 def parse_message_id(text: str) -> tuple[bytes, int]:
-    """(source GUID, number) of a message identifier.  InvalidName if it is none."""
+    """Parse a message identifier to (source GUID, number).  Raises InvalidName."""
     guid, backslash, number = text.partition("\\")
     at = len(guid) + 1
     if not backslash:
@@ -55,15 +55,15 @@ def parse_message_id(text: str) -> tuple[bytes, int]:
 
 
 def correlation_text(raw: bytes) -> str:
-    """The 20 bytes of a CorrelationID, read as the identifier of a message."""
+    """Format the 20 bytes of a CorrelationID as a message identifier."""
     assert len(raw) == CORRELATION_BYTES, "a correlation id has 20 bytes"
     return message_id_text(raw[:GUID_BYTES], int.from_bytes(raw[GUID_BYTES:], "little"))
 
 
 def parse_correlation(text: str) -> bytes:
-    """The 20 bytes of a CorrelationID: of the id of a message, or 40 hexadecimal digits.
+    """Parse a message identifier, or 40 hexadecimal digits, to the 20 bytes of a CorrelationID.
 
-    Raises InvalidName for anything else.
+    Raises InvalidName for any other text.
     """
     if _TWENTY_BYTES.fullmatch(text):
         return bytes.fromhex(text)
@@ -71,17 +71,17 @@ def parse_correlation(text: str) -> bytes:
 
 
 def correlation_bytes(source: bytes, number: int) -> bytes:
-    """The CorrelationID of an acknowledgment of this message (MS-MQMQ 2.2.18.1.3)."""
+    """Return the CorrelationID of an acknowledgment of this message (MS-MQMQ 2.2.18.1.3)."""
     return source + number.to_bytes(4, "little")
 
 
 def sequence_id(timestamp: int, ordinal: int) -> int:
-    """A TxSequenceID as the one number by which they compare (MS-MQMQ 2.2.18.1.2)."""
+    """Return a TxSequenceID as one number, which also gives its order (MS-MQMQ 2.2.18.1.2)."""
     assert 0 <= timestamp <= _U32_MAX, "a timestamp has 32 bits"
     assert 0 <= ordinal <= _U32_MAX, "an ordinal has 32 bits"
     return timestamp << 32 | ordinal
 
 
 def sequence_parts(sequence_id: int) -> tuple[int, int]:
-    """(timestamp, ordinal) of a TxSequenceID."""
+    """Return (timestamp, ordinal) of a TxSequenceID."""
     return sequence_id >> 32, sequence_id & _U32_MAX

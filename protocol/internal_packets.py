@@ -1,4 +1,4 @@
-"""The packets that set up a session and acknowledge what came over it (MS-MQQB 2.2.1 to 2.2.6)."""
+"""The packets that set up a session and acknowledge its messages (MS-MQQB 2.2.1 to 2.2.6)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from protocol.records import (
     SessionAck,
 )
 
-# Real services fill the reserved byte and the padding of their answers so, and priority 3 is what
-# the examples of MS-MQQB 4.1 have: scanners know a queue manager by it.
+# Real services fill the reserved byte and the padding of their responses with this value, and the
+# examples of MS-MQQB 4.1 have priority 3: scanners identify a queue manager by both.
 _FILL = 0x5A
 _PADDING = bytes([_FILL]) * 512
 _PRIORITY = 3
@@ -49,7 +49,7 @@ def establish_connection(
     refused: bool = False,
     padding: bytes = _PADDING,
 ) -> EstablishConnection:
-    """A request, or the response to one; `padding` has 512 bytes.
+    """Return an EstablishConnection request or response; `padding` has 512 bytes.
 
     `client` and `server` are GUIDs of the initiator and the acceptor, `timestamp` is in
     milliseconds of the initiator's clock; a response repeats client and timestamp.
@@ -67,19 +67,22 @@ def establish_connection(
 
 
 def parse_establish_connection(packet: bytes) -> EstablishConnection:
-    """Read an EstablishConnection packet, request or response."""
+    """Parse an EstablishConnection packet, request or response.  Raises MalformedPacket."""
     return _ESTABLISH.parse(packet)
 
 
 def build_establish_connection(packet: EstablishConnection) -> bytes:
-    """The 572 bytes of an EstablishConnection packet."""
+    """Build the 572 bytes of an EstablishConnection packet."""
     return _ESTABLISH.build(packet)
 
 
 def connection_parameters(
     *, recoverable_ack_timeout_ms: int, ack_timeout_ms: int, window_size: int
 ) -> ConnectionParameters:
-    """A request, or the response to one, which repeats both timeouts; the window in messages."""
+    """Return a ConnectionParameters request or response; the window is in messages.
+
+    A response repeats both timeouts.
+    """
     return ConnectionParameters(
         _base(CONNECTION_PARAMETERS_BYTES),
         _internal(CONNECTION_PARAMETERS),
@@ -91,27 +94,27 @@ def connection_parameters(
 
 
 def parse_connection_parameters(packet: bytes) -> ConnectionParameters:
-    """Read a ConnectionParameters packet; values out of range are for the session to judge."""
+    """Parse a ConnectionParameters packet; the session checks the ranges of its values."""
     return _PARAMETERS.parse(packet)
 
 
 def build_connection_parameters(packet: ConnectionParameters) -> bytes:
-    """The 32 bytes of a ConnectionParameters packet."""
+    """Build the 32 bytes of a ConnectionParameters packet."""
     return _PARAMETERS.build(packet)
 
 
 def parse_session_ack(packet: bytes) -> SessionHeader:
-    """The acknowledgment in a SessionAck packet."""
+    """Return the acknowledgment in a SessionAck packet."""
     return _SESSION_ACK.parse(packet).session
 
 
 def build_session_ack(header: SessionHeader) -> bytes:
-    """The 36 bytes of a SessionAck packet."""
+    """Build the 36 bytes of a SessionAck packet."""
     return _SESSION_ACK_HEAD + build_session_header(header)
 
 
 def build_session_header(header: SessionHeader) -> bytes:
-    """The 16 bytes of a SessionHeader."""
+    """Build the 16 bytes of a SessionHeader."""
     return _SESSION.build(header)
 
 

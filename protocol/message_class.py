@@ -1,7 +1,7 @@
 """Message classes and delivery modes (MS-MQMQ 2.2.18.1.6 and 2.2.19.2).
 
-In a class, bit 0x8000 means "negative" and bit 0x4000 "about reception, not arrival".  Classes
-that are not listed here travel and are kept like any other: applications may use their own.
+In a class, bit 0x8000 means "negative" and bit 0x4000 "about reception, not arrival".  Classes that
+are not listed here are transferred and stored like any other: applications may use their own.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from enum import IntEnum
 
 
 class Delivery(IntEnum):
-    """UserHeader.Flags.DM; a transactional message is a recoverable one with a place in line."""
+    """Delivery modes of UserHeader.Flags.DM; a transactional message is always recoverable."""
 
     EXPRESS = 0
     RECOVERABLE = 1
 
 
 class MessageClass(IntEnum):
-    """What a message is; the specification's own spelling is an alias where it differs."""
+    """Message classes; a spelling of the specification that differs is an alias."""
 
     NORMAL = 0x0000
     REPORT = 0x0001
@@ -49,7 +49,7 @@ class MessageClass(IntEnum):
 
     @staticmethod
     def name_of(value: int) -> str:
-        """A class in JSON: "normal", "nack_bad_destination_queue", "0x1234" if not defined."""
+        """Return the JSON name: "normal", "nack_bad_destination_queue", "0x1234" if not defined."""
         try:
             return MessageClass(value).name.lower()
         except ValueError:
@@ -57,7 +57,7 @@ class MessageClass(IntEnum):
 
     @staticmethod
     def describe(value: int) -> str:
-        """A class as a sentence for a person."""
+        """Return a sentence that explains a class to a person."""
         return _SENTENCES.get(value, f"The message has the class 0x{value:04x} of an application.")
 
 

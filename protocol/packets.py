@@ -1,4 +1,4 @@
-"""The packets of a session: what one is, reading it, building it (MS-MQQB 2.2, MS-MQMQ 2.2.20).
+"""The packets of a session: kinds, parsers and builders (MS-MQQB 2.2, MS-MQMQ 2.2.20).
 
     EstablishConnection    BaseHeader InternalHeader ...          572 bytes
     ConnectionParameters   BaseHeader InternalHeader ...           32 bytes
@@ -7,8 +7,8 @@
     OrderAck, FinalAck     user messages to the order queue, see acknowledgments.py
 
 A packet is the bytes that framing.py cuts off the stream: PacketSize, and 16 more for a
-SessionHeader that rides on a user message.  Everything that cannot be read, or must not be built,
-raises MalformedPacket with the field, its offset in the packet and the rule.
+SessionHeader that is piggybacked on a user message.  Bytes that cannot be parsed, and records that
+must not be built, raise MalformedPacket with the field, its offset in the packet and the rule.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ __all__ = [
 
 
 class PacketKind(Enum):
-    """What a packet is, as far as its first bytes tell (MS-MQQB 3.1.5.1.1)."""
+    """The kinds of packet that the first bytes distinguish (MS-MQQB 3.1.5.1.1)."""
 
     ESTABLISH_CONNECTION = auto()
     CONNECTION_PARAMETERS = auto()
@@ -189,7 +189,10 @@ _INTERNAL_BIT = 0x08  # of the byte at offset 2
 
 
 def packet_kind(packet: bytes) -> PacketKind:
-    """Which parser to use; that parser then checks the whole packet."""
+    """Return the kind of a packet, by its first bytes; the parser of that kind checks the rest.
+
+    Raises MalformedPacket.
+    """
     if len(packet) < PACKET_BYTES_MIN:
         raise MalformedPacket("base", 0, f"takes {PACKET_BYTES_MIN} bytes with what follows")
     if not packet[2] & _INTERNAL_BIT:

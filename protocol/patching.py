@@ -1,8 +1,8 @@
-"""Changes to a packet that is kept as bytes: in place, without reading it whole.
+"""Changes to a packet that is kept as bytes, without parsing all of it.
 
-A stored message is its packet without a SessionHeader.  When it is sent, its numbers and times
-are written into it, and an acknowledgment may ride on it.  The packets here have been parsed or
-built by us before; the offsets are checked against the bytes all the same.
+A stored message is its packet without a SessionHeader.  When it is sent, its numbers and times are
+written into it, and an acknowledgment may be appended.  We have parsed or built these packets
+before; the offsets are still checked against the length of the packet.
 """
 
 from __future__ import annotations
@@ -30,19 +30,22 @@ _U32 = Struct("<I")
 SEQUENCE_STRUCT = Struct("<QII")
 _SECURITY_SIZES = Struct("<xxHHHII")
 
-_NAME_BYTES = (0, 0, 4, 4, 4, 16, 20)  # by queue name type; 7 states its own size
+_NAME_BYTES = (0, 0, 4, 4, 4, 16, 20)  # by queue name type; a name of type 7 states its own size
 _DIRECT = 7
 
 
 def append_session_header(packet: bytes, header: SessionHeader) -> bytes:
-    """The packet of a user message with an acknowledgment riding on it."""
-    assert not packet[_FLAGS_BYTE] & _SESSION_HEADER_BIT, "one session header is enough"
+    """Return the packet of a user message with a piggybacked acknowledgment."""
+    assert not packet[_FLAGS_BYTE] & _SESSION_HEADER_BIT, "the packet already has a session header"
     flags = packet[_FLAGS_BYTE] | _SESSION_HEADER_BIT
     return b"".join((packet[:2], bytes((flags,)), packet[3:], build_session_header(header)))
 
 
 def without_session_header(packet: bytes) -> bytes:
-    """The packet of a user message as it is stored; the same object if nothing rides on it."""
+    """Return the packet of a user message as it is stored, without a SessionHeader.
+
+    A packet without a SessionHeader is returned as the same object.
+    """
     flags = packet[_FLAGS_BYTE]
     if not flags & _SESSION_HEADER_BIT:
         return packet
@@ -51,7 +54,7 @@ def without_session_header(packet: bytes) -> bytes:
 
 
 def with_queue_manager(packet: bytes, guid: bytes) -> bytes:
-    """The packet of a user message, for the queue manager of that GUID."""
+    """Return the packet of a user message, addressed to the queue manager of that GUID."""
     _fits(packet, QUEUE_NAMES_OFFSET, "user")
     return b"".join((packet[:ADDRESS_OFFSET], guid, packet[ADDRESS_OFFSET + 16 :]))
 
@@ -63,7 +66,7 @@ def patch_sent(
     sent_time: int | None = None,
     message_number: int | None = None,
 ) -> None:
-    """Write what a message gets when its queue manager takes it; None leaves what is there.
+    """Write the fields that the sending queue manager assigns; None keeps the present value.
 
     `source_queue_manager` is a GUID, `sent_time` in seconds since 1970 UTC.
     """
@@ -86,20 +89,20 @@ def patch_sequence(
 
 
 def patch_class(packet: bytes, message_class: int) -> bytes:
-    """The same packet with another message class."""
+    """Return the same packet with another message class."""
     at = properties_offset(packet) + CLASS_IN_PROPERTIES
     return b"".join((packet[:at], _U16.pack(message_class), packet[at + 2 :]))
 
 
 def patch_hops(packet: bytearray, hops: int) -> None:
-    """Write how many routing servers the message has passed."""
-    assert 0 <= hops <= HOPS_MAX, "more hops are refused before this"
+    """Write the number of routing servers that the message has passed."""
+    assert 0 <= hops <= HOPS_MAX, "the caller rejects more hops"
     _fits(packet, QUEUE_NAMES_OFFSET, "user")
     packet[USER_FLAGS_OFFSET] = packet[USER_FLAGS_OFFSET] & ~_HOPS_MASK | hops
 
 
 def transaction_offset(packet: bytes | bytearray) -> int | None:
-    """Where the TransactionHeader of a user message starts; None if it has none."""
+    """Return the offset of the TransactionHeader of a user message; None if it has none."""
     _fits(packet, QUEUE_NAMES_OFFSET, "user")
     (flags,) = _U32.unpack_from(packet, USER_FLAGS_OFFSET)
     if not flags >> 20 & 1:
@@ -110,7 +113,7 @@ def transaction_offset(packet: bytes | bytearray) -> int | None:
 
 
 def properties_offset(packet: bytes | bytearray) -> int:
-    """Where the MessagePropertiesHeader of a user message starts."""
+    """Return the offset of the MessagePropertiesHeader of a user message."""
     _fits(packet, QUEUE_NAMES_OFFSET, "user")
     (flags,) = _U32.unpack_from(packet, USER_FLAGS_OFFSET)
     at = _user_header_end(packet, flags)

@@ -1,7 +1,7 @@
-"""The packets as wholes: which headers, in which order, and where they end.
+"""The layouts of the packets: which headers, in which order, and where they end.
 
-Every packet states its size.  A user message may be followed by a SessionHeader that this size
-does not count; in a SessionAck it is counted (MS-MQMQ 2.2.19.1, MS-MQQB 4.1.8).
+Every packet states its size.  A user message may be followed by a SessionHeader that this size does
+not count; in a SessionAck it is counted (MS-MQMQ 2.2.19.1, MS-MQQB 4.1.8).
 """
 
 # No `from __future__ import annotations` here: the annotations are the layout.
@@ -82,7 +82,7 @@ COUNTED = _ends("MUST be the size of the packet without a piggybacked SessionHea
 
 
 class InternalHeader(NamedTuple):
-    """Which internal packet this is (MS-MQQB 2.2.1)."""
+    """The header that gives the type of an internal packet (MS-MQQB 2.2.1)."""
 
     reserved: Annotated[int, Int16ul]
     flags: Annotated[InternalFlags, Int16ul]
@@ -94,7 +94,7 @@ class EstablishConnection(NamedTuple):
     base: Annotated[BaseHeader, INTERNAL, NO_SESSION, NO_DEBUG, SIZED]
     internal: Annotated[InternalHeader, _type_rule(ESTABLISH_CONNECTION)]
     client: Annotated[bytes, Octets(16)]  # the initiator's GUID
-    server: Annotated[bytes, Octets(16)]  # the acceptor's; null in a request if not known
+    server: Annotated[bytes, Octets(16)]  # the acceptor's; null in a request if unknown
     timestamp: Annotated[int, Int32ul]  # milliseconds of the initiator's clock
     operating_system: Annotated[OperatingSystem, Int16ul]
     reserved: Annotated[int, Int16ul]
@@ -113,7 +113,7 @@ class ConnectionParameters(NamedTuple):
 
 
 class SessionAck(NamedTuple):
-    """A session acknowledgment on its own, 36 bytes (MS-MQQB 2.2.6)."""
+    """A separate session acknowledgment, 36 bytes (MS-MQQB 2.2.6)."""
 
     base: Annotated[BaseHeader, INTERNAL, SESSION, NO_DEBUG, SIZED]
     internal: Annotated[InternalHeader, _type_rule(SESSION_ACK), NEVER_REFUSES]
@@ -121,10 +121,10 @@ class SessionAck(NamedTuple):
 
 
 class UserMessage(NamedTuple):
-    """A whole message with its headers; None where there is none (MS-MQMQ 2.2.20).
+    """A complete message with its headers; None for an absent header (MS-MQMQ 2.2.20).
 
-    Bytes between the last header and PacketSize are skipped: remote-read headers that mean
-    nothing here stand there in packets of real senders.
+    Bytes between the last header and PacketSize are skipped: packets of real senders contain
+    remote-read headers there, which have no meaning here.
     """
 
     base: Annotated[BaseHeader, NOT_INTERNAL, TRACED, SIZED]
@@ -147,7 +147,7 @@ class UserMessage(NamedTuple):
 
 
 class OrderAckBody(NamedTuple):
-    """What an order ack says: accepted up to this number (MS-MQQB 2.2.4.1); 36 bytes."""
+    """The body of an order ack: accepted up to this number (MS-MQQB 2.2.4.1); 36 bytes."""
 
     sequence_id: Annotated[int, Int64ul]
     sequence_number: Annotated[int, Int32ul]
@@ -155,7 +155,7 @@ class OrderAckBody(NamedTuple):
 
 
 class FinalAckBody(NamedTuple):
-    """Which message a final ack is about (MS-MQQB 2.2.5.1); 36 bytes."""
+    """The body of a final ack: identifies its message (MS-MQQB 2.2.5.1); 36 bytes."""
 
     sequence_id: Annotated[int, Int64ul]
     sequence_number: Annotated[int, Int32ul]

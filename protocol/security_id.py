@@ -13,7 +13,7 @@ _TEXT = re.compile(r"S-1-([0-9]{1,15}|0x[0-9a-f]{12})((?:-[0-9]{1,10}){1,15})", 
 
 
 def security_id_text(raw: bytes) -> str | None:
-    """The text of a SID's bytes; None when they are none."""
+    """Format the bytes of a SID; None if they are not a SID."""
     if len(raw) < 12 or raw[0] != 1 or len(raw) != 8 + 4 * raw[1]:
         return None
     authority = int.from_bytes(raw[2:8], "big")
@@ -23,7 +23,7 @@ def security_id_text(raw: bytes) -> str | None:
 
 
 def parse_security_id(text: str) -> bytes:
-    """The bytes of a SID.  Raises InvalidName."""
+    """Parse the text of a SID to bytes.  Raises InvalidName."""
     match = _TEXT.fullmatch(text)
     parts = [int(part) for part in match[2][1:].split("-")] if match else []
     authority = int(match[1], 0) if match else 0

@@ -1,4 +1,4 @@
-"""User messages, read and built on the hot path (MS-MQMQ 2.2.20)."""
+"""The parser and builder of user messages, used on the hot path (MS-MQMQ 2.2.20)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _parse, _build = _CODEC.parse, _CODEC.build
 
 
 def parse_user_message(packet: bytes) -> UserMessage:
-    """Read a whole packet, with its SessionHeader if one rides on it.
+    """Parse a complete packet, with its SessionHeader if one is piggybacked.
 
-    Every rule that the specification has for the bytes of a message is checked.
+    All rules of the specification for the bytes of a message are checked.  Raises MalformedPacket.
     """
     return _parse(packet)
 
 
 def build_user_message(message: UserMessage) -> bytes:
-    """The packet of a message.
+    """Build the packet of a message.
 
-    PacketSize and all sizes and counts are worked out; those in the records are not used.  The
-    flags must announce exactly the headers and names that are there.
+    PacketSize and all sizes and counts are computed; those in the record are not used.  The flags
+    must announce exactly the headers and names that are present.  Raises MalformedPacket.
     """
     return _build(message)

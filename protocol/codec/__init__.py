@@ -1,1 +1,1 @@
-"""Parsers and builders, derived from declared layouts."""
+"""Parsers and builders that are derived from declared layouts."""

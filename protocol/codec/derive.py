@@ -1,17 +1,17 @@
-"""Straight-line parsers and builders, made from the declared layouts when they are imported.
+"""Straight-line parsers and builders, derived from the declared layouts at import.
 
 `Codec(UserMessage)` walks the construct layout of a record and writes two Python functions:
 
 * a run of fixed-size fields, also across headers, becomes one `struct.Struct` behind one check of
-  the bytes that are left;
+  the remaining bytes;
 * a variable field becomes a slice behind such a check, a rule an `if`, a Switch an `if` chain;
 * a record becomes its NamedTuple, a flag word its class.
 
-Plain construct needs 100 microseconds and more for a message, these functions 4 to 5; compiled
-construct is no way out, since it drops the checks of lengths.  Whatever a layout says, both must
-agree on: the property tests compare the derived functions with `reference.py`, which runs the
-layout plainly.  A construct that is not known here raises TypeError when the module is imported,
-never while a packet is read.
+Plain construct needs 100 microseconds and more for a message, these functions 4 to 5.  Compiled
+construct cannot be used, because it drops the checks of lengths.  Both implementations must agree
+on every layout: the property tests compare the derived functions with `reference.py`, which runs
+the layout in plain construct.  A construct that this module does not know raises TypeError when the
+module is imported, never while a packet is read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Codec(Generic[Record]):
     """The derived functions of one record.
 
     parse(packet: bytes, offset: int = 0) -> Record and build(record) -> bytes raise
-    MalformedPacket.  Their source is kept for whoever wants to read it.
+    MalformedPacket.  Their source is kept for inspection.
     """
 
     parse: Callable[..., Record]
@@ -50,7 +50,7 @@ class Codec(Generic[Record]):
 
 def _function(name: str, source: str, names: dict[str, Any], record: type) -> Any:
     filename = f"<{name} {record.__name__}, derived>"
-    # Tracebacks and profilers then show the derived lines.
+    # Let tracebacks and profilers show the derived lines.
     linecache.cache[filename] = len(source), None, source.splitlines(keepends=True), filename
     exec(compile(source, filename, "exec"), names)
     return names[name]

@@ -1,7 +1,8 @@
-"""Writes the builder of a layout: records to bytes, every rule checked on the way.
+"""Generator of builders: turns a layout into a function from records to bytes that checks all
+rules.
 
-In the derived code `parts` are the pieces of the packet and `o` is how many bytes they have.
-A run with a measured size is packed when that size is known; until then its part is empty.
+In the derived code `parts` are the pieces of the packet and `o` is their total length in bytes. A
+run with a measured size is packed when that size is known; until then its part is empty.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _WRONG_SIZE = "MUST have the size that is stated"
 
 @dataclass(frozen=True, slots=True)
 class _Unsettled:
-    """A run that waits for its measured size: its number, that field, the statement to pack it."""
+    """A run that waits for its measured size: its number, the size field, the packing statement."""
 
     number: str
     field: Field
@@ -42,7 +43,7 @@ class _Unsettled:
 
 
 class BuildWriter(Writer):
-    """One statement after the other, in the order of the packet."""
+    """A writer of build functions; the statements follow the order of the packet."""
 
     head = "def build(m):\n    parts = []; add = parts.append; o = 0"
     tail = "    return b''.join(parts)"
@@ -56,7 +57,7 @@ class BuildWriter(Writer):
         }
         self.unsettled: list[_Unsettled] = []
         self.measured: Measured | None = None
-        self.counted: dict[str, str] = {}  # variables that were worked out, and from what
+        self.counted: dict[str, str] = {}  # computed variables, and the expression of each
 
     def write_record(self, struct: C.Struct) -> None:
         self.record(struct, Scope(Place("m", "")))
@@ -72,7 +73,7 @@ class BuildWriter(Writer):
         for name in named:
             scope[name] = scope.named(name)
         for name, con in named.items():
-            if isinstance(con, C.Rebuild):  # counts are worked out before anything uses them
+            if isinstance(con, C.Rebuild):  # counts are computed before they are used
                 count, source = scope.named(name).variable, scope.expression(con.func)
                 self.line(f"{count} = {source}")
                 self.counted[count] = source
@@ -83,12 +84,12 @@ class BuildWriter(Writer):
         self.last = entry
         if isinstance(con, Measured):
             self.measured, self.measured_field = con, entry
-        if shape[0].endswith("s"):  # struct would cut or fill up silently
+        if shape[0].endswith("s"):  # struct would truncate or pad silently
             self.line(f"if len({place.variable}) != {shape[1]}:")
             self.line(f"    {self.refuse(place, self._last_offset(), _WRONG_SIZE)}")
 
     def flush(self) -> None:
-        """Pack the run of fixed fields that has gathered."""
+        """Pack the pending run of fixed fields."""
         run, self.run = self.run, Run()
         if not run.fields:
             return
@@ -113,7 +114,7 @@ class BuildWriter(Writer):
         self.line(text.format("    " * self.indent))
 
     def _settle(self) -> None:
-        """Here ends what the size field that was begun last measures."""
+        """End the range that the most recently opened size field measures."""
         waiting = self.unsettled.pop()
         place = waiting.field.place
         assert place is not None
@@ -149,10 +150,10 @@ class BuildWriter(Writer):
         self._settle()
 
     def bound(self, con: Bound, scope: Scope) -> None:
-        """Nothing to build: the bound is what is measured."""
+        """Write nothing: the bound is itself a measured size."""
 
     def nothing_left(self, con: NothingLeft, scope: Scope) -> None:
-        """Nothing to build either."""
+        """Write nothing: a builder has no bytes left over."""
 
     # -- variable fields --------------------------------------------------------------------
 
@@ -161,7 +162,7 @@ class BuildWriter(Writer):
         self.last = f"o - len({place.variable})"
 
     def _wrong_size(self, size: str, place: Place) -> str:
-        """The test of a stated size; none is needed if it was worked out from this very value."""
+        """Return the test of a stated size, or "" if the size was computed from this very value."""
         exact = self.counted.get(size) == f"len({place.variable})"
         return "" if exact else f"len({place.variable}) != {size}"
 
@@ -194,7 +195,7 @@ class BuildWriter(Writer):
     # -- choices and lists ------------------------------------------------------------------
 
     def branch(self, con: C.Construct, place: Place, scope: Scope) -> None:
-        """A field whose type depends on flags: it must be of that type."""
+        """Write the check that a field has the type that the flags announce."""
         if isinstance(con, C.Struct):
             record = con.record.__name__
             self.names[record] = con.record
@@ -229,7 +230,10 @@ class BuildWriter(Writer):
 
 
 def _badly_ended(variable: str) -> str:
-    """Whether a text does not end with its only null; see ParseWriter._wide_text."""
+    """Return the test for a text that does not end with its only null.
+
+    See ParseWriter.wide_text.
+    """
     quick = f"{variable}.find(b'\\0\\0') < len({variable}) - 3 or {variable}[-2:] != b'\\0\\0'"
     return f"({quick} or len({variable}) & 1) and not well_ended({variable})"
 
@@ -242,7 +246,7 @@ def _named(run: Run) -> list[tuple[Field, tuple[int, int, str]]]:
 def misfit(
     fields: tuple[tuple[str, int, int, str], ...], values: tuple[Any, ...], start: int
 ) -> MalformedPacket:
-    """The first value of a run that its field cannot hold."""
+    """Return the error for the first value of a run that does not fit into its field."""
     for (format, offset, _size, path), value in zip(fields, values, strict=True):
         try:
             pack(f"<{format}", value)

@@ -1,7 +1,7 @@
-"""Writes the parser of a layout: bytes to records, each byte read behind a check of the bound.
+"""Generator of parsers: turns a layout into a function that checks the bound before each read.
 
-In the derived code `b` is the packet, `o` the offset of the next byte, `end` the bound that no
-read may cross, `total` the bytes that there are.
+In the derived code `b` is the packet, `o` the offset of the next byte, `end` the bound that no read
+may cross, `total` the length of the packet in bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from protocol.text import end_of_text, ends_with_its_only_null
 
 
 class ParseWriter(Writer):
-    """One statement after the other, in the order of the packet."""
+    """A writer of parse functions; the statements follow the order of the packet."""
 
     head = "def parse(b, o=0):\n    total = end = len(b)"
     tail = "    return m"
@@ -43,7 +43,7 @@ class ParseWriter(Writer):
             "well_ended": ends_with_its_only_null,
             "scan": scan,
         }
-        # What is to be done once the run of fixed fields is read: rules, flag words, records.
+        # Statements to write after the run of fixed fields is read: rules, flag words, records.
         self.after_run: list[Callable[[str], list[str]]] = []
 
     def write_record(self, struct: C.Struct) -> None:
@@ -74,7 +74,7 @@ class ParseWriter(Writer):
             )
 
     def flush(self) -> None:
-        """Write the run of fixed fields that has gathered, and what follows from it."""
+        """Write the pending run of fixed fields and the statements that depend on it."""
         run, after = self.run, self.after_run
         self.run, self.after_run = Run(), []
         start = "o"
@@ -88,7 +88,7 @@ class ParseWriter(Writer):
                 self.line(text)
 
     def _later(self, write: Callable[[str], list[str]]) -> None:
-        """After the run if there is one, else now."""
+        """Write statements after the pending run, or now if there is none."""
         self.after_run.append(write)
         if not self.run.fields:
             self.flush()
@@ -121,7 +121,7 @@ class ParseWriter(Writer):
             return [
                 f"end = {end}",
                 f"if end > total: {self.refuse(place, str(bound.offset), bound.rule)}",
-                # The run that was read may go on behind the base header.
+                # The run that was read may continue beyond the base header.
                 f"if end < o: raise missing({table}, {start}, end)",
             ]
 
@@ -156,8 +156,9 @@ class ParseWriter(Writer):
 
     def wide_text(self, con: WideText, place: Place, scope: Scope) -> None:
         self._slice(scope.expression(con.size), place)
-        # The first two zero bytes of a good text are its last two bytes, or begin one byte before
-        # if the last character is below U+0100.  The rest is rare, and looked at closely.
+        # The first two zero bytes of a valid text are its last two bytes, or begin one byte earlier
+        # if the last character is below U+0100.  All other cases are rare and are checked by
+        # `well_ended`.
         quick = "b.find(b'\\0\\0', o, e) < e - 3 or b[e - 1] or e - o & 1"
         given = "e > o and " if con.optional else ""
         self.line(f"if {given}({quick}) and not well_ended({place.variable}):")
@@ -199,7 +200,7 @@ class ParseWriter(Writer):
 
 
 def _read(run: Run, writer: ParseWriter) -> str:
-    """The statement that reads a run; plain indexing is twice as fast for one small number."""
+    """Return the statement that reads a run; indexing is twice as fast for one small number."""
     if [entry.format for entry in run.fields] == ["H"]:
         return f"{run.variables[0]} = b[o] | b[o + 1] << 8"
     unpack = writer.link("unpack", Struct(run.format).unpack_from)
@@ -207,7 +208,7 @@ def _read(run: Run, writer: ParseWriter) -> str:
 
 
 def missing(fields: tuple[tuple[int, int, str], ...], start: int, end: int) -> MalformedPacket:
-    """The first field of a run that does not fit before `end`."""
+    """Return the error for the first field of a run that does not fit before `end`."""
     for offset, size, path in fields:
         if start + offset + size > end:
             return missing_bytes(path, start + offset, start + offset + size, end)
@@ -215,13 +216,16 @@ def missing(fields: tuple[tuple[int, int, str], ...], start: int, end: int) -> M
 
 
 def missing_bytes(path: str, start: int, stop: int, end: int) -> MalformedPacket:
-    """A field whose bytes `start` to `stop` go beyond `end`."""
+    """Return the error for a field of the bytes `start` to `stop`, which go beyond `end`."""
     left = max(0, end - start)
     return MalformedPacket(path, start, f"takes {stop - start} bytes, {left} are left")
 
 
 def scan(packet: bytes, start: int, end: int, path: str) -> int:
-    """Where the null-terminated UTF-16 that starts at `start` is over, its null included."""
+    """Return the offset after the null-terminated UTF-16 text that starts at `start`.
+
+    Raises MalformedPacket if no null character comes before `end`.
+    """
     stop = end_of_text(packet, start, end)
     if stop < 0:
         raise MalformedPacket(path, start, ScannedText.rule)

@@ -1,4 +1,4 @@
-"""What the two writers of derived code share: names, expressions, runs of fixed fields."""
+"""Shared parts of both generators: names, expressions, runs of fixed fields."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ _OPERATORS = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A field while code is written: its variable, its dotted name, its flag word if it is one."""
+    """A field in the derived code: its variable, its dotted name, its flag word class if it has
+    one.
+    """
 
     variable: str
     path: str
@@ -60,7 +62,7 @@ class Place:
 
 
 class Scope(dict[str, "Place | Scope"]):
-    """The fields of a record that are known so far, as `this` sees them."""
+    """The fields of a record that are known so far, as `this` refers to them."""
 
     def __init__(self, place: Place, parent: Scope | None = None) -> None:
         super().__init__()
@@ -68,12 +70,12 @@ class Scope(dict[str, "Place | Scope"]):
         self.parent = parent
 
     def named(self, name: str, word: type[FlagWord] | None = None) -> Place:
-        """The place of the field `name` of this record."""
+        """Return the place of the field `name` of this record."""
         path = f"{self.place.path}.{name}" if self.place.path else name
         return Place(f"{self.place.variable}_{name}", path, word)
 
     def expression(self, condition: Any) -> str:
-        """A `this` expression as Python source."""
+        """Return a `this` expression as Python source.  Raises TypeError if it is not supported."""
         if isinstance(condition, int):
             return repr(condition)
         if isinstance(condition, E.BinExpr):
@@ -104,7 +106,7 @@ class Scope(dict[str, "Place | Scope"]):
 
 @dataclass(slots=True)
 class Field:
-    """One fixed-size field of a run; `place` is None for bytes that mean nothing."""
+    """One fixed-size field of a run; `place` is None for reserved bytes."""
 
     format: str
     size: int
@@ -114,7 +116,7 @@ class Field:
 
 @dataclass(slots=True)
 class Run:
-    """Fixed-size fields that follow each other."""
+    """A run of consecutive fixed-size fields."""
 
     fields: list[Field] = field(default_factory=list)
     size: int = 0
@@ -135,15 +137,15 @@ class Run:
 
     @property
     def table(self) -> tuple[tuple[int, int, str], ...]:
-        """(offset in the run, bytes, dotted name) of each field, for the text of errors."""
+        """Return (offset in the run, bytes, dotted name) of each field, for error texts."""
         return tuple((it.offset, it.size, it.place.path) for it in self.fields if it.place)
 
 
 class Writer:
-    """Lines of a function, and the objects that they name.
+    """The lines of a derived function, and the objects that they refer to.
 
-    A subclass has a method for each shape of a layout: `(con, place, scope)` for a field, where
-    `con` is the construct; `(con, scope)` for what stands between fields.
+    A subclass has a method for each kind of construct: `(con, place, scope)` for a field, where
+    `con` is the construct; `(con, scope)` for a mark between fields.
     """
 
     head: str
@@ -176,20 +178,20 @@ class Writer:
         self.indent = 1
         self.names: dict[str, Any] = {"MalformedPacket": MalformedPacket}
         self.run = Run()
-        # Where the field that was written last starts, for the rules on it: in the run, or as
-        # source.
+        # Start of the most recently written field, for the rules on it: a field of the run, or a
+        # source expression.
         self.last: Field | str = ""
 
     def source(self) -> str:
         return "\n".join([self.head, *self.lines, self.tail, ""])
 
     def field(self, con: C.Construct, place: Place, scope: Scope) -> None:
-        """The statements for one field."""
+        """Write the statements for one field."""
         shape = fixed(con)
         if shape:
             self.fixed_field(con, shape, place)
             return
-        if isinstance(con, C.Struct):  # its fields go on with the run
+        if isinstance(con, C.Struct):  # its fields continue the run
             inner = Scope(place, scope)
             self.record(con, inner)
             scope[place.path.rpartition(".")[2]] = inner
@@ -200,15 +202,15 @@ class Writer:
         getattr(self, self.fields[type(con)])(con, place, scope)
 
     def mark(self, con: C.Construct, scope: Scope) -> None:
-        """The statements for what stands between two fields."""
+        """Write the statements for a mark between two fields."""
         if type(con) not in self.marks:
             raise TypeError(f"cannot derive code from {con!r}")
-        if not isinstance(con, Bound | Reserved | Rule):  # these go on with the run
+        if not isinstance(con, Bound | Reserved | Rule):  # these continue the run
             self.flush()
         getattr(self, self.marks[type(con)])(con, scope)
 
     def record(self, struct: C.Struct, scope: Scope) -> None:
-        """The statements for all fields of a record, and what stands between them."""
+        """Write the statements for all fields of a record and the marks between them."""
         marks = [*struct.subcons[1:], None]
         for subcon, following in zip(struct.subcons, marks, strict=True):
             con = unwrap(subcon)
@@ -224,7 +226,7 @@ class Writer:
                 self.field(con, place, scope)
 
     def _ruled_record(self, con: C.Struct, ruled: str, place: Place, scope: Scope) -> None:
-        """A record with a rule on one of its first fields: note where it starts."""
+        """Write a record that has a rule on one of its first fields, and keep its start offset."""
         self.flush()
         self.line(f"at_{place.variable} = o")
         self.field(con, place, scope)
@@ -244,11 +246,11 @@ class Writer:
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Write the run of fixed fields that has gathered."""
+        """Write the pending run of fixed fields."""
         raise NotImplementedError
 
     def branch(self, con: C.Construct, place: Place, scope: Scope) -> None:
-        """A field that is there only sometimes, or not always of this type."""
+        """Write a field that is optional or of varying type."""
         self.field(con, place, scope)
         self.flush()
 
@@ -280,26 +282,26 @@ class Writer:
         self.lines.append("    " * self.indent + text)
 
     def link(self, prefix: str, it: Any) -> str:
-        """A name in the function's globals for an object."""
+        """Add an object to the function's globals and return its name there."""
         name = f"{prefix}_{len(self.names)}"
         self.names[name] = it
         return name
 
     def refuse(self, place: Place | str, offset: str, rule: str) -> str:
-        """The statement that refuses a packet."""
+        """Return the statement that rejects a packet."""
         path = place if isinstance(place, str) else place.path
         return f"raise MalformedPacket({path!r}, {offset}, {rule!r})"
 
 
 def unwrap(con: C.Construct) -> C.Construct:
-    """The construct without the names around it."""
+    """Return the construct without the names around it."""
     while isinstance(con, C.Renamed):
         con = con.subcon
     return con
 
 
 def fixed(con: C.Construct) -> tuple[str, int] | None:
-    """The struct format and the size of a field that always has the same size, else None."""
+    """Return the struct format and the size of a field of constant size, else None."""
     if isinstance(con, Flags | C.Rebuild):
         return fixed(con.subcon)
     if isinstance(con, Measured):

@@ -1,4 +1,4 @@
-"""The words in which headers are declared: construct, and the few shapes it lacks.
+"""The layout language: construct, extended by the few field types that it lacks.
 
 A header is a NamedTuple whose annotations carry its layout:
 
@@ -6,13 +6,13 @@ A header is a NamedTuple whose annotations carry its layout:
         count: Annotated[int, Rebuild(Int16ul, len_(this.name))]
         name: Annotated[bytes, WideText(this.count), Align(4)]
 
-The first mark after the type is the field's construct; further marks (rules, padding, bounds)
-stand in the packet between this field and the next.  `layout(DirectQueueName)` turns that into
-an ordinary construct Struct.  It is the only definition: `derive.py` makes the fast parser and
-builder from it, and the tests run it plainly, as the reference.
+The first mark after the type is the field's construct; further marks (rules, padding, bounds) apply
+to the packet between this field and the next.  `layout(DirectQueueName)` turns that into an
+ordinary construct Struct.  It is the only definition: `derive.py` makes the fast parser and builder
+from it, and the tests run it in plain construct, as the reference.
 
 Offsets are counted from the start of the packet.  Every header starts at a multiple of four, so
-that is the same as counting from the start of the header (MS-MQMQ 2.2.19.1, PacketSize).
+alignment is the same as when counted from the start of the header (MS-MQMQ 2.2.19.1, PacketSize).
 """
 
 # construct has no types, so what is made of it cannot be checked either.
@@ -31,7 +31,7 @@ from protocol.text import NULL, ends_with_its_only_null
 
 
 def layout(record: type) -> C.Struct:
-    """The construct Struct that `record`, a NamedTuple class, declares."""
+    """Return the construct Struct that `record`, a NamedTuple class, declares."""
     return _layout(record)
 
 
@@ -71,7 +71,7 @@ class Flags(C.Adapter):
 
 
 class Octets(C.Bytes):
-    """`length` bytes as they are; plain Bytes would also build from an integer."""
+    """`length` raw bytes; unlike plain Bytes, it does not build from an integer."""
 
     def _build(self, obj: bytes, stream: PacketStream, context: Any, path: str) -> Any:
         if isinstance(obj, int):
@@ -110,7 +110,7 @@ class WideText(C.Construct):
 
 
 class ScannedText(C.Construct):
-    """UTF-16LE up to and including the first null character; kept as bytes."""
+    """UTF-16LE text up to and including the first null character; kept as bytes."""
 
     rule = WideText.rule
 
@@ -128,7 +128,7 @@ class ScannedText(C.Construct):
 
 
 class Absent(C.Construct):
-    """No bytes and no value."""
+    """A field without bytes and without a value."""
 
     rule = "MUST NOT be present: the flags do not announce it"
 
@@ -141,7 +141,7 @@ class Absent(C.Construct):
 
 
 class Present(C.Construct):
-    """A field that is there exactly when `condition`, which reads a flag, is true."""
+    """A field that is present exactly when `condition`, which reads a flag, is true."""
 
     rule = "MUST be present: the flags announce it"
 
@@ -164,9 +164,9 @@ class Present(C.Construct):
 
 
 class Refuse(C.Construct):
-    """Stands where a Switch has no case: refuses always, and blames `field`.
+    """The default case of a Switch: always rejects the packet, and names `field` in the error.
 
-    That lies at `offset` in the packet, or `back` bytes before this place.
+    That field lies at `offset` in the packet, or `back` bytes before this place.
     """
 
     def __init__(self, rule: str, field: str, *, offset: int | None = None, back: int = 0) -> None:
@@ -187,7 +187,7 @@ class Refuse(C.Construct):
 
 
 class Aligned(C.Construct):
-    """Padding, and then the subcon; built and read as with Align."""
+    """A field that is preceded by padding; built and read as with Align."""
 
     def __init__(self, modulus: int, subcon: C.Construct) -> None:
         super().__init__()
@@ -231,7 +231,7 @@ class Within(C.Construct):
 
 
 class Repeat(C.Construct):
-    """`count` times the record, as a tuple."""
+    """A field of `count` consecutive records, as a tuple."""
 
     def __init__(self, count: Any, record: type) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""What stands in a layout between the fields: rules, padding, bounds, measured sizes.
+"""Marks between the fields of a layout: rules, padding, bounds, measured sizes.
 
-A packet is read and built over a PacketStream, which keeps the two things that plain construct has
-no place for: the bound that no read may cross, and the sizes that are not yet known.
+A packet is read and built over a PacketStream, which keeps the two values that plain construct
+cannot hold: the bound that no read may cross, and the sizes that are not yet known.
 """
 
 # construct has no types, so what is made of it cannot be checked either.
@@ -16,7 +16,7 @@ import construct as C
 
 
 class PacketStream(io.BytesIO):
-    """The bytes of one packet; nothing can be read beyond `limit`, an offset."""
+    """The bytes of one packet; reads stop at `limit`, an offset."""
 
     def __init__(self, packet: bytes = b"") -> None:
         super().__init__(packet)
@@ -29,7 +29,7 @@ class PacketStream(io.BytesIO):
 
 
 class RuleBroken(C.ConstructError):
-    """A rule of the specification is broken; `rule` says which."""
+    """The violation of a rule of the specification; `rule` is its text."""
 
     def __init__(self, rule: str, path: str) -> None:
         super().__init__(rule, path)
@@ -37,7 +37,7 @@ class RuleBroken(C.ConstructError):
 
 
 class _Mark(C.Construct):
-    """Something that stands between two fields and holds no value."""
+    """A layout element between two fields that holds no value."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,11 +48,11 @@ class _Mark(C.Construct):
 
 
 class Rule(_Mark):
-    """What must be true here, both of what is read and of what is built.
+    """A condition that must be true here, both when reading and when building.
 
-    `field` is the field that is named when the rule is broken: the one that the rule is attached
-    to, or another of the same record given by name.  `offset` is given where the field's place in
-    the packet is fixed and the rule is not attached to it.
+    `field` names the field in the error: by default the one that the rule is attached to, or
+    another field of the same record.  `offset` is given if that field has a fixed place in the
+    packet and the rule is not attached to it.
     """
 
     def __init__(self, condition: Any, rule: str, field: str = "", offset: int | None = None):
@@ -74,9 +74,9 @@ class Rule(_Mark):
 
 
 class Align(_Mark):
-    """Padding up to a multiple of `modulus`: zeros when built, anything when read.
+    """Padding up to a multiple of `modulus`: zeros when built, ignored when read.
 
-    The padding of the last header may be missing: real senders have packet sizes that are no
+    The padding of the last header may be missing: real senders have packet sizes that are not a
     multiple of four.
     """
 
@@ -92,7 +92,7 @@ class Align(_Mark):
 
 
 class AlignTo(Align):
-    """Padding to a multiple of four, where some senders put none: the marker decides."""
+    """Padding to a multiple of four that some senders omit: the position of `marker` decides."""
 
     def __init__(self, marker: bytes) -> None:
         super().__init__(4)
@@ -106,7 +106,7 @@ class AlignTo(Align):
 
 
 class Reserved(_Mark):
-    """`size` bytes that mean nothing: zeros when built, anything when read."""
+    """`size` reserved bytes: zeros when built, ignored when read."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -120,7 +120,9 @@ class Reserved(_Mark):
 
 
 class Bound(_Mark):
-    """Nothing up to the next Unbound may lie beyond the offset `end` of the packet."""
+    """The start of a range that ends at the offset `end`; no field up to the next Unbound may
+    exceed it.
+    """
 
     rule = "MUST NOT exceed the bytes of the packet"
 
@@ -138,7 +140,7 @@ class Bound(_Mark):
 
 
 class Unbound(_Mark):
-    """Go on at the bound, over whatever is left before it; built: the measured size is known."""
+    """The end of a Bound: a parser skips to the bound, a builder settles the measured size."""
 
     def _parse(self, stream: PacketStream, context: Any, path: str) -> None:
         stream.seek(stream.limit)
@@ -149,7 +151,7 @@ class Unbound(_Mark):
 
 
 class NothingLeft(_Mark):
-    """The bytes end here, or the bound is here."""
+    """A check that the packet, or the range of the Bound, ends here."""
 
     def __init__(self, field: str, offset: int, rule: str) -> None:
         super().__init__()
@@ -163,10 +165,10 @@ class NothingLeft(_Mark):
 
 
 class Measured(C.Construct):
-    """A 32-bit size that is worked out when the packet is built; the value given is not used.
+    """A 32-bit size that is computed when the packet is built; the given value is not used.
 
-    `start` is where this field lies in what it measures; what it measures ends at the next
-    Unbound or at the end of the Within that it rules.
+    `start` is the offset of this field in the range that it measures.  The range ends at the next
+    Unbound, or at the end of the Within that uses this size.
     """
 
     size = 4
@@ -191,7 +193,7 @@ class Measured(C.Construct):
 
     @staticmethod
     def settle(stream: PacketStream, path: str) -> None:
-        """Write the size of what ends here into the size field that was begun last."""
+        """Write the size of the range that ends here into the most recently opened size field."""
         at, field = stream.measured.pop()
         size = stream.tell() - at + field.start
         if size > field.maximum:

@@ -1,4 +1,4 @@
-"""The layouts run plainly by construct: slow, and what the derived functions must agree with."""
+"""The reference implementation in plain construct: slow, used to test the derived functions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Record = TypeVar("Record")
 
 
 def parse_plainly(record: type[Record], packet: bytes) -> Record:
-    """What `Codec(record).parse` gives.
+    """Parse as `Codec(record).parse` does, with plain construct.
 
-    The MalformedPacket has the same field and rule; its offset is the place that was reached.
+    The MalformedPacket has the same field and rule; its offset is the position that was reached.
     """
     stream = PacketStream(packet)
     struct = layout(record)
@@ -28,14 +28,14 @@ def parse_plainly(record: type[Record], packet: bytes) -> Record:
 
 
 def build_plainly(message: Any) -> bytes:
-    """What `Codec(type(message)).build` gives."""
+    """Build as `Codec(type(message)).build` does, with plain construct."""
     stream = PacketStream()
     try:
         layout(type(message)).build_stream(_container(message), stream)
     except C.ConstructError as refused:
         raise _malformed(refused, stream) from refused
     except (AttributeError, KeyError, TypeError) as refused:
-        # A value that is not of the type its flags announce; construct has no error for that.
+        # The value does not have the type that its flags announce; construct has no error for that.
         raise MalformedPacket("", stream.tell(), str(refused)) from refused
     return stream.getvalue()
 
@@ -47,7 +47,7 @@ def _malformed(refused: C.ConstructError, stream: PacketStream) -> MalformedPack
 
 
 def _record(con: C.Construct, value: Any) -> Any:
-    """The Containers that construct makes, as the records that the layout declares."""
+    """Convert construct's Containers into the records that the layout declares."""
     while isinstance(con, C.Renamed | Present | Within):
         con = con.subcon
     if isinstance(con, Repeat):
@@ -65,7 +65,7 @@ def _record(con: C.Construct, value: Any) -> Any:
 
 
 def _container(value: Any) -> Any:
-    """Records as the Containers that construct builds from."""
+    """Convert records into the Containers that construct builds from."""
     if hasattr(value, "_asdict"):
         return C.Container({name: _container(it) for name, it in value._asdict().items()})
     if isinstance(value, tuple):

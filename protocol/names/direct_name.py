@@ -3,9 +3,9 @@ r"""Direct format names, with and without their `DIRECT=`.  [MS-MQMQ] 2.1.2
     TCP:10.0.0.5\private$\orders          OS:hostb\orders;JOURNAL
     HTTP://hostb:8080/MSMQ\private$\orders    OS:.\SYSTEM$;DEADXACT
 
-A port behind the address of TCP: and OS: is an extension of ours, for queue managers that
-listen elsewhere than on 1801: `TCP:10.0.0.5:1802\orders`, `TCP:[::1]:1802\orders`.  It is read
-everywhere, and never put into a packet.
+A port after the address of TCP: and OS: is an extension of ours, for queue managers that listen on
+another port than 1801: `TCP:10.0.0.5:1802\orders`, `TCP:[::1]:1802\orders`.  All parsers accept it;
+packets never contain it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from protocol.names.path_name import (
 )
 
 PORT = 1801  # [MS-MQQB] 2.1.1
-WIRE_NAMES_MAX = 32  # that are remembered: who refuses a message asks for its name three times
+WIRE_NAMES_MAX = 32  # cached names: rejecting a message parses its queue name three times
 
 
 class Transport(StrEnum):
@@ -46,7 +46,7 @@ _TRANSPORTS = {transport.lower(): transport for transport in Transport}
 _DISCONTINUED = frozenset(("spx", "ipx"))
 PROTOCOLS = _TRANSPORTS.keys() | _DISCONTINUED
 _VIRTUAL_DIRECTORY = "/MSMQ"
-_SEPARATORS = ("\\", "/", "")  # "": the name ends here, which the caller refuses
+_SEPARATORS = ("\\", "/", "")  # "": the name ends here; the caller rejects that
 _SCOPE = NameRule(64, frozenset(ascii_letters + digits + "._-"), "letters, digits and . _ -")
 
 
@@ -80,23 +80,23 @@ class DirectName:
 
     @property
     def key(self) -> str:
-        """Equal for the spellings of one destination."""
+        """The comparison key: equal for all spellings of one destination."""
         return str(self).lower()
 
     @property
     def read_only(self) -> bool:
-        """Whether messages cannot be sent to it."""
+        """Whether the destination accepts no sends."""
         return self.local_path.read_only
 
     def __str__(self) -> str:
         return f"DIRECT={self._text(self.port)}"
 
     def wire_text(self) -> str:
-        """The name as packets carry it: without `DIRECT=`, and without a port of ours."""
+        """Return the name as packets carry it: without `DIRECT=` and without our port extension."""
         return self._text(self.port if self.transport in _URL else PORT)
 
     def wire_bytes(self) -> bytes:
-        """`wire_text` in UTF-16LE with its null.  [MS-MQMQ] 2.2.18.1.5.2"""
+        """Return `wire_text` in UTF-16LE with its null.  [MS-MQMQ] 2.2.18.1.5.2"""
         return f"{self.wire_text()}\0".encode("utf-16-le")
 
     def _text(self, port: int) -> str:
@@ -110,16 +110,17 @@ class DirectName:
 
 
 def queue_key(name: object) -> str | None:
-    r"""By which a queue manager finds its own queue: `private$\orders;journal`, in lower case.
+    r"""Return the key by which a queue manager finds its own queue: `private$\orders;journal`.
 
-    None for names that are not direct.  Which computer is meant is for the caller to decide.
+    The key is in lower case; it is None for names that are not direct.  The caller checks whether
+    the address is its own.
     """
     return name.local_path.key if isinstance(name, DirectName) else None
 
 
 @lru_cache(maxsize=WIRE_NAMES_MAX)
 def parse_wire_name(raw: bytes) -> DirectName:
-    """Parses the direct name of a packet: UTF-16LE with its null, without `DIRECT=`.
+    """Parse the direct name of a packet: UTF-16LE with its null, without `DIRECT=`.
 
     Raises InvalidName; its offset counts UTF-16 code units.
     """
@@ -134,7 +135,7 @@ def parse_wire_name(raw: bytes) -> DirectName:
 
 
 def parse_direct(text: str, offset: int, field: str) -> DirectName:
-    r"""Parses `protocol:address\queue`, which stands at character `offset` of the whole name."""
+    r"""Parse `protocol:address\queue`, which starts at character `offset` of the whole name."""
     transport, start = _parse_protocol(text, offset, field)
     if transport in _URL:
         address, start, end = _split_url(text, start, offset, field)
@@ -150,7 +151,7 @@ def parse_direct(text: str, offset: int, field: str) -> DirectName:
 
 
 def _parse_protocol(text: str, offset: int, field: str) -> tuple[Transport, int]:
-    """Returns the protocol, and where the address begins."""
+    """Return the protocol, and the index at which the address begins."""
     protocol, colon, _ = text.partition(":")
     transport = _TRANSPORTS.get(protocol.lower())
     if colon and transport:
@@ -162,9 +163,9 @@ def _parse_protocol(text: str, offset: int, field: str) -> tuple[Transport, int]
 
 
 def _split_url(text: str, start: int, offset: int, field: str) -> tuple[str, int, int]:
-    r"""Takes `//host[:port]/MSMQ` apart; a `\` or, as in an URL, a `/` follows it.
+    r"""Split `//host[:port]/MSMQ`, which is followed by a `\` or, as in a URL, a `/`.
 
-    Returns host and port, where they begin, and the place of the separator behind them.
+    Return host and port, the index at which they begin, and the index of the separator after them.
     """
     if not text.startswith("//", start):
         rule = f"found {shown(text[start : start + 2])}; //host/MSMQ is required"
@@ -183,9 +184,9 @@ def _split_url(text: str, start: int, offset: int, field: str) -> tuple[str, int
 def parse_address(
     text: str, offset: int, field: str, transport: Transport | None
 ) -> tuple[Transport, str, int]:
-    """Parses `host`, `host:port`, `[IPv6]:port` or, where no URL is, a bare IPv6 address.
+    """Parse `host`, `host:port`, `[IPv6]:port` or, outside a URL, a bare IPv6 address.
 
-    Without a transport an IP address decides for TCP, anything else for OS.
+    If `transport` is None, an IP address implies TCP, any other host OS.
     """
     bracketed = text.startswith("[")
     if bracketed:
@@ -202,7 +203,8 @@ def parse_address(
         transport = Transport.TCP if _looks_like_ip(host) else Transport.OS
     host = _parse_host(host, offset + bracketed, field, transport)
     port = _DEFAULT_PORT[transport]
-    if colon and (port_digits or transport not in _URL):  # the grammar lets an URL's be empty
+    # the grammar allows an empty port in a URL
+    if colon and (port_digits or transport not in _URL):
         port = _parse_port(port_digits, offset + len(text) - len(port_digits), field)
     return transport, host, port
 
@@ -212,7 +214,7 @@ def _looks_like_ip(host: str) -> bool:
 
 
 def _parse_host(host: str, offset: int, field: str, transport: Transport) -> str:
-    """Returns the host as it is printed: an IPv6 address in its shortest form."""
+    """Return the host in its canonical spelling: an IPv6 address in its shortest form."""
     if ":" in host and transport is not Transport.OS:
         return _parse_ipv6(host, offset, f"{field}.host")
     if transport is Transport.TCP:
@@ -221,7 +223,10 @@ def _parse_host(host: str, offset: int, field: str, transport: Transport) -> str
 
 
 def parse_ipv4(text: str, offset: int, field: str, *, hint: str = "") -> str:
-    """Returns `text` if it is four decimal numbers of one byte, without leading zeros."""
+    """Return `text` if it is four decimal numbers of one byte, without leading zeros.
+
+    Raises InvalidName; `hint` is appended to its rule.
+    """
     if not text:
         raise InvalidName(field, offset, f"found nothing; an IPv4 address is required{hint}")
     place = offset

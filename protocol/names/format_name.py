@@ -1,4 +1,4 @@
-r"""Format names: every way to name a queue, read and written by one grammar.  [MS-MQMQ] 2.1
+r"""Format names: all spellings of a queue name, parsed and printed by one grammar.  [MS-MQMQ] 2.1
 
     DIRECT=TCP:10.0.0.5\private$\orders      direct_name.py    [MS-MQMQ] 2.1.2
     PUBLIC=guid[;JOURNAL]                                              2.1.3
@@ -9,8 +9,8 @@ r"""Format names: every way to name a queue, read and written by one grammar.  [
     MULTICAST=224.0.0.1:8001                                           2.1.6
     any of them but MACHINE, separated by commas                       2.1.7
 
-`str(name)` is canonical and parses to an equal name; `name.key` is equal for the spellings of
-one destination.  GUIDs are 16 wire bytes.  `parse_destination` reads what people type.
+`str(name)` is canonical and parses to an equal name; `name.key` is equal for all spellings of one
+destination.  GUIDs are 16 wire bytes.  `parse_destination` parses the input of users.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _DOTNET_SYSTEM_QUEUES = {
 
 @dataclass(frozen=True, slots=True)
 class MultipleName(Name):
-    """Several destinations, in the order and as often as they were written."""
+    """Several destinations, in the order of the text, with repetitions."""
 
     elements: tuple[SingleName, ...]
 
@@ -105,16 +105,16 @@ FormatName = SingleName | MultipleName
 
 
 def parse_format_name(text: str) -> FormatName:
-    """Raises InvalidName, its offset counting from the start of `text`."""
+    """Parse a format name.  Raises InvalidName; its offset counts from the start of `text`."""
     return _parse_elements(text, 0, parse_single)
 
 
 def parse_destination(text: str, *, local_host: str) -> FormatName:
-    r"""Parses any spelling that names a destination; "." and no computer mean `local_host`.
+    r"""Parse any spelling of a destination; "." and a missing computer name mean `local_host`.
 
-    Format names, also without `DIRECT=` or behind `FormatName:`; path names, also those of
-    .NET that end in `\Journal$`; `orders@hostb`, `orders@10.0.0.5:1802` and `orders` for
-    private queues; and lists of these.  Raises InvalidName as parse_format_name does.
+    Accepts format names, also without `DIRECT=` or after `FormatName:`; path names, also those of
+    .NET that end in `\Journal$`; `orders@hostb`, `orders@10.0.0.5:1802` and `orders` for private
+    queues; and lists of these.  Raises InvalidName as parse_format_name does.
     """
     prefix = "formatname:"
     offset = len(prefix) if text[: len(prefix)].lower() == prefix else 0
@@ -179,7 +179,7 @@ def _parse_any_spelling(text: str, offset: int, prefix: str) -> SingleName:
 
 
 def _parse_dotnet_path(text: str, offset: int, field: str) -> LocalPath:
-    r"""Parses a local path, also in the spelling of .NET: `orders\Journal$`, `DeadLetter$`."""
+    r"""Parse a local path, also in the spelling of .NET: `orders\Journal$`, `DeadLetter$`."""
     suffix = _DOTNET_SYSTEM_QUEUES.get(text.lower())
     if suffix:
         return LocalPath(system=True, suffix=suffix)

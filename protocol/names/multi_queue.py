@@ -1,7 +1,7 @@
-"""The header that lists every queue a message was sent to (MS-MQMQ 2.2.20.1 to 2.2.20.3).
+"""The header that lists all destination queues of a message (MS-MQMQ 2.2.20.1 to 2.2.20.3).
 
-It only informs: the packet itself goes to UserHeader.DestinationQueue.  Each address header is
-followed by padding to a multiple of four, whether its HeaderSize counts that padding or not.
+The list is information only: the packet itself goes to UserHeader.DestinationQueue.  Each address
+header is followed by padding to a multiple of four, whether or not its HeaderSize counts it.
 """
 
 # No `from __future__ import annotations` here: the annotations are the layout.
@@ -32,15 +32,15 @@ MQF_ADMIN = 0x00C8
 MQF_RESPONSE = 0x012C
 MQF_SIGNATURE = 0x015E
 
-MQF_ELEMENTS_MAX = 10_000  # per list; ours, so that no packet can hold up the others
+MQF_ELEMENTS_MAX = 10_000  # per list; a limit of ours, so that one packet cannot delay the others
 MQF_ADDRESS_BYTES_MIN = 12
 
 
 class MqfElement(NamedTuple):
     """One queue of a list (MS-MQMQ 2.2.18.1.4).
 
-    `name` is by type: 1 the GUID of a public queue, 2 a PrivateQueueName, 3 a direct format name
-    as UTF-16LE with its null, 6 the GUID of a distribution list.
+    The type of `name` depends on `format_type`: 1 the GUID of a public queue, 2 a PrivateQueueName,
+    3 a direct format name as UTF-16LE with its null, 6 the GUID of a distribution list.
     """
 
     format_type: Annotated[int, Int16ul]
@@ -60,7 +60,7 @@ class MqfElement(NamedTuple):
 
 
 class MqfAddressHeader(NamedTuple):
-    """A list of queues (MS-MQMQ 2.2.20.2); `header_id` says what they are to the message."""
+    """A list of queues (MS-MQMQ 2.2.20.2); `header_id` gives their role."""
 
     header_size: Annotated[
         int,
@@ -95,7 +95,7 @@ class MqfSignatureHeader(NamedTuple):
 
 
 class MultiQueueFormatHeader(NamedTuple):
-    """The queues that got this message, and where answers may go (MS-MQMQ 2.2.20.1)."""
+    """The destination queues of this message, and its response queues (MS-MQMQ 2.2.20.1)."""
 
     destination: Annotated[
         MqfAddressHeader,

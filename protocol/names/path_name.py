@@ -1,12 +1,12 @@
-r"""Path names of queues, and the rules of the parts that all names share.  [MS-MQMQ] 2.1.1
+r"""Path names of queues, and the rules for the parts that all names share.  [MS-MQMQ] 2.1.1
 
     computer\queue   computer\private$\queue   computer\system$;queue   ...;subqueue
 
-A queue's name without its computer is a `LocalPath`; direct format names end in one too, so
-queue names, subqueues and suffixes are parsed and printed here and nowhere else.
+A queue's name without its computer is a `LocalPath`.  Direct format names end in one too, so only
+this module parses and prints queue names, subqueues and suffixes.
 
-Keywords and names compare without regard to case.  Printing keeps the case of computers and
-queues and writes keywords in one way: `private$`, `SYSTEM$`, `;JOURNAL`.
+Keywords and names compare without regard to case.  Printing keeps the case of computers and queues
+and writes keywords in one way: `private$`, `SYSTEM$`, `;JOURNAL`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PRIVATE, _SYSTEM = "private$", "SYSTEM$"
 
 
 class Suffix(StrEnum):
-    """What may follow the semicolon of a name.  [MS-MQMQ] 2.2.11"""
+    """The suffixes that may follow the semicolon of a name.  [MS-MQMQ] 2.2.11"""
 
     JOURNAL = "JOURNAL"
     DEADLETTER = "DEADLETTER"
@@ -34,20 +34,20 @@ class Suffix(StrEnum):
 
 
 SYSTEM_QUEUES = (Suffix.JOURNAL, Suffix.DEADLETTER, Suffix.DEADXACT)
-# Never upper(): it would make an S of the long s, and so a keyword of what is none.
+# Never use upper(): it turns the long s into S, and so turns other text into a keyword.
 _SUFFIXES = {suffix.lower(): suffix for suffix in Suffix}
 
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
-    """How long a part of a name may be, and of which characters."""
+    """The maximum length of a part of a name, and its allowed characters."""
 
     characters_max: int
     characters: frozenset[str]
     description: str
 
     def check(self, part: str, field: str, offset: int) -> str:
-        """Returns `part`; raises InvalidName at the first character that breaks the rule."""
+        """Return `part`; raises InvalidName at the first character that breaks the rule."""
         if not part:
             limit = f"1 to {self.characters_max} characters are required"
             raise InvalidName(field, offset, f"found nothing; {limit}")
@@ -71,8 +71,9 @@ _QUEUE_CHARACTERS = _characters(0x21, 0x7F, without='\\;+,"')
 _QUEUE_DESCRIPTION = 'ASCII characters from "!" to DEL except \\ ; + , and the double quote'
 QUEUE = NameRule(QUEUE_CHARACTERS_MAX, _QUEUE_CHARACTERS, _QUEUE_DESCRIPTION)
 SUBQUEUE = NameRule(SUBQUEUE_CHARACTERS_MAX, _QUEUE_CHARACTERS, _QUEUE_DESCRIPTION)
-# The grammar has any VCHAR here.  Those that separate the computer from what follows it, in a
-# path, a port, an URL, a suffix or a list, or that mark an IPv6 address, could not be read back.
+# The grammar allows any VCHAR here.  Excluded are the characters that separate the computer from a
+# path, a port, a suffix or the next element, and those of URLs and IPv6 addresses: such names could
+# not be parsed again.
 COMPUTER = NameRule(
     COMPUTER_CHARACTERS_MAX,
     _characters(0x21, 0x7E, without="\\/,;:[]"),
@@ -83,8 +84,8 @@ COMPUTER = NameRule(
 class LocalPath(NamedTuple):
     r"""A queue's name on its computer: `private$\orders`, `orders;retry`, `SYSTEM$;DEADXACT`.
 
-    A system queue has its name in `suffix`, and an empty `queue`; only a path name can have
-    system queues of other names, and these stand in `queue`.
+    A system queue has its name in `suffix`, and an empty `queue`.  Only a path name can name other
+    system queues; their name is in `queue`.
     """
 
     queue: str = ""
@@ -100,22 +101,24 @@ class LocalPath(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Equal for the spellings of one queue."""
+        """The comparison key: equal for all spellings of one queue."""
         return str(self).lower()
 
     @property
     def read_only(self) -> bool:
-        """Journals and dead-letter queues; and subqueues, which only a move can fill."""
+        """Whether it accepts no sends: journals, dead-letter queues, and subqueues, which only a
+        move fills.
+        """
         return self.system or self.suffix is not None or self.subqueue is not None
 
 
 def parse_local_path(
     text: str, offset: int, field: str, *, separator: str = "\\", any_system_queue: bool = False
 ) -> LocalPath:
-    r"""Parses `[private$\]queue[;JOURNAL|;subqueue]` or `SYSTEM$;name`.
+    r"""Parse `[private$\]queue[;JOURNAL|;subqueue]` or `SYSTEM$;name`.
 
-    `text` stands at character `offset` of the whole name, `field` is the name's kind;
-    `separator` stands behind `private$`.  Raises InvalidName.
+    `text` starts at character `offset` of the whole name, `field` is the name's kind; `separator`
+    follows `private$`.  Raises InvalidName.
     """
     head, semicolon, tail = text.partition(";")
     if head.lower() == _SYSTEM.lower() and semicolon:
@@ -152,14 +155,16 @@ def _parse_system_queue(name: str, offset: int, field: str, any_system_queue: bo
 
 
 def check_local_path(path: LocalPath, field: str, *, any_system_queue: bool = False) -> None:
-    """Raises InvalidName unless the path, printed, would be parsed as itself."""
+    """Raise InvalidName unless the printed path parses to an equal path."""
     if parse_local_path(str(path), 0, field, any_system_queue=any_system_queue) != path:
-        rule = f"{shown(str(path))} is how this would print, and that names another queue"
+        rule = f"{shown(str(path))} is the printed form, which names another queue"
         raise InvalidName(field, 0, rule)
 
 
 def parse_suffix(text: str, offset: int, field: str, *allowed: Suffix) -> Suffix | None:
-    """Parses what follows an identifier: nothing, or `;` and one of `allowed`."""
+    """Parse the rest after an identifier: nothing, or `;` and one of `allowed`.  Raises
+    InvalidName.
+    """
     if not text:
         return None
     suffix = _keyword(text[1:])
@@ -170,7 +175,7 @@ def parse_suffix(text: str, offset: int, field: str, *allowed: Suffix) -> Suffix
 
 
 def shown(text: str) -> str:
-    """Text from anywhere, made safe and short for an error message."""
+    """Return arbitrary text in a safe and short form for an error message."""
     return ascii(text) if len(text) <= 40 else ascii(text[:37]) + "..."
 
 
@@ -180,7 +185,7 @@ def _keyword(text: str) -> Suffix | None:
 
 @dataclass(frozen=True, slots=True)
 class PathName:
-    r"""`computer\queue` and its kin; `computer` may be ".", the local one."""
+    r"""`computer\queue` and the other path names; "." as `computer` is the local one."""
 
     computer: str
     queue: str = ""
@@ -199,7 +204,7 @@ class PathName:
 
     @property
     def key(self) -> str:
-        """Equal for the spellings of one queue."""
+        """The comparison key: equal for all spellings of one queue."""
         return str(self).lower()
 
     def __str__(self) -> str:
@@ -207,7 +212,7 @@ class PathName:
 
 
 def parse_path_name(text: str) -> PathName:
-    """Raises InvalidName, its offset counting from the start of `text`."""
+    """Parse a path name.  Raises InvalidName; its offset counts from the start of `text`."""
     computer, backslash, rest = text.partition("\\")
     COMPUTER.check(computer, "path.computer", 0)
     if not backslash:

@@ -1,7 +1,7 @@
-"""Format names of one destination, each by its keyword.  [MS-MQMQ] 2.1.3 to 2.1.6, 2.2.7
+"""Format names of one destination, one class per keyword.  [MS-MQMQ] 2.1.3 to 2.1.6, 2.2.7
 
-Direct names have a file of their own.  The suffixes that are allowed behind each GUID are those
-of 2.2.7, which has some that the grammar of 2.1 lacks.
+Direct names are in direct_name.py.  The suffixes that are allowed after each GUID are those of
+2.2.7, which lists some that the grammar of 2.1 lacks.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ DOMAIN_CHARACTERS_MAX = 255
 
 _GUID_SHAPE = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
 _HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
-_MULTICAST_FIRST, _MULTICAST_LAST = 224, 239  # first numbers, the rule dec-octet1
+_MULTICAST_FIRST, _MULTICAST_LAST = 224, 239  # range of the first number, the rule dec-octet1
 _NUMBER = NameRule(8, _HEX_DIGITS, "hexadecimal digits")
-# The grammar has any VCHAR here; a comma could not be told from the next element's.
+# The grammar allows any VCHAR here; a comma would be taken as the separator of elements.
 _DOMAIN = NameRule(
     DOMAIN_CHARACTERS_MAX,
     frozenset(map(chr, range(0x21, 0x7F))) - {","},
@@ -29,24 +29,24 @@ _DOMAIN = NameRule(
 
 
 class Name:
-    """What the names below have in common."""
+    """The base class of the format names below."""
 
     __slots__ = ()
 
     @property
     def key(self) -> str:
-        """Equal for the spellings of one destination."""
+        """The comparison key: equal for all spellings of one destination."""
         return str(self).lower()
 
     @property
     def read_only(self) -> bool:
-        """Whether messages cannot be sent to it."""
+        """Whether the destination accepts no sends."""
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class PublicName(Name):
-    """A public queue, by the GUID of its object in the directory."""
+    """A public queue, identified by the GUID of its object in the directory."""
 
     queue: bytes
     suffix: Suffix | None = None
@@ -64,7 +64,7 @@ class PublicName(Name):
 
 @dataclass(frozen=True, slots=True)
 class PrivateName(Name):
-    """A private queue, by the GUID of its queue manager and its 32-bit number there."""
+    """A private queue, identified by the GUID of its queue manager and its 32-bit number there."""
 
     queue_manager: bytes
     number: int
@@ -86,7 +86,7 @@ class PrivateName(Name):
 
 @dataclass(frozen=True, slots=True)
 class DistributionListName(Name):
-    """A distribution list, by the GUID of its object, and perhaps its domain."""
+    """A distribution list, identified by the GUID of its object and, optionally, its domain."""
 
     distribution_list: bytes
     domain: str | None = None
@@ -102,7 +102,7 @@ class DistributionListName(Name):
 
 @dataclass(frozen=True, slots=True)
 class MachineName(Name):
-    """A computer's journal or dead-letter queue, by the GUID of its queue manager."""
+    """A computer's journal or dead-letter queue, identified by the GUID of its queue manager."""
 
     queue_manager: bytes
     suffix: Suffix | None = None
@@ -120,7 +120,7 @@ class MachineName(Name):
 
 @dataclass(frozen=True, slots=True)
 class ConnectorName(Name):
-    """A connector's queue; with XACTONLY the one for transactional messages."""
+    """A connector's queue; with XACTONLY the queue for transactional messages."""
 
     connector: bytes
     suffix: Suffix | None = None
@@ -158,7 +158,7 @@ SingleName = (
 
 
 def parse_single(text: str, offset: int, prefix: str) -> SingleName:
-    """Parses one format name; `prefix` goes before the names of its fields."""
+    """Parse one format name; `prefix` precedes the names of its fields.  Raises InvalidName."""
     keyword, equals, rest = text.partition("=")
     parse = PARSERS.get(keyword.lower())
     if not equals or parse is None:
@@ -236,7 +236,7 @@ def _split_multicast(text: str, offset: int, field: str) -> tuple[str, int]:
         rule = f"found {address}; 224.0.0.0 to 239.255.255.255 are multicast addresses"
         raise InvalidName(f"{field}.address", offset, rule)
     offset += len(address) + len(colon)
-    # The rule Port allows 0, and no leading zeros.
+    # The rule Port allows 0, but no leading zeros.
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and str(int(port)) == port):
         rule = f"found {shown(port)}; a port from 0 to 65535 is required"
         raise InvalidName(f"{field}.port", offset, rule)
@@ -246,7 +246,10 @@ def _split_multicast(text: str, offset: int, field: str) -> tuple[str, int]:
 
 
 def _parse_guid(text: str, offset: int, field: str) -> bytes:
-    """Parses the 36 characters of a GUID at the start of `text`; more may follow."""
+    """Parse the 36 characters of a GUID at the start of `text`; more may follow.
+
+    Raises InvalidName.
+    """
     for index, shape in enumerate(_GUID_SHAPE):
         found = text[index : index + 1]
         if found == shape if shape == "-" else found in _HEX_DIGITS:
