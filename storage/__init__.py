@@ -1,13 +1,12 @@
-"""What survives: one SQLite database, one writer, group commit.
+"""The durable state: one SQLite database, one writer, group commit.
 
-    storage.engine.batch.insert_message(...)        acts gather in the open batch,
-    storage.engine.batch.when_durable(callback)     which goes to the disk as one commit;
-    await storage.engine.batch.run(unit)            nobody is told anything before that has returned
-    await storage.read(read)                 looks at what is durable, on another connection
+    storage.engine.batch.insert_message(...)        adds a change to the open batch,
+    storage.engine.batch.when_durable(callback)     which is written to disk as one commit;
+    await storage.engine.batch.run(unit)            returns only after that commit
+    await storage.read(read)                 reads the durable state on another connection
 
-Where to begin: schema.sql, then writer.py.  Units and reads are plain functions of a `Connection`,
-made of those in the modules of the tables:
-
+Start reading with schema.sql, then writer.py.  Units and reads are plain functions of a
+`Connection`, composed of functions in the modules of the tables:
     queues   messages   outgoing   sequences   history   outcomes   counters   expiry
 """
 

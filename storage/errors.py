@@ -1,28 +1,28 @@
-"""What can go wrong in the storage, and whose business it is.
+"""The errors of the storage, by their consequence.
 
 Exception
-├── StorageError              the daemon stops: nobody knows any more what the disk holds
-│   └── CannotStart           nothing was touched yet; the message says what to do
-│       ├── FolderInUse       another daemon has the data folder
-│       ├── ForeignDatabase   `queues.db` is not ours
-│       ├── NewerSchema       a newer qmd wrote it
+├── StorageError              the daemon stops: the content of the disk is unknown
+│   └── CannotStart           no file was changed yet; the message names the remedy
+│       ├── FolderInUse       another daemon has locked the data folder
+│       ├── ForeignDatabase   `queues.db` is not a database of qmd
+│       ├── NewerSchema       a newer qmd wrote the database
 │       ├── DatabaseDamaged   SQLite's own check found faults
-│       ├── DataMissing       the files have less than was acknowledged
+│       ├── DataMissing       the files lack acknowledged data
 │       └── RecoveryFailed    the write-ahead log could not be made durable again
-├── RescueFailed              nothing was saved of a damaged folder; it is as it was
-└── StoredError               the daemon goes on: the request is refused, the caller is told
-    ├── NoRoomForIt           the disk is full, and this act was one that can be done later
+├── RescueFailed              a damaged folder could not be rescued; it is unchanged
+└── StoredError               the daemon continues: the request is rejected with this error
+    ├── NoRoomForIt           the disk is full, and the unit was left out because it can wait
     ├── NoSuchQueue
     ├── QueueExists
     ├── SystemQueue           a queue that belongs to the queue manager cannot be deleted
-    └── TooManyQueues         all queue ids are taken
+    └── TooManyQueues         all queue ids are in use
 """
 
 
 class StorageError(Exception):
-    """Storing failed.  What was not reported durable before may be lost: stop, start again.
+    """A storage failure: data that was not reported durable may be lost.  Stop and restart.
 
-    `code` stands for the cause, where it is known; the layers above have a catalogue of them.
+    `code` identifies the cause, if it is known; the layers above have a catalogue of the codes.
     """
 
     code = "storage_failed"
@@ -34,7 +34,7 @@ class StorageError(Exception):
 
 
 class CannotStart(StorageError):
-    """The storage cannot be opened; what is on disk was left as it is."""
+    """The storage cannot be opened; the files on disk are unchanged."""
 
     code = "storage_unusable"
 
@@ -64,16 +64,16 @@ class RecoveryFailed(CannotStart):
 
 
 class RescueFailed(Exception):
-    """Nothing was saved of a damaged folder; it is as it was."""
+    """The rescue of a damaged folder failed; no data was saved and the folder is unchanged."""
 
 
 class StoredError(Exception):
-    """A request does not fit what is stored; nothing of it was done."""
+    """A request that contradicts the stored state; it had no effect."""
 
 
 class NoRoomForIt(StoredError):
     def __init__(self) -> None:
-        super().__init__("the disk is full, and what can be done later was left out")
+        super().__init__("the disk is full; this operation can wait and was left out")
 
 
 class NoSuchQueue(StoredError):

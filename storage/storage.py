@@ -1,8 +1,8 @@
-"""Storage: the data folder of one queue manager, open.
+"""The open data folder of one queue manager.
 
-It holds `queues.db` with its log (`-wal`) and the log's index (`-shm`); `mark`, which says how far
-they go; `lock`, which keeps a second daemon out; and `reserve`, which is given up when the disk is
-full.
+It holds `queues.db` with its log (`-wal`) and the log's index (`-shm`); `mark`, which records how
+far they go; `lock`, which keeps a second daemon out; and `reserve`, which is deleted when the disk
+is full.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ Connect = Callable[[str], aiosqlite.Connection]
 
 
 class Storage:
-    """Made by `Storage.open`, and used from one event loop."""
+    """The storage of one queue manager, created by `Storage.open` and used from one event loop."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Storage:
     ) -> None:
         self.identity = identity
         self.recovery = recovery
-        #: Gets a StorageError as its exception when storing is over: stop the daemon.
+        #: Gets a StorageError as its exception when the storage fails: stop the daemon.
         self.failed: asyncio.Future[None] = writer.failed
         self._writer = writer
         self._reading = reading
@@ -72,7 +72,7 @@ class Storage:
         connect: Connect = aiosqlite.connect,
         disk: Disk | None = None,
     ) -> "Storage":
-        """Open the data folder: made on the first start, recovered on every other.
+        """Open the data folder: create it on the first start, recover it on every other.
 
         `new_id` becomes the queue manager's GUID on the first start.  Raises CannotStart.
         """
@@ -82,7 +82,7 @@ class Storage:
             try:
                 return await begin()
             except (OSError, sqlite3.Error, RecoveryFailed) as full:
-                # The log, which a clean stop removes, needs room to begin with.
+                # Opening the log, which a clean stop removes, needs disk space.
                 if not is_full(full.__cause__ or full) or not give_up(disk, folder):
                     raise
             return await begin()
@@ -94,11 +94,11 @@ class Storage:
 
     @property
     def batch(self) -> Batch:
-        """The open batch.  Ask for it at each act: the next one is another."""
+        """The open batch.  Get it anew for each change: it is replaced at each commit."""
         return self._writer.batch
 
     async def read(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        """Look at what is durable, without holding up the writer.  Raises StorageError."""
+        """Read the durable state without delaying the writer.  Raises StorageError."""
         if self._is_closed:
             raise StorageError("the storage is closed")
         try:
@@ -108,8 +108,11 @@ class Storage:
 
     @contextlib.contextmanager
     def patience(self, is_patient: bool) -> Iterator[None]:
-        """Acts within are in no hurry: they join a commit that others want, or have one after
-        `PATIENCE_S`.  When it ends they are as durable as others when they are told so."""
+        """Mark the changes made inside as not urgent.
+
+        They join a commit that other changes cause, or are committed after `PATIENCE_S`.  They are
+        as durable as others when their callers are notified.
+        """
         before, self._writer.is_patient = self._writer.is_patient, is_patient
         try:
             yield
@@ -118,58 +121,59 @@ class Storage:
 
     @property
     def pressure(self) -> int:
-        """Rows that are not durable yet."""
+        """Number of rows that are not durable yet."""
         return self._writer.rows_waiting
 
     @property
     def congested(self) -> bool:
-        """Whether so much waits for the disk that nothing new should be taken in."""
+        """Whether so many changes wait for the disk that no new messages should be accepted."""
         return (
             self._writer.rows_waiting >= self._options.commit_rows_max
             or self._writer.bytes_waiting >= self._options.batch_bytes_max
         )
 
     def room(self, now_s: float, size_bytes: int = 0) -> bool:
-        """Whether the disk has room for new messages of this size, which then count as taken.
+        """Return whether the disk has room for new messages of this size, which then count as
+        accepted.
 
-        `now_s` may be any clock that only grows.
+        `now_s` may be any monotonic clock, in seconds.
         """
         has_room = self._reserve.has_room(now_s, size_bytes)
         if self._reserve.needs_commit:
-            # Where all is refused nothing may be committed for long: have it done now.
+            # If all messages are rejected, no commit may come for a long time: request one now.
             self._reserve.needs_commit = False
             self.batch.when_durable(lambda: None)
         return has_room
 
     @property
     def kept_free_bytes(self) -> int:
-        """What must stay free of the disk for messages to be taken."""
+        """The free disk space below which no messages are accepted, in bytes."""
         return self._options.disk_watermark_bytes
 
     @property
     def free_bytes(self) -> int:
-        """What is left on the disk, by the last look that `room` took."""
+        """The free disk space in bytes, as last measured by `room`."""
         return self._reserve.free_bytes
 
     @property
     def full(self) -> bool:
-        """The reserve was given up, and could not be made again yet."""
+        """Whether the reserve was deleted and could not be created again yet."""
         return not self._reserve.held
 
     @property
     def obstacle(self) -> str:
-        """Why a commit waits for room or for memory, as a sentence; "" while none does."""
+        """Why a commit waits for space or memory, as a sentence; "" if it does not wait."""
         return self._writer.obstacle
 
     async def vacuum(self, pages_max: int = VACUUM_PAGES) -> int:
-        """Give unused pages of the file back to the disk; how many are left.
+        """Return unused pages of the file to the disk; return how many are left.
 
-        Some 3 ms for 256 pages, in which nothing else is written: something for quiet moments.
+        Takes some 3 ms for 256 pages, during which no batch is written: call it in idle moments.
         """
         return await self._writer.vacuum(pages_max)
 
     async def close(self) -> None:
-        """Wait for the open batch, bring the log into the database, let others in."""
+        """Wait for the open batch, checkpoint the log, and release the lock."""
         await self._writer.close()
         self._is_closed = True
         self._lock.is_clean = not self.failed.done()
@@ -177,7 +181,7 @@ class Storage:
 
 
 def _reason(error: OSError | sqlite3.Error, disk: Disk, folder: Path) -> OSError | sqlite3.Error:
-    """What keeps SQLite from opening its files: it knows no difference, the system does."""
+    """Return the system's reason why SQLite cannot open its files; SQLite reports none."""
     if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN:
         try:
             disk.probe(folder)
@@ -194,7 +198,7 @@ async def _begin(
     connect: Connect,
     disk: Disk,
 ) -> Storage:
-    """Open it; nothing stays open when that fails."""
+    """Open the storage; if that fails, everything opened so far is closed."""
     async with contextlib.AsyncExitStack() as resources:
         storage = await _open(resources, folder, options, now_ms, new_id, connect, disk)
         storage._resources = resources.pop_all()
@@ -210,9 +214,10 @@ async def _open(
     connect: Connect,
     disk: Disk,
 ) -> Storage:
-    """Each step hands what must be undone to `resources`; the order is the point of this function.
+    """Open the storage step by step, in the required order.
 
-    Nothing touches the files before the lock, and SQLite not before the log was written again.
+    Each step registers its undo with `resources`.  No file is changed before the lock is held, and
+    SQLite opens no file before the log was rewritten.
     """
     disk.make_folder(folder)
     lock = disk.lock(folder)
@@ -237,7 +242,7 @@ async def _open(
         if must_check:
             recovery.check(db)
         identity = schema.prepare(db, migrations, now_s=now_ms // 1000, new_id=new_id)
-        # From here on the writer does it: checkpoint.py.
+        # From here on the writer runs the checkpoints: checkpoint.py.
         db.execute("PRAGMA wal_autocheckpoint = 0")
         return identity, counters.following(db, COUNTER) - 1
 
@@ -252,8 +257,8 @@ async def _open(
     await submit(reading, partial(set_up_reader, options=options))
 
     marker.open(identity.queue_manager_id, stretch)
-    # The log has its name now, and keeps it until the end.  SQLite syncs the folder as well, but
-    # goes on when that fails.
+    # The log file exists now, and keeps its name until the end.  SQLite syncs the folder as well,
+    # but ignores a failure.
     disk.sync_folder(folder)
     log = disk.open_log(folder / f"{DATABASE}-wal")
     resources.callback(log.close)
@@ -272,9 +277,9 @@ async def _open(
 
 
 async def _close(connection: aiosqlite.Connection) -> None:
-    """The last connection that closes brings the log into the database and removes it.
+    """Close the connection; the last one checkpoints the log and removes it.
 
-    After a failure, or on a full disk, it may not get that far; the next start takes it from there.
+    After a failure, or on a full disk, that may be incomplete; the next start completes it.
     """
     with contextlib.suppress(sqlite3.Error):
         await connection.close()

@@ -1,13 +1,13 @@
-"""What goes to disk together: the acts that gather while the last batch is being committed.
+"""A batch: the changes that are collected during a commit and written by the next commit.
 
-The hot acts are rows, each kind written by one `executemany`.  Rare acts are units: plain functions
-of the connection, each under a savepoint, so that one that fails leaves the others alone.  They are
-written in this order, whatever the order of the calls:
+Frequent changes are rows, each kind written by one `executemany`.  Rare changes are units: plain
+functions of the connection, each under a savepoint, so that a unit that fails does not affect the
+others.  They are written in this order, independent of the order of the calls:
 
     new rows ─► deletions ─► sequences, history, outcomes ─► events ─► units ─► COMMIT ─► reads
 
-and their callers hear of it in this order, back in the event loop: futures of units, callbacks of
-`when_durable` in the order given, callbacks of `read_after`.
+The callers are notified in the event loop in this order: futures of units, callbacks of
+`when_durable` in the order of the calls, callbacks of `read_after`.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ T = TypeVar("T")
 
 _numbers = itertools.count(1)
 
-#: Failures that lie in the unit.  After any other (disk, memory, lock, damage) SQLite may have
-#: rolled back the whole transaction, and with it what other callers wrote.
+#: Errors that a unit itself causes.  After any other error (disk, memory, lock, damage) SQLite may
+#: have rolled back the whole transaction, including the changes of other callers.
 _UNITS_OWN_ERRORS = frozenset(
     {
         sqlite3.SQLITE_ERROR,
@@ -44,20 +44,24 @@ _UNITS_OWN_ERRORS = frozenset(
 
 
 class Batch:
-    """Open for acts until the writer takes it.  Nothing in it is promised before it is durable.
+    """The open batch: accepts changes until the writer takes it.
 
-    A packet must not be changed any more once it was given.
+    No change may be acknowledged before the batch is durable.  A packet must not be modified after
+    it was passed to a method.
     """
 
     def __init__(self, on_act: Callable[[], bool]) -> None:
-        """`on_act` is called by acts until it says that the batch will be committed soon."""
-        #: No other batch has it: to be remembered by those who must not keep the batch alive.
+        """Create an empty batch.
+
+        Each change calls `on_act` until it returns True: the batch is then due for commit.
+        """
+        #: Unique; identifies the batch to objects that must not keep a reference to it.
         self.number = next(_numbers)
-        #: How much there is to write: rows, deletions and units; bytes of packets.
+        #: The amount to write: number of rows, deletions and units; bytes of packets.
         self.rows = 0
         self.bytes = 0
         self.is_empty = True
-        self.waits = True  # for an act that cannot
+        self.waits = True  # no change so far requires an immediate commit
         self._on_act = on_act
         self._messages: list[messages.NewMessage] = []
         self._outgoing: list[outgoing.NewOutgoing] = []
@@ -73,10 +77,11 @@ class Batch:
         self._new_outgoing_queues: list[outgoing.OutgoingQueueRow] = []
         self._forgotten_outgoing_queues: list[int] = []
         self._last_sequence_timestamp = 0
-        # The last state within a batch is the one that counts.
+        # Only the last state within a batch is written.
         self._incoming_states: dict[int, sequences.SequenceState] = {}
         self._outgoing_states: dict[int, outgoing.SequenceState] = {}
-        self._next_numbers: dict[int, int] = {}  # of those that have no state here
+        # of sequences without an entry in `_outgoing_states`
+        self._next_numbers: dict[int, int] = {}
         self._history: list[tuple[history.Segment, list[int]]] = []
         self._forgotten_history: list[int] = []
         self._outcomes: list[tuple[bytes, bytes, int]] = []
@@ -85,7 +90,7 @@ class Batch:
         self._callbacks: list[Callable[[], None]] = []
         self._reads: list[_Read[Any]] = []
 
-    # Hot acts.
+    # Frequent changes.
 
     def insert_message(
         self,
@@ -97,7 +102,9 @@ class Batch:
         *,
         part: PartOf | None = None,
     ) -> None:
-        """`part`: the packet is only its head, and goes on with that one."""
+        """Insert a message; with `part`, the packet is only the head of a packet that `part`
+        completes.
+        """
         if part is None:
             self._messages.append((key, arrived_at_ms, expires_at_s, reason, packet))
         else:
@@ -106,7 +113,7 @@ class Batch:
         self._count(1)
 
     def insert_messages(self, rows: Sequence[messages.NewMessage], size: int) -> None:
-        """Many at once; `size`: the bytes of their packets."""
+        """Insert many messages; `size` is the sum of the bytes of their packets."""
         self._messages += rows
         self.bytes += size
         self._count(len(rows))
@@ -119,7 +126,7 @@ class Batch:
         *,
         part: PartOf | None,
     ) -> None:
-        """Keys and packets (or with a `part` their heads) of what is the same otherwise."""
+        """Insert messages that differ only in keys and packets (with a `part`: in heads)."""
         before = len(self._messages) + len(self._message_copies)
         if part is None:
             rows = [(key, arrived_at_ms, expires_at_s, None, packet) for key, packet in packets]
@@ -132,13 +139,13 @@ class Batch:
         self._count(len(self._messages) + len(self._message_copies) - before)
 
     def insert_shared_part(self, part_id: int, packet: bytes) -> None:
-        """The end of the packets of rows in this batch.  The caller chooses an id that is new."""
+        """Insert the common end of packets in this batch.  The caller chooses an unused id."""
         self._shared_parts.append((part_id, packet))
         self.bytes += len(packet)
         self._count(1)
 
     def delete_messages(self, keys: Sequence[int]) -> None:
-        """A key that is not there is no error."""
+        """Delete messages; unknown keys are ignored."""
         self._message_deletions += keys
         self._count(len(keys))
 
@@ -152,7 +159,7 @@ class Batch:
         discard: bool = False,
         part: PartOf | None = None,
     ) -> None:
-        """`part`: as of `insert_message`."""
+        """Insert an outgoing message; `part` as in `insert_message`."""
         if part is None:
             self._outgoing.append((key, expires_at_s, packet, confirm_by_s, discard))
             self.bytes += len(packet)
@@ -173,9 +180,9 @@ class Batch:
         part: PartOf | None,
         size: int | None = None,
     ) -> None:
-        """Keys and packets of what is the same otherwise; the batch keeps the list.
+        """Insert outgoing messages that differ only in keys and packets; the batch keeps the list.
 
-        `size`: the bytes of the packets, where they are known.
+        `size` is the sum of the bytes of the packets, if known.
         """
         copies = outgoing.NewCopies(rows, expires_at_s, confirm_by_s, discard, part)
         self._outgoing_copies.append(copies)
@@ -183,53 +190,57 @@ class Batch:
         self._count(len(rows))
 
     def delete_outgoing(self, keys: Sequence[int]) -> None:
-        """A key that is not there is no error."""
+        """Delete outgoing messages; unknown keys are ignored."""
         self._outgoing_deletions += keys
         self._count(len(keys))
 
     def await_confirmation(
         self, arrived: Arrived, tell: Callable[[list[Kept]], list[Event]]
     ) -> asyncio.Future[list[Kept]]:
-        """Of rows that were acknowledged in order, and are deleted as a range with this batch, keep
-        those that wait for a final ack, and `tell` of them; which, once that is durable."""
+        """Keep those acknowledged rows that wait for a final ack.
+
+        `arrived` is a range of rows that were acknowledged in order; this batch deletes the range.
+        `tell` returns the events to record for the kept rows.  The future gives the kept rows once
+        the batch is durable.
+        """
         future: asyncio.Future[list[Kept]] = asyncio.get_running_loop().create_future()
         self._arrivals.append(_Arrival(arrived, tell, future))
         self._count(1)
         return future
 
     def delete_awaiting(self, numbers: Sequence[int]) -> None:
-        """A number that is not there is no error."""
+        """Delete messages that wait for a final ack; unknown numbers are ignored."""
         self._awaiting_deletions += numbers
         self._count(len(numbers))
 
     def delete_outgoing_range(self, first_key: int, last_key: int) -> None:
-        """Both ends are included."""
+        """Delete a range of outgoing messages; both ends are included."""
         self._outgoing_ranges.append((first_key, last_key))
         self._count(1)
 
     def add_incoming_sequence(
         self, incoming_id: int, source: bytes, queue_id: int, name: bytes, at_s: int
     ) -> None:
-        """A stream that begins, to a queue that its source knows by this name.
+        """Add an incoming sequence to a queue that its source addresses by this name.
 
-        The caller chooses the id: one above all that there are.  So the first message's state can
-        be set at once, in the same batch.
+        The caller chooses the id: one above all existing ids.  So the state after the first message
+        can be set in the same batch.
         """
         self._new_sequences.append((incoming_id, source, queue_id, name, at_s))
         self._count(1)
 
     def add_outgoing_queue(self, row: outgoing.OutgoingQueueRow) -> None:
-        """A destination that is new.  The caller chooses the id: one above all that there are.
+        """Add a destination.  The caller chooses the id: one above all existing ids.
 
-        So its first messages and their sequence can be set at once, in the same batch.
+        So its first messages and their sequence can be set in the same batch.
         """
         self._new_outgoing_queues.append(row)
         self._count(1)
 
     def forget_outgoing_queues(self, ids: Sequence[int], last_timestamp: int) -> None:
-        """Empty ones, before new ones are added: those may have their ids and destinations.
+        """Delete empty outgoing queues, before new ones that may reuse their ids and destinations.
 
-        `last_timestamp`: the greatest that any sequence had, theirs included.
+        `last_timestamp` is the greatest timestamp of all sequences, including the deleted ones.
         """
         self._forgotten_outgoing_queues += ids
         self._last_sequence_timestamp = last_timestamp
@@ -245,7 +256,9 @@ class Batch:
         contradictions: int = 0,
         last_message: int = 0,
     ) -> None:
-        """How far a stream has come, and what it has rejected: see `IncomingSequenceRow`."""
+        """Set the last accepted number of a sequence, and its rejections: see
+        `IncomingSequenceRow`.
+        """
         at = (encode_sequence_id(sequence_id), number, at_s)
         state = (*at, rejected, contradictions, last_message, incoming_id)
         self._incoming_states[incoming_id] = state
@@ -264,7 +277,7 @@ class Batch:
         self._count(1)
 
     def set_next_numbers(self, numbers: dict[int, int]) -> None:
-        """By outgoing queue, where nothing else of the sequence has changed since it was set."""
+        """Set next numbers by outgoing queue, where nothing else of the sequence has changed."""
         states = self._outgoing_states
         for outgoing_id in states.keys() & numbers.keys() if states else ():
             sequence_id, base, _, _ = states[outgoing_id]
@@ -273,15 +286,18 @@ class Batch:
         self._count(1)
 
     def remember_message_ids(self, segment: history.Segment) -> list[int]:
-        """The list for the numbers that a segment gets with this batch: of each run the first and
-        the last.  It may be added to as long as the batch is the open one."""
+        """Return the list for the numbers that a segment gets with this batch.
+
+        The list holds the first and the last number of each run.  The caller may append to it as
+        long as the batch is open.
+        """
         numbers: list[int] = []
         self._history.append((segment, numbers))
         self._count(1)
         return numbers
 
     def forget_message_ids(self, segment_ids: Sequence[int]) -> None:
-        """Whole segments, with what they get in this batch."""
+        """Delete segments of the history, including the numbers that they get in this batch."""
         if segment_ids:
             self._forgotten_history += segment_ids
             self._count(1)
@@ -291,39 +307,40 @@ class Batch:
         self._count(1)
 
     def mention(self, event: Event) -> None:
-        """Tell of what the acts of this batch do, or of what needs no act of its own.
+        """Record an event without causing a commit; the next commit writes it.
 
-        It causes no commit, and goes to disk with the next one.  Until that begins the event may be
-        added to.  A unit that finds out only in its commit what happens uses `events.insert`.
+        The caller may extend the event until that commit begins.  A unit that determines only
+        during the commit which event to record uses `events.insert`.
         """
         self._events.append(event)
 
     @property
     def mentions(self) -> bool:
-        """Whether there are events that wait."""
+        """Whether events are pending."""
         return bool(self._events)
 
     def write_soon(self) -> None:
-        """Commit, though there may be nothing but events."""
+        """Request a commit, even if there are only events."""
         self._count(0)
 
     def record(self, event: Event) -> None:
-        """An event that causes a commit."""
+        """Record an event and request a commit."""
         self.mention(event)
         self.write_soon()
 
-    # Rare acts, and who wants to hear of the commit.
+    # Rare changes, and notifications of the commit.
 
     def run(
         self, unit: Callable[[sqlite3.Connection], T], *, can_wait: bool = False
     ) -> asyncio.Future[T]:
-        """What `unit` returned, once that is durable; or its exception, and nothing of it is done.
+        """Run `unit` in the commit; the future gives its result once that is durable.
 
-        It runs on the writer's thread, after the rows of the batch.  It may run twice (a full disk
-        makes the batch begin again), so it must not keep anything outside the connection.
+        If the unit raises, its changes are undone and the future has the exception.  The unit runs
+        on the writer's thread, after the rows of the batch.  It may run twice (after a full disk
+        the batch is written again), so it must not keep state outside the connection.
 
-        `can_wait`: housekeeping.  Where the disk is so full that it would keep the rest from being
-        written, it is left out, and the exception is NoRoomForIt.
+        `can_wait` marks housekeeping: if the disk is so full that the unit would prevent the rest
+        from being written, it is left out, and the exception is NoRoomForIt.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._units.append(_Unit(unit, future, can_wait=can_wait))
@@ -331,25 +348,27 @@ class Batch:
         return future
 
     def barrier(self) -> asyncio.Future[None]:
-        """Wait until all that was given before is durable.  Its exception: StorageError."""
+        """Return a future that completes when all earlier changes are durable.  Raises
+        StorageError.
+        """
         return self.run(_nothing)
 
     def when_durable(self, callback: Callable[[], None]) -> None:
-        """An exception of the callback is a bug, and stops the storage."""
+        """Call `callback` after the commit; an exception of it is a bug and stops the storage."""
         self._callbacks.append(callback)
         self._count(0)
 
     def read_after(
         self, read: Callable[[sqlite3.Connection], T], callback: Callable[[T], None]
     ) -> None:
-        """Look at the database as this batch leaves it: nothing else is written before `read`."""
+        """Call `read` on the database right after this commit, before any other write."""
         self._reads.append(_Read(read, callback))
         self._count(0)
 
-    # For the writer.
+    # Methods for the writer.
 
     def write(self, db: sqlite3.Connection, begin: Work[None] = lambda db: None) -> None:
-        """Everything up to the COMMIT, on the writer's thread; `begin` comes before all else."""
+        """Write all changes and commit, on the writer's thread; `begin` runs first."""
         db.execute("BEGIN IMMEDIATE")
         begin(db)
         if self._messages:
@@ -369,7 +388,7 @@ class Batch:
         for arrival in self._arrivals:
             arrival.write(db)
             if len(self._arrivals) > 1:
-                # The next one may begin at the same row, and must not find these again.
+                # The next range may begin at the same row, and must not find these rows again.
                 outgoing.delete_ranges(db, [arrival.range])
         if self._awaiting_deletions:
             awaiting.delete(db, self._awaiting_deletions)
@@ -404,16 +423,16 @@ class Batch:
         db.execute("COMMIT")
 
     def leave_out(self) -> bool:
-        """Do without what can wait, on the writer's thread; whether there was any."""
+        """Exclude the units that can wait, on the writer's thread; return whether any could."""
         return any([unit.leave_out() for unit in self._units])
 
     def read(self, db: sqlite3.Connection) -> None:
-        """What `read_after` asked for, on the writer's thread."""
+        """Run the reads of `read_after`, on the writer's thread."""
         for read in self._reads:
             read.run(db)
 
     def report(self) -> None:
-        """Tell everybody, in the event loop.  Only after `write` has returned."""
+        """Notify all callers, in the event loop.  Only after `write` has returned."""
         for arrival in self._arrivals:
             arrival.settle()
         for unit in self._units:
@@ -422,11 +441,11 @@ class Batch:
             callback()
         for read in self._reads:
             read.report()
-        # Who still compares with this batch keeps no callers alive.
+        # A caller that still refers to this batch must not keep other callers alive.
         self._arrivals, self._units, self._callbacks, self._reads = [], [], [], []
 
     def fail(self, error: StorageError) -> None:
-        """Nothing of this batch was stored, as far as anybody knows."""
+        """Report to all callers that the batch was not stored, as far as is known."""
         for arrival in self._arrivals:
             arrival.fail(error)
         for unit in self._units:
@@ -440,7 +459,11 @@ class Batch:
 
 
 class _Arrival:
-    """Not a unit: what it keeps is deleted behind it, so without it nothing may be committed."""
+    """A range of acknowledged rows, some of which are kept.
+
+    This is not a unit: the batch deletes the range afterwards, so if keeping the rows fails,
+    nothing may be committed.
+    """
 
     def __init__(
         self,
@@ -461,7 +484,7 @@ class _Arrival:
         self._kept = awaiting.take_over(db, self._arrived)
 
     def tell(self, db: sqlite3.Connection) -> None:
-        """Behind what the batch itself tells of them."""
+        """Record the events of the kept rows, after the events of the batch itself."""
         events.insert(db, self._tell(self._kept))
 
     def settle(self) -> None:
@@ -482,7 +505,7 @@ class _Unit(Generic[T]):
         self._result: T
 
     def leave_out(self) -> bool:
-        """Fail without being run, if it can wait; False when that was so before."""
+        """Fail without running, if the unit can wait; return False if it was left out before."""
         if not self._can_wait or isinstance(self._failure, NoRoomForIt):
             return False
         self._failure = NoRoomForIt()
@@ -497,7 +520,7 @@ class _Unit(Generic[T]):
             self._result = self._work(db)
         except Exception as failure:
             if isinstance(failure, MemoryError):
-                raise  # there may be some when the batch is tried again
+                raise  # memory may be available when the batch is retried
             if isinstance(failure, sqlite3.Error) and not _is_units_own(failure):
                 raise
             self._failure = failure
@@ -531,10 +554,13 @@ class _Read(Generic[T]):
 
 
 def _nothing(db: sqlite3.Connection) -> None:
-    """A unit that only waits for what precedes it."""
+    """Do nothing; a unit that only waits for earlier changes."""
 
 
 def _is_units_own(failure: sqlite3.Error) -> bool:
-    """The module's own errors, such as a wrong number of parameters, have no code."""
+    """Return whether the unit itself caused this error.
+
+    Errors of the sqlite3 module, such as a wrong number of parameters, have no code.
+    """
     code = getattr(failure, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)
     return code & 0xFF in _UNITS_OWN_ERRORS

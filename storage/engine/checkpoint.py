@@ -1,17 +1,18 @@
-"""Bringing the write-ahead log back into the database, behind the answers.
+"""Checkpoints: copy the write-ahead log into the database between two commits.
 
-SQLite does it by itself inside the COMMIT that makes the log too long, and so whoever waits for
-that commit waits for some thousand pages more.  Here the writer does it between two commits: those
-of the first one are told meanwhile, and those of the next one wait no longer than they would have.
+By default SQLite runs a checkpoint inside the COMMIT that makes the log too long, so all callers of
+that commit wait for the copy of some thousand pages.  Here the writer runs it between two commits:
+the callers of the first commit are notified meanwhile, and those of the next one wait no longer
+than they would have.
 
-SQLite also ignores a checkpoint that fails.  Nothing is lost by that: the log stays, and the next
-one copies every page again (recovery.py).  But a disk that fails is not to be trusted with the next
-commit: it ends the storage, as a commit that fails does.  Only a full disk does not: the log stays
-where it is, and what makes room for it is `Reserve`.
+SQLite also ignores a checkpoint that fails.  No data is lost by that: the log stays, and the next
+checkpoint copies every page again (recovery.py).  But a failing disk cannot be trusted with the
+next commit, so a failed checkpoint stops the storage, as a failed commit does.  The exception is a
+full disk: the log stays in place, and `Reserve` makes room for it.
 
-How long the log is SQLite tells nobody; it is read off its file, as sqlite.org/walformat.html has
-it.  A log that was brought back is written again from its beginning, with other salts in its
-header: its frames are those at the front that bear them.
+SQLite has no function that returns the length of the log; it is read from its file, in the format
+of sqlite.org/walformat.html.  After a complete checkpoint the log is written again from its
+beginning, with new salts in its header: its frames are those at the front that have these salts.
 """
 
 import sqlite3
@@ -27,7 +28,7 @@ _SALTS_OFFSET, _SALTS_BYTES = 8, 8  # in the header of a frame
 
 
 def is_longer(log: LogFile, pages: int) -> bool:
-    """Whether the log has more than so many pages.  Two reads.  May raise OSError."""
+    """Return whether the log has more than `pages` pages.  Takes two reads.  Raises OSError."""
     header = log.read(0, _HEADER.size)
     if len(header) < _HEADER.size:
         return False
@@ -37,11 +38,10 @@ def is_longer(log: LogFile, pages: int) -> bool:
 
 
 def run(db: sqlite3.Connection) -> bool:
-    """As much of the log as no reader needs; it is begun anew by the commit after that.
+    """Copy as much of the log as no reader needs; the commit after that restarts the log.
 
-    True: that was all of it, and the database is synced.  Raises sqlite3.Error, and not for a full
-    disk, for want of memory or for another program that has the database: the next commit tries
-    again.
+    Returns True if that was the whole log and the database is synced.  Raises sqlite3.Error, but
+    not for a full disk, lack of memory or a lock of another program: the next commit tries again.
     """
     try:
         ((is_busy, frames, merged),) = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()

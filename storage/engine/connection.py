@@ -1,9 +1,9 @@
-"""The step below aiosqlite's surface, and how a connection is set up.
+"""Direct access to the thread of an aiosqlite connection, and the settings of a connection.
 
-aiosqlite sends each statement to its thread by itself, at some 25 µs each way.  A batch must cross
-once, so `submit` puts a function of the plain `sqlite3.Connection` into the thread's queue.  That
-uses three private names of aiosqlite 0.22.1, `_tx`, `_conn` and `_thread`, here and nowhere else; a
-test says so when a new version changes them.  A simulator replaces the first and the last.
+aiosqlite sends each statement to its thread separately, at some 25 µs each way.  A batch must cross
+once, so `submit` puts a function of the plain `sqlite3.Connection` into the thread's queue. That
+uses three private names of aiosqlite 0.22.1, `_tx`, `_conn` and `_thread`, only in this module; a
+test detects a new version that changes them.  A simulator replaces the first and the last.
 """
 
 import asyncio
@@ -28,18 +28,19 @@ async def open_connection(
 ) -> aiosqlite.Connection:
     """Start the connection's thread and open it there.  Raises sqlite3.Error."""
     connection = connect(path)
-    # aiosqlite's thread would keep a process that is ending from ending: nobody closes on a crash.
+    # Otherwise aiosqlite's thread would keep the process alive after a crash, which does not close
+    # it.
     connection._thread.daemon = True
     try:
         return await connection
     except BaseException:
-        # It tells the loop that it has ended, and the loop must still be there.
+        # The thread reports its end to the loop, which must still exist then.
         connection._thread.join(THREAD_END_S)
         raise
 
 
 def submit(connection: aiosqlite.Connection, work: Work[T]) -> asyncio.Future[T]:
-    """Run `work` on the connection's thread after what was submitted before."""
+    """Run `work` on the connection's thread after all work submitted earlier."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     connection._tx.put_nowait((future, partial(work, connection._conn)))
     return future
@@ -48,21 +49,22 @@ def submit(connection: aiosqlite.Connection, work: Work[T]) -> asyncio.Future[T]
 def set_up_writer(db: sqlite3.Connection, options: StorageOptions) -> None:
     _set_up(db, options)
     if db.execute("PRAGMA page_count").fetchone() == (0,):
-        # These are for life.  INCREMENTAL: the file shrinks again, when asked.
+        # These cannot be changed later.  INCREMENTAL: the file can be shrunk on request.
         db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    # One sync a commit, and readers that do not wait for the writer.
+    # One sync per commit, and readers that do not wait for the writer.
     mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
         raise CannotStart(
-            f"the file system of the data folder allows no write-ahead log ({mode})",
+            f"the file system of the data folder does not support a write-ahead log ({mode})",
             code="no_write_ahead_log",
         )
-    # The promise: COMMIT returns when the log is on the disk.  NORMAL syncs at checkpoints only.
+    # Durability: COMMIT returns when the log is on disk.  NORMAL would sync at checkpoints only.
     db.execute("PRAGMA synchronous = FULL")
     db.execute(f"PRAGMA wal_autocheckpoint = {options.log_pages_max}")
     db.execute(f"PRAGMA journal_size_limit = {options.wal_size_limit_bytes}")
-    # Debian's SQLite overwrites what it deletes with zeros, 10 to 19 % of a long queue's speed.
+    # Debian's SQLite overwrites deleted data with zeros, which costs 10 to 19 % of a long queue's
+    # speed.
     db.execute("PRAGMA secure_delete = OFF")
 
 
@@ -72,9 +74,9 @@ def set_up_reader(db: sqlite3.Connection, options: StorageOptions) -> None:
 
 
 def _set_up(db: sqlite3.Connection, options: StorageOptions) -> None:
-    # We say BEGIN and COMMIT ourselves.
+    # The code issues BEGIN and COMMIT itself.
     db.isolation_level = None
     db.execute(f"PRAGMA busy_timeout = {options.busy_timeout_ms}")
     db.execute(f"PRAGMA cache_size = -{options.cache_bytes // 1024}")
-    # No temporary files anywhere: not outside the data folder, and not on a full disk.
+    # No temporary files: not outside the data folder, and not on a full disk.
     db.execute("PRAGMA temp_store = MEMORY")

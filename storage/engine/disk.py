@@ -1,7 +1,7 @@
-"""The storage's own dealings with the file system, in one object.
+"""The file operations of the storage, in one object.
 
-SQLite does the rest.  A simulated disk replaces both: this object, and the function that connects
-to the database.
+SQLite does all other I/O.  A simulated disk replaces both: this object, and the function that
+connects to the database.
 """
 
 import contextlib
@@ -24,21 +24,22 @@ CHUNK_BYTES = 1024 * 1024
 
 
 class Lock:
-    """Keeps other daemons out, until it is released or this process ends, however it does.
+    """An exclusive lock on the data folder; lasts until it is released or the process ends.
 
-    Its file says whether the last holder came to a good end: if not, it names the process.  The
-    folder is locked as well: the file can be removed, and another made that is free.
+    The lock file shows whether the last holder stopped cleanly: if not, it names the process.  The
+    folder is locked as well, because the file can be removed and replaced by one that is not
+    locked.
     """
 
     def __init__(self, file: int, folder: int, *, was_abandoned: bool) -> None:
         self.was_abandoned = was_abandoned
-        #: To be set when everything is closed as it should be.
+        #: Set this when everything was closed properly.
         self.is_clean = False
         self._file = file
         self._folder = folder
 
     def release(self) -> None:
-        """The file stays: a name that is removed could be locked by two."""
+        """Release the lock.  The file stays: two processes could lock a name that is removed."""
         if self.is_clean:
             os.ftruncate(self._file, 0)
         os.close(self._file)
@@ -46,24 +47,24 @@ class Lock:
 
 
 class LogFile:
-    """The write-ahead log, to be read while SQLite has it open."""
+    """The write-ahead log, readable while SQLite has it open."""
 
     def __init__(self, file: int) -> None:
         self._file = file
 
     def read(self, offset: int, size: int) -> bytes:
-        """Less, or nothing, only where it ends.  May raise OSError."""
+        """Read `size` bytes, fewer only at the end of the file.  Raises OSError."""
         data = self.read_some(offset, size)
         while len(data) < size and (more := self.read_some(offset + len(data), size - len(data))):
             data += more
         return data
 
     def read_some(self, offset: int, size: int) -> bytes:
-        """A system may return less than was asked for; nothing only at the end."""
+        """Read once: the system may return fewer bytes than requested, none only at the end."""
         return os.pread(self._file, size, offset)
 
     def sync(self) -> None:
-        """Whether the disk still takes anything.  May raise OSError."""
+        """Sync, to find out whether the disk still accepts writes.  Raises OSError."""
         os.fsync(self._file)
 
     def close(self) -> None:
@@ -71,7 +72,7 @@ class LogFile:
 
 
 class LogIndex:
-    """The head of the log's index, which SQLite keeps in memory that processes share."""
+    """The head of the log's index, which SQLite keeps in shared memory."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -81,31 +82,32 @@ class LogIndex:
         return self._memory[:INDEX_HEAD_BYTES]
 
     def close(self) -> None:
-        """Only when this process has the database closed: it ends SQLite's locks on the file."""
+        """Close the file, which ends SQLite's locks: close the database before."""
         self._memory.close()
         os.close(self._file)
 
 
 class MarkFile:
-    """The mark, to be written over itself: through memory, as SQLite writes the log's index.
+    """The mark file, overwritten in place through memory, as SQLite writes the log's index.
 
     A write to the file itself would make the next sync of the log take longer.
     """
 
     def __init__(self, file: int, size_bytes: int) -> None:
-        """May raise OSError."""
+        """Map the file, and extend it to `size_bytes` if it is shorter.  Raises OSError."""
         self._file = file
         if os.fstat(file).st_size < size_bytes:
-            os.pwrite(file, bytes(size_bytes), 0)  # takes up the room that memory will need
+            os.pwrite(file, bytes(size_bytes), 0)  # allocates the disk space that the mapping needs
         self._memory = mmap.mmap(file, size_bytes)
 
     def write(self, data: bytes) -> None:
-        """As many bytes as the file was opened with."""
+        """Overwrite the content; `data` has as many bytes as the file was opened with."""
         self._memory[:] = data
 
     def sync(self) -> None:
-        """May raise OSError."""
-        os.pwrite(self._file, self._memory[:], 0)  # the same, and seen by who watches writes
+        """Make the content durable.  Raises OSError."""
+        # the same content, visible to tools that watch writes
+        os.pwrite(self._file, self._memory[:], 0)
         os.fsync(self._file)
 
     def close(self) -> None:
@@ -114,17 +116,20 @@ class MarkFile:
 
 
 class Disk:
-    """The real one.  Every method may raise OSError."""
+    """The real disk.  Every method may raise OSError."""
 
     def make_folder(self, folder: Path) -> None:
-        """Nobody else may read messages: mode 0700.  An existing folder keeps its mode."""
+        """Create the folder with mode 0700: no other user may read messages.
+
+        An existing folder keeps its mode.
+        """
         missing = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in missing:
             sync_folder(path.parent)
 
     def lock(self, folder: Path) -> Lock:
-        """Raises FolderInUse."""
+        """Lock the folder for this process.  Raises FolderInUse."""
         with contextlib.ExitStack() as opened:
             whole = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             opened.callback(os.close, whole)
@@ -134,7 +139,8 @@ class Disk:
             _lock(file, folder)
             opened.pop_all()
         was_abandoned = os.fstat(file).st_size > 0
-        # On a full disk this may fail, and then a log that is left behind must tell instead.
+        # On a full disk this may fail; an unclean stop is then detected by a log that was left
+        # behind.
         with contextlib.suppress(OSError):
             os.pwrite(file, f"{os.getpid():<10}\n".encode("ascii"), 0)
             os.fsync(file)
@@ -145,19 +151,22 @@ class Disk:
         sync_folder(folder)
 
     def rewrite_log(self, path: Path) -> int:
-        """Make what the log holds durable, whatever happened before: recovery.py."""
+        """Make the content of the log durable, also after a failed sync (recovery.py).
+
+        Returns the size of the log in bytes.
+        """
         return rewrite_log(path)
 
     def open_log(self, path: Path) -> LogFile:
-        """One that is there."""
+        """Open an existing log."""
         return LogFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def open_index(self, path: Path) -> LogIndex:
-        """One that SQLite has open."""
+        """Open the index of a log that SQLite has open."""
         return LogIndex(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def open_mark(self, path: Path, size_bytes: int) -> MarkFile:
-        """Made when there is none."""
+        """Open the mark file, and create it if it does not exist."""
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             return MarkFile(file, size_bytes)
@@ -166,7 +175,7 @@ class Disk:
             raise
 
     def read_mark(self, path: Path) -> bytes | None:
-        """None: there is no such file."""
+        """Read the mark file; None if it does not exist."""
         try:
             return path.read_bytes()
         except FileNotFoundError:
@@ -175,10 +184,10 @@ class Disk:
     def examine(
         self, database: Path, *, has_log: bool, work: Callable[[sqlite3.Connection], T]
     ) -> tuple[T, bytes]:
-        """What `work` finds in a database that this process has not open, with its log or without;
-        and the head of the log's index, as SQLite has made it from the log.
+        """Run `work` on a database that this process does not have open, with its log or without.
 
-        SQLite changes neither file: a connection that only reads brings no log into the database.
+        Returns the result of `work`, and the head of the log's index as SQLite has rebuilt it from
+        the log. SQLite changes neither file: a read-only connection does not checkpoint.
         """
         mode = "mode=ro" if has_log else "mode=ro&immutable=1"
         index = database.with_name(f"{database.name}-shm")
@@ -191,8 +200,8 @@ class Disk:
             return found, b""
         head = index.read_bytes()[:INDEX_HEAD_BYTES]
         if read_index(head).frames < read_index(before).frames:
-            # What SQLite has found is less than a process that was killed had committed: its index
-            # is a witness of that, and stays.
+            # SQLite found less than a killed process had committed: its index is evidence of that,
+            # and is restored.
             with open(os.open(index, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "wb") as out:
                 out.write(before)
         return found, head
@@ -201,19 +210,19 @@ class Disk:
         return path.exists()
 
     def file_bytes(self, path: Path) -> int:
-        """0 when there is no such file."""
+        """Return the size of a file in bytes; 0 if it does not exist."""
         try:
             return path.stat().st_size
         except FileNotFoundError:
             return 0
 
     def free_bytes(self, folder: Path) -> int:
-        """What an ordinary user may still write."""
+        """Return the free space for an ordinary user, in bytes."""
         found = os.statvfs(folder)
         return found.f_bavail * found.f_frsize
 
     def reserve(self, path: Path, size_bytes: int) -> None:
-        """Take up `size_bytes` of the disk for the file.  Leaves no part of it on failure."""
+        """Allocate `size_bytes` of the disk for the file.  Removes the file on failure."""
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             self._allocate(file, size_bytes)
@@ -226,7 +235,9 @@ class Disk:
             os.close(file)
 
     def probe(self, folder: Path) -> None:
-        """Make a file and remove it: SQLite says that it cannot open one, and the system why."""
+        """Create and remove a file: SQLite reports only that it cannot open one, the system reports
+        why.
+        """
         path = folder / f"probe.{os.getpid()}"
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         path.unlink()
@@ -246,8 +257,10 @@ class Disk:
 
 
 def _open_lock(folder: Path) -> int:
-    """Never through a link: root may run this in a folder of somebody else, and examining it must
-    not lock the owner out."""
+    """Open or create the lock file, never through a symbolic link.
+
+    root may run this in a folder of another user, and must not lock its owner out.
+    """
     path, flags = folder / "lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         return os.open(path, flags)
@@ -260,7 +273,7 @@ def _open_lock(folder: Path) -> int:
 
 
 def _lock(file: int, folder: Path) -> None:
-    """Raises FolderInUse, OSError."""
+    """Lock an open file or folder.  Raises FolderInUse, OSError."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

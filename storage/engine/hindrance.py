@@ -1,4 +1,4 @@
-"""What keeps the storage from working, in words that say what to do."""
+"""Causes that keep the storage from working, each with a remedy."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Hindrance(NamedTuple):
-    """A cause that is known: its code, and what to do about it."""
+    """A known cause: its code, and its remedy."""
 
     code: str
     remedy: str
@@ -45,7 +45,8 @@ _BY_ERRNO = {
     errno.EPERM: _FORBIDDEN,
 }
 _FULL_CODES = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
-_PASSING_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)  # another program has the database
+# another program has the database locked
+_PASSING_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _BY_SQLITE_CODE = {
     sqlite3.SQLITE_BUSY: _LOCKED,
     sqlite3.SQLITE_FULL: _FULL,
@@ -59,10 +60,10 @@ _BY_SQLITE_CODE = {
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether SQLite, or the system, found no room on the disk.
+    """Return whether SQLite or the system found no space on the disk.
 
-    SQLite says so of its own files, but for the log's index (`-shm`): where that cannot grow there
-    is no room either, and as an index it holds nothing that could be lost.
+    SQLite reports it for its own files, except for the log's index (`-shm`): if the index cannot
+    grow, the disk is full too, and no data is lost, because SQLite can rebuild the index.
     """
     if isinstance(error, OSError):
         return _hindrance(error) is _FULL
@@ -75,22 +76,22 @@ def is_short_of_memory(error: BaseException) -> bool:
 
 
 def can_wait(error: BaseException) -> bool:
-    """Whether housekeeping that failed so may be tried again later: the disk is as it was.
+    """Return whether failed housekeeping may be retried later: the error left the disk unchanged.
 
-    Not so where the disk fails: then nobody knows what it holds, and the daemon has to stop.
+    Returns False for a failing disk: its content is then unknown, and the daemon must stop.
     """
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return is_full(error) or is_short_of_memory(error) or code in _PASSING_CODES
 
 
 def explain(error: OSError | sqlite3.Error) -> str:
-    """The system's words, and, where the cause is known, what to do about it."""
+    """Return the system's message and, if the cause is known, its remedy."""
     remedy = _hindrance(error).remedy.format(user=os.geteuid())
     return f"{error}; {remedy}" if remedy else str(error)
 
 
 def cause(error: OSError | sqlite3.Error) -> str:
-    """The code that such an error goes by; "" where the cause is not known."""
+    """Return the code of the cause of this error; "" if the cause is not known."""
     return _hindrance(error).code
 
 

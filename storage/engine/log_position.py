@@ -1,14 +1,14 @@
-"""How far the write-ahead log goes, as SQLite itself has it, and what stands behind its end.
+"""The end of the write-ahead log according to SQLite, and checks of the frames behind that end.
 
-SQLite writes down after each commit which frames of the log count: at the head of the log's index,
-`queues.db-shm`, as https://sqlite.org/walformat.html has it (2.1, The WAL-Index Format).  Reading
-that costs no look into the log.
+After each commit SQLite records which frames of the log are valid, at the head of the log's index,
+`queues.db-shm` (https://sqlite.org/walformat.html, 2.1, The WAL-Index Format).  Reading that does
+not require reading the log.
 
-A log ends at the first frame whose checksum is wrong.  After a loss of power that is no fault: the
+A log ends at the first frame whose checksum is wrong.  After a loss of power that is expected: the
 frames of the last commit, whose sync had not returned, may be there in part.  But a commit begins
-only when the one before it was synced.  So where two frames in a row behind that end are intact,
-and the first of them ends a commit, all before them was durable once: the log was damaged in its
-middle, and what SQLite leaves out had been acknowledged.
+only when the previous one was synced.  So if two consecutive frames behind that end are intact, and
+the first of them ends a commit, all frames before them were durable once: the log was damaged in
+its middle, and SQLite ignores commits that had been acknowledged.
 """
 
 import struct
@@ -29,24 +29,25 @@ _BIG_ENDIAN_MAGIC = 0x377F0683
 
 
 class LogPosition(NamedTuple):
-    """The end of what is committed in the log."""
+    """The end of the committed part of the log."""
 
-    salts: bytes  # 8; others each time that the log begins anew
+    salts: bytes  # 8 bytes; new ones each time that the log restarts
     frames: int
-    checksum: bytes  # 8; of the last frame and all before it, in the order of this computer
+    # 8 bytes; of the last frame and all before it, in the byte order of this computer
+    checksum: bytes
 
 
 NOWHERE = LogPosition(bytes(8), 0, bytes(8))
 
 
 class Readable(Protocol):
-    """A file that is open, such as `storage.engine.disk.LogFile`."""
+    """An open file, such as `storage.engine.disk.LogFile`."""
 
     def read(self, offset: int, size: int) -> bytes: ...
 
 
 def read_index(head: bytes) -> LogPosition:
-    """What the head of the log's index says; NOWHERE when it says nothing."""
+    """Parse the head of the log's index; NOWHERE if it is not valid."""
     if len(head) < INDEX_HEAD_BYTES:
         return NOWHERE
     version, is_set_up, _, frames, checksum, salts = _INDEX_HEAD.unpack(head[:INDEX_HEAD_BYTES])
@@ -56,21 +57,21 @@ def read_index(head: bytes) -> LogPosition:
 
 
 def log_salts(log: Readable) -> bytes:
-    """Those in the log's own header; nothing when it has none."""
+    """Return the salts in the log's own header; b"" if it has no header."""
     return log.read(16, 8)
 
 
 def has_two_commits(log: Readable) -> bool:
-    """Whether its first frames are of more than one commit, so that the first one was synced."""
+    """Return whether the log has frames of two commits, so that the first one was synced."""
     commits = (number for number, pages, _ in _frames(log, 0) if pages)
     return next(commits, None) is not None and next(commits, None) is not None
 
 
 def is_damaged_behind(log: Readable, frames: int) -> bool:
-    """Whether a commit that was synced stands behind the first `frames`, where SQLite stops.
+    """Return whether a synced commit follows the first `frames`, where SQLite stops.
 
-    A frame's checksum goes on from that of the frame before it, which may be a damaged one: it is
-    compared with what stands in that frame's header.
+    A frame's checksum continues that of the previous frame, which may be damaged: it is compared
+    with the checksum in that frame's header.
     """
     before: tuple[int, int, bytes] | None = None
     for frame in _frames(log, frames):
@@ -80,7 +81,7 @@ def is_damaged_behind(log: Readable, frames: int) -> bool:
             if (
                 _checksum_after(log, before[0], earlier) == before[2]
                 and _checksum_after(log, number, before[2]) == checksum
-                # A copy would be of the same commit.
+                # A copy would belong to the same commit.
                 and _frame(log, number) != _frame(log, before[0])
             ):
                 return True
@@ -89,10 +90,10 @@ def is_damaged_behind(log: Readable, frames: int) -> bool:
 
 
 def lacks_only_padding(log: Readable, end: LogPosition, wanted: LogPosition) -> bool:
-    """Whether the log, which ends at `end`, went on to `wanted` with a copy of its last frame.
+    """Return whether the log ends at `end` and lacks only a copy of its last frame to be `wanted`.
 
-    Where a disk may spoil what lies beside a write, SQLite fills the last sector of a commit with
-    copies of its last frame, and syncs up to the end of that sector: a loss of power may take the
+    Where a disk may damage bytes next to a write, SQLite fills the last sector of a commit with
+    copies of its last frame, and syncs up to the end of that sector: a loss of power may remove the
     last copy, and nothing else.  https://sqlite.org/psow.html
     """
     if end.frames + 1 != wanted.frames or not end.frames:
@@ -103,7 +104,7 @@ def lacks_only_padding(log: Readable, end: LogPosition, wanted: LogPosition) -> 
 
 
 def _frames(log: Readable, first: int) -> Iterator[tuple[int, int, bytes]]:
-    """(number, pages after a commit or 0, checksum) of frames that bear the salts of the header."""
+    """Yield (number, pages after a commit or 0, checksum) of frames with the header's salts."""
     wanted = log_salts(log)
     number = first
     while len(header := log.read(_HEADER_BYTES + number * _FRAME_BYTES, 24)) == 24:
@@ -114,20 +115,20 @@ def _frames(log: Readable, first: int) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _stored_checksum(log: Readable, number: int) -> bytes:
-    """That of a frame, and before the first one that of the header."""
+    """Return the checksum in a frame's header, or, for number -1, in the header of the log."""
     return log.read(_HEADER_BYTES + number * _FRAME_BYTES + 16 if number >= 0 else 24, 8)
 
 
 def _frame(log: Readable, number: int) -> bytes:
-    """What its checksum covers: which page it is, whether it ends a commit, and the page itself."""
+    """Return the bytes that a frame's checksum covers: page number, commit size and the page."""
     offset = _HEADER_BYTES + number * _FRAME_BYTES
     return log.read(offset, 8) + log.read(offset + 24, PAGE_BYTES)
 
 
 def _checksum_after(log: Readable, number: int, before: bytes) -> bytes:
-    """Of a frame, when it goes on from this one; b"" where nothing stands.
+    """Compute the checksum of a frame that continues `before`; b"" if there is no frame.
 
-    4.2, Checksum Algorithm.
+    See 4.2, Checksum Algorithm.
     """
     data = _frame(log, number)
     if len(data) < 8 + PAGE_BYTES or len(before) < 8:

@@ -1,19 +1,19 @@
-"""The mark: what the folder held last, written down outside of its database.
+"""The mark: the last committed position of a data folder, recorded outside of its database.
 
-A write-ahead log that was removed, cut or damaged leaves a database that is sound and has less in
-it: SQLite cannot know.  So the file `mark` says after each commit whose folder this is and how far
-the log goes.  A start compares: missing.py.
+If the write-ahead log was removed, cut or damaged, the database is still valid and has less in it:
+SQLite cannot detect that.  So the file `mark` records after each commit which folder this is and
+how far the log goes.  At start it is compared with the files: missing.py.
 
-It is written through memory, without a sync, when the commit has returned.  A killed process
-leaves it exact.  A loss of power may leave an older one, which never claims what is not there: it
-speaks only of what had been synced when it was written.
+It is written through memory, without a sync, when the commit has returned.  After a killed process
+it is exact.  After a loss of power it may be older, but it never claims more than is there: it
+covers only commits that had been synced when it was written.
 
-The log's position alone cannot tell a log that was removed from one that another program (`sqlite3`
-in an operator's hand) brought into the database and removed as it should.  So the first commit
-after each start and each checkpoint counts one more *stretch*, in the table `counter`, and the mark
-says which stretch the last commit belongs to.  A database that has lost its log has lost that, too.
-The mark also says up to which stretch the database file alone has everything: an older copy of the
-file has not.
+The log's position alone does not distinguish a log that was removed from one that another program
+(such as `sqlite3`, run by an operator) copied into the database and removed properly.  So the first
+commit after each start and each checkpoint increments a *stretch* number in the table `counter`,
+and the mark records the stretch of the last commit.  A database that has lost its log has lost that
+increment, too.  The mark also records up to which stretch the database file alone is complete: an
+older copy of the file is not.
 """
 
 import contextlib
@@ -34,19 +34,19 @@ COUNTER = "stretch"
 _MAGIC = b"qmdM"
 _CONTENT = struct.Struct(">4sB16sQQ8sQ8s")
 _CHECKSUM = struct.Struct(">I")
-SIZE_BYTES = _CONTENT.size + _CHECKSUM.size  # in one sector of any disk
+SIZE_BYTES = _CONTENT.size + _CHECKSUM.size  # fits into one sector of any disk
 
 
 class Mark(NamedTuple):
-    queue_manager_id: bytes  # 16
+    queue_manager_id: bytes  # 16 bytes
     stretch: int  # of the last commit
-    merged: int  # all up to this stretch is in the database file itself
+    merged: int  # the database file itself contains all commits up to this stretch
     log: LogPosition
-    is_accepted: bool = False  # an operator goes on with whatever is there
+    is_accepted: bool = False  # an operator has accepted the loss of missing data
 
 
 def encode(mark: Mark) -> bytes:
-    """SIZE_BYTES."""
+    """Encode a mark to SIZE_BYTES bytes."""
     content = _CONTENT.pack(
         _MAGIC, mark.is_accepted, mark.queue_manager_id, mark.stretch, mark.merged, *mark.log
     )
@@ -54,7 +54,7 @@ def encode(mark: Mark) -> bytes:
 
 
 def decode(data: bytes) -> Mark | None:
-    """None for anything that `encode` has not made."""
+    """Decode a mark; None if the data was not made by `encode`."""
     content, checksum = data[: _CONTENT.size], data[_CONTENT.size : SIZE_BYTES]
     if len(data) < SIZE_BYTES or _CHECKSUM.pack(zlib.crc32(content)) != checksum:
         return None
@@ -65,7 +65,7 @@ def decode(data: bytes) -> Mark | None:
 
 
 class Marker:
-    """Keeps the mark of an open database; after `open` only the writer's thread uses it."""
+    """Writes the mark of an open database; after `open` only the writer's thread uses it."""
 
     def __init__(self, disk: Disk, folder: Path) -> None:
         self._disk = disk
@@ -74,15 +74,15 @@ class Marker:
         self._index: LogIndex | None = None
         self._queue_manager_id = bytes(16)
         self._stretch = 0  # of the last commit
-        self._next_stretch = 0  # of the commit under way
+        self._next_stretch = 0  # of the commit in progress
         self._merged = 0
         self._log = NOWHERE
         self._is_due = True
 
     def open(self, queue_manager_id: bytes, stretch: int) -> None:
-        """SQLite has the database and its log's index open.  May raise OSError.
+        """Open the mark; SQLite must have the database and its log's index open.  Raises OSError.
 
-        On a full disk a folder that has no mark yet goes without one.
+        On a full disk, a folder that has no mark yet continues without one.
         """
         before = decode(self._disk.read_mark(self._folder / NAME) or b"")
         self._merged = 0 if before is None else before.merged
@@ -99,18 +99,18 @@ class Marker:
                 raise
 
     def begin(self, db: sqlite3.Connection) -> None:
-        """At the beginning of each transaction."""
+        """Begin a stretch if one is due; called at the beginning of each transaction."""
         if self._is_due:
             self._next_stretch = counters.reserve(db, COUNTER, 1)
 
     def committed(self) -> int:
-        """The transaction is on the disk: how many frames the log has now, 0 when that is unknown.
+        """Record a durable transaction, and return the number of frames in the log, 0 if unknown.
 
-        May raise OSError; a full disk keeps the older mark.
+        Raises OSError; on a full disk the older mark stays.
         """
         assert self._index is not None
         log = read_index(self._index.head())
-        if log != self._log or not log.frames:  # else the transaction had nothing to write
+        if log != self._log or not log.frames:  # otherwise the transaction wrote nothing
             self._log = log
             self._stretch = self._next_stretch
             self._is_due = False
@@ -118,21 +118,21 @@ class Marker:
         return log.frames
 
     def checkpoint_begins(self) -> None:
-        """The next commit may be the first one that only the log has."""
+        """Begin a stretch with the next commit: it may be the first one that only the log has."""
         self._is_due = True
 
     def merged(self) -> None:
-        """The database file has everything, and is synced.  May raise OSError."""
+        """Record that the database file is complete and synced.  Raises OSError."""
         self._merged = self._stretch
         self._write()
 
     def close(self) -> None:
-        """After the database: closing the log's index ends the locks that SQLite has on it."""
+        """Close the files, after the database: closing the index ends SQLite's locks on it."""
         if self._index is not None:
             self._index.close()
         if self._file is None:
             return
-        with contextlib.suppress(OSError):  # an older mark does no harm
+        with contextlib.suppress(OSError):  # an older mark is harmless
             if self._disk.file_bytes(self._folder / "queues.db-wal") == 0:
                 self.merged()
             self._file.sync()

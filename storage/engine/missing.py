@@ -1,8 +1,8 @@
-"""Whether a folder lacks what was acknowledged: its files compared with its mark (mark.py).
+"""Detection of missing data: compares the files of a folder with its mark (mark.py).
 
-Nothing is changed by it, and nothing of what is looked at by SQLite: a refused folder is left as it
-was found.  A folder without a mark is new, or from a version that made none; then only the files
-themselves can bear witness.
+The check changes no file, and neither does SQLite when it reads them: a rejected folder is left as
+it was found.  A folder without a mark is new, or was made by a version that wrote none; then only
+the files themselves are evidence.
 """
 
 import os
@@ -30,42 +30,42 @@ from storage.tables import counters
 
 DATABASE = "queues.db"
 LOG = "queues.db-wal"
-RESERVE = "reserve"  # made when a folder begins to serve
+RESERVE = "reserve"  # created when a folder is first used
 
 _UNREADABLE = frozenset(
     {
         sqlite3.SQLITE_ERROR,  # no such table
         sqlite3.SQLITE_CORRUPT,
         sqlite3.SQLITE_NOTADB,
-        sqlite3.SQLITE_READONLY,  # the first start was cut off, and its journal is there
+        sqlite3.SQLITE_READONLY,  # the first start was interrupted and left its journal
         sqlite3.SQLITE_CANTOPEN,
     }
 )
 
 REMEDY = (
-    "bring the files back if you can; else see what is left with `qmd check`, save it with"
+    "bring the files back if you can; else check the remaining data with `qmd check`, save it with"
     " `qmd check --repair FILE`, and go on without what is missing with `qmd check --accept-loss`"
 )
 
 
 class Content(NamedTuple):
-    """What SQLite finds in a database."""
+    """The identity and the stretch that SQLite finds in a database."""
 
-    queue_manager_id: bytes  # b"": not even that
+    queue_manager_id: bytes  # b"" if unknown
     stretch: int
 
 
 def refuse(folder: Path, disk: Disk) -> None:
-    """Raises DataMissing, OSError, sqlite3.Error."""
+    """Reject a folder with missing data.  Raises DataMissing, OSError, sqlite3.Error."""
     lost = find(folder, disk)
     if lost is not None:
         raise DataMissing(
-            f"what was acknowledged is missing in the data folder {folder}: {lost}; {REMEDY}"
+            f"acknowledged data is missing in the data folder {folder}: {lost}; {REMEDY}"
         )
 
 
 def find(folder: Path, disk: Disk | None = None) -> str | None:
-    """What is missing, in a sentence; None when nothing is.  Raises OSError, sqlite3.Error."""
+    """Return a sentence about the missing data, or None.  Raises OSError, sqlite3.Error."""
     disk = disk or Disk()
     kept = disk.read_mark(folder / marks.NAME)
     mark = marks.decode(kept or b"")
@@ -88,7 +88,7 @@ def find(folder: Path, disk: Disk | None = None) -> str | None:
 
 
 def has_database(folder: Path, disk: Disk | None = None) -> bool:
-    """Whether there is a file that could be one.  Raises OSError."""
+    """Return whether the folder has a non-empty database file.  Raises OSError."""
     return (disk or Disk()).file_bytes(folder / DATABASE) > 0
 
 
@@ -98,7 +98,7 @@ def _without_database(folder: Path, disk: Disk, *, has_served: bool) -> str | No
         if disk.file_bytes(folder / LOG) == 0:
             return None
         with closing(disk.open_log(folder / LOG)) as log:
-            # One commit alone: the first start was cut off before it had ended.
+            # A single commit: the first start was interrupted.
             if not has_two_commits(log):
                 return None
     return f"{DATABASE} is {'empty' if exists else 'gone'}, and the folder has served"
@@ -106,28 +106,32 @@ def _without_database(folder: Path, disk: Disk, *, has_served: bool) -> str | No
 
 def _of_the_log(folder: Path, disk: Disk, mark: Mark, end: LogPosition) -> str | None:
     if end.salts != mark.log.salts or end == NOWHERE:
-        return None  # it has begun anew
+        return None  # the log was restarted
     if end.frames < mark.log.frames:
         with closing(disk.open_log(folder / LOG)) as log:
             if lacks_only_padding(log, end, mark.log):
                 return None
         return f"{LOG} is damaged or cut off: of {mark.log.frames} frames {end.frames} are left"
     if end.frames == mark.log.frames and end.checksum != mark.log.checksum:
-        return f"{LOG} has other content than was written"
+        return f"{LOG} does not have the content that was written"
     return None
 
 
 def _of_the_database(
     mark: Mark, alone: Content | None, whole: Content | None, end: LogPosition
 ) -> str | None:
-    """`alone`: what the file holds by itself, which may be in the midst of a checkpoint."""
+    """Compare the database with the mark; return a sentence about missing data, or None.
+
+    `alone` is the content of the database file without its log, possibly in the middle of a
+    checkpoint.
+    """
     if whole is not None and whole.queue_manager_id not in (b"", mark.queue_manager_id):
         return (
-            f"{DATABASE} is that of queue manager {UUID(bytes_le=whole.queue_manager_id)}, and the"
-            f" folder was that of {UUID(bytes_le=mark.queue_manager_id)}"
+            f"{DATABASE} belongs to queue manager {UUID(bytes_le=whole.queue_manager_id)}, and the"
+            f" folder belonged to {UUID(bytes_le=mark.queue_manager_id)}"
         )
     if alone is not None and alone.queue_manager_id and alone.stretch < mark.merged:
-        return f"{DATABASE} is older than the one that was here: a copy has taken its place"
+        return f"{DATABASE} is older than the mark: it was replaced by an older copy"
     if whole is None:
         return None
     if whole.queue_manager_id and whole.stretch >= mark.stretch:
@@ -146,9 +150,10 @@ def _in_the_middle(folder: Path, disk: Disk, end: LogPosition) -> str | None:
 
 
 def _content(db: sqlite3.Connection) -> Content | None:
-    """None where it cannot be read: what that means is the start's own business.
+    """Read identity and stretch; None if the database is unreadable, which the start reports
+    itself.
 
-    Raises sqlite3.Error where another try might succeed.
+    Raises sqlite3.Error if another attempt might succeed.
     """
     try:
         if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'counter'").fetchone():
@@ -162,9 +167,9 @@ def _content(db: sqlite3.Connection) -> Content | None:
 
 
 def accept(folder: Path) -> Path | None:
-    """Let the next start of a locked folder take what is there; where the log was put aside.
+    """Let the next start of a locked folder accept the present data.
 
-    Raises OSError.
+    Returns the path to which the log was copied or moved, or None.  Raises OSError.
     """
     kept = None
     log = folder / LOG
@@ -179,7 +184,7 @@ def accept(folder: Path) -> Path | None:
 
 
 def _aside(log: Path, *, is_needed: bool) -> Path:
-    """The log as it is under a name of its own: the next start overwrites what it cannot read."""
+    """Keep the log under another name: the next start overwrites a log that it cannot read."""
     number = 1
     while (kept := log.with_name(f"{log.name}.lost.{number}")).exists():
         number += 1
@@ -191,7 +196,7 @@ def _aside(log: Path, *, is_needed: bool) -> Path:
 
 
 def _create(path: Path, data: bytes) -> None:
-    """A new file, durably: never one that somebody has put there.  It is its folder's owner's."""
+    """Create a file durably, with the owner of its folder; never open an existing file."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(file, "wb") as out:
         out.write(data)

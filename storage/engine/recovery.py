@@ -1,18 +1,18 @@
-"""What a start does before it trusts the files.
+"""Checks and repairs at start, before the files are trusted.
 
-**The log is written again.**  A commit writes pages to `queues.db-wal` and syncs them.  When that
-sync fails, the commit fails and the daemon stops; but Linux drops the error together with the
-pages' dirty marks, so that the page cache holds a commit which the disk does not, and no later
-sync will write it.  The next start would read that commit from the cache, tell a peer that its
-messages are safe, and lose them when the power goes.  So before SQLite opens the database, the log
-is written over itself byte for byte, which makes its pages dirty again, and synced, with its
-folder.  When that fails, the daemon must not start.
+**The log is rewritten.**  A commit writes pages to `queues.db-wal` and syncs them.  When that sync
+fails, the commit fails and the daemon stops; but Linux drops the error together with the pages'
+dirty marks, so that the page cache holds a commit that the disk does not, and no later sync will
+write it.  The next start would read that commit from the cache, acknowledge its messages to a peer,
+and lose them at a loss of power.  So before SQLite opens the database, the log is overwritten with
+its own bytes, which makes its pages dirty again, and synced, with its folder.  If that fails, the
+daemon must not start.
 
-The database file needs no such care: a checkpoint that cannot sync it leaves the log in place, and
+The database file does not need this: a checkpoint that cannot sync it leaves the log in place, and
 the next one copies every page of the log again.
 
 **After an unclean stop the database is checked** by SQLite's `quick_check`, unless it is so large
-that this would take long: every page is read, at about a second for each GiB in the page cache.
+that this would take long: it reads every page, at about a second per GiB in the page cache.
 """
 
 import os
@@ -27,18 +27,18 @@ PROBLEMS_MAX = 5
 
 
 class Recovery(NamedTuple):
-    """What the start found, for the daemon's log."""
+    """The findings of the start, for the daemon's log."""
 
-    was_clean: bool  # the last stop; the first start comes after a clean one
+    was_clean: bool  # of the last stop; True at the first start
     log_bytes: int
     database_bytes: int
     checked: bool
 
 
 def rewrite_log(path: Path) -> int:
-    """Write the file over itself and sync it and its folder; its size, 0 when there is none.
+    """Overwrite the file with its own bytes and sync it and its folder.
 
-    Raises OSError.
+    Returns its size in bytes, 0 if it does not exist.  Raises OSError.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -56,7 +56,7 @@ def rewrite_log(path: Path) -> int:
 
 
 def sync_folder(folder: Path) -> None:
-    """Names of new and removed files are durable only after this."""
+    """Sync a folder: only this makes new and removed names durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -65,12 +65,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def check(db: sqlite3.Connection) -> None:
-    """Raises DatabaseDamaged with the first problems that SQLite finds."""
+    """Check the database.  Raises DatabaseDamaged with the first problems that SQLite finds."""
     try:
         found = [str(row[0]) for row in db.execute(f"PRAGMA quick_check({PROBLEMS_MAX})")]
     except sqlite3.DatabaseError as error:
         found = [str(error)]
     if found != ["ok"]:
         raise DatabaseDamaged(
-            f"queues.db is damaged: {'; '.join(found)}; see what can be saved: `qmd check`"
+            f"queues.db is damaged: {'; '.join(found)}; `qmd check` reports which data can be saved"
         )

@@ -1,13 +1,13 @@
-"""Room on the disk: a file that can be given up when there is none left.
+"""The disk reserve: a file that is deleted when the disk is full.
 
-On a full disk even deleting fails, because SQLite logs a deletion before it frees anything: a full
-queue could not be emptied.  So a part of the disk is held by a file.  When a commit finds the disk
-full, the file is given up and the commit tried once more; from then on the storage is `full`, until
-so much was deleted that the file could be made again.
+On a full disk even deleting fails, because SQLite logs a deletion before it frees space: a full
+queue could not be emptied.  So a file occupies a part of the disk.  When a commit finds the disk
+full, the file is deleted and the commit is retried once; from then on the storage is `full`, until
+enough was deleted to create the file again.
 
-`has_room` says no well before that, so that new messages are refused while everything else goes on.
-Giving up the file must be enough to bring the log into the database, which frees the log: so the
-log is kept below half of it (`StorageOptions.log_pages_max`).
+`has_room` returns False well before that, so that new messages are rejected while everything else
+continues.  Deleting the file must free enough space to checkpoint the log, which frees the log: so
+the log is kept below half of the file's size (`StorageOptions.log_pages_max`).
 """
 
 import contextlib
@@ -21,9 +21,9 @@ ROOM_CHECK_INTERVAL_S = 1.0
 
 
 def give_up(disk: Disk, folder: Path) -> bool:
-    """Give up the reserve of a folder that is not open; whether there was any.
+    """Delete the reserve of a folder that is not open; return whether there was one.
 
-    May raise OSError.
+    Raises OSError.
     """
     path = folder / NAME
     if disk.file_bytes(path) == 0:
@@ -42,18 +42,18 @@ class Reserve:
         self._size_bytes = options.disk_reserve_bytes
         self._watermark_bytes = options.disk_watermark_bytes
         self._checked_at_s = float("-inf")
-        #: What may still be written, by the last look and what was taken in since.
+        #: Bytes that may still be written: the last measurement less the messages accepted since.
         self.free_bytes = 0
-        #: Something was refused for lack of room since the last look ...
+        #: A message was rejected for lack of space since the last measurement ...
         self.was_refused = False
-        #: ... and a commit may make some.
+        #: ... and a commit may free some.
         self.needs_commit = False
 
     def take(self) -> None:
-        """Hold the reserve, where the disk has room for it and the watermark beside it."""
+        """Create the reserve, if the disk has room for it and for the watermark."""
         if self.held:
             return
-        # What keeps us from it keeps us from taking new messages, and from nothing else.
+        # An error here prevents only the acceptance of new messages, nothing else.
         with contextlib.suppress(OSError):
             present = self._disk.file_bytes(self._path)
             if present != self._size_bytes:
@@ -64,16 +64,16 @@ class Reserve:
             self.held = True
 
     def give_up(self) -> bool:
-        """Whether there was something to give up."""
+        """Delete the reserve; return whether it was held."""
         if not self.held:
             return False
         self.held = False
-        with contextlib.suppress(OSError):  # that the name is gone need not be durable
+        with contextlib.suppress(OSError):  # the removal of the name need not be durable
             self._disk.remove(self._path)
         return True
 
     def lets_grow(self, database_bytes: int) -> bool:
-        """Whether the database file could grow to this size."""
+        """Return whether the database file could grow to this size."""
         try:
             growth_bytes = database_bytes - self._disk.file_bytes(self._database)
         except OSError:
@@ -81,25 +81,26 @@ class Reserve:
         return growth_bytes <= self._look()
 
     def leaves_room_after(self, packet_bytes: int) -> bool:
-        """Whether new packets would fit into the log, and then into the database as well.
+        """Return whether new packets would fit into the log, and then into the database as well.
 
-        If not, they would take the room that deletions need, and nothing could be deleted any more.
+        If not, they would use the space that deletions need, and no message could be deleted any
+        more.
         """
         return 2 * packet_bytes <= self._look()
 
     def is_short(self) -> bool:
-        """Whether the database should give back what it does not use."""
+        """Return whether the database should free its unused pages."""
         return not self.held or self.was_refused or self._look() < self._watermark_bytes
 
     def look_again(self) -> None:
-        """Room was made, as far as that is possible."""
+        """Measure again at the next request: space may have been freed."""
         self._checked_at_s = float("-inf")
 
     def has_room(self, now_s: float, size_bytes: int = 0) -> bool:
-        """Whether new messages of this size may be taken; they count as taken then.
+        """Return whether new messages of this size may be accepted; if so, they count as accepted.
 
-        Asks the system at most once a second, and counts what it lets in meanwhile: once into the
-        log, and once into the database.
+        Queries the system at most once a second, and counts messages accepted meanwhile twice: once
+        in the log, and once in the database.
         """
         if now_s - self._checked_at_s >= ROOM_CHECK_INTERVAL_S:
             self._checked_at_s = now_s
@@ -113,7 +114,7 @@ class Reserve:
         return False
 
     def _look(self) -> int:
-        """What is free on the disk, in bytes; nothing, where the system does not say."""
+        """Return the free bytes on the disk; 0 if the system reports an error."""
         try:
             return self._disk.free_bytes(self._folder)
         except OSError:

@@ -1,8 +1,8 @@
-"""Which schema a database has, and how it gets the present one.
+"""The schema version of a database, and its upgrade to the present one.
 
-`schema.sql` is the whole schema of today, given to a new database.  An older database goes through
-the files in `migrations/` instead, in order, each in a transaction of its own together with its
-number.  The number is SQLite's `user_version`; `application_id` says that the file is ours at all.
+A new database gets `schema.sql`, the whole present schema.  An older database is upgraded by the
+files in `migrations/` instead, in order, each in a transaction of its own that also sets its
+number.  The number is SQLite's `user_version`; `application_id` identifies the file as ours.
 """
 
 import sqlite3
@@ -31,7 +31,7 @@ class Identity(NamedTuple):
 
 
 def read_migrations(folder: Path = _HERE / "migrations") -> list[Migration]:
-    """`0002_what_it_does.sql` and so on, without a gap: `FIRST_VERSION` is where they begin."""
+    """Read `0002_what_it_does.sql` and so on; the numbers follow `FIRST_VERSION` without a gap."""
     migrations = [
         Migration(int(file.name.partition("_")[0]), file.read_text(encoding="utf-8"))
         for file in sorted(folder.glob("*.sql"))
@@ -42,11 +42,13 @@ def read_migrations(folder: Path = _HERE / "migrations") -> list[Migration]:
 
 
 def recognize(db: sqlite3.Connection, migrations: list[Migration]) -> None:
-    """Raises ForeignDatabase, NewerSchema.  Changes nothing."""
+    """Check that the database is new or ours, without changes.  Raises ForeignDatabase,
+    NewerSchema.
+    """
     if _is_new(db):
         return
     if _pragma(db, "application_id") != APPLICATION_ID:
-        raise ForeignDatabase("queues.db is the database of some other program")
+        raise ForeignDatabase("queues.db is the database of another program")
     present, latest = _pragma(db, "user_version"), latest_version(migrations)
     if present > latest:
         raise NewerSchema(
@@ -58,9 +60,9 @@ def recognize(db: sqlite3.Connection, migrations: list[Migration]) -> None:
 def prepare(
     db: sqlite3.Connection, migrations: list[Migration], *, now_s: int, new_id: bytes
 ) -> Identity:
-    """Give a recognized database the present schema; who this queue manager is.
+    """Upgrade a recognized database to the present schema; return this queue manager's identity.
 
-    A new database becomes the queue manager `new_id`.
+    A new database gets the identity `new_id`.
     """
     if _is_new(db):
         _create(db, latest_version(migrations), now_s, new_id)
@@ -74,7 +76,10 @@ def latest_version(migrations: list[Migration]) -> int:
 
 
 def _is_new(db: sqlite3.Connection) -> bool:
-    """Also after a crash in the first start: everything is created in one transaction."""
+    """Return whether the database is empty; also after a crash in the first start.
+
+    The first start creates everything in one transaction.
+    """
     (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
     return tables == 0 and _pragma(db, "application_id") == 0
 
@@ -98,7 +103,7 @@ def _upgrade(db: sqlite3.Connection, migrations: list[Migration]) -> None:
 
 @contextmanager
 def _transaction(db: sqlite3.Connection, script: str) -> Iterator[None]:
-    """One that begins with the script; all of it or nothing."""
+    """Run a transaction that begins with the script, and roll all of it back on an error."""
     try:
         db.executescript(f"BEGIN IMMEDIATE; {script}")
         yield

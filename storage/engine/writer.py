@@ -1,20 +1,21 @@
-"""Group commit: whatever waits is written together, and synced once.
+"""Group commit: all waiting changes are written together and synced once.
 
-    acts ─► open batch ──(the last commit has returned)──► commit ──► durable ─► callers are told
+    changes ─► open batch ──(the last commit has returned)──► commit ──► durable ─► notify callers
 
-While one batch is synced the next one gathers, so batches grow with the load, and nobody waits for
-a timer.  This file is the only one that says "durable", and it says so after COMMIT has returned.
-When a commit leaves the log too long, it goes back into the database before the next one, while the
-callers of the first are told (checkpoint.py).
+While one batch is synced the next one collects changes, so batches grow with the load, and no
+caller waits for a timer.  Only this module declares a batch durable, after COMMIT has returned.
 
-A commit that fails ends it all: after a failed sync nobody knows what the disk holds.  Everybody
-who waits gets a StorageError, nothing is reported any more, the daemon stops, and the next start
-takes it from what is on the disk.
+If the log is too long after a commit, a checkpoint runs before the next one, while the callers of
+the first are notified (checkpoint.py).
 
-A disk without room is another matter, and so is a lack of memory: SQLite has undone the batch, and
-what the disk holds is known.  The batch is tried again until it succeeds, and its callers wait, as
-for a slow disk.  Only one with new packets is not tried for ever: it may be what keeps deletions,
-which make room, from being written, and after a new start its packets are refused or sent again.
+A commit that fails stops the storage: after a failed sync the content of the disk is unknown.  All
+waiting callers get a StorageError, no batch is reported durable any more, the daemon stops, and the
+next start recovers from the state of the disk.
+
+A full disk and a lack of memory are different: SQLite has undone the batch, and the content of the
+disk is known.  The batch is retried until it succeeds, and its callers wait, as for a slow disk.  A
+batch with new packets is retried for a limited time only: it may prevent the deletions that free
+space from being written, and after a restart its packets are rejected or sent again.
 """
 
 import asyncio
@@ -33,18 +34,18 @@ from storage.engine.reserve import Reserve
 from storage.errors import StorageError
 from storage.options import PAGE_BYTES, StorageOptions
 
-#: What a commit on a full disk gives back at once: 2 MiB, some 10 ms.
+#: Pages that a commit on a full disk frees at once: 2 MiB, some 10 ms.
 VACUUM_PAGES = 256
-#: And where messages were refused for lack of room: 64 MiB, some 0.3 s.
+#: The same after messages were rejected for lack of space: 64 MiB, some 0.3 s.
 VACUUM_PAGES_MAX = 8192
-#: A batch for which there is no room is tried again after this time.
+#: A batch that lacks space or memory is retried after this time.
 RETRY_S = 1.0
-#: What is in no hurry is committed after this time, if nobody else wants a commit.
+#: Changes that are not urgent are committed after this time, unless another commit comes first.
 PATIENCE_S = 0.02
 
 
 class _NotNow(Exception):
-    """A batch was undone for lack of room or memory; the cause says which."""
+    """A batch was undone for lack of space or memory; the cause says which."""
 
 
 class Writer:
@@ -63,14 +64,15 @@ class Writer:
         self._marker = marker
         self._log_pages_max = options.log_pages_max
         self._is_checkpointing = False
-        self._checkpoint_failure: BaseException | None = None  # the connection's thread knows first
+        # the connection's thread detects it first
+        self._checkpoint_failure: BaseException | None = None
         self._committing: Batch | None = None
         self._failure: StorageError | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-        #: Gets a StorageError as its exception, when storing is over.
+        #: Gets a StorageError as its exception when the storage stops after a failure.
         self.failed: asyncio.Future[None] = self._loop.create_future()
-        #: Acts that come now are in no hurry: they join a commit of others, or have one later.
+        #: New changes are not urgent: they join another commit, or are committed later.
         self.is_patient = False
         self._patience: asyncio.TimerHandle | None = None
         self._is_due = False
@@ -78,39 +80,43 @@ class Writer:
         self._retry: asyncio.TimerHandle | None = None
         self._waits_since: float | None = None  # loop time
         self._is_closing = False
-        #: Why the batch that is being committed has to wait for room or memory; "": it does not.
+        #: Why the current batch waits for space or memory, as a sentence; "" if it does not wait.
         self.obstacle = ""
         self.batch = self._new_batch()
 
     @property
     def rows_waiting(self) -> int:
-        """Rows that are not durable yet."""
+        """Number of rows that are not durable yet."""
         committing = self._committing
         return self.batch.rows + (0 if committing is None else committing.rows)
 
     @property
     def bytes_waiting(self) -> int:
-        """Their packets."""
+        """Bytes of the packets that are not durable yet."""
         committing = self._committing
         return self.batch.bytes + (0 if committing is None else committing.bytes)
 
     async def vacuum(self, pages_max: int) -> int:
-        """Give free pages back; how many are left.  Where there is no room or memory for it, or
-        another program has the database, none is given back, and 0 ends the round: this act needs
-        room itself, and is no reason to stop."""
+        """Return free pages to the file system; return the number of free pages left.
+
+        Without space or memory for it, or if another program has locked the database, no page is
+        freed and 0 ends the round: vacuuming needs space itself, and such an error is no reason to
+        stop. Raises StorageError for all other errors.
+        """
         if self._failure is not None:
             raise self._failure
         try:
             return await submit(self._connection, partial(vacuum, pages_max=pages_max))
         except (sqlite3.Error, MemoryError) as error:
             if can_wait(error):
-                return 0  # later: nothing is lost, and receiving goes on from the reserve
+                # retried later: no data is lost, and the reserve allows receives to continue
+                return 0
             raise self._fail(_failed("giving pages back", error), error) from error
 
     async def close(self) -> None:
-        """Wait until everything that was given is durable, or has failed; then take no more.
+        """Wait until all changes are durable or have failed; then accept no more.
 
-        What waits for room is tried once more, and fails without.
+        A batch that waits for space is retried once, and fails if there is still none.
         """
         self._is_closing = True
         if self._retry is not None:
@@ -120,14 +126,17 @@ class Writer:
             self.batch.write_soon()
         while not self._idle.is_set():
             await self._idle.wait()
-            await asyncio.sleep(0)  # what those do who were told belongs to it
+            await asyncio.sleep(0)  # also wait for the changes that notified callers make
         self._failure = self._failure or StorageError("the storage is closed")
 
     def _new_batch(self) -> Batch:
         return Batch(self._gather)
 
     def _gather(self) -> bool:
-        """The open batch has an act; what else happens in this turn of the loop joins."""
+        """Schedule a commit of the open batch; changes in the same turn of the loop join it.
+
+        Returns False while the batch may still wait.
+        """
         self._idle.clear()
         if self.is_patient:
             if self._patience is None:
@@ -159,7 +168,7 @@ class Writer:
         )
 
     def _may_wait(self, batch: Batch) -> bool:
-        """Whether a batch that was undone is to be tried again."""
+        """Return whether a batch that was undone is to be retried."""
         now = self._loop.time()
         if self._waits_since is None:
             self._waits_since = now
@@ -172,7 +181,7 @@ class Writer:
         self._submit(self._committing)
 
     def _write(self, db: sqlite3.Connection, batch: Batch) -> bool:
-        """On the connection's thread: commit; whether the log is too long now."""
+        """Commit, on the connection's thread; return whether the log is too long now."""
         if self._checkpoint_failure is not None:
             raise self._checkpoint_failure
         frames = _commit(db, batch, self._reserve, self._marker)
@@ -181,7 +190,7 @@ class Writer:
         return checkpoint.is_longer(self._log, self._log_pages_max)
 
     def _checkpoint(self, db: sqlite3.Connection) -> None:
-        """On the connection's thread.  What waits behind it is not written when it fails."""
+        """Run a checkpoint, on the connection's thread.  If it fails, no later batch is written."""
         self._marker.checkpoint_begins()
         try:
             if checkpoint.run(db):
@@ -190,7 +199,8 @@ class Writer:
             self._checkpoint_failure = error
             try:
                 self._log.sync()
-            except OSError as failed:  # to a checkpoint its pages look like a damaged database's
+            # a checkpoint reports unreadable pages of the log as a damaged database
+            except OSError as failed:
                 self._checkpoint_failure = failed
                 raise failed from error
             raise
@@ -213,7 +223,7 @@ class Writer:
             submit(self._connection, self._checkpoint).add_done_callback(self._checkpointed)
         if self._failure is not None:
             batch.fail(self._failure)
-        # The next batch goes to the disk while the callers of this one are told.
+        # The next batch is written to disk while the callers of this one are notified.
         if not (self.batch.is_empty or self.batch.waits):
             self._commit()
         if self._failure is None:
@@ -239,12 +249,12 @@ class Writer:
             batch.fail(self._fail(failure, bug))
 
     def _fail(self, failure: StorageError, cause: BaseException) -> StorageError:
-        """The first failure is the one that counts."""
+        """Stop the storage.  Only the first failure is kept; it is returned."""
         if self._failure is None:
             failure.__cause__ = cause
             self._failure = failure
             self.failed.set_exception(failure)
-            self.failed.exception()  # seen: nobody is obliged to wait for it
+            self.failed.exception()  # mark as retrieved: no caller has to await it
         return self._failure
 
 
@@ -260,9 +270,9 @@ def _words(error: BaseException | None) -> str:
 
 
 def _commit(db: sqlite3.Connection, batch: Batch, reserve: Reserve, marker: Marker) -> int:
-    """On the connection's thread: how many frames the log has then, 0 when that is unknown.
+    """Commit, on the connection's thread; return the number of frames in the log, 0 if unknown.
 
-    Raises _NotNow, or whatever else kept the batch from becoming durable.
+    Raises _NotNow, or any other error that kept the batch from becoming durable.
     """
     try:
         _write(db, batch, marker)
@@ -288,9 +298,9 @@ def _commit(db: sqlite3.Connection, batch: Batch, reserve: Reserve, marker: Mark
 def _write_without_room(
     db: sqlite3.Connection, batch: Batch, reserve: Reserve, marker: Marker, error: Exception
 ) -> None:
-    """Once more, with the room of the reserve; and once more, without what can be done later."""
+    """Retry with the space of the reserve; then retry without the units that can wait."""
     if reserve.give_up():
-        _make_room(db, reserve, marker)  # what is written already comes first
+        _make_room(db, reserve, marker)  # checkpoint the commits in the log first
         if reserve.leaves_room_after(batch.bytes):
             try:
                 _write(db, batch, marker)  # once more, from the beginning
@@ -300,7 +310,7 @@ def _write_without_room(
                     raise
                 error = again
     elif reserve.leaves_room_after(batch.bytes):
-        _make_room(db, reserve, marker)  # others may have made some
+        _make_room(db, reserve, marker)  # other programs may have freed some space
     if not batch.leave_out():
         raise error
     _write(db, batch, marker)
@@ -317,11 +327,11 @@ def _write(db: sqlite3.Connection, batch: Batch, marker: Marker) -> None:
 
 
 def _make_room(db: sqlite3.Connection, reserve: Reserve, marker: Marker) -> None:
-    """Bring the log into the database and give free pages back, as far as the disk allows."""
+    """Checkpoint the log and return free pages to the file system, as far as the disk allows."""
     if reserve.held and _pragma(db, "freelist_count") == 0:
         return
     if not reserve.lets_grow(_pragma(db, "page_count") * PAGE_BYTES):
-        return  # half of the log in the database would take the room that deletions need
+        return  # a partial checkpoint would use the space that deletions need
     pages = VACUUM_PAGES_MAX if reserve.was_refused else VACUUM_PAGES
     marker.checkpoint_begins()
     try:
@@ -335,8 +345,8 @@ def _make_room(db: sqlite3.Connection, reserve: Reserve, marker: Marker) -> None
 
 
 def vacuum(db: sqlite3.Connection, pages_max: int) -> int:
-    """Give free pages at the end of the file back to the file system; how many are left."""
-    # executescript, because execute would step only once, and free a single page.
+    """Return free pages at the end of the file to the file system; return how many are left."""
+    # executescript, because execute would step only once and free a single page.
     db.executescript(f"PRAGMA incremental_vacuum({pages_max})")
     return _pragma(db, "freelist_count")
 

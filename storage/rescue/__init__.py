@@ -1,1 +1,1 @@
-"""Damaged data folders: examined, and rescued into new ones."""
+"""Examination of damaged data folders, and rescue of their messages into new folders."""

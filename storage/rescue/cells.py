@@ -1,9 +1,9 @@
-"""One page of a tree: its cells, and whether they can be what the page holds today.
+"""One page of a tree: its cells, and whether they can be part of its present content.
 
-The format: https://sqlite.org/fileformat2.html 1.6 and 2.1.  A page keeps what was deleted from it
-until the room is needed, so a damaged pointer may lead to a row that was removed.  But the rows of
-today and the free blocks share out the page between them: whatever overlaps something else, or
-stands where nothing is, is not certain.
+The format: https://sqlite.org/fileformat2.html 1.6 and 2.1.  A page keeps deleted rows until their
+space is needed, so a damaged pointer may lead to a deleted row.  But the present rows and the free
+blocks together fill the page without overlap: a cell that overlaps another extent, or lies outside
+the content area, is not certain.
 """
 
 import struct
@@ -19,40 +19,41 @@ INTERIOR_INDEX, INTERIOR_TABLE, LEAF_INDEX, LEAF_TABLE = 2, 5, 10, 13
 KINDS = frozenset((INTERIOR_INDEX, INTERIOR_TABLE, LEAF_INDEX, LEAF_TABLE))
 INTERIORS = frozenset((INTERIOR_INDEX, INTERIOR_TABLE))
 
-DATABASE_HEADER_BYTES = 100  # in front of the first page's own
-_PAGE_HEADER = struct.Struct(">B3HB")  # kind, first free block, cells, their start, loose bytes
+DATABASE_HEADER_BYTES = 100  # before the first page's own header
+# kind, first free block, cells, start of the cells, fragmented bytes
+_PAGE_HEADER = struct.Struct(">B3HB")
 _FREE_BLOCK = struct.Struct(">2H")
 _CELL_BYTES_MIN = 4
 
-# How much of a long row stands in its page.
+# The part of a long row that its page holds.
 _LOCAL_MAX = PAGE_BYTES - 35
 _LOCAL_MAX_INDEX = (PAGE_BYTES - 12) * 64 // 255 - 23
 _LOCAL_MIN = (PAGE_BYTES - 12) * 32 // 255 - 23
 
 
 class Unreadable(Exception):
-    """Bytes that are no row."""
+    """Bytes that do not form a row."""
 
 
 class Cell(NamedTuple):
-    at: int  # which of its page, from 0
-    child: int  # of an interior page; else 0
-    rowid: int  # of a table; else 0
-    size: int  # of the whole record
-    local: bytes  # as much of that as stands in the page
-    overflow: int  # the page where it goes on; 0: nowhere
-    doubt: str | None  # why it may be none of today's
+    at: int  # index in its page, from 0
+    child: int  # of an interior page; otherwise 0
+    rowid: int  # of a table; otherwise 0
+    size: int  # of the complete record
+    local: bytes  # the part of the record in this page
+    overflow: int  # the page with the next part; 0: none
+    doubt: str | None  # why it may not be a present row
 
 
 class Page(NamedTuple):
     kind: int
     cells: list[Cell]
-    last_child: int  # of an interior page; else 0
+    last_child: int  # of an interior page; otherwise 0
     faults: list[str]
 
 
 def read_page(data: bytes, number: int) -> Page:
-    """The page of a tree.  Raises Unreadable where it is none."""
+    """Parse a page of a tree.  Raises Unreadable if it is not one."""
     start = DATABASE_HEADER_BYTES if number == 1 else 0
     if len(data) < PAGE_BYTES or data[start] not in KINDS:
         raise Unreadable("it is not the page of a tree")
@@ -66,7 +67,7 @@ def read_page(data: bytes, number: int) -> Page:
     last_child = struct.unpack_from(">I", data, start + 8)[0] if is_interior else 0
     faults: list[str] = []
     cells: list[Cell] = []
-    extents: list[tuple[int, int, int]] = []  # start, end, which of the cells
+    extents: list[tuple[int, int, int]] = []  # start, end, index of the cell
     for index, offset in enumerate(struct.unpack_from(f">{count}H", data, pointers)):
         try:
             cell, end = _cell(data, offset, index, kind)
@@ -95,7 +96,7 @@ def read_page(data: bytes, number: int) -> Page:
 
 
 def _cell(data: bytes, offset: int, index: int, kind: int) -> tuple[Cell, int]:
-    """One cell and where it ends.  Raises Unreadable, struct.error, IndexError."""
+    """Return one cell and its end offset.  Raises Unreadable, struct.error, IndexError."""
     child = rowid = size = 0
     if kind in INTERIORS:
         (child,) = struct.unpack_from(">I", data, offset)
@@ -126,7 +127,7 @@ def _local_bytes(size: int, local_max: int) -> int:
 
 
 def _free_blocks(data: bytes, first: int, start: int) -> tuple[list[tuple[int, int, int]], bool]:
-    """Extents of the page that are free, in ascending order, and whether they can be that."""
+    """Return the free extents of the page in ascending order, and whether they are consistent."""
     found: list[tuple[int, int, int]] = []
     end = start
     while first:
@@ -144,7 +145,7 @@ def _free_blocks(data: bytes, first: int, start: int) -> tuple[list[tuple[int, i
 def _misplaced(
     extents: list[tuple[int, int, int]], blocks: list[tuple[int, int, int]], start: int
 ) -> list[int]:
-    """Which cells overlap something, or stand in front of all that the page has."""
+    """Return the cells that overlap another extent, or start before the content area."""
     found = {which for begin, _, which in extents if begin < start}
     last_end, last = 0, -1
     for begin, end, which in sorted((*extents, *blocks)):
@@ -156,10 +157,10 @@ def _misplaced(
 
 
 def _out_of_order(rowids: list[int]) -> list[int]:
-    """The fewest without which the rest ascends."""
+    """Return the smallest set of positions without which the rest ascends."""
     if all(before < after for before, after in pairwise(rowids)):
         return []
-    ends: list[int] = []  # of the best sequences by length: the lowest rowid that ends one
+    ends: list[int] = []  # the lowest rowid that ends an ascending sequence, by length
     lengths: list[int] = []
     for rowid in rowids:
         length = bisect_left(ends, rowid)
@@ -178,7 +179,10 @@ def _out_of_order(rowids: list[int]) -> list[int]:
 
 
 def varint(data: bytes, offset: int) -> tuple[int, int]:
-    """2.1: seven bits a byte, the highest first; a ninth byte has eight.  And where it ends."""
+    """Return an integer and its end offset (2.1: seven bits per byte, the highest first).
+
+    A ninth byte has eight bits.  Raises IndexError.
+    """
     value = 0
     for position in range(offset, offset + 8):
         byte = data[position]
@@ -189,8 +193,10 @@ def varint(data: bytes, offset: int) -> tuple[int, int]:
 
 
 def record(payload: bytes) -> tuple[Value, ...]:
-    """2.1, Record Format: the types of all values, then the values.  Raises Unreadable,
-    IndexError."""
+    """Parse a record (2.1, Record Format): the types of all values, then the values.
+
+    Raises Unreadable, IndexError.
+    """
     header_bytes, position = varint(payload, 0)
     end = header_bytes
     values: list[Value] = []

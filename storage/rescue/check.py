@@ -1,11 +1,11 @@
-"""A data folder examined while no daemon has it: what it holds, and what is wrong with it.
+"""Examination of a data folder that no daemon has open: its messages and its faults.
 
-Nothing is changed.  SQLite says whether the file is in order, `survey` whether what stands in it
-is; each finds what the other does not.
+The folder is not changed.  SQLite checks the structure of the file, `survey` checks the content of
+the rows; each finds faults that the other does not.
 
-No finding is no proof.  Where the disk has put an older state of a page in the place of the newest
-and nothing else contradicts it, or where the log ends early and nobody has left a note of that,
-what was removed is there again, and nobody can tell.
+A report without findings does not prove that the folder is intact.  If the disk has replaced the
+newest state of a page by an older one and nothing else contradicts it, or if the log ends early and
+no mark records that, removed messages are present again, and no check can detect it.
 """
 
 import sqlite3
@@ -24,25 +24,27 @@ from storage.errors import CannotStart
 from storage.rescue.survey import KeptMessage, Survey
 from storage.tables.keys import arrival_of
 
-SENTENCES_MAX = 100  # of one kind: a damaged disk has more to say than anybody reads
+SENTENCES_MAX = 100  # per kind: a damaged disk yields more findings than an operator can read
 
 
 class Report(NamedTuple):
-    """What was found.  Without findings the folder is in order."""
+    """The result of an examination.  Without findings no fault was found."""
 
     folder: Path
     schema: int
     pages: int
-    messages: dict[str, int]  # whole ones, by queue or destination
-    damaged: int  # are not what was stored
-    doubted: int  # are what was stored, and may have been removed since
+    messages: dict[str, int]  # intact ones, by queue or destination
+    damaged: int  # their content differs from the stored content
+    doubted: int  # their content is intact, but they may have been removed since
     findings: list[str]
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep daemons out meanwhile.  Raises FolderInUse, CannotStart: also where no daemon has
-    ever been."""
+    """Keep daemons out during the examination.
+
+    Raises FolderInUse, and CannotStart, also if the folder was never used by a daemon.
+    """
     if not any((folder / name).is_file() for name in (DATABASE, mark.NAME, missing.RESERVE)):
         raise CannotStart(f"there is no {DATABASE} in {folder}", code="no_database")
     try:
@@ -78,7 +80,7 @@ def check(folder: Path) -> Report:
         findings += survey.findings
         if arrivals >= survey.counters.get("arrival", 1):
             findings.append(
-                "the counter of arrivals is behind: places in queues would be given twice"
+                "the counter of arrivals is too low: positions in queues would be assigned twice"
             )
         if len(survey.rows["identity"]) != 1:
             findings.append("the identity of the queue manager is lost")
@@ -96,7 +98,7 @@ def check(folder: Path) -> Report:
 
 
 def describe(message: KeptMessage) -> str:
-    """A message that is not whole, in a sentence."""
+    """Return a sentence about a message that is not intact."""
     place = "in" if message.table == "message" else "for"
     return f"message {message.lookup_id} {place} {message.queue}: {message.problem}"
 
@@ -107,11 +109,11 @@ def _rest(sentences: list[str]) -> list[str]:
 
 
 def _ask_sqlite(path: Path) -> tuple[int, list[str]]:
-    """The number of the schema, and what SQLite's own check finds."""
+    """Return the number of the schema, and the findings of SQLite's own check."""
     try:
         return _asked(path, _options(path))
     except sqlite3.DatabaseError as error:
-        # A process that was killed just then has left an index that contradicts itself.
+        # A process that was killed at that moment has left an inconsistent index.
         if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_PROTOCOL:
             return 0, [f"SQLite cannot read it: {error}"]
     try:
@@ -121,14 +123,14 @@ def _ask_sqlite(path: Path) -> tuple[int, list[str]]:
 
 
 def _asked(path: Path, options: str) -> tuple[int, list[str]]:
-    """Raises sqlite3.DatabaseError."""
+    """Open the database with these options and check it.  Raises sqlite3.DatabaseError."""
     findings: list[str] = []
     uri = f"file:{quote(str(path))}?mode=ro{options}"
     with closing(sqlite3.connect(uri, uri=True)) as db:
         (version,) = db.execute("PRAGMA user_version").fetchone()
         (application,) = db.execute("PRAGMA application_id").fetchone()
         if application != schema.APPLICATION_ID:
-            findings.append(f"{path.name} does not say that it is ours")
+            findings.append(f"{path.name} does not have the application id of qmd")
         known = schema.latest_version(schema.read_migrations())
         if version > known:
             findings.append(f"it has schema {version}, and this version of qmd knows {known}")
@@ -140,10 +142,10 @@ def _asked(path: Path, options: str) -> tuple[int, list[str]]:
 
 
 def _options(path: Path) -> str:
-    """So that SQLite reads without a change to the folder, as far as that is possible.
+    """Return URI options with which SQLite reads without changing the folder, as far as possible.
 
-    It makes an index of the log where there is none; one that is there is left as it is, because it
-    knows how long the log was (write_ahead_log.py).
+    SQLite creates an index of the log if there is none; an existing index is left unchanged,
+    because it records how long the log was (write_ahead_log.py).
     """
     log, index = (path.with_name(f"{path.name}-{each}") for each in ("wal", "shm"))
     if not log.exists() or log.stat().st_size == 0:

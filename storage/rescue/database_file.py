@@ -1,7 +1,7 @@
-"""The pages of a database file, as the last commit left them, without SQLite.
+"""The pages of a database file, as the last commit left them, read without SQLite.
 
-For files that SQLite will not read any more.  The format: https://sqlite.org/fileformat2.html; the
-sections named below are its own.  Nothing here writes.
+For files that SQLite refuses to read.  The format: https://sqlite.org/fileformat2.html; the
+sections cited below are its own.  This module never writes.
 """
 
 import os
@@ -13,26 +13,29 @@ from storage.options import PAGE_BYTES
 from storage.rescue.write_ahead_log import read_log
 
 _HEADER_PAGES = struct.Struct(">28xI")  # 1.3.7, In-header database size
-_HEADER_FREELIST = struct.Struct(">32x2I")  # the first trunk page, and how many pages are free
-_CHANGE_COUNTERS = (24, 92)  # the size in the header is valid where these two are the same
+_HEADER_FREELIST = struct.Struct(">32x2I")  # the first trunk page, and the number of free pages
+_CHANGE_COUNTERS = (24, 92)  # the size in the header is valid if these two are equal
 _POINTER_ENTRY = struct.Struct(">BI")
 _LOCK_PAGE = 0x4000_0000 // PAGE_BYTES + 1  # 1.2: never used
 
 # 1.8, Pointer Map or Ptrmap Pages.
 ROOT, FREE, FIRST_OVERFLOW, LATER_OVERFLOW, TREE = range(1, 6)
-_ENTRIES = PAGE_BYTES // 5  # of one pointer map page; it stands before the pages that it maps
+_ENTRIES = PAGE_BYTES // 5  # of one pointer map page; it precedes the pages that it maps
 
 
 class Freelist(NamedTuple):
     pages: frozenset[int]
-    is_sound: bool  # as many as the first page says, and each of them once
+    is_sound: bool  # the first page states this number, and no page occurs twice
 
 
 class DatabaseFile:
-    """Pages are numbered from 1.  All of them have PAGE_BYTES: we make no other databases."""
+    """A database file, without SQLite.
+
+    Pages are numbered from 1 and have PAGE_BYTES: qmd creates no other databases.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError."""
+        """Open the file and its log.  Raises OSError."""
         self._file = path.open("rb")
         self._log_file = None
         log = path.with_name(f"{path.name}-wal")
@@ -40,9 +43,9 @@ class DatabaseFile:
             self._log_file = log.open("rb")
         found = read_log(path)
         self._log = found.frames
-        #: Pages whose newest state is damaged: `page` gives an older one, with rows of its time.
+        #: Pages with a damaged newest state: `page` returns an older one, with former rows.
         self.former = found.former
-        #: What is wrong with the log and the length of the file, as sentences.
+        #: Faults of the log and of the length of the file, as sentences.
         self.findings = list(found.findings)
         #: The log has lost commits, or parts of them.
         self.is_outdated = bool(found.findings)
@@ -68,7 +71,7 @@ class DatabaseFile:
             self._log_file.close()
 
     def page(self, number: int) -> bytes:
-        """Shorter, or nothing, where the file ends or the disk cannot read it."""
+        """Return a page; fewer bytes, or b"", at the end of the file or after a read error."""
         file, offset = self._file, (number - 1) * PAGE_BYTES
         if number in self._log:
             assert self._log_file is not None
@@ -79,15 +82,16 @@ class DatabaseFile:
             return b""
 
     def newest(self, number: int) -> bytes:
-        """As `page`; nothing where only a former state of the page is left, or where it cannot
-        be."""
+        """Return a page as `page` does, but b"" if its newest state is lost or the number is
+        invalid.
+        """
         if number in self.former or not 1 <= number <= self.page_count:
             return b""
         data = self.page(number)
         return data if len(data) == PAGE_BYTES else b""
 
     def pointer(self, number: int) -> tuple[int, int]:
-        """What the page is by its pointer map, and its parent; (0, 0) where that is no help."""
+        """Return the kind of the page by its pointer map, and its parent; (0, 0) if unknown."""
         if number < 3:
             return 0, 0
         map_page = (number - 2) // (_ENTRIES + 1) * (_ENTRIES + 1) + 2
@@ -103,12 +107,12 @@ class DatabaseFile:
         return (kind, parent) if ROOT <= kind <= TREE else (0, 0)
 
     def is_content(self, number: int) -> bool:
-        """Neither a page of the pointer map nor the one that is never used."""
+        """Return whether it is neither a page of the pointer map nor the unused lock page."""
         is_map = number >= 2 and (number - 2) % (_ENTRIES + 1) == 0
         return not is_map and number != _LOCK_PAGE
 
     def freelist(self) -> Freelist:
-        """As far as it can be read.  1.5, The Freelist."""
+        """Return the free pages, as far as the list can be read.  1.5, The Freelist."""
         found: list[int] = []
         header = self.newest(1)
         if not header:
@@ -129,10 +133,10 @@ class DatabaseFile:
         return Freelist(pages, is_within and trunk == 0 and len(found) == len(pages) == count)
 
     def _page_count(self, file_pages: int) -> int:
-        """Of a database whose log has no commit.
+        """Return the page count of a database with a log without commits.
 
-        A file may be longer than the database, and holds nothing there; where it is shorter it was
-        cut, and pages in front of the end still are what they were.
+        A file may be longer than the database; the rest is unused.  If it is shorter it was cut,
+        and the pages before its end are still valid.
         """
         header = self.page(1)
         if len(header) < PAGE_BYTES:
@@ -143,7 +147,7 @@ class DatabaseFile:
             return file_pages
         if pages > file_pages:
             self.findings.append(
-                f"the file says that it has {pages} pages, and has {file_pages}: it was cut, or"
+                f"the file states {pages} pages, and has {file_pages}: it was cut, or"
                 " that number is damaged"
             )
         return min(pages, file_pages)

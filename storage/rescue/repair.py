@@ -1,8 +1,8 @@
-"""What can be saved of a damaged data folder, in a fresh one beside it.
+"""The rescue of a damaged data folder into a fresh folder beside it.
 
-The damaged folder is only read.  Into the fresh one go the messages that are whole, with the queues
-and sequences that they belong to, so that a daemon can start on it; the caller gets all of them,
-whole or not, to keep them elsewhere as well.
+The damaged folder is only read.  The fresh one gets the intact messages, with the queues and
+sequences that they belong to, so that a daemon can start on it.  The caller gets all messages,
+intact or not, to store them elsewhere as well.
 """
 
 import os
@@ -26,12 +26,12 @@ from storage.tables.keys import arrival_of
 from storage.tables.queues import FIRST_USER_QUEUE_ID
 
 BATCH_ROWS = 1000
-#: Beyond the highest number that is known to have been given: some may have been, and be forgotten.
+#: Added to the highest number known to be assigned: later ones may have been assigned and lost.
 NUMBERS_SKIPPED = 10_000_000
 
 Row = tuple[Value, ...]
 
-#: Counters of numbers that others know.
+#: Counters of numbers that other systems have seen.
 _COUNTED = frozenset(("message", "arrival", "start", "fence"))
 
 _SMALL_TABLES = (
@@ -40,35 +40,35 @@ _SMALL_TABLES = (
     "unconfirmed",
     "unaddressed",
     "owed",
-    # A reservation whose message is lost stands for nothing, and does no harm.
+    # A reservation without its message has no effect.
     *("reader", "reader_queue", "reservation", "stage", "publication"),
 )
 
 
 class Rescue:
-    """`run` it to its end."""
+    """One rescue; iterate over `run` to its end."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.fresh = folder.with_name(f"{folder.name}.repaired")
-        #: What the fresh folder lacks or had to make up, as sentences.
+        #: Lost data, and data that had to be replaced, as sentences.
         self.losses: list[str] = []
         self.saved = 0
         self.set_aside = 0
-        self.doubted = 0  # of those set aside: they may have been removed
+        self.doubted = 0  # the part of `set_aside` that may have been removed
 
     def run(self, *, now_s: int, new_id: bytes) -> Iterator[KeptMessage]:
-        """All messages, as they are gone through; `new_id` is for a queue manager that lost its.
+        """Rescue the folder and yield all messages; `new_id` replaces a lost identity.
 
         Raises RescueFailed; then there is no fresh folder.
         """
         if self.fresh.exists():
-            raise RescueFailed(f"there is a {self.fresh} already, and it stays as it is")
+            raise RescueFailed(f"there is a {self.fresh} already; it stays as it is")
         unfinished = self._folder.with_name(f"{self._folder.name}.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
         try:
-            # Never one that is there: root may run this in a folder of somebody else, who may have
-            # put a link into the way.
+            # Never reuse an existing folder: root may run this in a folder of another user, which
+            # may have put a link in its place.
             unfinished.mkdir(mode=0o700)
         except OSError as error:
             raise RescueFailed(f"{unfinished} could not be made: {explain(error)}") from error
@@ -92,8 +92,8 @@ class Rescue:
         identity = next(iter(survey.rows["identity"].values()), None)
         if identity is None:
             self.losses.append(
-                "the identity of the queue manager is lost: it has a new one, and other queue"
-                " managers take it for another"
+                "the identity of the queue manager is lost: it has a new one, so other queue"
+                " managers treat it as another queue manager"
             )
         own_id, created_at_s = identity or (new_id, now_s)
         assert isinstance(own_id, bytes)
@@ -104,7 +104,7 @@ class Rescue:
             rows: list[Row] = [
                 (rowid, *row)
                 for rowid, row in survey.rows[table].items()
-                # The queue manager's own queues are there already.
+                # The queue manager's own queues exist already.
                 if table != "queue" or rowid >= FIRST_USER_QUEUE_ID
             ]
             if refused := _insert(db, table, rows):
@@ -130,7 +130,7 @@ class Rescue:
                 " probably new"
             )
         if not survey.counters.get("start"):
-            # Others would take a lower count for that of a clone.
+            # Peers would take a lower count for that of a clone.
             db.execute("INSERT INTO counter VALUES ('start', ?)", (NUMBERS_SKIPPED,))
         db.execute("COMMIT")
 
@@ -140,7 +140,7 @@ class Rescue:
         for message in survey.messages():
             if message.problem is None:
                 self.saved += 1
-                if message.table != "awaiting":  # those have their numbers as keys
+                if message.table != "awaiting":  # keys of `awaiting` are message numbers
                     arrivals = max(arrivals, arrival_of(message.key))
                 waiting[message.table].append((message.key, *message.columns))
                 if len(waiting[message.table]) == BATCH_ROWS:
@@ -158,9 +158,9 @@ class Rescue:
             )
 
     def _give_to_owner(self, fresh: Path) -> None:
-        """Nobody else may read messages; what root has saved belongs to whom it belonged before."""
+        """Restrict access to the owner of the damaged folder, also if root ran the rescue."""
         owner = self._folder.stat()
-        # The folder last: once it is the owner's, what is in it can be exchanged.
+        # The folder last: once the owner has it, its content can be exchanged.
         for path in (*fresh.iterdir(), fresh):
             path.chmod(0o700 if path == fresh else 0o600)
             if os.geteuid() == 0:
@@ -176,7 +176,7 @@ def _commit(db: sqlite3.Connection, waiting: dict[str, list[Row]]) -> None:
 
 
 def _insert(db: sqlite3.Connection, table: str, rows: Iterable[Row]) -> int:
-    """Rows as they were found, without columns that came later; how many contradict others."""
+    """Insert rows as found, without later columns; return the number of contradicting rows."""
     names = [name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")]
     refused = 0
     for row in rows:

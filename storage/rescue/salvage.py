@@ -1,15 +1,14 @@
-"""Rows out of a database that may be damaged, page by page.
+"""Extraction of rows from a database that may be damaged, page by page.
 
-Tables are trees of pages; their rows stand in the leaves, and those of tables without rowids in the
-pages above them too.  A leaf is found from its root as long as the pages between are whole, and
-otherwise by the pointer map, which knows each page's parent.  So a damaged page costs what stands
-in it, and nothing else.
+Tables are trees of pages.  Their rows are in the leaves; tables without rowids have rows in the
+interior pages too.  A leaf is found from its root if the pages between are intact, and otherwise by
+the pointer map, which holds each page's parent.  So a damaged page costs only its own rows.
 
-What stands on a page that is free, or that not all who should know of it know (trees.py), may have
-been deleted long ago; so may a row whose place in its page is not its own (cells.py), or whose end
-stands in pages that belong to others.  Such rows are given with the reason (`FoundRow.doubt`),
-behind all others.  A page that is an older state of itself, and contradicts nothing, is not known:
-its rows count as certain.
+Some rows may have been deleted long ago: those on a free page, or on a page about which its sources
+disagree (trees.py); rows whose extent in the page is inconsistent (cells.py); and rows whose end is
+in pages that belong to others.  Such rows are yielded with the reason (`FoundRow.doubt`), after all
+others.  A page that is an older state of itself, and contradicts nothing, cannot be detected: its
+rows count as certain.
 """
 
 import struct
@@ -44,17 +43,17 @@ __all__ = ["INDEX", "UNKNOWN", "Fault", "FoundRow", "Layout", "Salvage", "Value"
 
 #: By root: the table, or INDEX.
 Layout = dict[int, str]
-#: A table whose name is lost, with rows of today.
+#: A table that lost its name, with present rows.
 UNKNOWN = "?"
 
-_ROWS = frozenset((INTERIOR_INDEX, LEAF_INDEX, LEAF_TABLE))  # kinds of pages that have some
+_ROWS = frozenset((INTERIOR_INDEX, LEAF_INDEX, LEAF_TABLE))  # kinds of pages with rows
 
 
 class FoundRow(NamedTuple):
-    table: str  # "": none, UNKNOWN: one of today, which is not known
+    table: str  # "": of no table; UNKNOWN: of an existing table that is not known
     rowid: int
-    values: tuple[Value, ...]  # in the order of the columns; the rowid's own is None
-    doubt: str | None  # why it may have been deleted, or never have been
+    values: tuple[Value, ...]  # in the order of the columns; the rowid's own column is None
+    doubt: str | None  # why it may have been deleted, or may never have existed
 
     @property
     def certain(self) -> bool:
@@ -62,7 +61,7 @@ class FoundRow(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Something that could not be read: what it was, and what is wrong with it."""
+    """An unreadable part: its table, its page, and a sentence about the fault."""
 
     table: str | None
     page: int
@@ -70,15 +69,15 @@ class Fault(NamedTuple):
 
 
 def salvage(file: DatabaseFile) -> Iterator[FoundRow | Fault]:
-    """All rows of all tables, and all that stood in their way."""
+    """Yield all rows of all tables, and all faults."""
     return Salvage(file).run()
 
 
 class Salvage:
-    """Ask for rows as often as they are needed; they come in the same order each time."""
+    """The rows of one database file; each iteration yields them in the same order."""
 
     def __init__(self, file: DatabaseFile, layout: Callable[[], Layout] = dict) -> None:
-        """`layout`: where the roots of a new database are, for one whose own schema is damaged."""
+        """Walk the trees; `layout` returns the roots of a new database, for a damaged schema."""
         self._file = file
         self._trees = Trees(file)
         self._free = file.freelist()
@@ -105,12 +104,12 @@ class Salvage:
         self._twice = self._keys_of_two(number for number, _ in self._unnamed)
 
     def run(self) -> Iterator[FoundRow | Fault]:
-        """All rows of all tables, and all that stood in their way."""
+        """Yield all rows of all tables, and all faults."""
         yield from self.faults()
         yield from self.rows()
 
     def faults(self) -> Iterator[Fault]:
-        """Of the trees: pages that are not what those above them say."""
+        """Yield the faults of the trees: pages that contradict the pages above them."""
         yield from map(Fault._make, self._trees.faults)
         for number in range(1, self._file.page_count + 1):
             if self._is_lost(number):
@@ -119,9 +118,9 @@ class Salvage:
             yield Fault(use.table or None, number, f"page {number} is in doubt: {use.doubt}")
 
     def rows(self, tables: Container[str] | None = None) -> Iterator[FoundRow | Fault]:
-        """Of these tables (None: of all), with what is wrong with their pages.
+        """Yield the rows of these tables (None: all), with the faults of their pages.
 
-        What is certain comes first, and first of that the rows that all agree on.
+        Certain rows come first, and among them first those on which all sources agree.
         """
         for number in self._named:
             use = self._trees.use(number)
@@ -136,7 +135,7 @@ class Salvage:
                 yield from self._rows(number, use)
 
     def _uses(self) -> Iterator[tuple[int, Use]]:
-        """All pages that have, or had, rows of tables."""
+        """Yield all pages that have, or had, rows of tables."""
         for number in range(1, self._file.page_count + 1):
             if not self._file.is_content(number):
                 continue
@@ -145,7 +144,7 @@ class Salvage:
                 continue
             if use.table != INDEX:
                 yield number, use
-            elif self._kind(number) == LEAF_TABLE:  # those of indexes are of no use
+            elif self._kind(number) == LEAF_TABLE:  # rows of indexes are not needed
                 yield number, use._replace(doubt=use.doubt or "its page belongs to no table")
 
     def _kind(self, number: int) -> int:
@@ -154,7 +153,7 @@ class Salvage:
         return data[start] if len(data) == PAGE_BYTES else -1
 
     def _is_lost(self, number: int) -> bool:
-        """Whether the map says that it belongs to a table, and its content does not."""
+        """Return whether the map assigns the page to a table, but its content does not fit."""
         return (
             self._file.is_content(number)
             and self._file.pointer(number)[0] == TREE
@@ -164,10 +163,10 @@ class Salvage:
         )
 
     def _add_roots(self, number: int, use: Use, roots: dict[int, str]) -> bool:
-        """Add the roots of tables and indexes that the rows of a page of the schema name; whether
-        those are all of its rows.
+        """Add the roots of tables and indexes that one page of the schema names.
 
-        A row of it: type, name, table, root page, SQL.
+        Returns whether the page yields all its rows.  A row of the schema: type, name, table, root
+        page, SQL.
         """
         is_whole = True
         for row in self._rows(number, use):
@@ -180,10 +179,10 @@ class Salvage:
         return is_whole
 
     def _lost_roots(self, known: dict[int, str], layout: Layout) -> Layout:
-        """Roots that the map knows, and what is left of the schema does not.
+        """Return roots that the map knows, and the rest of the schema does not.
 
-        Where all that is left of it is as in a new database, so is what is lost.  Otherwise the
-        rows must say of which table they are.
+        If the rest of the schema is as in a new database, the lost part is assumed to be the same.
+        Otherwise the table must be derived from the rows.
         """
         is_as_new = all(layout.get(root) == table for root, table in known.items())
         found: Layout = {}
@@ -199,7 +198,9 @@ class Salvage:
         return found
 
     def _keys_of_two(self, numbers: Iterator[int]) -> set[int]:
-        """Rowids that two pages have which no page names: at most one of them is of today."""
+        """Return rowids that occur on two pages which no page names: at most one of them is
+        present.
+        """
         counted: Counter[int] = Counter()
         for number in numbers:
             try:
@@ -243,8 +244,10 @@ class Salvage:
         return None
 
     def _payload(self, cell: Cell, number: int) -> tuple[bytes, str | None]:
-        """The whole record, and why its end may not be its own.  1.6.1: the rest of a long row
-        stands in a chain of pages.  Raises Unreadable."""
+        """Return the complete record, and a reason if its end may not be its own.
+
+        1.6.1: the rest of a long row is in a chain of pages.  Raises Unreadable.
+        """
         if cell.size > self._file.page_count * PAGE_BYTES:
             raise Unreadable(f"it says that it has {cell.size} bytes")
         payload = bytearray(cell.local)
@@ -269,5 +272,5 @@ class Salvage:
             return f"its end stands in page {number}, of which an older state is left only"
         found = self._file.pointer(number)
         if found in ((0, 0), expected) or (found[0] == FREE and self._free.is_sound):
-            return None  # of a page that is not free the map is damaged where it says so
+            return None  # the page is not free, so that entry of the map is damaged
         return f"its end stands in page {number}, which is another's"

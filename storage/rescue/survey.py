@@ -1,9 +1,10 @@
-"""What a data folder holds, damaged or not: all messages that can be read, and if they are whole.
+"""The content of a data folder, damaged or not: all readable messages, and their condition.
 
-First the small tables, because they say where messages belong; then the messages, one by one.
+It reads the small tables first, because they define where messages belong; then the messages.
 
-A message is certain, damaged (it is not what was stored), or in doubt: it is what was stored, and
-may have been removed since, because not all that should know of its row do (salvage.py).
+A message is certain, damaged (its content differs from the stored content), or in doubt: its
+content is intact, but it may have been removed since, because the sources about its row disagree
+(salvage.py).
 """
 
 import sqlite3
@@ -30,9 +31,9 @@ from storage.tables.keys import (
 )
 
 MESSAGE_TABLES = ("message", "outgoing", "awaiting")
-PACKET_BYTES_MIN = 100  # of a user message, and more than any other blob of three columns has
+PACKET_BYTES_MIN = 100  # of a user message; other blobs in the same columns are shorter
 
-#: Columns without the rowid, by table: what a whole row has.  More of them came with later schemas.
+#: Columns without the rowid, by table: those of a complete row.  Later schemas added more.
 _COLUMNS: dict[str, tuple[type | tuple[type, ...], ...]] = {
     "message": (int, (int, type(None)), (str, type(None)), int, int, (int, type(None)), bytes),
     "outgoing": ((int, type(None)), bytes),
@@ -53,33 +54,33 @@ _COLUMNS: dict[str, tuple[type | tuple[type, ...], ...]] = {
     "unaddressed": (bytes, int, bytes, int),
     "owed": (int, int, bytes, int),
 }
-#: All columns of the tables that have no rowid.
+#: All columns of the tables without a rowid.
 _KEYED: dict[str, tuple[type | tuple[type, ...], ...]] = {
     "branch": (bytes, str, int),
     "way_back": (bytes, bytes, str, int),
     "peer_instance": (bytes, int, bytes, str, int),
     "directory_change": (bytes, str, int, int),
 }
-#: Behind the columns that a whole row has: how many there may be today, and which of them is the id
-#: of the part that the packet goes on with.
+#: Columns after those of a complete row: how many there may be today, and which of them is the id
+#: of the part that completes the packet.
 _LATER: dict[str, tuple[int, int]] = {"message": (3, 1), "outgoing": (5, 3), "awaiting": (4, 2)}
 
 
-#: Rows that are taken though they may have been deleted, where there are no others: a queue that is
-#: made again harms nobody, and the identity never changes.
+#: Rows that are used even in doubt, if there are no others: recreating a queue is harmless, and the
+#: identity never changes.
 _HARMLESS = frozenset(("queue", "identity"))
 
 
 class KeptMessage(NamedTuple):
-    """A message as it was found.  `problem`: why it cannot be relied upon, or None."""
+    """A message as it was found.  `problem` is the reason why it is not reliable, or None."""
 
     table: str
     key: int
-    queue: str  # its name; of a message for elsewhere, its destination
+    queue: str  # its name; for an outgoing message, its destination
     columns: tuple[Value, ...]  # without the key
     packet: bytes
     problem: str | None
-    is_doubted: bool  # it may have been removed; else a problem means that it is damaged
+    is_doubted: bool  # it may have been removed; otherwise a problem means that it is damaged
 
     @property
     def lookup_id(self) -> int:
@@ -87,32 +88,32 @@ class KeptMessage(NamedTuple):
 
     @property
     def arrived_at_ms(self) -> int:
-        """0 where that is not known."""
+        """The arrival time in milliseconds; 0 if it is not known."""
         arrived = self.columns[0] if self.table == "message" and self.columns else None
         return arrived if isinstance(arrived, int) else 0
 
     @property
     def reason(self) -> str | None:
-        """Why it came to a dead-letter queue."""
+        """The reason why it was put into a dead-letter queue."""
         reason = self.columns[2] if self.table == "message" and len(self.columns) > 2 else None
         return reason if isinstance(reason, str) else None
 
 
 class Survey:
-    """Open a folder's database; `close` it.  Raises OSError."""
+    """The content of a folder's database; `close` it after use.  Opening raises OSError."""
 
     def __init__(self, path: Path) -> None:
         self._file = DatabaseFile(path)
         self.pages = self._file.page_count
-        #: Commits are lost, or parts of them: rows may be older than what was acknowledged.
+        #: Commits are lost, or parts of them: rows may be older than the acknowledged state.
         self.is_outdated = self._file.is_outdated
-        #: What is wrong, as sentences.
+        #: Faults, as sentences.
         self.findings: list[str] = list(self._file.findings)
-        #: The small tables: rows by rowid, without it.
+        #: The small tables: columns without the rowid, by rowid.
         self.rows: dict[str, dict[int, tuple[Value, ...]]] = {
             table: {} for table in _COLUMNS if table not in MESSAGE_TABLES
         }
-        #: Those without a rowid: whole rows.
+        #: Tables without a rowid: complete rows.
         self.keyed: dict[str, list[tuple[Value, ...]]] = {table: [] for table in _KEYED}
         self.parts = _Parts()
         self.counters: dict[str, int] = {}
@@ -144,7 +145,7 @@ class Survey:
             if row.certain:
                 self.findings.append(f"row {row.rowid} of table {row.table} is damaged")
         elif row.certain or row.table in _HARMLESS:
-            # Rows that are certain come first.
+            # Certain rows come first.
             if row.certain and rows.get(row.rowid, row.values[1:]) != row.values[1:]:
                 self.findings.append(f"there are two rows {row.rowid} of table {row.table}")
             rows.setdefault(row.rowid, row.values[1:])
@@ -161,7 +162,7 @@ class Survey:
             self.findings.append(f"a row of table {row.table} is damaged")
 
     def _add_part(self, row: FoundRow) -> None:
-        """One that is whole is what it was: no id is given twice."""
+        """Add a shared part.  An intact part is valid even in doubt: no id is used twice."""
         match row.values:
             case (_, bytes(packet), int(checksum)) if checksum_of(packet) == checksum:
                 self.parts.add(row.rowid, packet)
@@ -172,7 +173,7 @@ class Survey:
                 )
 
     def _add_counter(self, row: FoundRow) -> None:
-        """Counters only grow: of two the higher one is the later."""
+        """Add a counter.  Counters only grow: of two values the higher one is the later."""
         match row.values:
             case (str(name), int(value)):
                 self.counters[name] = max(value, self.counters.get(name, value))
@@ -180,8 +181,11 @@ class Survey:
                 self.findings.append("a row of table counter is damaged")
 
     def messages(self) -> Iterator[KeptMessage]:
-        """All that can be read: first those whose rows are of today, whole or not, then those in
-        doubt, as far as they are not among the first.  Adds to `findings`."""
+        """Yield all readable messages, and add to `findings`.
+
+        Messages with certain rows come first, intact or not; then those in doubt that are not among
+        the first.
+        """
         whole: dict[str, set[int]] = {table: set() for table in MESSAGE_TABLES}
         doubted: set[tuple[str, int, int]] = set()
         for found in self._salvage.rows({"", UNKNOWN, "damaged", *MESSAGE_TABLES}):
@@ -198,7 +202,7 @@ class Survey:
             message = self._message(table, found)
             if message.is_doubted:
                 identity = table, message.key, checksum_of(message.packet)
-                # A key is given once: the message is there, and this is where it was before.
+                # A key is used only once: the message is present, and this is its former row.
                 if message.key not in whole[table] and identity not in doubted:
                     doubted.add(identity)
                     yield message
@@ -229,12 +233,12 @@ class Survey:
         return message._replace(problem=problem)
 
     def _set_aside(self, row: FoundRow) -> KeptMessage:
-        """A message that a daemon found to be damaged: of table `damaged`."""
+        """Return a message that a daemon found to be damaged: a row of table `damaged`."""
         table = next((each for each in MESSAGE_TABLES if each in row.values), "message")
         key = next((value for value in row.values[3:4] if isinstance(value, int)), 0)
         packet = row.values[-1] if isinstance(row.values[-1], bytes) else b""
         why = "it was set aside, because it was not what was stored"
-        # Which queue one was in that waited for its receipt, nobody has kept.
+        # For a message that waited for its final ack, the queue was not recorded.
         queue = "" if table == "awaiting" else self._queue(table, queue_id_of(key))
         return KeptMessage(table, key, queue, (), packet, why, is_doubted=not row.certain)
 
@@ -258,7 +262,7 @@ class Survey:
         if isinstance(checksum, int) and not is_whole(message.packet, checksum):
             return "its packet is not what was stored: its checksum does not fit"
         if _part_id(message.table, row.values) is not None:
-            return None  # it is not whole yet
+            return None  # its packet is not complete yet
         return self._problem_of_packet(message)
 
     def _problem_of_packet(self, message: KeptMessage) -> str | None:
@@ -281,7 +285,7 @@ class Survey:
 
 
 def _layout() -> Layout:
-    """Where the roots of a new database are: they are given in the order of the schema."""
+    """Return the roots of a new database: they are assigned in the order of the schema."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -291,7 +295,7 @@ def _layout() -> Layout:
 
 
 def _fits(table: str, values: tuple[Value, ...]) -> bool:
-    """Whether a row has the columns that its table has; the first is the rowid's."""
+    """Return whether a row has the columns of its table; the first value is the rowid's."""
     kinds = _COLUMNS[table]
     return len(values) > len(kinds) and all(
         isinstance(value, kind) for value, kind in zip(values[1:], kinds, strict=False)
@@ -299,7 +303,10 @@ def _fits(table: str, values: tuple[Value, ...]) -> bool:
 
 
 def _table_by_shape(values: tuple[Value, ...]) -> str:
-    """Behind the packet stand its checksum since schema 2, and more since later ones."""
+    """Return the table that has columns for these values, or "".
+
+    The packet is followed by its checksum since schema 2, and by more columns in later schemas.
+    """
     for table in MESSAGE_TABLES:
         packet = len(_COLUMNS[table])
         if packet < len(values) <= packet + 1 + _LATER[table][0]:
@@ -310,13 +317,13 @@ def _table_by_shape(values: tuple[Value, ...]) -> str:
 
 
 def _part_id(table: str, values: tuple[Value, ...]) -> int | None:
-    """Of a row that holds only the head of its packet."""
+    """Return the id of the part that completes the packet; None if the row has all of it."""
     found = next(iter(values[len(_COLUMNS[table]) + 1 + _LATER[table][1] :]), None)
     return found if isinstance(found, int) else None
 
 
 class _Parts:
-    """The parts that copies share, by their ids; on disk, because they may be many and long."""
+    """Shared parts of copies, by id; stored on disk, because they may be many and long."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`

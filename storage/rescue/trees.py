@@ -1,12 +1,12 @@
-"""Which page belongs to which table: what three witnesses say, and whether they agree.
+"""The assignment of pages to tables: three sources, and whether they agree.
 
-    the tree     the page above names it, and says between which rowids its rows are
-    the map      says what each page is, and which one is above it
-    the freelist names those that are free
+    the tree      the page above names it, and limits the rowids of its rows
+    the map       holds the kind of each page, and the page above it
+    the freelist  names the free pages
 
-A page of today has all of them.  One that was given back, or that the disk has put in the place of
-another, still looks like one, and its rows may have been deleted long ago: so where witnesses
-contradict each other, or only one of them is left, its rows are in doubt.
+A present page appears consistently in all of them.  A page that was freed, or that the disk has put
+in the place of another, may still look valid, although its rows were deleted long ago: so if
+sources contradict each other, or only one of them is left, the rows are in doubt.
 """
 
 from collections.abc import Iterator
@@ -31,11 +31,11 @@ from storage.rescue.database_file import (
 
 SCHEMA_ROOT = 1
 SCHEMA = "sqlite_schema"
-INDEX = ""  # in place of a table: its rows are the tables' own
+INDEX = ""  # used as table name: an index only repeats rows of tables
 
 
 class Place(NamedTuple):
-    """Where a page stands in a tree.  Its rowids are above `low`, and `high` at most."""
+    """The position of a page in a tree.  Its rowids are above `low`, and `high` at most."""
 
     table: str
     parent: int  # 0: it is a root
@@ -47,33 +47,33 @@ class Place(NamedTuple):
 
 
 class Use(NamedTuple):
-    """What a page with rows is.  `table`: "" where that is not known."""
+    """The assignment of a page with rows.  `table` is "" if it is not known."""
 
     table: str
-    #: Of a page that no page names, as far as they can be read: that of the nearest one above it
-    #: which is named, and cannot be read.  None: there is none.
+    #: If no readable page names the page: the place of the nearest page above it that is named and
+    #: cannot be read.  None: there is none.
     place: Place | None
     doubt: str | None
     is_named: bool
 
 
 class Trees:
-    """`walk` from each root, then ask for the `use` of pages."""
+    """The trees of a database: call `walk` for each root, then `use` for pages."""
 
     def __init__(self, file: DatabaseFile) -> None:
         self._file = file
         self._places: dict[int, Place] = {}
         self._roots: dict[int, str] = {SCHEMA_ROOT: SCHEMA}
-        self._broken: dict[int, Place] = {}  # pages that were named, and cannot be read
-        self._children: dict[int, frozenset[int]] = {}  # of interior pages that can
+        self._broken: dict[int, Place] = {}  # pages that were named and cannot be read
+        self._children: dict[int, frozenset[int]] = {}  # of readable interior pages
         self._free = file.freelist()
-        #: What stood in the way: table, page, sentence.
+        #: Faults of the trees: table, page, sentence.
         self.faults: list[tuple[str, int, str]] = []
         if not self._free.is_sound and file.newest(1):
             self.faults.append((INDEX, 1, "the list of free pages is damaged"))
 
     def walk(self, root: int, table: str) -> None:
-        """Find the pages below `root`, as far as the way is whole."""
+        """Find the pages below `root`, as far as the pages on the way are intact."""
         self._roots[root] = table
         waiting = [(root, Place(table, 0))]
         while waiting:
@@ -94,7 +94,7 @@ class Trees:
                 ]
 
     def use(self, number: int) -> Use | None:
-        """None: the page has no rows of today, and for sure."""
+        """Return the assignment of a page; None if the page certainly has no present rows."""
         kind, parent = self._file.pointer(number)
         place = self._places.get(number)
         if number == SCHEMA_ROOT:
@@ -115,7 +115,7 @@ class Trees:
         return self._unnamed(number, kind, parent)
 
     def names(self, number: int) -> bool:
-        """Whether a page that can be read names this one."""
+        """Return whether a readable page names this one."""
         return number in self._places
 
     def _in_doubt(self, number: int, doubt: str) -> Use:
@@ -131,7 +131,7 @@ class Trees:
         return kind in (ROOT, TREE)
 
     def _doubt_of_place(self, place: Place, kind: int, parent: int) -> str | None:
-        """Of a page that the page above it names, and that is not free."""
+        """Return the doubt about a page that is named by the page above it and is not free."""
         agrees = (kind, parent) == (TREE, place.parent) if place.parent else kind == ROOT
         if agrees:
             return None
@@ -139,10 +139,10 @@ class Trees:
             return "its page is named by one other only, which may be damaged"
         if kind == TREE and self._file.newest(parent) == b"":
             return "by the pointer map its page belongs below another, which cannot be read"
-        return None  # that entry of the map is damaged
+        return None  # the entry of the map is damaged
 
     def _unnamed(self, number: int, kind: int, parent: int) -> Use:
-        """Of a page that no page names, as far as they can be read, and that is not free."""
+        """Return the assignment of a page that no readable page names and that is not free."""
         if self._table_above(number) is None:
             return self._in_doubt(number, "its page belongs to no table any more")
         if not self._free.is_sound:
@@ -153,14 +153,14 @@ class Trees:
         return Use(self._table_above(number) or "", gap, None, is_named=False)
 
     def _is_sound(self, interior: int) -> bool:
-        """Whether the map says of all that the page names that it is above them."""
+        """Return whether the map lists the page as the parent of all pages that it names."""
         return all(
             self._file.pointer(child) in ((TREE, interior), (0, 0))
             for child in self._children[interior]
         )
 
     def _gap_above(self, number: int) -> Place | None:
-        """The place of the page above it that is named, and cannot be read."""
+        """Return the place of the nearest page above it that is named and cannot be read."""
         seen: set[int] = set()
         while number not in seen:
             seen.add(number)
@@ -173,7 +173,7 @@ class Trees:
         return None
 
     def _table_above(self, number: int) -> str | None:
-        """By the pointer map, up to the root.  None: it has none that is known."""
+        """Return the table by the pointer map, up to the root; None if it is not known."""
         seen: set[int] = set()
         while number not in seen:
             seen.add(number)
@@ -186,7 +186,7 @@ class Trees:
         return None
 
     def _accepts(self, number: int, place: Place) -> bool:
-        """Whether a page may be where another says that it is."""
+        """Return whether a page may be at the place where another page names it."""
         if not 1 <= number <= self._file.page_count or not self._file.is_content(number):
             self._fault(place, number, "is referred to where it cannot be")
             return False
@@ -211,11 +211,11 @@ class Trees:
         return frozenset(child for child, _, _ in _children(page, Place(INDEX, 0)))
 
     def _read(self, number: int, place: Place) -> Page | None:
-        """A page that was named; its faults are noted, for a leaf where its rows are read."""
+        """Read a page that was named, and record its faults; those of a leaf come with its rows."""
         data = self._file.newest(number)
         if number == SCHEMA_ROOT and not data:
             self._fault(place, number, "is known by an older state of it only, or not at all")
-            data = self._file.page(number)  # what it names hardly ever changes
+            data = self._file.page(number)  # the pages that it names hardly ever change
         try:
             page = read_page(data, number)
         except Unreadable as error:
@@ -233,7 +233,7 @@ class Trees:
         return page
 
     def _below(self, interior: int) -> Iterator[int]:
-        """By the pointer map."""
+        """Yield the pages below an interior page, by the pointer map."""
         for number in range(3, self._file.page_count + 1):
             if self._file.is_content(number) and self._file.pointer(number) == (TREE, interior):
                 yield number
@@ -243,7 +243,7 @@ class Trees:
 
 
 def _children(page: Page, place: Place) -> Iterator[tuple[int, int | None, int | None]]:
-    """The pages below one, each with the rowids between which its own are."""
+    """Yield the pages below a page, each with the limits of its rowids."""
     is_table = page.kind == INTERIOR_TABLE
     low = place.low
     for cell in page.cells:
@@ -252,6 +252,6 @@ def _children(page: Page, place: Place) -> Iterator[tuple[int, int | None, int |
         elif cell.doubt is None and place.has(cell.rowid):
             yield cell.child, low, cell.rowid
             low = cell.rowid
-        else:  # between which rowids it is nobody knows
+        else:  # the limits of its rowids are not known
             yield cell.child, low, place.high
     yield page.last_child, low if is_table else None, place.high

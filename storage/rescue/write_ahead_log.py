@@ -1,17 +1,17 @@
-"""The log of a database file, read without SQLite: the newest state of each page that it has.
+"""The log of a database file, read without SQLite: the newest state of each page in it.
 
-The format: https://sqlite.org/fileformat2.html#walformat.  A frame counts when its salts are the
-header's and its checksum, which covers all before it, is right; what counts ends with the last
-commit.
+The format: https://sqlite.org/fileformat2.html#walformat.  A frame is valid if it has the salts of
+the header and its checksum, which covers all frames before it, is right; the valid part ends with
+the last commit.
 
     header │ frame frame commit │ frame commit │ frame ...      │ frames of an older generation
-           └──────── counts ───────────────────┘ torn: nothing    other salts: nothing
+           └──────── valid ────────────────────┘ torn: ignored    other salts: ignored
 
-A bad frame mostly is where the power went: the commit it belongs to was acknowledged to nobody.
-But a commit is synced before the next one begins.  So where the frames of another commit follow,
-the bad frame was good once, and what it held is lost (`Log.findings`).  SQLite ends there and is
-silent.  Here the frames behind it count, because each is checked against the stored checksum of the
-one before it; only the pages whose newest state stood in a bad frame are not known: `Log.former`.
+A bad frame usually marks a loss of power: the commit that it belongs to was not acknowledged. But a
+commit is synced before the next one begins.  So if frames of another commit follow, the bad frame
+was valid once, and its content is lost (`Log.findings`).  SQLite stops there without an error.
+This module uses the frames behind it, because each is checked against the stored checksum of the
+one before it; only the pages whose newest state was in a bad frame are unknown: `Log.former`.
 """
 
 import struct
@@ -26,8 +26,8 @@ _FRAME_BYTES = _FRAME_HEADER.size + PAGE_BYTES
 _MAGIC = 0x377F0682  # with the last bit set, checksums are of big-endian words
 _CHECKSUMMED_BYTES = 24  # of the header
 
-# The log's index, which lives in memory: https://sqlite.org/walformat.html 2.1.  Version, change,
-# initialized and other flags, bytes of a page, frames, pages, checksum of the last frame; salts.
+# The log's index, which is in shared memory: https://sqlite.org/walformat.html 2.1.  Version,
+# change, initialized and other flags, page size, frames, pages, checksum of the last frame; salts.
 _INDEX = struct.Struct("=3I2BH4I")
 _INDEX_SALTS = struct.Struct(">2I")
 _INDEX_CHECKSUM = struct.Struct("=2I")
@@ -38,16 +38,16 @@ Sums = tuple[int, int]
 
 
 class Log(NamedTuple):
-    frames: dict[int, int]  # by page: where in the log its newest state stands
+    frames: dict[int, int]  # by page: the offset of its newest state in the log
     page_count: int  # of the database after the last commit; 0: the log has none
-    former: frozenset[int]  # pages whose newest state was in a bad frame; an older one is left
-    findings: tuple[str, ...]  # what was acknowledged and is damaged or gone, as sentences
+    former: frozenset[int]  # pages with the newest state in a bad frame; an older one is left
+    findings: tuple[str, ...]  # acknowledged data that is damaged or missing, as sentences
 
 
 class _Frame(NamedTuple):
     number: int  # from 1
     page: int
-    size_after_commit: int  # in pages; 0: more of the commit follow
+    size_after_commit: int  # in pages; 0: the frame does not end a commit
     salts: tuple[int, int]
     sums: Sums
 
@@ -57,21 +57,21 @@ class _Frame(NamedTuple):
 
 
 class Index(NamedTuple):
-    """What a process that was killed has left of the log's index: the frames of synced commits."""
+    """The index that a killed process left: the frames of synced commits."""
 
     salts: tuple[int, int]
     frames: int
-    brought_back: int  # of these, into the database
+    brought_back: int  # the frames that were checkpointed into the database
     pages: tuple[int, ...]  # of the frames
 
 
 _NO_INDEX = Index((0, 0), 0, 0, ())
-# The pages of frames stand in blocks of the index, each with a hash table behind it.
+# The page numbers of frames are in blocks of the index, each followed by a hash table.
 _BLOCK_BYTES, _BLOCK_PAGES_END, _BLOCKS_BEGIN = 32_768, 16_384, 136
 
 
 def read_log(path: Path) -> Log:
-    """The log of the database `path`; empty where it has none.  Raises OSError."""
+    """Read the log of the database `path`; empty if there is none.  Raises OSError."""
     log = path.with_name(f"{path.name}-wal")
     data = log.read_bytes() if log.exists() else b""
     index = read_index(path.with_name(f"{path.name}-shm"))
@@ -79,7 +79,7 @@ def read_log(path: Path) -> Log:
 
 
 class _Reader:
-    """One log, in memory: it has some tens of MiB."""
+    """The reader of one log, which is in memory: some tens of MiB."""
 
     def __init__(self, data: bytes, index: Index) -> None:
         self._data = data
@@ -105,7 +105,7 @@ class _Reader:
         self.last_commit = commits[-1] if commits else 0
         self._compare_with_index()
         if self._index.salts == self.salts and self._index.brought_back > self.last_commit:
-            return Log({}, 0, frozenset(), tuple(self._findings))  # the database has more
+            return Log({}, 0, frozenset(), tuple(self._findings))  # the database is newer
         good = [frame for frame in good if frame.number <= self.last_commit]
         frames = {frame.page: frame for frame in good}
         page_count = good[-1].size_after_commit if good else 0
@@ -114,8 +114,10 @@ class _Reader:
         return Log(kept, page_count, former, tuple(self._findings))
 
     def _begin(self) -> Sums | None:
-        """The sums that the first frame goes on with, as far as they are known; sets `salts`,
-        where there are frames that belong together."""
+        """Return the checksum that the first frame continues, if known, and set `salts`.
+
+        `salts` is set only if there are frames that belong together.
+        """
         if len(self._data) < _HEADER.size:
             return None
         magic, _, page_bytes, _, *rest = _HEADER.unpack_from(self._data)
@@ -128,10 +130,11 @@ class _Reader:
         return self._begin_without_header(stored)
 
     def _begin_without_header(self, stored: Sums) -> Sums | None:
-        """SQLite ignores such a log, and all that was committed to it.
+        """Return the same for a log with a damaged header; SQLite ignores such a log and its
+        commits.
 
-        The header is synced before the first frame behind it is written, so this one was damaged
-        later; the frames themselves say which of them belong together.
+        The header is synced before the first frame is written, so it was damaged later; the frames
+        themselves show which of them belong together.
         """
         if not self.count:
             return None
@@ -160,7 +163,7 @@ class _Reader:
         return begin
 
     def _seed_of(self, frame: _Frame) -> Sums:
-        """The sums before a frame that is taken for good: its checksum, calculated backwards."""
+        """Return the checksum before a frame that is assumed valid, calculated backwards."""
         first, second = frame.sums
         place = frame.content - _FRAME_HEADER.size
         data = (
@@ -173,7 +176,7 @@ class _Reader:
         return first, second
 
     def _good_from(self, sums: Sums) -> list[_Frame]:
-        """Frames from the first one on, up to the first bad one."""
+        """Return the frames from the first one on, up to the first bad one."""
         good: list[_Frame] = []
         for number in range(1, self.count + 1):
             frame = self._frame(number)
@@ -186,8 +189,11 @@ class _Reader:
         return good
 
     def _good_behind(self, end: int) -> list[_Frame]:
-        """Good frames of this generation behind the bad one that follows `end`, if that was good
-        once: when a frame of a later commit goes on with one from there."""
+        """Return valid frames of this generation behind the bad frame that follows `end`.
+
+        They are used only if the bad frame was valid once: a frame of a later commit continues one
+        of them.
+        """
         good: list[_Frame] = []
         unproven: list[_Frame] = []  # its seed is lost with the frame before it
         before = self._frame(end + 1) if end < self.count else None
@@ -223,14 +229,14 @@ class _Reader:
             return True
         if before.number == 1:
             return False
-        # It may be the stored checksum of the one before that is damaged, and nothing else.
+        # Only the stored checksum of the frame before may be damaged.
         sums = self._sums_of(before, self._frame(before.number - 1).sums)
         return self._sums_of(frame, sums) == frame.sums
 
     def _former(
         self, good: list[_Frame], frames: dict[int, _Frame], page_count: int
     ) -> frozenset[int]:
-        """The pages whose newest state was, or may have been, in a frame that is bad."""
+        """Return the pages that have, or may have, their newest state in a bad frame."""
         known = {frame.number for frame in good}
         former: set[int] = set()
         for number in range(1, self.last_commit):
@@ -243,10 +249,11 @@ class _Reader:
         return frozenset(former)
 
     def _pages_of_bad(self, number: int, page_count: int) -> range:
-        """Those that a bad frame may have had.
+        """Return the pages that a bad frame may have had.
 
-        The index says it, where there is one, and its own header, where that can be read.
-        Otherwise: a commit writes its pages in ascending order.
+        The index gives the page, if there is one, and otherwise the frame's header, if it is
+        readable. Otherwise the range follows from the order: a commit writes its pages in ascending
+        order.
         """
         index = self._index
         if index.salts == self.salts and number <= len(index.pages):
@@ -260,7 +267,10 @@ class _Reader:
         return range(before.page + 1, page_count + 1)
 
     def _compare_with_index(self) -> None:
-        """An index of another generation says nothing, but that of a log that is empty."""
+        """Add findings if the index knows more frames than the log has.
+
+        An index of another generation is ignored, unless the log is empty.
+        """
         known = self._index
         if self.salts == (0, 0):
             if known.frames > known.brought_back:
@@ -272,7 +282,7 @@ class _Reader:
             lost = (
                 "the database has them all, but a daemon would go back to those"
                 if known.brought_back == known.frames
-                else "what was committed last is lost"
+                else "the last commits are lost"
             )
             self._findings.append(
                 f"the end of the log is gone: it had {known.frames} frames, and {self.last_commit}"
@@ -290,7 +300,7 @@ class _Reader:
         return self._checksum(frame.content, frame.content + PAGE_BYTES, sums)
 
     def _checksum(self, start: int, end: int, sums: Sums) -> Sums:
-        """4.2, Checksum Algorithm."""
+        """Continue the checksum `sums` over these bytes.  4.2, Checksum Algorithm."""
         first, second = sums
         words = iter(struct.unpack(f"{self._order}{(end - start) // 4}I", self._data[start:end]))
         for even, odd in zip(words, words, strict=True):
@@ -300,7 +310,7 @@ class _Reader:
 
 
 def read_index(path: Path) -> Index:
-    """Of a log; without frames where there is none that can be read.  Raises OSError."""
+    """Read the index of a log; without frames if it is not readable.  Raises OSError."""
     whole = path.read_bytes() if path.exists() else b""
     data = whole[: 2 * _INDEX_BYTES + 4]
     if len(data) < 2 * _INDEX_BYTES + 4 or data[:_INDEX_BYTES] != data[_INDEX_BYTES:-4]:

@@ -1,1 +1,1 @@
-"""The tables of the database, a module for each."""
+"""The tables of the database, one module each."""

@@ -1,6 +1,7 @@
-"""Table `awaiting`: what has arrived elsewhere, and is kept until somebody has received it there.
+"""Table `awaiting`: messages that have arrived elsewhere and wait for their final ack.
 
-And table `unconfirmed`: of which it was given up to wait.  [MS-MQQB] 3.1.5.6 AwaitingFinalACKTable
+Also table `unconfirmed`: messages for which the wait was given up.  [MS-MQQB] 3.1.5.6
+AwaitingFinalACKTable
 """
 
 import sqlite3
@@ -24,7 +25,7 @@ class AwaitingRow(NamedTuple):
     expires_at_s: int | None
     discard: bool
     checksum: int
-    part_id: int | None  # of its packet the end is shared with other messages
+    part_id: int | None  # the end of its packet, which other messages share
     packet: bytes
 
     @property
@@ -34,7 +35,7 @@ class AwaitingRow(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """Rows of `outgoing` that were acknowledged in order: those of a range of keys."""
+    """Rows of `outgoing` that were acknowledged in order, as a range of keys."""
 
     queue_id: int
     sequence_id: int
@@ -45,7 +46,7 @@ class Arrived(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A message that waits from now on."""
+    """A message that waits for its final ack from now on."""
 
     number: int
     position: int
@@ -57,13 +58,13 @@ _UNTIL_FOR_EVER = 0
 
 
 def take_over(db: sqlite3.Connection, arrived: Arrived) -> list[Kept]:
-    """Copy those of `outgoing` that wait for a final ack, in the order of their sequence.
+    """Copy the rows of `outgoing` that wait for a final ack, in the order of their sequence.
 
     The rows themselves are deleted with their range, in the same commit.
     """
     waiting = "outgoing WHERE key BETWEEN ? AND ? AND confirm_by_s IS NOT NULL"
     keys = (arrived.first, arrived.last)
-    # The message's number stands in its packet.
+    # The message's number is in its packet.
     db.create_function("little_endian", 1, _little_endian, deterministic=True)
     rows = db.execute(
         "SELECT little_endian(substr(packet, 57, 4)), (key & ?) - ?, length(packet) + part_bytes"
@@ -74,7 +75,7 @@ def take_over(db: sqlite3.Connection, arrived: Arrived) -> list[Kept]:
     if not kept:
         return kept
     db.execute(
-        # A number comes again after four thousand million messages, and then belongs to the newer.
+        # Numbers repeat after 2**32 messages; a number then belongs to the newer message.
         "INSERT OR REPLACE INTO awaiting (number, queue_id, sequence_id, position, since_s,"
         " expires_at_s, discard, checksum, packet, part_id, part_bytes)"
         " SELECT little_endian(substr(packet, 57, 4)), ?, ?, (key & ?) - ?, ?,"
@@ -93,15 +94,17 @@ def take_over(db: sqlite3.Connection, arrived: Arrived) -> list[Kept]:
 
 
 def confirm_by(expires_at_s: int | None) -> int:
-    """What `outgoing.confirm_by_s` says of a message that is waited for until then, or for ever."""
+    """Return `outgoing.confirm_by_s` for a message that waits until then (None: for ever)."""
     return _UNTIL_FOR_EVER if expires_at_s is None else max(expires_at_s, 1)
 
 
 def find_all(
     db: sqlite3.Connection, numbers: Sequence[int], bytes_max: int = PAGE_BYTES_MAX
 ) -> tuple[list[AwaitingRow], int]:
-    """Those of the messages that are there, and how many of `numbers` were looked for: fewer than
-    all when their packets would be more than `bytes_max`."""
+    """Return the waiting messages among `numbers`, and how many of `numbers` were looked up.
+
+    The second value is less than all if the packets would exceed `bytes_max`.
+    """
     rows: list[AwaitingRow] = []
     size = 0
     for index, number in enumerate(numbers):
@@ -117,7 +120,7 @@ def find_all(
 def page(
     db: sqlite3.Connection, queue_id: int, from_number: int, rows_max: int
 ) -> list[AwaitingRow]:
-    """Of one outgoing queue, in the order of their numbers."""
+    """Return rows of one outgoing queue, in the order of their numbers."""
     cursor = db.execute(
         f"SELECT {COLUMNS} FROM awaiting WHERE number >= ? AND queue_id = ?"
         " ORDER BY number LIMIT ?",
@@ -129,7 +132,7 @@ def page(
 def expired(
     db: sqlite3.Connection, now_s: int, rows_max: int, bytes_max: int = PAGE_BYTES_MAX
 ) -> list[AwaitingRow]:
-    """Those that were waited for long enough, the longest at the front."""
+    """Return the rows with an expired wait, the earliest expiry first."""
     cursor = db.execute(
         f"SELECT {COLUMNS} FROM awaiting WHERE expires_at_s < ? ORDER BY expires_at_s LIMIT ?",
         (now_s, rows_max),
@@ -144,7 +147,7 @@ def delete(db: sqlite3.Connection, numbers: Sequence[int]) -> None:
 
 
 def totals_by_queue(db: sqlite3.Connection) -> dict[int, Totals]:
-    """By outgoing queue, of those that wait for something; for the start."""
+    """Return the totals of waiting messages by outgoing queue; used at start."""
     found: dict[int, Totals] = {}
     # Not GROUP BY: it would sort the packets.
     for queue_id, size in db.execute("SELECT queue_id, length(packet) + part_bytes FROM awaiting"):
@@ -154,7 +157,7 @@ def totals_by_queue(db: sqlite3.Connection) -> dict[int, Totals]:
 
 
 def set_aside(db: sqlite3.Connection, number: int, at_s: int) -> bool:
-    """Move a row that is not what was stored to the damaged ones; False when there is none."""
+    """Move a damaged row to table `damaged`; return False if there is no such row."""
     rows, _ = find_all(db, [number])
     for row in rows:
         damaged.keep(db, "awaiting", number, row.packet, at_s)
@@ -165,7 +168,7 @@ def set_aside(db: sqlite3.Connection, number: int, at_s: int) -> bool:
 def remember_unconfirmed(
     db: sqlite3.Connection, numbers: Iterable[int], queue_id: int, at_s: int
 ) -> None:
-    """Messages of an outgoing queue became dead letters: a final ack may still say otherwise."""
+    """Record messages that became dead letters: a late final ack may still report receipt."""
     db.executemany(
         "INSERT OR REPLACE INTO unconfirmed (number, queue_id, at_s) VALUES (?, ?, ?)",
         ((number, queue_id, at_s) for number in numbers),
@@ -173,7 +176,7 @@ def remember_unconfirmed(
 
 
 def unconfirmed(db: sqlite3.Connection, numbers: Sequence[int]) -> dict[int, int]:
-    """Those of the messages that became dead letters, with their outgoing queue."""
+    """Return those of the messages that became dead letters, with their outgoing queue."""
     return dict(
         db.execute(
             "SELECT number, queue_id FROM unconfirmed"
@@ -184,7 +187,7 @@ def unconfirmed(db: sqlite3.Connection, numbers: Sequence[int]) -> dict[int, int
 
 
 def unconfirmed_queues(db: sqlite3.Connection) -> set[int]:
-    """Ids of the outgoing queues of messages of which a late final ack may still tell."""
+    """Return the ids of outgoing queues with messages that a late final ack may still report."""
     return {queue_id for (queue_id,) in db.execute("SELECT DISTINCT queue_id FROM unconfirmed")}
 
 
@@ -196,7 +199,7 @@ def forget_unconfirmed(db: sqlite3.Connection, numbers: Sequence[int]) -> None:
 
 
 def forget_old(db: sqlite3.Connection, before_s: int, rows_max: int = UNCONFIRMED_MAX) -> None:
-    """Dead letters of so long ago are not asked about any more, nor more than so many."""
+    """Delete records older than `before_s`, and all but the newest `rows_max`."""
     db.execute("DELETE FROM unconfirmed WHERE at_s < ?", (before_s,))
     oldest = db.execute(
         "SELECT number FROM unconfirmed ORDER BY number DESC LIMIT 1 OFFSET ?", (rows_max,)
@@ -218,6 +221,6 @@ def _row(row: Iterable[object]) -> AwaitingRow:
 
 
 def sequences_by_queue(db: sqlite3.Connection) -> list[tuple[int, int]]:
-    """Outgoing queue and sequence id of all that waits, each pair once."""
+    """Return outgoing queue and sequence id of all waiting messages, each pair once."""
     rows = db.execute("SELECT DISTINCT queue_id, sequence_id FROM awaiting")
     return [(queue_id, decode_sequence_id(sequence_id)) for queue_id, sequence_id in rows]

@@ -1,8 +1,8 @@
-"""Table `branch`: the parts of transactions that databases have to commit, or to roll back.
+"""Table `branch`: parts of transactions that databases have to commit or roll back.
 
-A row is there before the database prepares, and until it has done what was decided: so after any
-crash it is known which databases may still wait.  The decision itself is the transaction's outcome,
-which is kept as long as one of its branches is.
+A row exists from before the database prepares until it has carried out the decision: so after any
+crash the databases that may still wait are known.  The decision itself is the transaction's
+outcome, which is kept as long as one of its branches is.
 """
 
 import sqlite3
@@ -23,13 +23,13 @@ def add(db: sqlite3.Connection, row: BranchRow) -> None:
 
 
 def forget(db: sqlite3.Connection, transaction_id: bytes, resource: str) -> int:
-    """How many there were: one or none."""
+    """Delete a branch; return how many there were: 0 or 1."""
     return db.execute(
         "DELETE FROM branch WHERE transaction_id = ? AND resource = ?", (transaction_id, resource)
     ).rowcount
 
 
 def list_all(db: sqlite3.Connection) -> list[BranchRow]:
-    """The oldest first."""
+    """Return all branches, the oldest first."""
     rows = db.execute(f"SELECT {COLUMNS} FROM branch ORDER BY at_s, transaction_id, resource")
     return list(map(BranchRow._make, rows))

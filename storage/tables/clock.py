@@ -1,4 +1,4 @@
-"""Where the queue manager's own clock stood, beside the computer's.  Four rows of `counter`."""
+"""The last state of the queue manager's own clock and the computer's: four rows of `counter`."""
 
 import sqlite3
 from typing import NamedTuple
@@ -7,16 +7,16 @@ NAMES = ("clock_ms", "clock_wall_ms", "clock_boot_ms", "clock_boot")
 
 
 class ClockRow(NamedTuple):
-    """All of one moment."""
+    """Clock readings taken at one moment."""
 
     at_ms: int  # by the queue manager's own clock
     wall_ms: int
     boot_ms: int  # since the computer was started
-    boot: int  # which of its starts that was
+    boot: int  # identifies that start of the computer
 
 
 def read(db: sqlite3.Connection) -> ClockRow | None:
-    """None: it has never been written, or not all of it is there."""
+    """Return the stored readings; None if they were never written or are incomplete."""
     found = dict(
         db.execute("SELECT name, value FROM counter WHERE name BETWEEN 'clock' AND 'clock~'")
     )

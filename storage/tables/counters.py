@@ -1,6 +1,6 @@
-"""Table `counter`: numbers that are never given twice, not even after a crash.
+"""Table `counter`: numbers that are never assigned twice, not even after a crash.
 
-Reserve a block, wait until that is durable, then give its numbers from memory.  A crash loses the
+Reserve a block, wait until that is durable, then assign its numbers from memory.  A crash loses the
 rest of a block, which only leaves a gap.
 """
 
@@ -8,7 +8,7 @@ import sqlite3
 
 
 def reserve(db: sqlite3.Connection, name: str, count: int) -> int:
-    """The first of `count` numbers that are the caller's from now on; the very first is 1."""
+    """Reserve `count` numbers for the caller and return the first; the very first number is 1."""
     (value,) = db.execute(
         "INSERT INTO counter (name, value) VALUES (:name, 1 + :count)"
         " ON CONFLICT (name) DO UPDATE SET value = value + :count RETURNING value",
@@ -18,7 +18,7 @@ def reserve(db: sqlite3.Connection, name: str, count: int) -> int:
 
 
 def following(db: sqlite3.Connection, name: str) -> int:
-    """The number that `reserve` would begin with."""
+    """Return the number with which the next `reserve` begins."""
     row = db.execute("SELECT value FROM counter WHERE name = ?", (name,)).fetchone()
     return 1 if row is None else int(row[0])
 

@@ -1,9 +1,9 @@
-"""Messages that are not what was stored: known by their checksums, and set aside.
+"""Table `damaged`: messages that differ from their stored content, set aside.
 
-A disk may give back other bytes than it was given.  SQLite notices it in its own structures, not in
-what rows hold; so every packet has a checksum beside it (CRC-32: 0.5 µs for a message of 1 KiB).
-Table `damaged` keeps what does not fit its own, for a person to look at (`qmd check`): nothing is
-dropped, and nothing of it is delivered.
+A disk may return other bytes than were written.  SQLite detects that in its own structures, not in
+the content of rows; so every packet is stored with a checksum (CRC-32: 0.5 µs for a message of 1
+KiB).  A packet that does not match its checksum is kept in table `damaged` for an operator to
+examine (`qmd check`): it is neither dropped nor delivered.
 """
 
 import sqlite3
@@ -31,8 +31,11 @@ def checksum_of(packet: bytes) -> int:
 
 
 def is_whole(packet: bytes, checksum: int | None) -> bool:
-    """Whether the packet is what was stored; one from before there were checksums must at least
-    be a message."""
+    """Return whether the packet matches its checksum; without a checksum it must be a valid
+    message.
+
+    Rows from before schema 2 have no checksum.
+    """
     if checksum is not None:
         return crc32(packet) == checksum
     try:
@@ -43,7 +46,7 @@ def is_whole(packet: bytes, checksum: int | None) -> bool:
 
 
 def set_aside(db: sqlite3.Connection, table: str, key: int, at_s: int) -> bool:
-    """Move a row of `message` or `outgoing` here; False when there is none."""
+    """Move a row of `message` or `outgoing` here; return False if there is no such row."""
     row = db.execute(f"SELECT packet, part_id FROM {table} WHERE key = ?", (key,)).fetchone()
     if row is None:
         return False
@@ -56,7 +59,7 @@ def set_aside(db: sqlite3.Connection, table: str, key: int, at_s: int) -> bool:
 
 
 def keep(db: sqlite3.Connection, place: str, key: int, packet: bytes, at_s: int) -> None:
-    """A packet that was in table `place`; whoever calls deletes it there."""
+    """Keep a packet that was in table `place`; the caller deletes it there."""
     db.execute(
         "INSERT INTO damaged (at_s, place, key, packet) VALUES (?, ?, ?, ?)",
         (at_s, place, key, packet),
@@ -64,5 +67,5 @@ def keep(db: sqlite3.Connection, place: str, key: int, packet: bytes, at_s: int)
 
 
 def list_all(db: sqlite3.Connection) -> list[DamagedRow]:
-    """Those that were set aside first at the front."""
+    """Return all damaged messages, those set aside first at the front."""
     return list(map(DamagedRow._make, db.execute(f"SELECT {COLUMNS} FROM damaged ORDER BY id")))

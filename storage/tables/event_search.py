@@ -1,8 +1,8 @@
-"""Reading the history of messages: of one, or of all from some moment on.
+"""Reading the history of messages: of one message, or of all from some moment on.
 
-An event here speaks of one message, or of none (the daemon's own).  Its *cursor* is the block that
-holds it, and its index among the events of that block, counted by message; both stay, so that a
-reader can go on where it ended.
+An event here refers to one message, or to none (the daemon's own events).  Its *cursor* is the
+block that holds it, and its index among the events of that block, counted by message; both are
+stable, so that a reader can resume where it stopped.
 """
 
 import sqlite3
@@ -24,13 +24,13 @@ class Told(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Events in order, and where the next ones begin."""
+    """Events in order, and the cursor of the next ones."""
 
     found: list[Told]
-    block: int  # the cursor of the first event that was not looked at
+    block: int  # the cursor of the first event that was not examined
     at: int
-    is_end: bool  # nothing is behind it now
-    missing_blocks: int  # between the cursor that was asked for and the oldest that is kept
+    is_end: bool  # there are no later events now
+    missing_blocks: int  # between the requested cursor and the oldest block that is kept
 
 
 Filter = Callable[[Event], bool]
@@ -39,10 +39,10 @@ Filter = Callable[[Event], bool]
 def of_message(
     db: sqlite3.Connection, source: bytes, number: int, events_max: int, blocks_max: int = 1 << 30
 ) -> tuple[list[Told], bool]:
-    """What is known of one message, the oldest first; True: there may be more, in the middle.
+    """Return the events of one message, the oldest first, and True if some may be left out.
 
-    Its beginning and its end say the most, so a half is taken of each.  Of all the blocks that
-    may speak of it, no more are looked at than allowed, likewise.
+    The beginning and the end matter most, so if a limit is exceeded, half is taken from each end:
+    of the events, and likewise of the blocks that may refer to the message.
     """
     blocks = [
         block
@@ -77,7 +77,7 @@ def page(
     is_wanted: Filter,
     until_ms: int | None = None,
 ) -> Page:
-    """The next events from a cursor on, itself included, that are wanted."""
+    """Return the next events from a cursor on, itself included, that pass the filter."""
     found: list[Told] = []
     missing = 0
     oldest = db.execute("SELECT min(id) FROM event_block").fetchone()[0]
@@ -108,7 +108,7 @@ def page(
 
 
 def last(db: sqlite3.Connection, *, events_max: int, blocks_max: int, is_wanted: Filter) -> Page:
-    """The last events that are wanted, in order; looks at no more than so many blocks."""
+    """Return the last events that pass the filter, in order; reads at most `blocks_max` blocks."""
     found: list[Told] = []
     end: int | None = None
     for block in _newest(db, blocks_max):
@@ -121,7 +121,7 @@ def last(db: sqlite3.Connection, *, events_max: int, blocks_max: int, is_wanted:
 
 
 def since(db: sqlite3.Connection, at_ms: int) -> int:
-    """The first block that may have events from that moment on."""
+    """Return the first block that may have events from that moment on."""
     row = db.execute(
         "SELECT id FROM event_block WHERE last_at_ms >= ? ORDER BY id LIMIT 1", (at_ms,)
     ).fetchone()
@@ -131,7 +131,7 @@ def since(db: sqlite3.Connection, at_ms: int) -> int:
 
 
 def numbered(block: Block) -> Iterator[Told]:
-    """The events of a block, one for each message."""
+    """Yield the events of a block, one per message."""
     index = 0
     for event in block.events:
         if len(event.numbers) <= 1:
@@ -170,13 +170,13 @@ def _about(block: Block, source: bytes, number: int) -> Iterator[Told]:
     for event in block.events:
         if event.source == source:
             for at, each in enumerate(event.numbers):
-                if each == number:  # it may be there several times: sent again, and again
+                if each == number:  # it may occur several times, for example if sent again
                     yield Told(block.id, start + at, only(event, at))
         start += _count(event)
 
 
 def _count(event: Event) -> int:
-    """How many indices it takes; what tells of no message takes one as well."""
+    """Return the number of indices that an event takes; an event without a message takes one."""
     return max(1, len(event.numbers))
 
 

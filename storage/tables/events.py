@@ -1,14 +1,14 @@
-"""Table `event_block`: what happened to messages, told in the same commit as what was changed.
+"""Table `event_block`: the history of messages, written in the same commit as the changes.
 
-Events that tell the same of several messages are one `Event`; the events of one commit are one row,
-so that the log costs a commit one insert and not one for each message.  Table `event_range` says
-which messages of which source a block may speak of, so that the history of one can be found; and,
+One `Event` covers several messages with the same data, and the events of one commit are one row, so
+that the log adds one insert to a commit and not one per message.  Table `event_range` records which
+messages of which source a block may refer to, so that the history of one message can be found; and,
 under an empty source, which arrivals, so that a message can be found by its lookup id.
 
-The log is kept by size and age: `trim`.  Each block knows how much all blocks before it took, so
-the room that the log takes is known by two seeks.
+The log is limited by size and age: `trim`.  Each block records the total size of all blocks up to
+it, so the size of the log is computed with two seeks.
 
-docs/events.md has the schema of an event for readers outside; `SCHEMA` is its number.
+docs/events.md has the schema of an event for external readers; `SCHEMA` is its number.
 """
 
 import sqlite3
@@ -22,48 +22,48 @@ from storage.tables.keys import OUTGOING_TRANSACTIONAL_LEVEL, arrival_of, level_
 
 SCHEMA = 1
 
-#: Kinds of events whose `places` are new: messages came there.  Arrivals only grow, so the ranges
-#: of blocks overlap little.
+#: Kinds of events with new `places`, at which messages arrived.  Arrivals only grow, so
+#: the ranges of blocks overlap little.
 ARRIVALS = frozenset(
     ("sent", "accepted", "moved", "journaled", "dead_lettered", "imported", "requeued")
 )
 
 
-_Raw = bytes  # which is a field's name below
+_Raw = bytes  # a field below is named `bytes`
 
 
 class Event(msgspec.Struct, array_like=True, kw_only=True):
-    """Something that happened to messages: `numbers` of the queue manager `source`.
+    """An event that happened to messages: `numbers` of the queue manager `source`.
 
-    `places` are their lookup ids: in `to_queue` when they went there, else in `queue`; those of
-    one event all belong to one queue, and to sequences or not.  `positions` are their numbers in
-    the sequence `sequence_id`.  Each of these lists is empty, or as long as `numbers`; a message is
-    at the same index of all.
+    `places` are their lookup ids: in `to_queue` if they were moved there, otherwise in `queue`.
+    All places of one event belong to one queue, and either all or none belong to sequences.
+    `positions` are their numbers in the sequence `sequence_id`.  Each of these lists is empty, or
+    as long as `numbers`; a message has the same index in all of them.
 
-    Of the copies of a message to many queues one event may be written for all, with `queues`, and
-    `sequence_ids`.  Who reads gets one for each queue, and need not know.
+    For the copies of a message to many queues one event may be written for all, with `queues` and
+    `sequence_ids`.  Reading splits it into one event per queue.
     """
 
     kind: str
     at_ms: int  # since 1970, UTC
     source: bytes
     numbers: list[int]
-    queue: str = ""  # of ours by its name, elsewhere the destination's format name
-    peer: str = ""  # the other queue manager: its GUID, or its address where that is not known
+    queue: str = ""  # the name of our queue, or the format name of a remote destination
+    peer: str = ""  # the other queue manager: its GUID, or its address if the GUID is not known
     places: list[int] = msgspec.field(default_factory=list)
     sequence_id: int = 0
     positions: list[int] = msgspec.field(default_factory=list)
     message_class: int = 0
     bytes: int = 0  # of all their packets
     reason: str = ""  # a sentence
-    to_queue: str = ""  # where they are now, if they went somewhere
+    to_queue: str = ""  # the queue that they were moved to, if any
     transaction: str = ""
     sizes: list[int] = msgspec.field(default_factory=list)
-    delivery: str = ""  # express, recoverable or transactional, of what begins its life here
-    #: What the messages bear, where they bear it: an index behind the end of these has none.
+    delivery: str = ""  # express, recoverable or transactional, for a message that is created here
+    #: Properties of the messages; messages beyond the end of a list do not have the property.
     labels: list[str] = msgspec.field(default_factory=list)
     correlations: list[_Raw] = msgspec.field(default_factory=list)
-    #: Instead of `queue` and `sequence_id`, where each message is in another one.
+    #: Instead of `queue` and `sequence_id`, if each message is in another queue.
     queues: list[str] = msgspec.field(default_factory=list)
     sequence_ids: list[int] = msgspec.field(default_factory=list)
 
@@ -76,7 +76,7 @@ class Block(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """Which message something is: the queue manager that numbered it, and the number."""
+    """The identity of a message: the queue manager that numbered it, and the number."""
 
     source: bytes
     number: int
@@ -84,24 +84,24 @@ class Identity(NamedTuple):
 
 _SEQUENCES = b"sequences"
 
-_RUN = -1  # a list that begins so counts up: [-1, first, how many]
-_SAME = -2  # and one that begins so repeats: [-2, value, how many]
-_SHORT = 3  # what is no longer is written as it is
-# Of a block beside its data: heads of the row, and one entry of `event_range`.
+_RUN = -1  # a list that begins with it is a range: [-1, first, count]
+_SAME = -2  # a list that begins with it repeats one value: [-2, value, count]
+_SHORT = 3  # lists up to this length are stored as they are
+# Overhead of a block: row headers, and one entry of `event_range`.
 _BLOCK_BYTES = 40
 _RANGE_BYTES = 40
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Event])
 
-#: The counter of what is kept elsewhere too: the first block that is not.
+#: The counter of blocks that were shipped to another store: the first block that was not.
 SHIPPED = "events_shipped"
 
 COLUMNS = "id, first_at_ms, last_at_ms, data"
 
 
 def insert(db: sqlite3.Connection, events: Sequence[Event]) -> None:
-    """One block.  A unit that finds out only in its commit what happens calls it itself."""
+    """Insert events as one block; also called by units that create events during the commit."""
     if not events:
         return
     ranges = _ranges(events)
@@ -129,7 +129,7 @@ def insert(db: sqlite3.Connection, events: Sequence[Event]) -> None:
 def of_message(
     db: sqlite3.Connection, source: bytes, number: int, events_max: int = 1000
 ) -> list[Event]:
-    """What is known of one message, the oldest first; each event speaks of it alone."""
+    """Return the events of one message, the oldest first; each event refers to it alone."""
     found: list[Event] = []
     for block in _speaking_of(db, source, number):
         for event in block.events:
@@ -141,10 +141,10 @@ def of_message(
 
 
 def of_place(db: sqlite3.Connection, queue: str | None, lookup_id: int) -> Identity | None:
-    """The message that came to this place of a queue, whether or not it is still there.
+    """Return the message that arrived at this place of a queue, whether or not it is still there.
 
-    `queue` as events have it: its name, or the destination of an outgoing queue.  Without a name it
-    is looked for in all: no two queues give the same place, but for those of sequences.
+    `queue` is named as in events: its name, or the destination of an outgoing queue.  If it is
+    None, all queues are searched: a place is unique across queues, except places in sequences.
     """
     for block in _speaking_of(db, _lane(lookup_id), arrival_of(lookup_id)):
         for event in block.events:
@@ -158,7 +158,7 @@ def of_place(db: sqlite3.Connection, queue: str | None, lookup_id: int) -> Ident
 
 
 def page(db: sqlite3.Connection, after: int, blocks_max: int) -> list[Block]:
-    """The blocks behind the block `after`, in order."""
+    """Return the blocks after the block `after`, in order."""
     rows = db.execute(
         f"SELECT {COLUMNS} FROM event_block WHERE id > ? ORDER BY id LIMIT ?", (after, blocks_max)
     )
@@ -166,13 +166,13 @@ def page(db: sqlite3.Connection, after: int, blocks_max: int) -> list[Block]:
 
 
 def last_block(db: sqlite3.Connection) -> int:
-    """The id of the newest block; 0 when there is none."""
+    """Return the id of the newest block; 0 if there is none."""
     (last,) = db.execute("SELECT coalesce(max(id), 0) FROM event_block").fetchone()
     return int(last)
 
 
 def only(event: Event, index: int) -> Event:
-    """The same, told of one of its messages."""
+    """Return the same event for one of its messages only."""
     return msgspec.structs.replace(
         event,
         numbers=event.numbers[index : index + 1],
@@ -185,11 +185,11 @@ def only(event: Event, index: int) -> Event:
     )
 
 
-# Room.
+# Size.
 
 
 def size_bytes(db: sqlite3.Connection) -> int:
-    """How much room the log takes in the database, within some percent.  Two seeks."""
+    """Return the size of the log in the database, accurate to some percent.  Takes two seeks."""
     (size,) = db.execute(
         "SELECT coalesce((SELECT end_bytes FROM event_block ORDER BY id DESC LIMIT 1), 0)"
         " - coalesce((SELECT end_bytes FROM event_block ORDER BY id LIMIT 1), 0)"
@@ -198,7 +198,7 @@ def size_bytes(db: sqlite3.Connection) -> int:
 
 
 def mark_shipped(db: sqlite3.Connection, block: int) -> int:
-    """The log is kept elsewhere up to and with this block; the highest that ever was."""
+    """Record that the log is shipped up to and with `block`; return the highest block so far."""
     shipped = max(counters.following(db, SHIPPED) - 1, block)
     counters.set_following(db, SHIPPED, shipped + 1)
     return shipped
@@ -212,12 +212,12 @@ def trim(
     blocks_max: int,
     shipped_only: bool = False,
 ) -> int:
-    """Delete the oldest blocks: what is above `size_max`, and what is older than `before_ms`.
+    """Delete the oldest blocks: those above `size_max`, and those older than `before_ms`.
 
-    With `shipped_only` none that is not marked as shipped.
+    With `shipped_only` only blocks that are marked as shipped are deleted.
 
-    At most so many at once; returns how many, and a number below `blocks_max` means that no more
-    have to go.  The newest block stays, whatever it is, because ids must not be given again.
+    Deletes at most `blocks_max` blocks and returns how many; a smaller number means that no more
+    have to be deleted.  The newest block always stays, because ids must not be assigned again.
     """
     newest = db.execute("SELECT id, end_bytes FROM event_block ORDER BY id DESC LIMIT 1").fetchone()
     if newest is None:
@@ -254,13 +254,13 @@ def _speaking_of(db: sqlite3.Connection, source: bytes, number: int) -> list[Blo
 
 
 def _ranges(events: Sequence[Event]) -> list[tuple[bytes, int, int]]:
-    """Source, first and last number of the messages that a block speaks of."""
+    """Return source, first and last number of the messages that a block refers to."""
     found: dict[bytes, tuple[int, int]] = {}
     for event in events:
         if event.numbers:
             _widen(found, event.source, min(event.numbers), max(event.numbers))
         if event.places and event.kind in ARRIVALS:
-            # Places in sequences count from 1 in each outgoing queue, and are looked for apart.
+            # Places in sequences count from 1 in each outgoing queue, and have a lane of their own.
             first, last = min(event.places), max(event.places)
             lane = _lane(first)
             if level_of(first) == level_of(last):
@@ -272,7 +272,7 @@ def _ranges(events: Sequence[Event]) -> list[tuple[bytes, int, int]]:
 
 
 def _lane(place: int) -> bytes:
-    """What stands for a source in `event_range` where places are looked for."""
+    """Return the key that replaces the source in `event_range` when places are searched."""
     return _SEQUENCES if level_of(place) == OUTGOING_TRANSACTIONAL_LEVEL else b""
 
 
@@ -296,7 +296,9 @@ def _packed(event: Event) -> Event:
 
 
 def _short(numbers: list[int]) -> list[int]:
-    """Most numbers follow each other, and most sizes are the same: then three say it all."""
+    """Compress a list: most numbers are consecutive, and most sizes equal; then three values
+    suffice.
+    """
     count = len(numbers)
     if count > _SHORT:
         first = numbers[0]
@@ -331,7 +333,7 @@ def _block(row: tuple[int, int, int, bytes]) -> Block:
 
 
 def _by_queue(event: Event) -> Iterator[Event]:
-    """What one event tells of copies in many queues, as one for each of them."""
+    """Split an event about copies in many queues into one event per queue."""
     sequence_ids = _whole(event.sequence_ids) or [0] * len(event.queues)
     queues, event.queues, event.sequence_ids = event.queues, [], []
     for index, (queue, sequence_id) in enumerate(zip(queues, sequence_ids, strict=True)):

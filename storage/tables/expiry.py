@@ -1,8 +1,8 @@
-"""Whose time is over.  Both tables of messages have an index of the rows that can expire.
+"""Expired messages.  Both tables of messages have an index of the rows that can expire.
 
-`expires_at_s` is the last second of a message's life, by the queue manager's own clock:
-[MS-MQMQ] 2.2.19.1 lets it expire when more than its time-out has passed.  So a row is expired when
-`now_s > expires_at_s`.
+`expires_at_s` is the last second of a message's life, by the queue manager's own clock: [MS-MQMQ]
+2.2.19.1 lets it expire when more than its time-out has passed.  So a row is expired when `now_s >
+expires_at_s`.
 """
 
 import sqlite3
@@ -15,18 +15,18 @@ class Expired(NamedTuple):
 
 
 def expired_messages(db: sqlite3.Connection, now_s: int, rows_max: int) -> list[Expired]:
-    """Expired messages in our queues, those that expired first at the front."""
+    """Return expired messages in our queues, the earliest expiry first."""
     return _expired(db, "message", now_s, rows_max)
 
 
 def expired_outgoing(db: sqlite3.Connection, now_s: int, rows_max: int) -> list[Expired]:
-    """Expired messages for elsewhere, those that expired first at the front."""
+    """Return expired outgoing messages, the earliest expiry first."""
     return _expired(db, "outgoing", now_s, rows_max)
 
 
 def next_expiry(db: sqlite3.Connection) -> int | None:
-    """The smallest `expires_at_s` of all; None when nothing expires.  Two seeks."""
-    # The condition names the partial index; min() of its first column is its first entry.
+    """Return the smallest `expires_at_s` of all; None if no message expires.  Takes two seeks."""
+    # The condition selects the partial index; min() of its first column is its first entry.
     earliest = db.execute(
         "SELECT min(expires_at_s) FROM message WHERE expires_at_s IS NOT NULL"
         " UNION ALL SELECT min(expires_at_s) FROM outgoing WHERE expires_at_s IS NOT NULL"

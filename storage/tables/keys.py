@@ -1,4 +1,4 @@
-"""Where a message stands, packed into one integer: the row id of its table.
+"""The key of a message: its queue, level and arrival in one integer, the row id of its table.
 
       62        48 47    44 43                        0
     ┌────────────┬────────┬───────────────────────────┐
@@ -7,9 +7,9 @@
                  └──────────── lookup id ─────────────┘
 
 Rows in the order of their keys are the messages of a queue in the order of receiving: ascending
-arrival within descending priority ([MS-MQDMPR] 3.1.1.2 MessagePositionList).  So the table needs
-no second index, reading in order and deleting a range are scans of neighbours, and the 48 bits
-below the queue id are the message's lookup id.  15 bits of queue id keep the integer positive.
+arrival within descending priority ([MS-MQDMPR] 3.1.1.2 MessagePositionList).  So the table needs no
+second index, reading in order and deleting a range scan adjacent rows, and the 48 bits below the
+queue id are the message's lookup id.  15 bits of queue id keep the integer positive.
 """
 
 ARRIVAL_BITS = 44
@@ -21,14 +21,14 @@ LEVEL_MAX = (1 << LEVEL_BITS) - 1
 ARRIVAL_MAX = (1 << ARRIVAL_BITS) - 1
 LOOKUP_MASK = (1 << LOOKUP_BITS) - 1
 
-#: Transactional messages count as priority 0, whatever their header says.  [MS-MQDMPR] 3.1.1.2
+#: Transactional messages count as priority 0, whatever their header states.  [MS-MQDMPR] 3.1.1.2
 TRANSACTIONAL_LEVEL = 7
-#: In outgoing queues they follow everything else and keep their own order.
+#: In outgoing queues transactional messages follow all others and keep their own order.
 OUTGOING_TRANSACTIONAL_LEVEL = 8
 
 
 def priority_level(priority: int) -> int:
-    """Priority 7, the highest, comes first: level 0."""
+    """Return the level of a priority: priority 7, the highest, is level 0."""
     return 7 - priority
 
 
@@ -56,16 +56,16 @@ def lookup_id_of(key: int) -> int:
 
 
 def key_parts(key: int) -> tuple[int, int, int]:
-    """Queue id, level, arrival."""
+    """Return queue id, level and arrival of a key."""
     return queue_id_of(key), level_of(key), arrival_of(key)
 
 
 def queue_range(queue_id: int, from_lookup: int = 0) -> tuple[int, int]:
-    """The first and the last key, both included, that a message of the queue can have."""
+    """Return the first and the last key, both included, that a message of the queue can have."""
     first = queue_id << LOOKUP_BITS
     return first | from_lookup, first | LOOKUP_MASK
 
 
 def level_range(queue_id: int, level: int) -> tuple[int, int]:
-    """The first and the last key, both included, of one level of the queue."""
+    """Return the first and the last key, both included, of one level of the queue."""
     return message_key(queue_id, level, 0), message_key(queue_id, level, ARRIVAL_MAX)

@@ -1,8 +1,8 @@
-"""Table `message_id_history`: numbers of plain messages that came already.  [MS-MQQB] 3.1.1.3
+"""Table `message_id_history`: numbers of non-transactional messages received.  [MS-MQQB] 3.1.1.3
 
-A row is a segment of the history of one source, as `qmd/core/number_history.py` has it.  Its runs
-are text, 16 hexadecimal digits each (first and last number), in the order of their coming: what a
-commit adds stands behind the others, or makes the last of them longer.
+A row is a segment of the history of one source, as in `qmd/core/number_history.py`.  Its runs are
+text, 16 hexadecimal digits each (first and last number), in the order of arrival: a commit appends
+runs, or extends the last of them.
 """
 
 import sqlite3
@@ -13,13 +13,13 @@ _DIGITS = 8
 
 
 class Segment(NamedTuple):
-    """Of the numbers that a source gave, those that came about the same time."""
+    """Numbers of one source that arrived at about the same time."""
 
-    id: int  # they only grow
+    id: int  # ids only grow
     source: bytes
-    at_s: int  # when the last of them came
-    host: str  # address of the peer that has brought them; empty: not known
-    peer: bytes  # and its GUID
+    at_s: int  # arrival of the last of them
+    host: str  # address of the peer that delivered them; empty: not known
+    peer: bytes  # GUID of that peer
 
 
 class StoredSegment(NamedTuple):
@@ -28,9 +28,9 @@ class StoredSegment(NamedTuple):
 
 
 def remember(db: sqlite3.Connection, additions: Iterable[tuple[Segment, Sequence[int]]]) -> None:
-    """What came, as first and last number of each run, one behind the other: [1, 5, 9, 9].
+    """Add numbers, as first and last number of each run in one list: [1, 5, 9, 9].
 
-    A segment that is there already gets longer, and younger.
+    An existing segment is extended, and its time is updated.
     """
     for segment, numbers in additions:
         if not numbers:
@@ -47,7 +47,7 @@ def remember(db: sqlite3.Connection, additions: Iterable[tuple[Segment, Sequence
             continue
         number, runs = found
         runs = runs or _encode((number, number))
-        if int(runs[-_DIGITS:], 16) + 1 == numbers[0]:  # the last run goes on
+        if int(runs[-_DIGITS:], 16) + 1 == numbers[0]:  # extends the last run
             runs, last = runs[:-_DIGITS], f"{numbers[1]:08x}"
             numbers = numbers[2:]
         else:
@@ -59,7 +59,7 @@ def remember(db: sqlite3.Connection, additions: Iterable[tuple[Segment, Sequence
 
 
 def entries(db: sqlite3.Connection) -> list[StoredSegment]:
-    """By their ids: of each source the oldest come first."""
+    """Return all segments by id: of each source the oldest come first."""
     rows = db.execute(
         "SELECT position, source, at_s, host, coalesce(peer, source), number, runs"
         " FROM message_id_history ORDER BY position"
@@ -71,7 +71,7 @@ def entries(db: sqlite3.Connection) -> list[StoredSegment]:
 
 
 def forget(db: sqlite3.Connection, ids: Iterable[int]) -> None:
-    """An id that is not there is no error."""
+    """Delete segments; unknown ids are ignored."""
     db.executemany("DELETE FROM message_id_history WHERE position = ?", ((id_,) for id_ in ids))
 
 

@@ -1,4 +1,4 @@
-"""Table `message`: what lies in our queues, in the order of receiving.  Keys: keys.py."""
+"""Table `message`: the messages in our queues, in the order of receiving.  Keys: keys.py."""
 
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ class MessageRow(NamedTuple):
     move_count: int
     last_move_at_ms: int | None
     checksum: int | None
-    part_id: int | None  # of its packet the end is shared with other messages
+    part_id: int | None  # the end of its packet, which other messages share
     packet: bytes
 
     @property
@@ -32,7 +32,7 @@ class MessageRow(NamedTuple):
 
 #: Key, arrival in ms, expiry in s, reason, packet.
 NewMessage = tuple[int, int, int | None, str | None, bytes]
-#: The same with the head of its packet, and the part that this goes on with.
+#: The same with the head of the packet, and the part that completes it.
 NewCopy = tuple[int, int, int | None, str | None, bytes, PartOf]
 
 COLUMNS = ", ".join(MessageRow._fields)
@@ -49,7 +49,7 @@ def insert(db: sqlite3.Connection, rows: Iterable[NewMessage]) -> None:
 def insert_copies(db: sqlite3.Connection, rows: Iterable[NewCopy]) -> None:
     for (arrived_at_ms, expires_at_s, reason, part), copies in groupby(rows, _alike):
         alike = arrived_at_ms, expires_at_s, *part
-        # As in outgoing.py: what is the same in all copies stands in the statement.
+        # As in outgoing.py: values that all copies share are literals of the statement.
         values = ", ".join("NULL" if value is None else str(int(value)) for value in alike)
         db.executemany(
             "INSERT INTO message (key, packet, checksum, reason, arrived_at_ms, expires_at_s,"
@@ -64,14 +64,14 @@ def _alike(row: NewCopy) -> tuple[int, int | None, str | None, PartOf]:
 
 
 def delete(db: sqlite3.Connection, keys: Sequence[int]) -> None:
-    """One statement for all: SQLite sorts the keys and passes over the table once."""
+    """Delete messages in one statement: SQLite sorts the keys and scans the table once."""
     among, listed = "key IN (SELECT value FROM json_each(?))", (key_list(keys),)
     with shared_parts.leaving(db, "message", among, listed):
         db.execute(f"DELETE FROM message WHERE {among}", listed)
 
 
 def count_abort(db: sqlite3.Connection, keys: Sequence[int]) -> None:
-    """A transaction that had received these messages was aborted."""
+    """Increment the abort count of messages: the transaction that had received them was aborted."""
     db.execute(
         "UPDATE message SET abort_count = abort_count + 1"
         " WHERE key IN (SELECT value FROM json_each(?))",
@@ -80,9 +80,9 @@ def count_abort(db: sqlite3.Connection, keys: Sequence[int]) -> None:
 
 
 class Move(NamedTuple):
-    """A message goes from one key to another.
+    """A move of a message from one key to another.
 
-    `packet`: it is another from there on, without its reason and without an end to its life.
+    `packet` replaces its packet; the message then has no reason and no expiry.
     """
 
     key: int
@@ -91,7 +91,7 @@ class Move(NamedTuple):
 
 
 def move(db: sqlite3.Connection, moves: Sequence[Move], at_ms: int) -> set[int]:
-    """The keys of those that were there, and are at their new place now."""
+    """Move messages and return the old keys of those that existed."""
     found = {
         key
         for (key,) in db.execute(
@@ -124,7 +124,7 @@ def move(db: sqlite3.Connection, moves: Sequence[Move], at_ms: int) -> set[int]:
 
 
 def set_history(db: sqlite3.Connection, rows: Iterable[tuple[int, int, int, int | None]]) -> None:
-    """Key, abort count, move count and last move of each message."""
+    """Set the history of messages: key, abort count, move count and last move of each."""
     db.executemany(
         "UPDATE message SET abort_count = ?2, move_count = ?3, last_move_at_ms = ?4 WHERE key = ?1",
         rows,
@@ -143,7 +143,7 @@ def page(
     rows_max: int = PAGE_ROWS_MAX,
     bytes_max: int = PAGE_BYTES_MAX,
 ) -> list[MessageRow]:
-    """The next messages from `from_lookup` on, itself included, in the order of receiving.
+    """Return the next messages from `from_lookup` on, itself included, in the order of receiving.
 
     Stops after `rows_max` rows, or with the row that brings the packets to `bytes_max`.  The page
     after it begins at `lookup_id_of(rows[-1].key) + 1`; an empty page is the end.
@@ -163,7 +163,7 @@ def beside(
     backwards: bool,
     inclusive: bool,
 ) -> MessageRow | None:
-    """The nearest message before or behind a place, or (`lookup_id` None) at the queue's end."""
+    """Return the nearest message before or after a place, or (`lookup_id` None) at an end."""
     first, last = queue_range(queue_id)
     if lookup_id is not None:
         place = first | lookup_id
@@ -180,7 +180,7 @@ def beside(
 
 
 def find_all(db: sqlite3.Connection, keys: Sequence[int]) -> list[MessageRow]:
-    """Those of the keys that there are, in the order of receiving."""
+    """Return the messages with these keys that exist, in the order of receiving."""
     rows = db.execute(
         f"SELECT {COLUMNS} FROM message WHERE key IN (SELECT value FROM json_each(?)) ORDER BY key",
         (key_list(keys),),
@@ -191,7 +191,7 @@ def find_all(db: sqlite3.Connection, keys: Sequence[int]) -> list[MessageRow]:
 def sizes(
     db: sqlite3.Connection, queue_id: int, from_lookup: int = 0, *, rows_max: int
 ) -> list[tuple[int, int]]:
-    """Key and bytes of the next messages of a queue from `from_lookup` on, itself included.
+    """Return key and bytes of the next messages of a queue from `from_lookup` on, itself included.
 
     The packets are not read.
     """
@@ -207,14 +207,15 @@ def totals(db: sqlite3.Connection, queue_id: int) -> Totals:
 
 
 def totals_by_queue(db: sqlite3.Connection) -> dict[int, Totals]:
-    """For all queues that hold something; meant for the start, when nothing is known yet."""
+    """Return the totals of all queues that are not empty; used at start."""
     return pages.by_queue(pages.totals_by_level(db, "message"))
 
 
 def purge(db: sqlite3.Connection, queue_id: int, rows_max: int) -> Totals:
-    """Delete the first messages of the queue, at most `rows_max`; what was deleted.
+    """Delete the first messages of the queue, at most `rows_max`; return the deleted totals.
 
-    Everybody waits for the writer: empty a long queue in several units of some thousand rows.
+    All other changes wait for the writer: empty a long queue in several units of some thousand
+    rows.
     """
     first, last = queue_range(queue_id)
     beyond = db.execute(

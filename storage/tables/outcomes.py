@@ -1,7 +1,7 @@
-"""Table `outcome`: what a client's request led to, kept with it in one commit.
+"""Table `outcome`: the results of clients' requests, written in the same commit.
 
-A client that lost the connection before the answer asks again with the same token, and is told the
-same instead of having its messages sent twice.
+A client that lost the connection before the response repeats the request with the same token, and
+gets the same result instead of having its messages sent twice.
 """
 
 import sqlite3
@@ -16,26 +16,26 @@ class OutcomeRow(NamedTuple):
 
 
 def record(db: sqlite3.Connection, rows: Iterable[OutcomeRow | tuple[bytes, bytes, int]]) -> None:
-    """A token that comes again gets the later result."""
+    """Record results; a repeated token gets the later result."""
     db.executemany("INSERT OR REPLACE INTO outcome (token, result, at_s) VALUES (?, ?, ?)", rows)
 
 
 def find(db: sqlite3.Connection, token: bytes) -> bytes | None:
-    """The result that was recorded for the token."""
+    """Return the result that was recorded for the token."""
     row = db.execute("SELECT result FROM outcome WHERE token = ?", (token,)).fetchone()
     return None if row is None else row[0]
 
 
 def list_all(db: sqlite3.Connection) -> list[OutcomeRow]:
-    """The oldest first."""
+    """Return all outcomes, the oldest first."""
     rows = db.execute("SELECT token, result, at_s FROM outcome ORDER BY id")
     return list(map(OutcomeRow._make, rows))
 
 
 def forget(db: sqlite3.Connection, before_s: int, rows_max: int) -> int:
-    """Delete what was recorded before `before_s`, the oldest first; how many rows that were.
+    """Delete outcomes recorded before `before_s`, the oldest first; return how many.
 
-    What a database may still have to hear stays: see `storage.tables.branches`.
+    Outcomes that a database may still need are kept: see `storage.tables.branches`.
     """
     return db.execute(
         "DELETE FROM outcome WHERE at_s < ? AND id IN (SELECT id FROM outcome"

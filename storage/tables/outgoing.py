@@ -1,4 +1,4 @@
-"""Tables `outgoing_queue` and `outgoing`: what waits for other queue managers."""
+"""Tables `outgoing_queue` and `outgoing`: messages that wait for other queue managers."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,9 +29,9 @@ class OutgoingQueueRow(NamedTuple):
     created_at_s: int
     redirect: str | None = None
     peer: bytes | None = None
-    renumbered_to: int = 0  # without the queue: packets up to this key bear an older sequence
-    former: bytes = b""  # time stamps of its older sequences, 4 bytes each, the latest first
-    unproven_from: int = 0  # base + the first number after a start, while no order ack has come
+    renumbered_to: int = 0  # key without the queue id: packets up to it bear an older sequence
+    former: bytes = b""  # timestamps of its older sequences, 4 bytes each, the latest first
+    unproven_from: int = 0  # base + the first number after a start, until an order ack arrives
 
 
 class OutgoingRow(NamedTuple):
@@ -39,7 +39,7 @@ class OutgoingRow(NamedTuple):
     expires_at_s: int | None
     checksum: int | None
     discard: bool
-    part_id: int | None  # of its packet the end is shared with other messages
+    part_id: int | None  # the end of its packet, which other messages share
     packet: bytes
 
     @property
@@ -48,15 +48,17 @@ class OutgoingRow(NamedTuple):
         return damaged.is_whole(self.packet, self.checksum)
 
 
-#: Key, expiry in s, packet, until when its final ack is waited for, whether it is no dead letter.
+#: Key, expiry in s, packet, deadline of its final ack, whether it is discarded (no dead letter).
 NewOutgoing = tuple[int, int | None, bytes, int | None, bool]
 #: Sequence id (8 bytes), base, next number, outgoing queue id.
 SequenceState = tuple[bytes, int, int, int]
 
 
 class RowsOfCopies(Protocol):
-    """Key, and the packet; with a `part` its head, which goes on with that.  They may be made when
-    they are gone through, which may happen more than once and on another thread."""
+    """Rows of key and packet; with a `part`, of key and the head of the packet.
+
+    They may be computed during iteration, which may happen more than once and on another thread.
+    """
 
     def __len__(self) -> int: ...
 
@@ -64,7 +66,7 @@ class RowsOfCopies(Protocol):
 
 
 class NewCopies(NamedTuple):
-    """Rows that differ in their keys and packets only, as the copies of one message do."""
+    """Rows that differ only in keys and packets, as the copies of one message do."""
 
     rows: RowsOfCopies
     expires_at_s: int | None
@@ -73,12 +75,12 @@ class NewCopies(NamedTuple):
     part: PartOf | None
 
 
-_MANY = 16  # rows from which on one statement for all is faster
+_MANY = 16  # rows from which one statement for all is faster
 
 SEQUENCE_TIMESTAMP = "sequence_timestamp"  # a counter
 
-HEAD_BYTES = 2048  # with three names as long as they may be
-FORMER_BYTES = 256  # of the time stamps of older sequences
+HEAD_BYTES = 2048  # the longest head, with three names of maximum length
+FORMER_BYTES = 256  # limit of the stored timestamps of older sequences
 
 QUEUE_COLUMNS = ", ".join(OutgoingQueueRow._fields)
 COLUMNS = ", ".join(OutgoingRow._fields)
@@ -96,8 +98,8 @@ def insert_copies(db: sqlite3.Connection, copies: Iterable[NewCopies]) -> None:
     for each in copies:
         part_id, part_bytes = each.part or (None, 0)
         alike = each.expires_at_s, each.confirm_by_s, int(each.discard), part_id, part_bytes
-        # What is the same in all rows stands in the statement: a value that is bound costs as much
-        # as a third of the insert.
+        # Values that all rows share are literals of the statement: binding a value costs up to a
+        # third of the insert.
         values = ", ".join("NULL" if value is None else str(int(value)) for value in alike)
         db.executemany(
             "INSERT INTO outgoing (key, packet, checksum, expires_at_s, confirm_by_s, discard,"
@@ -113,7 +115,7 @@ def delete(db: sqlite3.Connection, keys: Sequence[int]) -> None:
 
 
 def delete_ranges(db: sqlite3.Connection, ranges: Iterable[tuple[int, int]]) -> None:
-    """First and last key of each range, both included."""
+    """Delete ranges of rows, given as first and last key, both included."""
     if not shared_parts.any_there(db):
         db.executemany("DELETE FROM outgoing WHERE key BETWEEN ? AND ?", ranges)
         return
@@ -123,12 +125,12 @@ def delete_ranges(db: sqlite3.Connection, ranges: Iterable[tuple[int, int]]) -> 
 
 
 def identities(db: sqlite3.Connection, first: int, last: int) -> list[Head]:
-    """Which messages the rows of a range hold, both ends included."""
+    """Return the identities of the messages in a range of rows, both ends included."""
     return pages.heads_between(db, "outgoing", first, last)
 
 
 def release(db: sqlite3.Connection, first: int, last: int) -> Totals:
-    """Delete the rows of a range, both ends included; how many they were."""
+    """Delete the rows of a range, both ends included; return their totals."""
     released = pages.totals_between(db, "outgoing", first, last)
     with shared_parts.leaving(db, "outgoing", "key BETWEEN ? AND ?", (first, last)):
         db.execute("DELETE FROM outgoing WHERE key BETWEEN ? AND ?", (first, last))
@@ -136,7 +138,7 @@ def release(db: sqlite3.Connection, first: int, last: int) -> Totals:
 
 
 def set_sequences(db: sqlite3.Connection, states: Sequence[SequenceState]) -> None:
-    # A sequence that begins with another time stamp leaves the old one behind: peers speak of it.
+    # A sequence with a new timestamp adds the old one to `former`: peers still refer to it.
     changed = db.executemany(
         "UPDATE outgoing_queue SET former = CASE"
         " WHEN substr(sequence_id, 1, 4) = substr(?1, 1, 4) THEN former ELSE"
@@ -148,26 +150,26 @@ def set_sequences(db: sqlite3.Connection, states: Sequence[SequenceState]) -> No
 
 
 def set_renumbered(db: sqlite3.Connection, outgoing_id: int, key: int) -> None:
-    """Packets of the queue up to `key` bear a sequence that is over, and get theirs when sent."""
+    """Set the key up to which packets bear an older sequence; they are renumbered when sent."""
     db.execute("UPDATE outgoing_queue SET renumbered_to = ? WHERE id = ?", (key, outgoing_id))
 
 
 def set_unproven(db: sqlite3.Connection, positions: Sequence[tuple[int, int]]) -> None:
-    """Of each queue base + number from which on its peer may know other messages; 0: from none on.
+    """Set the positions from which a peer may know other messages under our numbers.
 
-    Positions and ids of the queues.
+    `positions` are pairs of base + number (0: no such position) and id of the queue.
     """
     db.executemany("UPDATE outgoing_queue SET unproven_from = ? WHERE id = ?", positions)
 
 
 def set_next_numbers(db: sqlite3.Connection, numbers: dict[int, int]) -> None:
-    """Likewise where only the next number is another one; by outgoing queue."""
+    """Set next numbers, by outgoing queue, where nothing else of the sequence has changed."""
     if len(numbers) < _MANY:
         changed = db.executemany(
             "UPDATE outgoing_queue SET next_number = ? WHERE id = ?",
             [(number, outgoing_id) for outgoing_id, number in numbers.items()],
         )
-    else:  # one statement: half of the time
+    else:  # one statement: takes half of the time
         listed = ",".join([f'"{outgoing_id}":{number}' for outgoing_id, number in numbers.items()])
         changed = db.execute(
             "UPDATE outgoing_queue SET next_number = each.value FROM json_each(?) AS each"
@@ -178,7 +180,7 @@ def set_next_numbers(db: sqlite3.Connection, numbers: dict[int, int]) -> None:
 
 
 def add_queues(db: sqlite3.Connection, rows: Iterable[OutgoingQueueRow]) -> None:
-    """New destinations with ids of the caller's choice."""
+    """Add destinations, with ids that the caller has chosen."""
     db.executemany(
         f"INSERT INTO outgoing_queue ({QUEUE_COLUMNS}, key)"
         f" VALUES ({', '.join('?' * (len(OutgoingQueueRow._fields) + 1))})",
@@ -190,16 +192,16 @@ def add_queues(db: sqlite3.Connection, rows: Iterable[OutgoingQueueRow]) -> None
 
 
 def forget_queues(db: sqlite3.Connection, ids: Iterable[int], last_timestamp: int) -> None:
-    """Destinations without messages, whose sequences are over.
+    """Delete destinations without messages, after the end of their sequences.
 
-    `last_timestamp`: the next sequence to any of them must have a greater one.
+    The next sequence to any of them must have a timestamp greater than `last_timestamp`.
     """
     db.executemany("DELETE FROM outgoing_queue WHERE id = ?", ((id_,) for id_ in ids))
     counters.set_following(db, SEQUENCE_TIMESTAMP, last_timestamp)
 
 
 def last_timestamp(db: sqlite3.Connection) -> int:
-    """The greatest that the sequences of forgotten destinations had."""
+    """Return the greatest timestamp of the sequences of deleted destinations."""
     return counters.following(db, SEQUENCE_TIMESTAMP)
 
 
@@ -209,7 +211,7 @@ def list_queues(db: sqlite3.Connection) -> list[OutgoingQueueRow]:
 
 
 def set_paused(db: sqlite3.Connection, outgoing_id: int, paused: bool) -> None:
-    """Raises NoSuchQueue."""
+    """Pause or resume an outgoing queue.  Raises NoSuchQueue."""
     changed = db.execute("UPDATE outgoing_queue SET paused = ? WHERE id = ?", (paused, outgoing_id))
     if changed.rowcount == 0:
         raise NoSuchQueue(outgoing_id)
@@ -227,7 +229,7 @@ def page(
     rows_max: int = PAGE_ROWS_MAX,
     bytes_max: int = PAGE_BYTES_MAX,
 ) -> list[OutgoingRow]:
-    """As `messages.page`: the next rows from `from_lookup` on, in the order of sending."""
+    """Return the next rows from `from_lookup` on, in the order of sending; see `messages.page`."""
     cursor = db.execute(
         f"SELECT {COLUMNS} FROM outgoing WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?",
         (*queue_range(outgoing_id, from_lookup), rows_max),
@@ -238,7 +240,7 @@ def page(
 def keys(
     db: sqlite3.Connection, outgoing_id: int, from_lookup: int = 0, *, rows_max: int
 ) -> list[int]:
-    """Where the next rows of a queue stand in it, from `from_lookup` on, itself included."""
+    """Return the lookup ids of the next rows of a queue, from `from_lookup` on, itself included."""
     rows = db.execute(
         "SELECT key FROM outgoing WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?",
         (*queue_range(outgoing_id, from_lookup), rows_max),
@@ -247,9 +249,9 @@ def keys(
 
 
 def bounds(db: sqlite3.Connection, outgoing_id: int, level: int) -> tuple[int, int] | None:
-    """The first and the last key that are there on one level; None when there are none."""
+    """Return the first and the last key on one level; None if it is empty."""
     first, last = db.execute(
-        # Two subqueries: SQLite seeks one end each, where min() and max() together would scan.
+        # Two subqueries: SQLite seeks one end each, while min() and max() together would scan.
         "SELECT (SELECT min(key) FROM outgoing WHERE key BETWEEN :first AND :last),"
         " (SELECT max(key) FROM outgoing WHERE key BETWEEN :first AND :last)",
         dict(zip(("first", "last"), level_range(outgoing_id, level), strict=True)),
@@ -266,12 +268,12 @@ def totals_by_queue(db: sqlite3.Connection) -> dict[int, Totals]:
 
 
 def totals_by_level(db: sqlite3.Connection) -> dict[tuple[int, int], Totals]:
-    """By outgoing queue and level, of those that hold something."""
+    """Return the totals by outgoing queue and level, of those that are not empty."""
     return pages.totals_by_level(db, "outgoing")
 
 
 def transactional_by_queue(db: sqlite3.Connection) -> dict[int, int]:
-    """How many transactional messages each outgoing queue holds, of those that hold some."""
+    """Return the number of transactional messages by outgoing queue, of those that have some."""
     return {
         outgoing_id: total.messages
         for (outgoing_id, level), total in totals_by_level(db).items()
@@ -280,7 +282,7 @@ def transactional_by_queue(db: sqlite3.Connection) -> dict[int, int]:
 
 
 def redirect(db: sqlite3.Connection, outgoing_ids: Sequence[int], address: str | None) -> None:
-    """From now on these go there; None: to the addresses of their names."""
+    """Redirect queues to an address; None: back to the addresses of their names."""
     db.executemany(
         "UPDATE outgoing_queue SET redirect = ? WHERE id = ?",
         [(address, outgoing_id) for outgoing_id in outgoing_ids],
@@ -288,7 +290,7 @@ def redirect(db: sqlite3.Connection, outgoing_ids: Sequence[int], address: str |
 
 
 def set_peers(db: sqlite3.Connection, outgoing_ids: Sequence[int], peer: bytes) -> None:
-    """Whom their transactional messages are handed to."""
+    """Record the queue manager to which their transactional messages are delivered."""
     db.executemany(
         "UPDATE outgoing_queue SET peer = ? WHERE id = ?",
         [(peer, outgoing_id) for outgoing_id in outgoing_ids],
@@ -296,7 +298,7 @@ def set_peers(db: sqlite3.Connection, outgoing_ids: Sequence[int], peer: bytes) 
 
 
 def heads(db: sqlite3.Connection, outgoing_id: int) -> Iterable[bytes]:
-    """What stands before the body in each packet of a queue, in the order of sending."""
+    """Return the bytes before the body of each packet of a queue, in the order of sending."""
     cursor = db.execute(
         "SELECT substr(packet, 1, ?) FROM outgoing WHERE key BETWEEN ? AND ? ORDER BY key",
         (HEAD_BYTES, *queue_range(outgoing_id)),

@@ -1,7 +1,7 @@
-"""Table `owed`: messages that have ended in outgoing queues, of whose end we still have to tell.
+"""Table `owed`: messages that ended in outgoing queues, with acknowledgments still to be sent.
 
-A row goes to disk in the commit of the end, and leaves with the commit that has the acknowledgment:
-what the acknowledgment has to say is on disk, and read from there, only when the end is committed.
+A row is written in the commit that ends the message, and deleted in the commit that inserts the
+acknowledgment: the acknowledgment is built from the row only when the end is committed.
 """
 
 import sqlite3
@@ -14,7 +14,7 @@ from storage.tables.damaged import checksum_of, is_whole
 class Owed(NamedTuple):
     id: int  # in the order in which they ended
     message_class: int
-    for_others: bool  # it was on its way over this computer
+    for_others: bool  # it was being routed through this computer
     packet: bytes
 
 
@@ -26,12 +26,12 @@ def add(db: sqlite3.Connection, rows: Sequence[Owed]) -> None:
 
 
 def remove(db: sqlite3.Connection, ids: Sequence[int]) -> None:
-    """An id that is not there is no error."""
+    """Delete rows; unknown ids are ignored."""
     db.executemany("DELETE FROM owed WHERE id = ?", [(each,) for each in ids])
 
 
 def list_all(db: sqlite3.Connection) -> list[tuple[Owed, bool]]:
-    """In their order, each with whether it is what was stored."""
+    """Return all rows in order, each with whether its packet is what was stored."""
     rows = db.execute(
         "SELECT id, message_class, for_others, packet, checksum FROM owed ORDER BY id"
     )

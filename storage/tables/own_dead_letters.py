@@ -1,7 +1,7 @@
-"""Table `own_dead_letter`: whose dead letters an application keeps itself, and in which queue.
+"""Table `own_dead_letter`: messages with a dead-letter queue of their application's own.
 
-A row goes to disk with its message, and stays until somebody finds that its message is gone: none
-of the ways that a message can go is made slower by it.
+A row is written with its message, and stays until a later scan finds the message gone: so removing
+a message is not slowed down.
 """
 
 import sqlite3
@@ -12,9 +12,9 @@ from storage.tables.pages import key_list
 
 
 class OwnDeadLetter(NamedTuple):
-    number: int  # of the message; its source are we
-    queue_id: int  # where it is to be if it cannot be delivered
-    place: str  # the table where it is: message or outgoing
+    number: int  # of the message; we are its source
+    queue_id: int  # its dead-letter queue
+    place: str  # the table that holds it: message or outgoing
     key: int
 
 
@@ -22,18 +22,21 @@ COLUMNS = ", ".join(OwnDeadLetter._fields)
 
 
 def insert(db: sqlite3.Connection, rows: Iterable[OwnDeadLetter]) -> None:
-    # A number comes again after four thousand million messages, and then belongs to the newer one.
+    # Numbers repeat after 2**32 messages; a number then belongs to the newer message.
     db.executemany(f"INSERT OR REPLACE INTO own_dead_letter ({COLUMNS}) VALUES (?, ?, ?, ?)", rows)
 
 
 def queues_by_number(db: sqlite3.Connection) -> dict[int, int]:
-    """For the start."""
+    """Return the dead-letter queues by message number; used at start."""
     return dict(db.execute("SELECT number, queue_id FROM own_dead_letter"))
 
 
 def gone(db: sqlite3.Connection, after: int, rows_max: int) -> tuple[list[int], int | None]:
-    """Of the next rows behind the number `after`, those whose message is neither where it was
-    stored nor awaiting a final ack; and where to go on, None at the end."""
+    """Return messages after the number `after` that are gone, and the number to continue after.
+
+    A message is gone if it is neither where it was stored nor awaiting a final ack.  The second
+    value is None at the end.
+    """
     rows = db.execute(
         "SELECT number, CASE place WHEN 'outgoing'"
         " THEN EXISTS (SELECT 1 FROM outgoing WHERE outgoing.key = own_dead_letter.key)"
@@ -47,7 +50,7 @@ def gone(db: sqlite3.Connection, after: int, rows_max: int) -> tuple[list[int], 
 
 
 def moved(db: sqlite3.Connection, moves: Iterable[tuple[int, int, int]]) -> None:
-    """Messages in our queues have another key: number, old key, new key of each."""
+    """Update the keys of messages that moved in our queues: number, old key, new key of each."""
     db.executemany(
         "UPDATE own_dead_letter SET key = :to WHERE number = :number AND key = :key"
         " AND place = 'message'",

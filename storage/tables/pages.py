@@ -1,4 +1,4 @@
-"""What the two tables of messages have in common: bounded pages, totals, lists of keys."""
+"""Shared functions of the two tables of messages: bounded pages, totals, lists of keys."""
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
@@ -22,9 +22,9 @@ EMPTY = Totals(0, 0)
 
 
 def take(cursor: sqlite3.Cursor, make: Callable[[Iterable[Any]], Row], bytes_max: int) -> list[Row]:
-    """The cursor's rows, up to and with the one that brings the packets to `bytes_max`.
+    """Return the cursor's rows, up to and with the one that brings the packets to `bytes_max`.
 
-    The packet stands last in a row, and in front of it the id of a part that it shares.
+    The packet is the last value of a row, preceded by the id of the part that completes it.
     """
     rows, size = [], 0
     for row in map(make, cursor):
@@ -39,7 +39,7 @@ def take(cursor: sqlite3.Cursor, make: Callable[[Iterable[Any]], Row], bytes_max
 
 
 def totals_between(db: sqlite3.Connection, table: str, first: int, last: int) -> Totals:
-    """Reads the head of each row in the range of keys, not its packet."""
+    """Return the totals of a range of keys; reads the head of each row, not its packet."""
     count, size = db.execute(
         f"SELECT count(*), coalesce(sum(length(packet) + part_bytes), 0) FROM {table}"
         " WHERE key BETWEEN ? AND ?",
@@ -49,10 +49,10 @@ def totals_between(db: sqlite3.Connection, table: str, first: int, last: int) ->
 
 
 def totals_by_level(db: sqlite3.Connection, table: str) -> dict[tuple[int, int], Totals]:
-    """Totals by queue id and level, of those that hold something.
+    """Return totals by queue id and level, of those that are not empty.
 
-    From one level to the next by a seek.  GROUP BY would sort all packets in memory first: SQLite
-    does not see that the table is in the order of `key >> 44`.
+    Finds each level by a seek.  GROUP BY would sort all packets in memory first: SQLite does not
+    detect that the table is in the order of `key >> 44`.
     """
     found: dict[tuple[int, int], Totals] = {}
     last = -1
@@ -66,7 +66,7 @@ def totals_by_level(db: sqlite3.Connection, table: str) -> dict[tuple[int, int],
 
 
 class Head(NamedTuple):
-    """Which message a row holds, read off its packet at fixed places.  [MS-MQMQ] 2.2.19.2"""
+    """The identity of the message in a row, at fixed offsets of its packet.  [MS-MQMQ] 2.2.19.2"""
 
     key: int
     source: bytes
@@ -80,14 +80,14 @@ HEAD = "key, substr(packet, 17, 44), length(packet) + part_bytes"
 
 def head(row: tuple[int, bytes, int]) -> Head:
     key, identity, size = row
-    # Whatever a damaged row holds, it is given a name.
+    # A damaged row also gets an identity, whatever its content.
     return Head(
         key, identity[:16].ljust(16, b"\0"), int.from_bytes(identity[40:44], "little"), size
     )
 
 
 def heads(db: sqlite3.Connection, table: str, keys: Sequence[int]) -> list[Head]:
-    """Which messages the rows with these keys hold, in the order of the keys."""
+    """Return the identities of the messages with these keys, in the order of the keys."""
     rows = db.execute(
         f"SELECT {HEAD} FROM {table} WHERE key IN (SELECT value FROM json_each(?)) ORDER BY key",
         (key_list(keys),),
@@ -96,7 +96,7 @@ def heads(db: sqlite3.Connection, table: str, keys: Sequence[int]) -> list[Head]
 
 
 def heads_between(db: sqlite3.Connection, table: str, first: int, last: int) -> list[Head]:
-    """Likewise those of a range, both ends included."""
+    """Return the identities of the messages in a range of keys, both ends included."""
     rows = db.execute(
         f"SELECT {HEAD} FROM {table} WHERE key BETWEEN ? AND ? ORDER BY key", (first, last)
     )
@@ -104,12 +104,12 @@ def heads_between(db: sqlite3.Connection, table: str, first: int, last: int) -> 
 
 
 def key_list(keys: Sequence[int]) -> str:
-    """A list of integers as one parameter, for `json_each`."""
+    """Return a list of integers as one parameter, for `json_each`."""
     return f"[{','.join(map(str, keys))}]"
 
 
 def by_queue(totals: dict[tuple[int, int], Totals]) -> dict[int, Totals]:
-    """The levels of each queue added up."""
+    """Return the sum of the levels of each queue."""
     added: dict[int, Totals] = {}
     for (queue_id, _), (count, size) in totals.items():
         before = added.get(queue_id, EMPTY)

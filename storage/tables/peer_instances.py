@@ -1,6 +1,7 @@
-"""Table `peer_instance`: which run of each queue manager was met last.
+"""Table `peer_instance`: the last known run of each queue manager.
 
-qmd/peers/identity_conflicts.py decides by it."""
+qmd/peers/identity_conflicts.py uses it to detect two queue managers with one identity.
+"""
 
 import sqlite3
 from typing import NamedTuple

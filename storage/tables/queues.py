@@ -1,9 +1,9 @@
 """Table `queue`: the queues of this queue manager.
 
-Ids: 1 to 15 are system queues, fixed; users' queues begin at 16.  A new queue gets the next id
-after the last that was given, around the circle of 15 bits, and never one that a queue, a message
-or an incoming sequence still refers to.  The sequences of a deleted queue do not: they have its
-name only, so that its id is free, and they are not taken for those of the next queue with that id.
+Ids 1 to 15 are system queues, fixed; users' queues begin at 16.  A new queue gets the next id after
+the last assigned one, wrapping around at 15 bits, and never one that a queue, a message or an
+incoming sequence still refers to.  The sequences of a deleted queue hold only its name, so that its
+id is free, and they are not mistaken for those of the next queue with that id.
 """
 
 import sqlite3
@@ -39,7 +39,7 @@ class QueueRow(NamedTuple):
     system: bool
     created_at_s: int
     modified_at_s: int
-    parent_id: int | None = None  # of a subqueue or journal: the queue that it belongs to
+    parent_id: int | None = None  # of a subqueue or journal: its parent queue
     directory_guid: bytes | None = None  # of a public queue: its object in the directory
 
 
@@ -59,9 +59,9 @@ def create(
     parent_id: int | None = None,
     directory_guid: bytes | None = None,
 ) -> QueueRow:
-    """A new queue with a path such as `private$\\orders`, or one that belongs to another.
+    """Create a queue with a path such as `private$\\orders`; `parent_id` for a subqueue or journal.
 
-    Raises QueueExists, TooManyQueues, and NoSuchQueue where the other is gone.
+    Raises QueueExists, TooManyQueues, and NoSuchQueue if the parent does not exist.
     """
     if find(db, name) is not None:
         raise QueueExists(name)
@@ -87,7 +87,7 @@ def create(
 
 
 def create_journal(db: sqlite3.Connection, parent: QueueRow, now_s: int) -> QueueRow:
-    """The journal of a queue: that which there is, or a new one.  Raises TooManyQueues."""
+    """Return the journal of a queue, and create it if there is none.  Raises TooManyQueues."""
     name = f"{parent.name};journal"
     return find(db, name) or create(
         db, name=name, transactional=parent.transactional, now_s=now_s, parent_id=parent.id
@@ -102,13 +102,13 @@ def create_system_queues(db: sqlite3.Connection, now_s: int) -> None:
 
 
 def find(db: sqlite3.Connection, name: str) -> QueueRow | None:
-    """By name, in any case of its letters."""
+    """Return the queue of that name, case-insensitive; None if there is none."""
     row = db.execute(f"SELECT {COLUMNS} FROM queue WHERE key = ?", (name.casefold(),)).fetchone()
     return None if row is None else _queue(row)
 
 
 def get(db: sqlite3.Connection, queue_id: int) -> QueueRow:
-    """Raises NoSuchQueue."""
+    """Return a queue.  Raises NoSuchQueue."""
     row = db.execute(f"SELECT {COLUMNS} FROM queue WHERE id = ?", (queue_id,)).fetchone()
     if row is None:
         raise NoSuchQueue(queue_id)
@@ -116,12 +116,12 @@ def get(db: sqlite3.Connection, queue_id: int) -> QueueRow:
 
 
 def list_all(db: sqlite3.Connection) -> list[QueueRow]:
-    """By id: system queues first."""
+    """Return all queues by id: system queues first."""
     return list(map(_queue, db.execute(f"SELECT {COLUMNS} FROM queue ORDER BY id")))
 
 
 def list_with_totals(db: sqlite3.Connection) -> list[tuple[QueueRow, Totals]]:
-    """Reads the head of every message: about 1 µs each."""
+    """Return all queues with their totals; reads the head of every message: about 1 µs each."""
     counted = messages.totals_by_queue(db)
     return [(row, counted.get(row.id, EMPTY)) for row in list_all(db)]
 
@@ -136,7 +136,7 @@ def change(
     journal_quota_bytes: int | None,
     now_s: int,
 ) -> QueueRow:
-    """All that can be changed about a queue, at once.  Raises NoSuchQueue."""
+    """Set all properties of a queue that can be changed.  Raises NoSuchQueue."""
     db.execute(
         "UPDATE queue SET label = ?, journal = ?, quota_bytes = ?, journal_quota_bytes = ?,"
         " modified_at_s = ? WHERE id = ?",
@@ -146,13 +146,13 @@ def change(
 
 
 def delete(db: sqlite3.Connection, queue_id: int) -> Totals:
-    """The queue, its subqueues and its journal, with their messages; how many they were.
+    """Delete the queue, its subqueues and its journal; return the totals of their messages.
 
     Raises NoSuchQueue, SystemQueue.
 
-    Empty a long queue by `messages.purge` first: everybody waits for the writer.  Its incoming
-    sequences stay until `sequences.forget`, because messages for it may be under way: the next
-    queue of that name takes them over.
+    Empty a long queue by `messages.purge` first: all other changes wait for the writer.  Its
+    incoming sequences stay until `sequences.forget`, because messages for it may be in transit: the
+    next queue of that name takes them over.
     """
     row = get(db, queue_id)
     if row.system:
@@ -177,7 +177,7 @@ def _free_id(db: sqlite3.Connection) -> int:
 
 
 def _gap(db: sqlite3.Connection, first: int, last: int) -> int | None:
-    """The lowest id of a range that no queue has: one statement, however many have theirs."""
+    """Return the lowest unused id of a range, in one statement however many are in use."""
     (queue_id,) = db.execute(
         "SELECT CASE WHEN NOT EXISTS (SELECT 1 FROM queue WHERE id = :first) THEN :first ELSE ("
         "SELECT id + 1 FROM queue AS taken WHERE id >= :first"
@@ -188,7 +188,7 @@ def _gap(db: sqlite3.Connection, first: int, last: int) -> int | None:
 
 
 def _is_named(db: sqlite3.Connection, queue_id: int) -> bool:
-    """Whether messages or sequences bear the id of a queue that is no more."""
+    """Return whether messages or sequences still have the id of a deleted queue."""
     first, last = queue_range(queue_id)
     (is_named,) = db.execute(
         "SELECT EXISTS (SELECT 1 FROM incoming_sequence WHERE queue_id = :id)"

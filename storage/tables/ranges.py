@@ -1,9 +1,9 @@
-"""Pages of messages in the order of a range: by arrival, or by what a reader has reserved.
+"""Pages of messages in a range: by arrival, or by the positions that a reader has reserved.
 
-A range is one scan of neighbours or, where a queue has messages of several priorities, one for each
-of them, merged.  Nothing is taken or changed.
+A range is one scan of adjacent rows or, if a queue has messages of several priorities, one scan per
+priority, merged.  This module only reads.
 
-Most messages have nothing but their packets: `quick_page` reads those in columns, in half the time.
+Most messages consist of their packets only: `quick_page` reads those in columns, in half the time.
 """
 
 import sqlite3
@@ -26,11 +26,11 @@ from storage.tables.keys import (
     queue_range,
 )
 
-#: Row ids of table `reservation`: those of a reader's queue and a position.
+#: Row ids of table `reservation`: the id of a reader's queue, and a position.
 POSITION_BITS = 44
 POSITION_MAX = (1 << POSITION_BITS) - 1
 
-#: Rows that are fetched at once: what is allocated for them is used again for the next.
+#: Rows that are fetched together: their memory is reused for the next chunk.
 CHUNK_ROWS = 256
 
 
@@ -45,11 +45,11 @@ class RangeRow(NamedTuple):
     abort_count: int
     move_count: int
     checksum: int | None
-    part_id: int | None  # as of `MessageRow`
+    part_id: int | None  # as in `MessageRow`
     packet: bytes
 
 
-#: A `RangeRow` that has no names yet: they cost as much as the row itself.
+#: A `RangeRow` without field names: creating the NamedTuple costs as much as reading the row.
 Plain = tuple[Any, ...]
 
 _MESSAGE_COLUMNS = (
@@ -58,7 +58,7 @@ _MESSAGE_COLUMNS = (
 
 
 class Scan(NamedTuple):
-    """Messages that stand in order by themselves: a part of a statement, and its arguments."""
+    """A source of messages in order: a part of a statement, and its arguments."""
 
     position: str
     source: str
@@ -70,7 +70,7 @@ class Scan(NamedTuple):
 
 
 def arrived(db: sqlite3.Connection, queue_id: int, after: int, until: int) -> list[Scan]:
-    """Messages of a queue, whoever has them: one scan for each priority that there is."""
+    """Return the scans of a queue, one per priority in use; reserved messages are included."""
     return [
         Scan(
             f"m.key & {ARRIVAL_MAX}",
@@ -83,7 +83,7 @@ def arrived(db: sqlite3.Connection, queue_id: int, after: int, until: int) -> li
 
 
 def reserved(reader_queue_id: int, after: int, until: int) -> list[Scan]:
-    """Messages that a reader has reserved in a queue."""
+    """Return the scan of the messages that a reader has reserved in a queue."""
     return [
         Scan(
             f"r.id & {POSITION_MAX}",
@@ -96,12 +96,12 @@ def reserved(reader_queue_id: int, after: int, until: int) -> list[Scan]:
 
 
 def position_range(reader_queue_id: int, after: int, until: int) -> tuple[int, int]:
-    """Row ids of reservations behind one position and up to another."""
+    """Return the row ids of reservations after one position and up to another."""
     base = reader_queue_id << POSITION_BITS
     return base + after + 1, base + min(until, POSITION_MAX)
 
 
-# Row by row.
+# Reading by rows.
 
 
 def page(
@@ -112,9 +112,9 @@ def page(
     bytes_max: int,
     prefix: int | None = None,
 ) -> tuple[list[Plain], bool]:
-    """The next messages of a range, one always, and whether there may be more of it.
+    """Return the next messages of a range, at least one, and whether there may be more.
 
-    `prefix`: only so many bytes of each packet.
+    With `prefix`, only that many bytes of each packet are read.
     """
     packet = "m.packet" if prefix is None else f"substr(m.packet, 1, {prefix})"
     found = [
@@ -131,13 +131,13 @@ def page(
 def by_arrival(
     db: sqlite3.Connection, columns: str, queue_id: int, after: int, until: int
 ) -> Iterator[Plain]:
-    """Rows of a queue from behind `after` to `until`; the first column is their key."""
+    """Yield rows of a queue after arrival `after` up to `until`; the first column is the key."""
     scans = arrived(db, queue_id, after, until)
     return _merged([scan.run(db, columns) for scan in scans], key_at=0)
 
 
 def in_chunks(rows: sqlite3.Cursor, bytes_max: int) -> Iterator[list[Plain]]:
-    """As many rows at once as are about to fit; a few at first.  The last column is the packet."""
+    """Yield chunks of rows that are likely to fit, few at first.  The last column is the packet."""
     size = count = 0
     wanted = 16
     while chunk := rows.fetchmany(wanted):
@@ -187,11 +187,11 @@ def _merged(scans: list[sqlite3.Cursor], *, key_at: int) -> Iterator[Plain]:
     return merge(*scans, key=in_order)
 
 
-# In columns.
+# Reading by columns.
 
 
 class QuickPage(NamedTuple):
-    """The next messages of a range in columns, where nothing but their packets marks them."""
+    """The next messages of a range in columns, if they have no properties outside their packets."""
 
     positions: "array[int]"
     lookup_ids: "array[int]"
@@ -201,7 +201,7 @@ class QuickPage(NamedTuple):
     may_be_more: bool
 
 
-#: 0 for a message that has anything that few have: then its row is read as a whole.
+#: 0 for a message with any rare property: it is then read as a complete row.
 _LOOKUP_ID = (
     "CASE WHEN m.abort_count OR m.move_count OR m.expires_at_s IS NOT NULL OR m.reason IS NOT NULL"
     f" OR m.part_id IS NOT NULL THEN 0 ELSE m.key & {LOOKUP_MASK} END"
@@ -211,14 +211,15 @@ _LOOKUP_ID = (
 def quick_page(
     db: sqlite3.Connection, scans: list[Scan], *, rows_max: int, bytes_max: int
 ) -> QuickPage | None:
-    """What `page` finds, with all packets as they were stored.
+    """Return the messages that `page` finds, with all packets as stored.
 
-    None: some of it is rare or damaged, there are several priorities, or nothing is there.
+    Returns None if a message has a rare property or is damaged, if there are several priorities, or
+    if the range is empty.
     """
     if len(scans) != 1:
         return None
     scan = scans[0]
-    # Each column costs as much as a fifth of all the rest of a row.
+    # Each column costs as much as a fifth of the rest of the row.
     positions = [scan.position] if scan.is_of_reader else []
     columns = [*positions, _LOOKUP_ID, "m.arrived_at_ms", "m.checksum", "m.packet"]
     found = _Columns()
@@ -235,7 +236,7 @@ def quick_page(
 
 
 def _end(packets: tuple[bytes, ...], rows_max: int, bytes_max: int) -> int:
-    """How many of these there is room for: the one that fills the page is its last."""
+    """Return how many packets fit; the one that fills the page is its last."""
     if sum(map(len, packets)) < bytes_max:
         return rows_max
     sizes = accumulate(map(len, packets))
@@ -243,7 +244,7 @@ def _end(packets: tuple[bytes, ...], rows_max: int, bytes_max: int) -> int:
 
 
 class _Columns:
-    """A page as it grows.  Packets are joined some at a time, while they are at hand."""
+    """A page under construction.  Packets are joined in groups as they are read."""
 
     def __init__(self) -> None:
         self.positions, self.lookup_ids, self.arrived_at_ms = array("q"), array("q"), array("q")
@@ -283,17 +284,17 @@ class _Columns:
 
 
 def _arrivals(lookup_ids: "array[int]") -> "array[int]":
-    """Of each its arrival number: all masked at once, as one number of many digits."""
+    """Return the arrival numbers: all are masked in one operation, as one large integer."""
     masks = array("q", [ARRIVAL_MAX]).tobytes() * len(lookup_ids)
     both = int.from_bytes(lookup_ids.tobytes(), "little") & int.from_bytes(masks, "little")
     return array("q", both.to_bytes(len(masks), "little"))
 
 
-# How far a range reaches.
+# Extent of a range.
 
 
 def bounds(db: sqlite3.Connection, queue_id: int, after: int, until: int) -> tuple[int, int] | None:
-    """The first and the last arrival in a range; None: it is empty."""
+    """Return the first and the last arrival in a range; None if it is empty."""
     firsts, lasts = [], []
     for level in _levels(db, queue_id):
         low, high = message_key(queue_id, level, after), message_key(queue_id, level, until)
@@ -309,13 +310,13 @@ def bounds(db: sqlite3.Connection, queue_id: int, after: int, until: int) -> tup
 
 
 def arrivals(db: sqlite3.Connection, queue_id: int, after: int, until: int) -> list[int]:
-    """All arrivals in a range, sorted.  Reads the head of each row."""
+    """Return all arrivals in a range, sorted.  Reads the head of each row."""
     scans = arrived(db, queue_id, after, until)
     return sorted(row[0] for scan in scans for row in scan.run(db, scan.position))
 
 
 def _levels(db: sqlite3.Connection, queue_id: int) -> list[int]:
-    """Those at which the queue holds something: from one to the next by a seek."""
+    """Return the levels on which the queue has messages; finds each by a seek."""
     found: list[int] = []
     first, last = queue_range(queue_id)
     while True:

@@ -1,9 +1,9 @@
 """Tables `reader`, `reader_queue`, `reservation`: ranges of queues that stay fixed for a reader.
 
-A reader counts the messages of a queue for itself.  A reservation gives a message the next number,
-its *position*, in the commit that writes who has it; docs/decisions/0019.  The row ids of table
-`reservation` are those of the reader's queue and the position, so a range is one scan; pages of it
-are read in `ranges.py`.
+Each reader numbers the messages of a queue separately.  A reservation assigns the next number, the
+*position*, to a message, in the commit that records its reader; docs/decisions/0019.  The row id of
+table `reservation` consists of the id of the reader's queue and the position, so a range is one
+scan; `ranges.py` reads pages of it.
 """
 
 import sqlite3
@@ -49,7 +49,7 @@ _QUEUE_COLUMNS = ", ".join(ReaderQueueRow._fields)
 
 
 def open_reader(db: sqlite3.Connection, name: str, now_s: int) -> ReaderRow:
-    """The reader of that name, with a fence above all that there ever were."""
+    """Return the reader of that name, created if needed, with a fence above all earlier ones."""
     fence = counters.reserve(db, "fence", 1)
     db.execute(
         "INSERT INTO reader (name, fence, opened_at_s) VALUES (?1, ?2, ?3) ON CONFLICT (name)"
@@ -71,7 +71,7 @@ def add_queue(
     shared: bool,
     arrival: int,
 ) -> ReaderQueueRow:
-    """A reader begins with a queue: with what arrived after `arrival`."""
+    """Add a queue to a reader, which starts with messages that arrived after `arrival`."""
     db.execute(
         "INSERT INTO reader_queue (reader_id, queue_id, queue, shared, position, next_number,"
         " arrival, reserved_at_s, consumed_messages, consumed_bytes)"
@@ -98,18 +98,18 @@ def list_queues(db: sqlite3.Connection) -> list[ReaderQueueRow]:
 
 
 def keys(db: sqlite3.Connection) -> list[tuple[int, int]]:
-    """Reader's queue and message key of all that is reserved, in the order of positions."""
+    """Return reader's queue and message key of all reservations, in the order of positions."""
     return db.execute(f"SELECT id >> {POSITION_BITS}, key FROM reservation ORDER BY id").fetchall()
 
 
 def forget_reader(db: sqlite3.Connection, reader_id: int) -> None:
-    """With all of its queues, of which nothing may be reserved any more."""
+    """Delete a reader with all of its queues, none of which may have reservations."""
     db.execute("DELETE FROM reader_queue WHERE reader_id = ?", (reader_id,))
     db.execute("DELETE FROM reader WHERE id = ?", (reader_id,))
 
 
 def forget_queue(db: sqlite3.Connection, reader_queue_id: int) -> None:
-    """A reader, or its queue, is no more."""
+    """Delete a reader's queue and its reservations: the reader or the queue was deleted."""
     _delete_up_to(db, reader_queue_id, POSITION_MAX)
     db.execute("DELETE FROM reader_queue WHERE id = ?", (reader_queue_id,))
 
@@ -122,7 +122,7 @@ def _reader_queue(row: tuple[Any, ...]) -> ReaderQueueRow:
 # Reserving.
 
 
-#: A message's key, and the bytes of its packet.
+#: A message's key, and the size of its packet in bytes.
 Candidate = tuple[int, int]
 
 
@@ -138,10 +138,10 @@ def choose(
     rows_max: int,
     bytes_max: int,
 ) -> tuple[list[Candidate], int | None]:
-    """The next messages by arrival, from behind `after` to `until`, that nobody of `busy` has.
+    """Return the next messages by arrival, after `after` up to `until`, that are not in `busy`.
 
-    `busy` are keys; with `stop_at_busy` nothing behind one of them is chosen either, and it is the
-    second value.  Those whose time is over are left out.  No packet is read.
+    `busy` are keys.  With `stop_at_busy` the selection ends before the first busy message, whose
+    key is the second value.  Expired messages are left out.  No packet is read.
     """
     chosen: list[Candidate] = []
     size = 0
@@ -169,9 +169,10 @@ def reserve(
     at_s: int,
     arrival: int | None,
 ) -> tuple[int, Sequence[int]]:
-    """Give the messages at these keys the next positions; the first of them, and who got one.
+    """Assign the next positions to the messages with these keys.
 
-    Those that are not there any more get none.  `arrival`: what arrived up to it is done with.
+    Returns the first position, and the keys that got one: messages that no longer exist get none.
+    Messages that arrived up to `arrival` are not offered to the reader again.
     """
     found = candidates
     listed = key_list(candidates)
@@ -201,7 +202,7 @@ class Measured(NamedTuple):
     end: int
     messages: int
     bytes: int
-    is_cut: bool  # a limit ended it
+    is_cut: bool  # a limit was reached
 
 
 def measure(
@@ -213,9 +214,9 @@ def measure(
     bytes_max: int,
     one_always: bool = True,
 ) -> Measured:
-    """How far the limits reach into what is reserved behind a position.
+    """Measure how many reservations after a position fit into the limits.
 
-    Without a limit of bytes (0) no message is looked at.  `one_always`: one is within any limit.
+    Without a limit of bytes (0) no message is read.  With `one_always` one reservation always fits.
     """
     first, last = position_range(reader_queue_id, after, POSITION_MAX)
     size = count = 0
@@ -240,7 +241,7 @@ def measure(
 
 
 class HeldRow(NamedTuple):
-    """A reservation with its message; without one (packet None) where that is not there."""
+    """A reservation with its message; the packet is None if the message does not exist."""
 
     position: int
     key: int
@@ -259,7 +260,7 @@ def held_page(
     bytes_max: int,
     with_packets: bool,
 ) -> list[HeldRow]:
-    """The next reservations of a range; one at least, where there is one."""
+    """Return the next reservations of a range, at least one if there is any."""
     packet = "m.packet" if with_packets else "NULL"
     rows = db.execute(
         f"SELECT r.id & {POSITION_MAX}, r.key, m.checksum, m.part_id, {packet} FROM reservation r"
@@ -284,7 +285,7 @@ def held_page(
 def consumed(
     db: sqlite3.Connection, reader_queue_id: int, position: int, messages: int, size: int
 ) -> None:
-    """A reader is done with all up to a position: so many messages more, and bytes of packets."""
+    """Record the messages and bytes that a reader consumed, up to a position."""
     _delete_up_to(db, reader_queue_id, position)
     db.execute(
         "UPDATE reader_queue SET position = max(position, ?),"
@@ -295,7 +296,7 @@ def consumed(
 
 
 def release(db: sqlite3.Connection, reader_queue_id: int) -> None:
-    """What was reserved is so no more; the positions are used up."""
+    """Delete all reservations; their positions are not used again."""
     _delete_up_to(db, reader_queue_id, POSITION_MAX)
     db.execute(
         "UPDATE reader_queue SET position = next_number - 1 WHERE id = ?", (reader_queue_id,)
@@ -303,7 +304,7 @@ def release(db: sqlite3.Connection, reader_queue_id: int) -> None:
 
 
 def raise_fence(db: sqlite3.Connection, reader_id: int) -> int:
-    """Whoever has opened the reader before can do nothing any more; the new fence."""
+    """Invalidate all earlier openings of the reader; return the new fence."""
     fence = counters.reserve(db, "fence", 1)
     db.execute("UPDATE reader SET fence = ? WHERE id = ?", (fence, reader_id))
     return fence

@@ -1,10 +1,10 @@
-"""Table `incoming_sequence`: how far each remote queue manager has come.  [MS-MQQB] 3.1.1.5
+"""Table `incoming_sequence`: the last accepted message of each sequence.  [MS-MQQB] 3.1.1.5
 
-A row changes in the same commit as the message that moved it on, so that after a crash the two
-agree.  (The state of our own sequences stands with the outgoing queue: outgoing.py.)
+A row changes in the same commit as the message that advanced it, so that after a crash the two
+agree.  (The state of our own sequences is in the table of outgoing queues: outgoing.py.)
 
-A source has a sequence for each name by which it knows a queue, so that two names of one queue are
-two rows ([MS-MQDMPR] 3.1.1.5, FormatName).
+A source has a sequence for each name by which it addresses a queue, so that two names of one queue
+are two rows ([MS-MQDMPR] 3.1.1.5, FormatName).
 """
 
 import sqlite3
@@ -19,20 +19,20 @@ class IncomingSequenceRow(NamedTuple):
     sequence_id: int
     number: int
     last_seen_s: int
-    name: bytes  # by which the source knows the queue; empty: not known yet
-    rejected: int = 0  # messages since one was last accepted
-    contradictions: int = 0  # messages that bore the position of another one
-    last_message: int = 0  # the number of the message that was accepted last; 0: not known
+    name: bytes  # by which the source addresses the queue; empty: not known yet
+    rejected: int = 0  # messages since the last accepted one
+    contradictions: int = 0  # messages at the position of another message
+    last_message: int = 0  # the number of the last accepted message; 0: not known
 
 
-#: Id, GUID of the source, queue id, name, seen at s.
+#: Id, GUID of the source, queue id, name, last seen in s.
 NewSequence = tuple[int, bytes, int, bytes, int]
-#: Sequence id (8 bytes), number, seen at s, rejected, contradictions, last message, row id.
+#: Sequence id (8 bytes), number, last seen in s, rejected, contradictions, last message, row id.
 SequenceState = tuple[bytes, int, int, int, int, int, int]
 
 
 def encode_sequence_id(sequence_id: int) -> bytes:
-    """Unsigned 64 bits, big-endian: SQLite's integers are signed, and these bytes also sort."""
+    """Encode as 8 bytes, big-endian: they sort correctly, and SQLite's integers are signed."""
     return sequence_id.to_bytes(8, "big")
 
 
@@ -41,7 +41,7 @@ def decode_sequence_id(stored: bytes) -> int:
 
 
 def add(db: sqlite3.Connection, rows: Iterable[NewSequence]) -> None:
-    """Nothing accepted yet: sequence id and number are 0."""
+    """Add sequences without an accepted message: sequence id and number are 0."""
     db.executemany(
         "INSERT INTO incoming_sequence"
         " (id, source, queue_id, name, sequence_id, number, last_seen_s)"
@@ -51,7 +51,7 @@ def add(db: sqlite3.Connection, rows: Iterable[NewSequence]) -> None:
 
 
 def set_name(db: sqlite3.Connection, incoming_id: int, name: bytes) -> None:
-    """By which the source knows the queue; of a row that an older version has written."""
+    """Set the name by which the source addresses the queue; for a row of an older version."""
     db.execute("UPDATE incoming_sequence SET name = ? WHERE id = ?", (name, incoming_id))
 
 
@@ -65,9 +65,9 @@ def set_states(db: sqlite3.Connection, states: Sequence[SequenceState]) -> None:
 
 
 def leave(db: sqlite3.Connection, name: str, queue_id: int) -> None:
-    """The queue is no more; what its sequences know is kept for the next queue of that name.
+    """Keep the sequences of a deleted queue for the next queue of that name.
 
-    They give its id back: a number below 0 is no queue's.
+    They release its id: a queue id below 0 belongs to no queue.
     """
     db.execute(
         "UPDATE incoming_sequence SET former = ?, queue_id = -id WHERE queue_id = ?",
@@ -76,8 +76,10 @@ def leave(db: sqlite3.Connection, name: str, queue_id: int) -> None:
 
 
 def take_over(db: sqlite3.Connection, name: str, queue_id: int) -> None:
-    """A new queue goes on where the last one of its name was: what a source sends again, because it
-    has not heard that it came, is not new."""
+    """Let a new queue continue the sequences of the last queue of its name.
+
+    A message that a source sends again, because its acknowledgment was lost, is then a duplicate.
+    """
     db.execute(
         "UPDATE incoming_sequence SET queue_id = ?, former = NULL WHERE former = ?",
         (queue_id, name.casefold()),
@@ -99,10 +101,10 @@ def list_all(db: sqlite3.Connection) -> list[IncomingSequenceRow]:
 
 
 def forget(db: sqlite3.Connection, before_s: int) -> list[int]:
-    """Delete sequences not seen since `before_s`; their ids, to be forgotten in memory as well.
+    """Delete sequences not seen since `before_s`; return their ids, to be removed from memory.
 
-    What the source still has in doubt it would deliver again: `before_s` must lie further back
-    than any sender goes on trying.
+    Messages that the source is still unsure about would be delivered twice: `before_s` must be
+    longer ago than any sender retries.
     """
     rows = db.execute(
         "DELETE FROM incoming_sequence WHERE last_seen_s < ? RETURNING id", (before_s,)

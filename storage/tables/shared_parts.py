@@ -1,14 +1,16 @@
-"""Table `shared_part`: what the copies of one message have in common, once for all of them.
+"""Table `shared_part`: the common end of the packets of one message's copies, stored once.
 
-A message that is sent to many queues is one packet for each of them.  The packets differ in their
-first headers; from the label and the body on they are the same.  So a row of a copy holds the head
-of its packet, and names the part that follows it:
+A message that is sent to many queues is one packet per queue.  The packets differ in their first
+headers; from the label and the body on they are the same.  So a row of a copy holds the head of its
+packet, and refers to the part that follows it:
 
     row      head (its own) ─── part_id, part_bytes ──► shared_part   label, body, other headers
 
-Whoever reads a row here gets the whole packet.  Ordinary rows have no `part_id`, and cost nothing.
-A part is deleted in the commit that deletes its last row.  That is worked out, not counted: each of
-the three tables has an index of its few rows that have a part.
+The functions here return rows with complete packets.  Ordinary rows have no `part_id`, and no
+additional cost.
+
+A part is deleted in the commit that deletes its last row.  That is found by a query, not counted:
+each of the three tables has an index of its few rows that have a part.
 """
 
 import sqlite3
@@ -19,13 +21,13 @@ from zlib import crc32
 
 #: Id, bytes.
 NewPart = tuple[int, bytes]
-#: Id of a part, and how many bytes it has.
+#: Id of a part, and its size in bytes.
 PartOf = tuple[int, int]
 
-#: The tables whose rows may have one.
+#: The tables with rows that may have a part.
 TABLES = ("message", "outgoing", "awaiting")
 
-#: A NamedTuple of which `part_id` and `packet` are the last two, with a `checksum`.
+#: A NamedTuple with a `checksum` and the last two fields `part_id` and `packet`.
 Row = TypeVar("Row", bound="tuple[Any, ...]")
 
 
@@ -43,9 +45,9 @@ def insert(db: sqlite3.Connection, parts: Iterable[NewPart]) -> None:
 
 
 def whole(db: sqlite3.Connection, row: Row) -> Row:
-    """The row with its packet whole, and its checksum that of the whole packet.
+    """Return the row with its complete packet and the checksum of that.
 
-    Where the part is damaged, or not there, the checksum does not fit.
+    If the part is damaged or does not exist, the checksum does not match.
     """
     if row[-2] is None:
         return row
@@ -61,18 +63,18 @@ def whole(db: sqlite3.Connection, row: Row) -> Row:
 def joined(
     head: bytes, checksum: int | None, part: tuple[bytes, int] | None
 ) -> tuple[bytes, int | None]:
-    """Head and part together, and what the checksum of both is if they are what was stored."""
+    """Join head and part; the checksum matches only if both are what was stored."""
     if part is None or checksum is None:
         return head, crc32(head) ^ 1
     rest, checksum_of_rest = part
     packet = head + rest
     if crc32(rest) != checksum_of_rest:
         return packet, crc32(packet) ^ 1
-    return packet, crc32(rest, checksum)  # of the head, gone on with
+    return packet, crc32(rest, checksum)  # continues the checksum of the head
 
 
 def any_there(db: sqlite3.Connection) -> bool:
-    """Whether there is any part at all: mostly there is none, and nothing to be done about them."""
+    """Return whether there is any part: usually there is none, and no further work."""
     return db.execute("SELECT 1 FROM shared_part LIMIT 1").fetchone() is not None
 
 
@@ -80,8 +82,10 @@ def any_there(db: sqlite3.Connection) -> bool:
 def leaving(
     db: sqlite3.Connection, table: str, condition: str, parameters: Sequence[object]
 ) -> Iterator[None]:
-    """Around what deletes the rows of `table` that fit the condition, or replaces their packets:
-    parts that no row names behind it are deleted."""
+    """Delete unused parts after the body has deleted or changed rows of `table`.
+
+    The condition selects these rows.  Parts that no row refers to afterwards are deleted.
+    """
     named = _named(db, table, condition, parameters)
     yield
     if named:
@@ -89,7 +93,7 @@ def leaving(
 
 
 def delete_unnamed(db: sqlite3.Connection, ids: Iterable[int] | None = None) -> int:
-    """Of these parts, or of all, delete those that no row names; how many those were."""
+    """Delete those of these parts (None: of all) that no row refers to; return how many."""
     among = "" if ids is None else " AND id IN (SELECT value FROM json_each(?))"
     deleted = db.execute(
         f"DELETE FROM shared_part WHERE {_UNNAMED}{among}",
@@ -109,7 +113,8 @@ def _named(
     if not any_there(db):
         return []
     rows = db.execute(
-        # The plus keeps SQLite to the rows of the condition: the index has those of all queues.
+        # The plus makes SQLite scan only the rows of the condition: the index has those of all
+        # queues.
         f"SELECT DISTINCT +part_id FROM {table} WHERE {condition} AND +part_id IS NOT NULL",
         parameters,
     )

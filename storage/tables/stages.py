@@ -1,18 +1,18 @@
-"""Tables `stage` and `publication`: rows that wait to be sent as one, and which were.
+"""Tables `stage` and `publication`: staged rows, to be sent together, and published epochs.
 
-Rows are kept in the pieces in which they came, encoded as they came.
+Rows are stored in the pieces and the encoding in which they were received.
 """
 
 import sqlite3
 from collections.abc import Sequence
 from typing import NamedTuple
 
-#: Of one query: so many epochs are known one by one, and older ones as done.
+#: Per query: this many epochs are stored one by one; older ones count as published.
 EPOCHS_KEPT = 1000
 
 
 class StageRow(NamedTuple):
-    """A piece, without its rows."""
+    """A staged piece, without its rows."""
 
     id: int
     query: str
@@ -29,7 +29,7 @@ class Publication(NamedTuple):
     epoch: int
     messages: int
     at_ms: int
-    queues: str  # their keys, one a line; or "*"
+    queues: str  # their keys, one per line; or "*"
     owner: str
 
 
@@ -45,7 +45,7 @@ def add(
     at_s: int,
     data: bytes,
 ) -> int:
-    """Its id.  A piece of the same place is gone."""
+    """Store a piece and return its id.  It replaces a piece at the same place."""
     db.execute(
         "DELETE FROM stage WHERE query = ? AND epoch = ? AND part = ? AND attempt = ?"
         " AND first_row = ?",
@@ -61,7 +61,7 @@ def add(
 
 
 def list_all(db: sqlite3.Connection) -> list[StageRow]:
-    """In the order of staging."""
+    """Return all pieces in the order of staging."""
     rows = db.execute(
         "SELECT id, query, epoch, part, attempt, first_row, row_count, at_s, length(data)"
         " FROM stage ORDER BY id"
@@ -70,7 +70,7 @@ def list_all(db: sqlite3.Connection) -> list[StageRow]:
 
 
 def data(db: sqlite3.Connection, ids: Sequence[int]) -> list[bytes]:
-    """The rows of these pieces, in this order; of a piece that is gone none."""
+    """Return the rows of these pieces, in this order; a deleted piece is skipped."""
     return [
         row[0] for id_ in ids for row in db.execute("SELECT data FROM stage WHERE id = ?", (id_,))
     ]
@@ -81,7 +81,7 @@ def delete(db: sqlite3.Connection, ids: Sequence[int]) -> None:
 
 
 def published(db: sqlite3.Connection, query: str) -> list[Publication]:
-    """The epochs of a query that are known, the newest first."""
+    """Return the published epochs of a query, the newest first."""
     rows = db.execute(
         "SELECT epoch, messages, at_ms, queues, owner FROM publication WHERE query = ?"
         " ORDER BY epoch DESC",
@@ -97,7 +97,7 @@ def publish(
     publication: Publication,
     ids: Sequence[int],
 ) -> None:
-    """Remember that an epoch is published, and forget the pieces with these ids."""
+    """Record that an epoch is published, and delete the pieces with these ids."""
     db.execute(
         "INSERT OR IGNORE INTO publication (query, epoch, messages, at_ms, queues, owner)"
         " VALUES (?, ?, ?, ?, ?, ?)",
@@ -112,7 +112,7 @@ def publish(
 
 
 def forget_queries(db: sqlite3.Connection, before_ms: int) -> int:
-    """Of queries that have published nothing since, nothing is known any more; how many epochs."""
+    """Delete the epochs of queries without a publication since `before_ms`; return how many."""
     return db.execute(
         "DELETE FROM publication WHERE query IN"
         " (SELECT query FROM publication GROUP BY query HAVING max(at_ms) < ?)",

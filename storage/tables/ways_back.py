@@ -1,4 +1,4 @@
-"""Table `way_back`: over whom the messages of a queue manager came that is not beside us."""
+"""Table `way_back`: the last hop over which messages of a distant queue manager arrived."""
 
 import sqlite3
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from typing import NamedTuple
 class WayBack(NamedTuple):
     source: bytes
     via: bytes
-    host: str  # where that one was
+    host: str  # address of that hop
     seen_s: int
 
 
@@ -22,6 +22,6 @@ def forget(db: sqlite3.Connection, source: bytes) -> None:
 
 
 def list_all(db: sqlite3.Connection) -> list[WayBack]:
-    """The one that was seen first comes first."""
+    """Return all rows, the one seen first at the front."""
     rows = db.execute("SELECT source, via, host, seen_s FROM way_back ORDER BY seen_s, source")
     return list(map(WayBack._make, rows))

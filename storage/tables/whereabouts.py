@@ -1,7 +1,7 @@
-"""Where one message is: what each table that holds messages knows of it.
+"""The location of one message, in all tables that hold messages.
 
-Nothing here changes anything; all of it is for `Storage.read`.  The history in `event_block` leads
-to the row in most cases (`at`); `search` looks through a table, in pages, where it does not.
+All functions only read, for `Storage.read`.  The history in `event_block` leads to the row in most
+cases (`at`); otherwise `search` scans a table, in pages.
 """
 
 import sqlite3
@@ -15,14 +15,14 @@ from storage.tables.outgoing import COLUMNS as OUTGOING_COLUMNS
 from storage.tables.outgoing import OutgoingRow
 from storage.tables.sequences import decode_sequence_id
 
-# Where a packet has them, from 1 on.  [MS-MQMQ] 2.2.19.2
+# Offsets in a packet, from 1 on.  [MS-MQMQ] 2.2.19.2
 _IS_IT = "substr(packet, 17, 16) = :source AND substr(packet, 57, 4) = :number"
 
 
 class InQueue(NamedTuple):
-    """A message in a queue of ours, and how many stored ones are in front of it.
+    """A message in one of our queues, and the number of stored messages in front of it.
 
-    None: more than were counted.
+    `ahead` is None if there are more than were counted.
     """
 
     row: MessageRow
@@ -30,14 +30,14 @@ class InQueue(NamedTuple):
 
 
 class InOutgoing(NamedTuple):
-    """A message for elsewhere, likewise."""
+    """A message in an outgoing queue, with the number of messages in front of it."""
 
     row: OutgoingRow
     ahead: int | None
 
 
 class Awaiting(NamedTuple):
-    """An order-acknowledged message whose receipt is not confirmed."""
+    """An order-acknowledged message that waits for its final ack."""
 
     queue_id: int  # of the outgoing queue
     sequence_id: int
@@ -47,7 +47,7 @@ class Awaiting(NamedTuple):
 
 
 class Damaged(NamedTuple):
-    """A message that is not what was stored, and was set aside."""
+    """A message that differs from its stored content, and was set aside."""
 
     id: int
     at_s: int
@@ -56,11 +56,11 @@ class Damaged(NamedTuple):
 
 
 class Page(NamedTuple):
-    """What a part of a table has of a message."""
+    """The result of searching a part of a table."""
 
     keys: list[int]
-    next_key: int | None  # where the next part begins; None: that was all
-    rows: int  # looked at
+    next_key: int | None  # the start of the next part; None: the search is complete
+    rows: int  # rows examined
 
 
 def in_queue(db: sqlite3.Connection, key: int, ahead_max: int) -> InQueue | None:
@@ -80,7 +80,7 @@ def in_outgoing(db: sqlite3.Connection, key: int, ahead_max: int) -> InOutgoing 
 
 
 def awaiting(db: sqlite3.Connection, number: int) -> Awaiting | None:
-    """Of messages that we have sent: their number is enough."""
+    """Return the entry of a message that we sent, by its number; None if there is none."""
     row = db.execute(
         "SELECT queue_id, sequence_id, position, since_s, expires_at_s FROM awaiting"
         " WHERE number = ?",
@@ -93,7 +93,7 @@ def awaiting(db: sqlite3.Connection, number: int) -> Awaiting | None:
 
 
 def awaiting_count(db: sqlite3.Connection, outgoing_id: int) -> int:
-    """Delivered over that outgoing queue, and not known to be received."""
+    """Return how many messages of that outgoing queue wait for a final ack."""
     (count,) = db.execute(
         "SELECT count(*) FROM awaiting WHERE queue_id = ?", (outgoing_id,)
     ).fetchone()
@@ -117,7 +117,7 @@ def search(
     to_key: int = (1 << 63) - 1,
     rows_max: int,
 ) -> Page:
-    """Look at the next rows of `message` or `outgoing`, both ends included."""
+    """Search the next rows of `message` or `outgoing`, both ends included."""
     assert table in ("message", "outgoing")
     rows = db.execute(
         f"SELECT key, {_IS_IT} FROM {table} WHERE key BETWEEN :first AND :last"

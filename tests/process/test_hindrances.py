@@ -138,7 +138,7 @@ def test_a_file_that_is_no_database_is_left_alone(daemon: Daemon):
     ("pragma", "words"),
     [
         ("user_version = 9999", "install the newer version again"),
-        ("application_id = 7", "the database of some other program"),
+        ("application_id = 7", "the database of another program"),
     ],
 )
 def test_a_database_of_a_newer_version_or_another_program_is_left_alone(

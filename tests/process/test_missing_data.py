@@ -231,7 +231,7 @@ def test_the_database_of_another_queue_manager_is_noticed(daemon: Daemon, hosts:
     code, reason = refused_start(daemon)
 
     assert code == 78
-    assert "is that of queue manager" in reason
+    assert "belongs to queue manager" in reason
 
 
 def test_a_folder_without_a_mark_starts_and_gets_one(daemon: Daemon):

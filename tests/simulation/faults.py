@@ -1606,7 +1606,7 @@ MUTANTS = (
         "the reader sees what is not committed",
         "storage/engine/batch.py",
         "    def read(self, db: sqlite3.Connection) -> None:\n"
-        '        """What `read_after` asked for, on the writer\'s thread."""\n'
+        '        """Run the reads of `read_after`, on the writer\'s thread."""\n'
         "        for read in self._reads:\n"
         "            read.run(db)",
         "    def read(self, db: sqlite3.Connection) -> None:\n"

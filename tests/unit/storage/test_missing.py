@@ -273,7 +273,7 @@ def test_the_database_of_another_queue_manager_is_named_as_such(folder: Path) ->
     lost = missing.find(folder)
 
     assert lost is not None
-    assert "is that of queue manager" in lost
+    assert "belongs to queue manager" in lost
 
 
 def test_a_first_start_that_was_cut_off_leaves_a_new_folder(folder: Path, tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_a_log_that_was_cut_or_removed_is_missed_by_its_index(killed: Path) -> N
     log_of(killed).write_bytes(content[: len(content) // 2])
     assert any("the end of the log is gone" in each for each in read_log(killed).findings)
     assert any(
-        "what was committed last is lost" in each for each in check.check(killed.parent).findings
+        "the last commits are lost" in each for each in check.check(killed.parent).findings
     )
     log_of(killed).unlink()
     assert any("the log is gone" in each for each in read_log(killed).findings)
