@@ -1,5 +1,4 @@
-"""The directory: which public queues, distribution lists, computers and sites there are.
+"""Directory: look-up of public queues, distribution lists, computers and sites.
 
-`interface.py` is what the queue manager asks, whatever kind of directory answers; `resolving.py`
-turns names into the queues that a message goes to.  [MS-MQDMPR] 3.1.1, [MS-MQMQ] 2.1
-"""
+`interface.py` is the interface of the queue manager to every kind of directory; `resolver.py`
+resolves names to the queues that receive a message. [MS-MQDMPR] 3.1.1, [MS-MQMQ] 2.1"""

@@ -1,14 +1,13 @@
-"""Kind "active-directory": a domain controller, asked by LDAP.  [MS-MQDSSM]
+"""Directory of kind "active-directory": a domain controller, queried by LDAP. [MS-MQDSSM]
 
-    ldap_messages.py             bytes
-    ldap_connection.py           one connection: TLS, bind, many operations at once
-    ldap_client.py               several servers, reconnecting, pages and ranges
+    ldap/messages.py             bytes
+    ldap/connection.py           one connection: TLS, bind, many operations at once
+    ldap/client.py               several servers, reconnecting, pages and ranges
     active_directory_lookups.py  objects as entries
     active_directory_changes.py  registering queues, changing lists
 
-This is the face of it: every call has one time-out, and every failure becomes one of the errors of
-`interface.py`.
-"""
+This module is the facade: every call has one time-out, and every failure becomes one of the errors
+of `interface.py`."""
 
 from __future__ import annotations
 
@@ -56,7 +55,8 @@ log = structlog.get_logger()
 P = ParamSpec("P")
 T = TypeVar("T")
 
-OURS: Final = 0.95  # of the time that callers give us: we know best why it was not enough
+# fraction of the caller's time-out, so that our own time-out comes first and explains the delay
+OURS: Final = 0.95
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 30.0
 
@@ -65,7 +65,7 @@ _NOT_WE: Final = (ResultCode.INSUFFICIENT_ACCESS, ResultCode.INVALID_CREDENTIALS
 
 
 class ActiveDirectory:
-    """One domain, whichever of its servers answers."""
+    """One domain, through any of its servers."""
 
     kind = KIND_ACTIVE_DIRECTORY
 
@@ -90,7 +90,7 @@ class ActiveDirectory:
 
     @classmethod
     def of(cls, settings: DirectorySettings) -> ActiveDirectory:
-        """The one that the configuration names."""
+        """Create the directory that the configuration names."""
         plain = Security.START_TLS if settings.start_tls else Security.NONE
         access = Access(
             mechanism=Mechanism(settings.bind),
@@ -108,7 +108,7 @@ class ActiveDirectory:
         return cls(servers, access, base=settings.base, lists=settings.lists_base)
 
     async def start(self) -> None:
-        """It connects by itself, and again when it was lost: so the first send need not wait."""
+        """Start a task that connects and reconnects, so that the first send need not wait."""
         self._keeper = asyncio.create_task(self._client.keep())
 
     async def stop(self) -> None:
@@ -129,7 +129,9 @@ class ActiveDirectory:
         )
 
     async def join(self, computer: str) -> bytes:
-        """The id of our queue manager; its object is made below `computer` where it is missing."""
+        """Return the id of our queue manager; create its object if it is missing.
+
+        The object is below that of `computer`."""
         return await self._call(self._changes.join, computer)
 
     # Looking up.
@@ -201,7 +203,7 @@ class ActiveDirectory:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """What LDAP says, in the words of the interface."""
+        """Convert LDAP errors to the errors of the interface."""
         try:
             yield
         except LdapRefused as error:
@@ -226,7 +228,7 @@ class ActiveDirectory:
         return DirectoryAway(str(error), where=error.server, since_s=since_s)
 
     def _noticed(self, problem: str) -> None:
-        """The client has a connection again, or none any more."""
+        """Log that the client has a connection again, or has lost it."""
         if problem:
             log.warning("directory_away", server=self._client.server, problem=problem)
         else:
@@ -234,7 +236,7 @@ class ActiveDirectory:
 
 
 def _server(text: str, plain: Security) -> Server:
-    """`ldaps://host:port`, as the settings have it."""
+    """Parse `ldaps://host:port`, the form of the settings."""
     scheme, _, rest = text.partition("://")
     host, _, port = rest.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")

@@ -1,12 +1,11 @@
-r"""Changing Active Directory: our queue manager, its public queues, distribution lists.
+r"""Changes in Active Directory: our queue manager, its public queues, distribution lists.
 
-[MS-MQDSSM] 3.1.6.1 (queue manager and queue), 3.1.6.2.  The directory gives every object its GUID;
-so a queue manager takes the one of its object as its own id (`join`), as [MS-MQDMPR] 3.1.1.1
-demands, and its public queues are below that object.
+[MS-MQDSSM] 3.1.6.1 (queue manager and queue), 3.1.6.2. The directory assigns the GUID of every
+object. A queue manager therefore takes the GUID of its object as its own id (`join`), as
+[MS-MQDMPR] 3.1.1.1 demands, and its public queues are below that object.
 
-A list is a distribution group.  Its members are objects, and a name that has none, such as a direct
-name, becomes a queue alias beside the list.
-"""
+A list is a distribution group. Its members are objects; a name without an object, such as a direct
+name, becomes a queue alias beside the list."""
 
 from __future__ import annotations
 
@@ -56,7 +55,9 @@ _GLOBAL_DISTRIBUTION: Final = b"2"  # groupType; [MS-ADTS] 2.2.12
 
 
 class Changes:
-    """What is found is found by `look_ups`; new lists go below `lists`, or into CN=Users."""
+    """Changes in the directory; `look_ups` finds objects.
+
+    New lists are created below `lists`, or in CN=Users."""
 
     def __init__(self, client: LdapClient, look_ups: LookUps, *, lists: str = "") -> None:
         self._client = client
@@ -64,10 +65,10 @@ class Changes:
         self._lists = lists
 
     async def join(self, computer: str) -> bytes:
-        """The id that the directory has for the queue manager of our computer.
+        """Return the directory's id of the queue manager on our computer.
 
-        Its object is made where it is missing; the computer's own must be there.
-        """
+        The queue manager's object is created if it is missing; the object of the computer must
+        exist."""
         computer_dn = await self._look_ups.computer_dn(computer)
         configuration = ldap_names.child("msmq", computer_dn)
         found = await self._client.read(configuration, ("objectGUID",))
@@ -97,11 +98,12 @@ class Changes:
         try:
             await self._client.add(configuration, attributes)
         except LdapRefused as error:
-            if error.result_code != ResultCode.ENTRY_ALREADY_EXISTS:  # somebody was quicker
+            if error.result_code != ResultCode.ENTRY_ALREADY_EXISTS:  # another process was faster
                 raise
 
     async def _first_site(self) -> bytes:
-        """That of the only site; with several an administrator has to say which is ours."""
+        """Return the GUID of the only site; b"" if there are several, for an administrator to
+        choose."""
         sites = await self._look_ups.sites()
         return sites[0].guid if len(sites) == 1 else b""
 
@@ -135,7 +137,9 @@ class Changes:
         return await self._look_ups.queue_of(found)
 
     async def _own_queue_manager(self, new: NewQueue) -> Entry:
-        """Our object; nothing but `join` makes it, because our id has to be its GUID."""
+        """Return the object of our queue manager.
+
+        Only `join` creates it, because our id must be its GUID."""
         what = f"queue manager {guid_text(new.machine)}"
         try:
             return await self._look_ups.by_guid(new.machine, ("objectClass",), CONFIGURATION, what)
@@ -248,7 +252,7 @@ class Changes:
         return await self._look_ups.members(entry.dn, text(entry, "cn"))
 
     async def _objects(self, names: Sequence[SingleName], beside: str) -> list[str]:
-        """The distinguished names of the objects for these names; aliases are made for some."""
+        """Return the distinguished names of the objects for these names; create missing aliases."""
         objects = []
         for name in names:
             if isinstance(name, PublicName) and name.suffix is None:
@@ -264,7 +268,7 @@ class Changes:
         return objects
 
     async def _alias(self, name: SingleName, beside: str) -> str:
-        """An alias that stands for `name`; made beside the list where there is none."""
+        """Return an alias that stands for `name`; create one beside the list if there is none."""
         if getattr(name, "suffix", None) in (Suffix.JOURNAL, Suffix.DEADLETTER, Suffix.DEADXACT):
             raise EntryUnusable(f"{name} can only be read: it is no member of a list")
         attributes = _alias_attributes(name)
@@ -293,7 +297,7 @@ class Changes:
         return dn
 
     async def _sweep(self, dn: str) -> None:
-        """Delete an alias that we made and that is no longer a member of anything."""
+        """Delete an alias that qmd created and that is no longer a member of any list."""
         entry = await self._client.read(dn, ("objectClass", "description", "memberOf"))
         if entry is None or values(entry, "description") != (_OUR_ALIAS,):
             return
@@ -327,7 +331,9 @@ def _check_label(label: str) -> None:
 
 
 def _properties(new: NewQueue) -> dict[str, tuple[bytes, ...]]:
-    """What may change of a queue, by attribute; () for what is not there.  [MS-MQDSSM] 3.1.6.1.2"""
+    """Return the changeable properties of a queue by attribute; () means no value.
+
+    [MS-MQDSSM] 3.1.6.1.2"""
     return {
         "mSMQLabelEx": (new.label.encode(),) if new.label else (),
         "mSMQJournal": (b"TRUE" if new.journal else b"FALSE",),
@@ -337,12 +343,14 @@ def _properties(new: NewQueue) -> dict[str, tuple[bytes, ...]]:
 
 
 def _kilobytes(quota_bytes: int | None) -> tuple[bytes, ...]:
-    """A quota there is in KiB, 32 bits; without one there is none.  [MS-MQMQ] 2.3.1.8"""
+    """Return a quota in KiB, 32 bits; () means no quota. [MS-MQMQ] 2.3.1.8"""
     if quota_bytes is None or quota_bytes >> 10 > QUOTA_KIB_MAX:
         return ()
     return (b"%d" % -(-quota_bytes // 1024),)
 
 
 def _account_name(name: str) -> str:
-    """sAMAccountName may not have these, and is at most 256 long.  [MS-ADTS] 3.1.1.6"""
+    """Return the name without characters that sAMAccountName forbids, cut to 256 characters.
+
+    [MS-ADTS] 3.1.1.6"""
     return "".join("_" if c in '"/\\[]:;|=,+*?<>' or ord(c) < 0x20 else c for c in name)[:256]

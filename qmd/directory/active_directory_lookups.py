@@ -1,12 +1,11 @@
-r"""Reading Active Directory: objects of Message Queuing as entries of ours.  [MS-MQDSSM] 3.1.6.11
+r"""Look-ups in Active Directory: objects of Message Queuing as entries. [MS-MQDSSM] 3.1.6.11
 
-Objects are found by GUID (`<GUID=...>` is a name of each, wherever it stands) or by searching the
-computer first: names are never put together from parts, because computers stand in any folder.
-What stands where: a queue (mSMQQueue) below the queue manager (mSMQConfiguration, always CN=msmq)
-below the computer.
+Objects are found by GUID (`<GUID=...>` names an object in any place) or by a search for the
+computer first. Names are never built from parts, because computers may be in any folder. The
+hierarchy: a queue (mSMQQueue) is below the queue manager (mSMQConfiguration, always CN=msmq), which
+is below the computer.
 
-Everything here raises what `ldap_client` raises, and NotInDirectory and EntryUnusable.
-"""
+All functions here raise the errors of `ldap/client.py`, and NotInDirectory and EntryUnusable."""
 
 from __future__ import annotations
 
@@ -56,19 +55,20 @@ MEMBERS_AT_ONCE: Final = 200
 SITES_MAX: Final = 10_000
 LISTS_MAX: Final = 10_000
 ALIASES_MAX: Final = 10_000
-ALIKE_MAX: Final = 8  # objects of one name that are looked at
+ALIKE_MAX: Final = 8  # objects with the same name that are compared
 
 _SECURITY_GROUP = b"2147483648"  # the bit of groupType; [MS-ADTS] 2.2.12
 _BIT_AND = "1.2.840.113556.1.4.803"
 
 
 class LookUps:
-    """Below `base`, or below the server's own domain where that is ""."""
+    """Look-ups below `base`, or below the server's own domain if it is ""."""
 
     def __init__(self, client: LdapClient, *, base: str = "") -> None:
         self._client = client
         self._base = base
-        self._asking: dict[str, asyncio.Task[MachineEntry]] = {}  # about queue managers
+        # pending requests for queue managers
+        self._asking: dict[str, asyncio.Task[MachineEntry]] = {}
 
     async def queue(self, guid: bytes) -> QueueEntry:
         entry = await self.by_guid(guid, QUEUE_ATTRIBUTES, QUEUE, f"PUBLIC={guid_text(guid)}")
@@ -83,7 +83,7 @@ class LookUps:
         return await self.queue_of(found)
 
     async def queue_object(self, configuration: str, queue: str) -> Entry | None:
-        """The object of the queue of that name below CN=msmq."""
+        """Return the object of the queue with that name below CN=msmq."""
         name, extension = ldap_names.queue_object_name(queue)
         wanted = FilterAnd(filters=[_equals("objectClass", QUEUE), _equals("cn", name)])
         entries = await self._client.search(
@@ -96,7 +96,7 @@ class LookUps:
         return None
 
     async def queue_of(self, entry: Entry) -> QueueEntry:
-        """With the computer that it is on, which takes two more questions."""
+        """Return the entry with the queue's computer, which takes two more requests."""
         name = ldap_names.queue_name(
             ldap_names.first_value(entry.dn), text(entry, "mSMQQueueNameExt")
         )
@@ -120,23 +120,22 @@ class LookUps:
         return await self.machine_at(await self.configuration_dn(name))
 
     async def machine_at(self, configuration: str) -> MachineEntry:
-        """The queue manager whose object (CN=msmq) has that name.
+        """Return the queue manager with the object (CN=msmq) of that name.
 
-        Queues of one list are often of one computer: those who ask at the same time share the
-        answer.  It is not kept.
-        """
+        The queues of one list are often on one computer, so concurrent callers share one request.
+        The answer is not cached."""
         key = configuration.casefold()
         asking = self._asking.get(key)
         if asking is None:
             asking = asyncio.create_task(self._machine_at(configuration))
             self._asking[key] = asking
             asking.add_done_callback(partial(self._asked, key))
-        return await asyncio.shield(asking)  # whoever gives up leaves it to the others
+        return await asyncio.shield(asking)  # a cancelled caller must not cancel the others
 
     def _asked(self, key: str, asking: asyncio.Task[MachineEntry]) -> None:
         del self._asking[key]
         if not asking.cancelled():
-            asking.exception()  # who waits gets it; there may be nobody left
+            asking.exception()  # marks the exception as retrieved, in case no caller is left
 
     async def _machine_at(self, configuration: str) -> MachineEntry:
         entry, computer = await asyncio.gather(
@@ -164,7 +163,7 @@ class LookUps:
         )
 
     async def computer_dn(self, name: str) -> str:
-        """Of the computer of that name, with its domain or without."""
+        """Return the distinguished name of a computer, given its name with or without domain."""
         if "." in name:
             wanted = FilterOr(filters=[_equals("dNSHostName", name), _equals("cn", name)])
         else:
@@ -185,11 +184,11 @@ class LookUps:
         return entries[0].dn
 
     async def configuration_dn(self, computer: str) -> str:
-        """Of the queue manager of that computer, whether there is one or not."""
+        """Return the name of the object of a computer's queue manager, which need not exist."""
         return ldap_names.child("msmq", await self.computer_dn(computer))
 
     async def alias(self, path: str) -> AliasEntry:
-        """`path` is its name, its distinguished name, or that behind LDAP://."""
+        """Return an alias; `path` is its name, its distinguished name, or that after LDAP://."""
         dn = _distinguished(path)
         attributes = ("cn", *MEMBER_ATTRIBUTES)
         if dn:
@@ -210,7 +209,7 @@ class LookUps:
         return _alias(entry)
 
     async def alias_dn(self, path: str) -> str:
-        """The distinguished name of one."""
+        """Return the distinguished name of an alias."""
         found = await self.alias(path)
         entry = await self.by_guid(found.guid, ("objectClass",), ALIAS, f"queue alias {path}")
         return entry.dn
@@ -223,7 +222,7 @@ class LookUps:
         )
         found = []
         for entry in entries:
-            with contextlib.suppress(EntryUnusable):  # whoever asks for it hears why
+            with contextlib.suppress(EntryUnusable):  # a look-up of this entry reports the error
                 found.append(_alias(entry))
         return tuple(sorted(found, key=lambda one: one.name.casefold()))
 
@@ -256,10 +255,10 @@ class LookUps:
         return ListEntry(guid=guid_of(entry), name=name, members=tuple(members))
 
     async def members(self, dn: str, name: str) -> list[tuple[str, SingleName]]:
-        """The distinguished names of a list's members, and what each stands for.
+        """Return the distinguished names of a list's members, and the name each stands for.
 
-        [MS-MQDSSM] 3.1.6.9: any that is neither queue nor alias nor list spoils the whole.
-        """
+        [MS-MQDSSM] 3.1.6.9: a member that is neither queue nor alias nor list makes the list
+        unusable."""
         try:
             given = await self._client.values(dn, "member", values_max=MEMBERS_MAX)
         except TooManyValues as error:
@@ -283,7 +282,7 @@ class LookUps:
         return members
 
     async def lists(self) -> tuple[ListEntry, ...]:
-        """Groups that are for distribution, not for security, and those of Message Queuing."""
+        """Return groups for distribution, not for security, and groups of Message Queuing."""
         security = FilterExtensibleMatch(
             rule=_BIT_AND, attribute="groupType", value=_SECURITY_GROUP, dn_attributes=False
         )
@@ -297,7 +296,7 @@ class LookUps:
         return tuple(sorted(found, key=lambda one: one.name.casefold()))
 
     async def sites(self) -> tuple[SiteEntry, ...]:
-        """All sites, with their links in both directions.  [MS-MQDSSM] 3.1.6.4.4 and .5"""
+        """Return all sites, with their links in both directions. [MS-MQDSSM] 3.1.6.4.4 and .5"""
         root = await self._client.root()
         configuration = text(root, "configurationNamingContext")
         sites, links = await asyncio.gather(
@@ -341,7 +340,7 @@ class LookUps:
         )
 
     async def _gates(self, links: Sequence[Entry]) -> dict[str, tuple[bytes, tuple[bytes, ...]]]:
-        """The GUIDs of the links' site gates, and the sites that each is in, by their names."""
+        """Return the GUIDs and the sites of the links' site gates, by distinguished name."""
         names = {
             _name(one, link.dn): None for link in links for one in values(link, "mSMQSiteGates")
         }
@@ -362,7 +361,7 @@ class LookUps:
         wanted: str | Sequence[str],
         what: str,
     ) -> Entry:
-        """The object of that GUID, which has to be of one of the `wanted` classes."""
+        """Return the object with that GUID; it must be of one of the `wanted` classes."""
         wanted = (wanted,) if isinstance(wanted, str) else wanted
         entry = await self._client.read(f"<GUID={guid_text(guid)}>", attributes)
         if entry is None:
@@ -374,17 +373,16 @@ class LookUps:
         return entry
 
     async def _guids(self, names: Sequence[bytes]) -> tuple[bytes, ...]:
-        """Those of the objects that have these names; one that is gone is skipped, as it must be.
+        """Return the GUIDs of the objects with these names; deleted ones are skipped, as required.
 
-        [MS-MQDSSM] 3.1.6.11.1.3
-        """
+        [MS-MQDSSM] 3.1.6.11.1.3"""
         found = await asyncio.gather(
             *(self._client.read(_name(one, ""), ("objectGUID",)) for one in names)
         )
         return tuple(guid_of(entry) for entry in found if entry is not None)
 
     async def domain(self) -> str:
-        """Below what names are searched."""
+        """Return the name below which searches begin."""
         return await self._domain()
 
     async def _domain(self) -> str:
@@ -417,7 +415,7 @@ def values(entry: Entry, attribute: str) -> tuple[bytes, ...]:
 
 
 def text(entry: Entry, attribute: str) -> str:
-    """The value, "" without one.  Raises EntryUnusable for what is no text."""
+    """Return the value, "" if there is none. Raises EntryUnusable if it is not text."""
     given = values(entry, attribute)
     if not given:
         return ""
@@ -428,7 +426,7 @@ def text(entry: Entry, attribute: str) -> str:
 
 
 def number(entry: Entry, attribute: str) -> int:
-    """The value, 0 without one.  Raises EntryUnusable."""
+    """Return the value, 0 if there is none. Raises EntryUnusable."""
     given = text(entry, attribute)
     digits = given.removeprefix("-")
     if given and not (digits.isascii() and digits.isdigit() and len(digits) < 20):
@@ -444,7 +442,7 @@ def guid_of(entry: Entry) -> bytes:
 
 
 def classes(entry: Entry) -> set[str]:
-    """All that the object is, in lower case: the documents and the schema spell them apart."""
+    """Return all classes of the object in lower case; documents and schema differ in case."""
     return {one.decode(errors="replace").lower() for one in values(entry, "objectClass")}
 
 
@@ -504,7 +502,7 @@ def _name(raw: bytes, where: str) -> str:
 
 
 def _distinguished(path: str) -> str:
-    """The distinguished name that `path` is, also as an ADsPath; "" for another name."""
+    """Return the distinguished name in `path`, also from an ADsPath; "" for another name."""
     rest = path
     if path[:7].upper() == "LDAP://":
         rest = path[7:]

@@ -1,9 +1,8 @@
-"""What the directory said about single entries, and for how long that is used.
+"""Cache of directory entries with limited age.
 
-Each question is asked once, however many wait for its answer; that an entry is not there is an
-answer too.  Nobody waits longer than `[directory] timeout`, and not at all where the directory was
-found away just now.
-"""
+Concurrent requests for the same entry share one query; a negative answer is cached too. A caller
+never waits longer than `[directory] timeout`, and does not wait at all if the directory was found
+unavailable just before."""
 
 from __future__ import annotations
 
@@ -31,39 +30,39 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ENTRIES_MAX = 100_000
-ASKED_AT_ONCE_MAX = 64  # of the members of lists
+ASKED_AT_ONCE_MAX = 64  # for the members of lists
 
 
 class _Kept(NamedTuple):
-    """An answer of the directory: an entry, or that there is none."""
+    """A cached answer of the directory: an entry, or the error that there is none."""
 
     answer: Any
     expires_at: float
 
 
 class KeptAnswers:
-    """Asks `directory`, and keeps what it said."""
+    """Cache in front of `directory`."""
 
     def __init__(
         self, directory: Directory, settings: DirectorySettings, *, now: Callable[[], float]
     ) -> None:
         self.directory = directory
         self._settings = settings
-        self._now = now  # seconds, of a clock that only goes on
+        self._now = now  # seconds, of a clock that only moves forward
         self._entries: dict[Hashable, _Kept] = {}
         self._asking: dict[Hashable, asyncio.Task[Any]] = {}
         self._away: DirectoryAway | None = None
         self._away_until = -math.inf
         self._room = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
-        self.asked_count = 0  # of the directory
-        self.kept_count = 0  # answered from what was kept
+        self.asked_count = 0  # queries sent to the directory
+        self.kept_count = 0  # queries answered from the cache
 
     async def queue(self, guid: bytes) -> tuple[QueueEntry, float]:
-        """A public queue, and until when that is known."""
+        """Return a public queue, and the time until which the answer is valid."""
         return await self._ask(("queue", guid), partial(self.directory.queue, guid))
 
     def queue_if_known(self, guid: bytes) -> tuple[QueueEntry, float] | None:
-        """The same without waiting; None: `queue` would ask."""
+        """Return the same without waiting; None: `queue` would query the directory."""
         kept = self._entries.get(("queue", guid))
         if kept is None or kept.expires_at <= self._now():
             return None
@@ -80,7 +79,7 @@ class KeptAnswers:
             raise
 
     async def machine(self, guid: bytes) -> tuple[MachineEntry, float]:
-        """A queue manager, for whoever looks for its addresses and sites."""
+        """Return a queue manager, for its addresses and sites."""
         return await self._ask(("machine", guid), partial(self.directory.machine, guid))
 
     async def distribution_list(self, name: DistributionListName) -> tuple[ListEntry, float]:
@@ -96,21 +95,21 @@ class KeptAnswers:
         return await self._ask(("alias", name.lower()), partial(self.directory.alias, name))
 
     def __len__(self) -> int:
-        """How many entries are kept."""
+        """Return the number of cached entries."""
         return len(self._entries)
 
     def forget(self) -> None:
-        """The directory has changed: everything is asked anew."""
+        """Clear the cache, because the directory has changed."""
         self._entries.clear()
         self._away_until = -math.inf
 
     def late(self) -> DirectoryAway:
-        """The directory took longer to answer than anybody waits."""
+        """Return the error for a directory that did not answer within the time-out."""
         where = self.directory.status().where
         return DirectoryAway(f"no answer within {self._settings.timeout_s:g} s", where=where)
 
     async def _ask(self, key: Hashable, ask: Callable[[], Awaitable[T]]) -> tuple[T, float]:
-        """The answer and the time it is good until; asked for once, however many wait for it."""
+        """Return the answer and its expiry; concurrent callers share one query."""
         kept = self._entries.get(key)
         if kept is not None and kept.expires_at > self._now():
             self.kept_count += 1
@@ -122,7 +121,7 @@ class KeptAnswers:
             task = asyncio.get_running_loop().create_task(self._fetch(key, ask))
             self._asking[key] = task
             task.add_done_callback(partial(self._asked, key))
-        # Whoever gives up leaves it to the others.
+        # A cancelled caller must not cancel the others.
         return _answer(await asyncio.shield(task))
 
     async def _fetch(self, key: Hashable, ask: Callable[[], Awaitable[Any]]) -> _Kept:
@@ -157,7 +156,7 @@ class KeptAnswers:
         if self._asking.get(key) is task:
             del self._asking[key]
         if not task.cancelled():
-            task.exception()  # seen, also if nobody waits any more
+            task.exception()  # marks the exception as retrieved, in case no caller is left
 
 
 def _answer(kept: _Kept) -> tuple[Any, float]:

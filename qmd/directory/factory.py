@@ -1,4 +1,4 @@
-"""Which directory the configuration names."""
+"""Factory of the directory that the configuration names."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ if TYPE_CHECKING:
 
 
 def open_directory(settings: DirectorySettings, *, changed: Callable[[], None]) -> Directory:
-    """The directory, not yet started; `changed` is called when what it said may be wrong now.
+    """Return the directory, not yet started; `changed` is called when cached answers may be wrong.
 
-    A kind is imported when it is used: the others need not know its libraries.
-    """
+    A kind is imported when it is used, so that the libraries of the other kinds are not needed."""
     if settings.kind == KIND_FILE:
         from qmd.directory.file.directory import FileDirectory
 

@@ -1,19 +1,18 @@
-r"""What the queue manager asks a directory, and what it answers.  [MS-MQDMPR] 3.1.1
+r"""Interface between the queue manager and a directory. [MS-MQDMPR] 3.1.1
 
-    nothing.py             kind "none": workgroup mode
-    file.py                kind "file": a TOML file
+    null.py                kind "none": workgroup mode
+    file/                  kind "file": a TOML file
     active_directory.py    kind "active-directory": LDAP
 
-A directory answers from what it has **now**, or says why it cannot: it keeps no answers.  Keeping
-them is the matter of `resolving.py`, so that all kinds are alike in age and in what is done while
-the directory is away.  GUIDs are 16 wire bytes; names compare without case.
+A directory answers from its **current** contents, or reports why it cannot: it caches nothing.
+Caching is the task of `cache.py`, so that all kinds behave alike in the age of answers and while
+the directory is unavailable. GUIDs are 16 wire bytes; names compare without case.
 
-Rules that every kind keeps:
-- no call takes longer than `[directory] timeout`: then it is `DirectoryAway`;
-- an entry that is there but cannot be used (a member of a list that is no queue, a format name that
-  cannot be read) is `EntryUnusable`, which names it; nothing is left out in silence;
-- calls may run at once, and each may be cancelled.
-"""
+Rules for every kind:
+- a call that takes longer than `[directory] timeout` raises `DirectoryAway`;
+- an entry that exists but cannot be used (a member of a list that is not a queue, a format name
+  that cannot be parsed) raises `EntryUnusable`, which names it; nothing is omitted silently;
+- calls may run concurrently, and each may be cancelled."""
 
 from __future__ import annotations
 
@@ -30,12 +29,11 @@ KIND_NONE, KIND_FILE, KIND_ACTIVE_DIRECTORY = "none", "file", "active-directory"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineEntry:
-    """A queue manager.  [MS-MQDMPR] 3.1.1.1
+    """A queue manager. [MS-MQDMPR] 3.1.1.1
 
-    `guid` is the queue manager's id, by which PRIVATE= and MACHINE= name it.  `addresses` are in
-    the order in which they are tried, each as in a direct name behind TCP: or OS: ("10.0.0.5",
-    "[fd00::5]:1802", "hostb.example.com"); none: `name` itself is one.
-    """
+    `guid` is the queue manager's id, used by PRIVATE= and MACHINE=. `addresses` are in the order in
+    which they are tried, each as in a direct name after TCP: or OS: ("10.0.0.5", "[fd00::5]:1802",
+    "hostb.example.com"); if empty, `name` is the address."""
 
     guid: bytes
     name: str
@@ -44,35 +42,33 @@ class MachineEntry:
     in_routers: tuple[bytes, ...] = ()  # queue managers; [MS-MQBR] 3.1.1
     out_routers: tuple[bytes, ...] = ()
     routes: bool = False  # it is a routing server
-    foreign: bool = False  # no queue manager of our kind: reached over a connector
+    foreign: bool = False  # not an MSMQ queue manager: reached through a connector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueEntry:
-    r"""A public queue.  [MS-MQDMPR] 3.1.1.2
+    r"""A public queue. [MS-MQDMPR] 3.1.1.2
 
-    `path` is `computer\queue`; `guid` is that of PUBLIC=.
-    """
+    `path` is `computer\queue`; `guid` is that of PUBLIC=."""
 
     guid: bytes
     path: str
     machine: MachineEntry
     label: str = ""
-    transactional: bool | None = None  # None: the directory does not say
-    type: bytes = NULL_GUID  # what the application calls this kind of queue
+    transactional: bool | None = None  # None: unknown to the directory
+    type: bytes = NULL_GUID  # the application's type of the queue
 
     @property
     def queue(self) -> str:
-        """Its name without the computer's."""
+        """The name of the queue without that of the computer."""
         return self.path.partition("\\")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListEntry:
-    """A distribution list: its direct members, other lists among them, in the directory's order.
+    """A distribution list: its direct members, including other lists, in the directory's order.
 
-    An alias is there as the name that it stands for.
-    """
+    An alias is listed as the name that it stands for."""
 
     guid: bytes
     name: str
@@ -81,7 +77,7 @@ class ListEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AliasEntry:
-    """A queue alias: another name for any queue.  `guid` is that of its object."""
+    """A queue alias: another name for any queue. `guid` is that of its object."""
 
     guid: bytes
     name: str
@@ -90,7 +86,7 @@ class AliasEntry:
 
 @dataclass(frozen=True, slots=True)
 class SiteLink:
-    """Messages may go to that site, at a cost, over these routing servers.  [MS-MQDMPR] 3.1.1.8"""
+    """A link to that site, with its cost and its routing servers. [MS-MQDMPR] 3.1.1.8"""
 
     site: bytes
     cost: int
@@ -99,7 +95,7 @@ class SiteLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteEntry:
-    """Computers that reach each other cheaply.  [MS-MQDMPR] 3.1.1.7"""
+    """A site: computers with cheap connections to each other. [MS-MQDMPR] 3.1.1.7"""
 
     guid: bytes
     name: str
@@ -109,7 +105,7 @@ class SiteEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewQueue:
-    r"""A public queue of ours, as it is to be registered: `queue` without the computer."""
+    r"""A public queue of ours to be registered; `queue` is without the computer."""
 
     machine: bytes  # our queue manager's id
     computer: str  # our name
@@ -124,28 +120,30 @@ class NewQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryStatus:
-    """How the directory is, for `qmd status`.  Times are in Unix seconds."""
+    """Status of the directory, for `qmd status`. Times are in Unix seconds."""
 
     kind: str
-    state: str  # "available", "away", "stale" (old answers are given, the new are broken), "none"
-    where: str = ""  # the file, or the server that answers
+    # "available", "away", "stale" (the file is broken, earlier contents are used), "none"
+    state: str
+    where: str = ""  # the file, or the connected server
     problem: str = ""  # why it is not "available"
-    since_s: int = 0  # since when it is so; 0: nothing was asked yet
+    since_s: int = 0  # start of the current state; 0: not queried yet
     writable: bool = False
-    counts: tuple[tuple[str, int], ...] = ()  # ("queues", 12), ... where that is known
+    counts: tuple[tuple[str, int], ...] = ()  # ("queues", 12), ... if known
 
 
 class Directory(Protocol):
-    """One directory.  Every look-up raises NotInDirectory, DirectoryAway or EntryUnusable.
+    """One directory. Every look-up raises NotInDirectory, DirectoryAway or EntryUnusable.
 
-    Kind "none" raises NoDirectory for all of them.
-    """
+    Kind "none" raises NoDirectory for all of them."""
 
     @property
     def kind(self) -> str: ...
 
     async def start(self) -> None:
-        """Begin.  A directory that is away is no error: it may come.  Raises nothing of ours."""
+        """Start the directory; an unavailable one is no error, because it may return.
+
+        Raises none of the errors of this module."""
 
     async def stop(self) -> None: ...
 
@@ -156,11 +154,11 @@ class Directory(Protocol):
     async def queue(self, guid: bytes) -> QueueEntry: ...
 
     async def queue_by_path(self, path: str) -> QueueEntry:
-        r"""By `computer\queue`, the computer with or without its domain."""
+        r"""Return a queue by `computer\queue`, the computer with or without its domain."""
         ...
 
     async def alias(self, path: str) -> AliasEntry:
-        """By its name; in Active Directory also by its distinguished name."""
+        """Return an alias by its name; in Active Directory also by its distinguished name."""
         ...
 
     async def distribution_list(self, guid: bytes, domain: str | None = None) -> ListEntry: ...
@@ -174,23 +172,28 @@ class Directory(Protocol):
     async def sites(self) -> tuple[SiteEntry, ...]: ...
 
     async def lists(self) -> tuple[ListEntry, ...]:
-        """All distribution lists, in the order of their names; `members` may be left empty."""
+        """Return all distribution lists, ordered by name; `members` may be left empty."""
         ...
 
     async def aliases(self) -> tuple[AliasEntry, ...]:
-        """All queue aliases, in the order of their names; one that cannot be read is EntryUnusable
-        only where it is asked for itself."""
+        """Return all queue aliases, ordered by name.
+
+        An alias that cannot be read is left out; only a look-up of that alias raises EntryUnusable.
+        """
         ...
 
     # Changing; also raises DirectoryReadOnly, DirectoryDenied, AlreadyInDirectory.
 
     async def register_queue(self, new: NewQueue) -> QueueEntry:
-        """The directory chooses the GUID.  One of that path that is there is AlreadyInDirectory."""
+        """Register a queue; the directory assigns the GUID.
+
+        Raises AlreadyInDirectory if the path exists."""
         ...
 
     async def update_queue(self, guid: bytes, new: NewQueue) -> None:
-        """The entry's label, journal and quotas, as far as this kind of directory has them; what
-        is settled for life (name, transactional) stays.  [MS-MQDMPR] 3.1.7.1.24"""
+        """Update the entry's label, journal and quotas, as far as this kind of directory has them.
+
+        Permanent properties (name, transactional) stay. [MS-MQDMPR] 3.1.7.1.24"""
         ...
 
     async def unregister_queue(self, guid: bytes) -> None: ...
@@ -202,27 +205,27 @@ class Directory(Protocol):
     async def create_alias(self, name: str, target: SingleName) -> AliasEntry: ...
 
     async def delete_alias(self, name: str) -> None:
-        """It goes out of the lists that it is in, where the directory has it there as itself."""
+        """Delete an alias, and remove it from lists that contain the alias itself."""
         ...
 
     async def add_members(self, guid: bytes, members: Sequence[SingleName]) -> ListEntry:
-        """Those that are there already stay where they are; all or none."""
+        """Add all members or none; existing members keep their place."""
         ...
 
     async def remove_members(self, guid: bytes, members: Sequence[SingleName]) -> ListEntry:
-        """One that is not there is NotInDirectory, and then none is removed."""
+        """Remove all members or none. Raises NotInDirectory for one that is not in the list."""
         ...
 
 
 @runtime_checkable
 class Reloadable(Protocol):
-    """A kind that reads, and can be told to read anew."""
+    """A directory that can read its contents again on request."""
 
     async def reload(self) -> None: ...
 
 
 class DirectoryError(Refusal):
-    """A directory did not do what it was asked."""
+    """A directory did not execute a request."""
 
     code = "directory_failed"
 
@@ -231,13 +234,13 @@ class DirectoryError(Refusal):
 
 
 class NoDirectory(DirectoryError):
-    """Kind "none": there is nobody to ask."""
+    """Kind "none": there is no directory."""
 
     code = "name_needs_directory"
 
 
 class NotInDirectory(DirectoryError):
-    """The directory answers, and has no such entry; `what` says what was looked for."""
+    """The directory has no such entry; `what` describes the requested entry."""
 
     code = "not_in_directory"
 
@@ -247,7 +250,7 @@ class NotInDirectory(DirectoryError):
 
 
 class DirectoryAway(DirectoryError):
-    """The directory does not answer: `why`, `where` (the server or file), since when (Unix s)."""
+    """The directory does not answer: `why`, `where` (server or file), since when (Unix s)."""
 
     code = "directory_away"
 
@@ -264,31 +267,31 @@ class DirectoryAway(DirectoryError):
 
 
 class EntryUnusable(DirectoryError):
-    """An entry is there, and is not what it has to be."""
+    """An entry exists, but is not of the required form."""
 
     code = "directory_entry_unusable"
 
 
 class DirectoryReadOnly(DirectoryError):
-    """Nothing can be changed there."""
+    """The directory cannot be changed."""
 
     code = "directory_read_only"
 
 
 class DirectoryDenied(DirectoryError):
-    """The account that we use there may not do this."""
+    """The account used for the directory lacks the permission."""
 
     code = "directory_denied"
 
 
 class AlreadyInDirectory(DirectoryError):
-    """An entry of that name is there already."""
+    """An entry of that name already exists."""
 
     code = "already_in_directory"
 
 
 class DirectoryIdentityDiffers(DirectoryError):
-    """The directory knows the queue manager of our computer by another id than ours."""
+    """The directory's id for the queue manager of our computer differs from ours."""
 
     code = "directory_identity_differs"
 

@@ -1,9 +1,8 @@
-"""A queue manager that is in the directory itself gets its id from there, at its first start.
+"""Initial id of a queue manager that is a member of the directory.
 
-[MS-MQDMPR] 3.1.1.1: the id is the GUID of the queue manager's object, which the directory chooses.
-Others look up a public queue, find that object above it, and will have nothing to do with a queue
-manager of another id.  An id is for ever, so this happens before there is a data folder.
-"""
+[MS-MQDMPR] 3.1.1.1: the id is the GUID of the queue manager's object, which the directory assigns.
+Other queue managers look up a public queue, find that object above it, and reject a queue manager
+with another id. An id never changes, so it is obtained before the data folder is created."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _INSTALL = "pip install '.[directory]'"
 
 
 def missing_package(settings: Settings) -> str:
-    """What the configured directory needs and this Python has not; "" where it has all."""
+    """Return a text that names the package missing for the configured directory, or ""."""
     directory = settings.directory
     if directory.kind == KIND_ACTIVE_DIRECTORY:
         for package in ("sansldap", *(("spnego",) if directory.bind == "negotiate" else ())):
@@ -30,10 +29,10 @@ def missing_package(settings: Settings) -> str:
 
 
 async def id_to_begin_with(settings: Settings, name: str) -> bytes | None:
-    """The directory's id for the queue manager `name`; None where it has one, or makes up its own.
+    """Return the directory's id for the queue manager `name`.
 
-    Raises DirectoryError.
-    """
+    Returns None if the queue manager has an id already, or generates its own. Raises
+    DirectoryError."""
     directory = settings.directory
     if directory.kind != KIND_ACTIVE_DIRECTORY or not directory.join:
         return None

@@ -1,4 +1,4 @@
-"""What a name says by itself, as plain values: its kind and its parts."""
+"""Parts of a parsed name as plain values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qmd.directory.spelling import AliasPath, ListPath, QueuePath, Spelled
 
 
 def parts_of(meant: Spelled) -> dict[str, Any]:
-    """`kind`, and what else there is to say of that kind."""
+    """Return `kind`, and the other parts of a name of that kind."""
     match meant:
         case DirectName():
             return {

@@ -1,8 +1,7 @@
-"""Kind "none": workgroup mode.  [MS-MQDMPR] 3.1.1.1, the attribute WorkgroupMode
+"""Directory of kind "none": workgroup mode. [MS-MQDMPR] 3.1.1.1, the attribute WorkgroupMode
 
-Direct and private names work, and public queues of our own by their GUID; whatever needs a
-directory is refused.
-"""
+Direct and private names work, and our own public queues by their GUID; requests that need a
+directory are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from qmd.directory.interface import (
 
 
 class Nothing:
-    """A directory that there is not."""
+    """The absent directory: every request is refused."""
 
     kind = KIND_NONE
 

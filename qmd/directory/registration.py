@@ -1,12 +1,11 @@
-r"""Public queues of ours are registered in the directory as long as they are there.
+r"""Registration of our public queues in the directory.
 
 [MS-MQDMPR] 3.1.7.1.3, 3.1.7.1.4, 3.1.7.1.24
 
-To register, the directory comes first: a crash in between leaves an entry without a queue, and the
-next attempt to create the queue takes that entry up.  What changes later (its label, its quotas,
-its end) is done here whether the directory answers or not: it is on disk, with the change, that the
-directory has yet to hear of it, and it is told when it is back.
-"""
+A registration changes the directory first: a crash in between leaves an entry without a queue, and
+the next attempt to create the queue reuses that entry. Later changes (label, quotas, deletion) are
+made here even if the directory does not answer: the commit of the change also records that the
+directory must be updated, and it is updated when it is available again."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-RETRY_S = 1.0  # at least, and not before the directory may be asked again
+RETRY_S = 1.0  # minimum, and not before the directory may be queried again
 
 log = structlog.get_logger()
 
@@ -57,7 +56,7 @@ def new_queue(
     quota_bytes: int | None = None,
     journal_quota_bytes: int | None = None,
 ) -> NewQueue:
-    r"""What is registered of the queue `.\orders`."""
+    r"""Return the registration data of the queue `.\orders`."""
     return NewQueue(
         machine=services.id,
         computer=services.name,
@@ -71,7 +70,7 @@ def new_queue(
 
 
 class Publishing:
-    """What the directory hears of our public queues."""
+    """Updates of the directory about our public queues."""
 
     def __init__(
         self,
@@ -86,7 +85,7 @@ class Publishing:
         self._queues = queues
         self._resolver = resolver
         self._queue_by_guid = queue_by_guid
-        #: Around what is asked of the directory and what follows here: one thing after the other.
+        #: Serializes requests to the directory and their consequences here.
         self.turn = asyncio.Lock()
         self._waiting: dict[bytes, DirectoryChange] = {}
         self._worker: asyncio.Task[None] | None = None
@@ -96,13 +95,13 @@ class Publishing:
         self._waiting = {row.queue: row for row in rows}
 
     def start(self) -> None:
-        """Where there is a directory, tell it what it has yet to hear."""
+        """If there is a directory, begin to send it the pending changes."""
         if self._waiting and self._worker is None and self._can_hear:
             self._worker = self._services.loop.create_task(self._tell_all())
             self._worker.add_done_callback(self._told_all)
 
     def stop(self) -> None:
-        """What waits is on disk."""
+        """Stop sending; pending changes are on disk."""
         if self._worker is not None:
             self._worker.cancel()
 
@@ -121,10 +120,10 @@ class Publishing:
     # Creating.
 
     async def register(self, new: NewQueue) -> bytes:
-        """The GUID of the queue's entry, a new one or that which waits for it.  Raises Refusal.
+        """Register a queue; return the GUID of its entry, a new one or an unused one. Raises
+        Refusal.
 
-        The caller has `turn`, until the queue itself is there.
-        """
+        The caller holds `turn` until the queue itself is created."""
         if new.queue.lower() in self._queues.by_key:
             raise Refusal(
                 "queue_exists",
@@ -151,20 +150,20 @@ class Publishing:
         return entry.guid
 
     def created(self, guid: bytes) -> None:
-        """The queue is there: that an earlier one of that entry was deleted counts no more."""
+        """Discard a pending change of the entry: its new queue exists."""
         self._waiting.pop(guid, None)
 
-    # Later.
+    # Later changes.
 
     def change_of(self, queue: LocalQueue, *, deleted: bool) -> DirectoryChange | None:
-        """What is to be on disk with a change of a queue; None where nobody has to hear of it."""
+        """Return the row to store with a change of a queue; None if no directory needs it."""
         if not queue.is_public or self._directory.kind == KIND_NONE:
             return None
         at_s = int(self._services.environment.time())
         return DirectoryChange(queue.guid, queue.name, deleted, at_s)
 
     async def tell(self, change: DirectoryChange) -> None:
-        """It is on disk: tell the directory now, or as soon as it is back."""
+        """Update the directory after a change was stored, now or when it is available again."""
         self._waiting[change.queue] = change
         try:
             async with self.turn:
@@ -174,15 +173,15 @@ class Publishing:
             self.start()
 
     def tell_later(self, change: DirectoryChange) -> None:
-        """It is on disk, and the directory was found away just now."""
+        """Update the directory later about a stored change, because it is unavailable now."""
         self._waiting[change.queue] = change
         self.start()
 
     async def unregister(self, queue: LocalQueue) -> bool:
-        """Before it is deleted here.  False: the directory is away, and has to hear of it later.
+        """Remove a queue's entry before the queue is deleted here.
 
-        Raises Refusal, where the directory does not let us.
-        """
+        Returns False if the directory is unavailable and must be updated later. Raises Refusal if
+        the directory refuses."""
         async with self.turn:
             try:
                 await self._unregister(queue.guid)
@@ -211,9 +210,10 @@ class Publishing:
             self._services.lifecycle.fail(task.exception())  # type: ignore[arg-type]
 
     async def _tell(self, change: DirectoryChange) -> None:
-        """Raises DirectoryAway; whatever else the directory answers ends it, with a word."""
+        """Send one change. Raises DirectoryAway; another error of the directory is logged and
+        final."""
         if self._waiting.get(change.queue) is not change:
-            return  # another change came meanwhile, or the queue was created anew
+            return  # a later change replaced it, or the queue was created again
         try:
             if change.deleted:
                 await self._unregister(change.queue)
@@ -237,7 +237,7 @@ class Publishing:
     async def _update(self, guid: bytes) -> None:
         queue = self._queue_by_guid(guid)
         if queue is None:
-            return  # it was deleted meanwhile
+            return  # it has been deleted
         new = new_queue(
             self._services,
             queue.name,
@@ -252,13 +252,13 @@ class Publishing:
         log.info("queue_entry_changed", queue=queue.name, guid=guid_text(guid))
 
     async def _unregister(self, guid: bytes) -> None:
-        """Raises Refusal; what the directory has not got any more is done already."""
+        """Remove an entry; a missing entry counts as removed. Raises Refusal."""
         try:
             await in_time(self._services, self._directory, self._directory.unregister_queue(guid))
         except NotInDirectory:
             pass
         except NoDirectory:
-            # It was created with a directory that the configuration names no more.
+            # The queue was created with a directory that is no longer configured.
             log.warning(
                 "queue_left_in_directory", guid=guid_text(guid), code="directory_entry_left"
             )
@@ -268,7 +268,9 @@ class Publishing:
 
 
 async def in_time(services: Services, directory: Directory, work: Awaitable[T]) -> T:
-    """What a directory is asked to do, no longer than the configuration lets it."""
+    """Wait for a request to the directory, at most for the configured time-out.
+
+    Raises DirectoryAway."""
     timeout_s = services.settings.directory.timeout_s
     try:
         async with asyncio.timeout(timeout_s):

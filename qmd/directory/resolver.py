@@ -1,20 +1,19 @@
-r"""Names become targets: which queues a message goes to, and how each is reached.
+r"""Resolver of names: which queues receive a message, and how each is reached.
 
     resolver.resolve_cached(name)    without waiting; None: `resolve` has to be awaited
-    await resolver.resolve(name)     asks the directory
+    await resolver.resolve(name)     queries the directory
 
-Distribution lists are expanded, lists within lists too; a list that contains itself is entered
-once, and a queue that a top-level element has more than once is one target of it.  Elements that
-are written twice stay two: each is sent to.  [MS-MQMQ] 2.1.7, [MS-MQDMPR] 3.1.1
+Distribution lists are expanded, including lists within lists. A list that contains itself is
+expanded once, and a queue that a top-level element contains several times is one target of that
+element. Elements that are given twice stay two targets. [MS-MQMQ] 2.1.7, [MS-MQDMPR] 3.1.1
 
-Rules that must hold:
-- all targets or none: what cannot be resolved raises, and the error names the element;
-- what the directory said is used until its age is over, also while the directory is away; then it
-  is `DirectoryAway`.  That an entry is not there is kept as well, for a shorter time;
-- nobody waits longer than `[directory] timeout`; and not at all where the directory was found away
-  just now;
-- direct names, and private names of any queue manager, never wait.
-"""
+Guarantees:
+- all targets or none: a name that cannot be resolved raises, and the error names the element;
+- answers of the directory are used until they expire, also while the directory is unavailable;
+  after that, `DirectoryAway` is raised. Negative answers are kept for a shorter time;
+- a caller never waits longer than `[directory] timeout`, and does not wait at all if the directory
+  was found unavailable just before;
+- direct names, and private names of any queue manager, never wait."""
 
 from __future__ import annotations
 
@@ -65,20 +64,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TARGETS_MAX = 10_000  # of one name; as many as a header can tell, protocol/names/multi_queue.py
-RESOLUTIONS_MAX = 10_000  # kept of what names came to
+TARGETS_MAX = 10_000  # of one name; the limit of a header, protocol/names/multi_queue.py
+RESOLUTIONS_MAX = 10_000  # cached resolutions
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One queue that a copy of the message goes to.
+    """One queue that receives a copy of the message.
 
-    `name` is what the packet says, and what the outgoing queue is called; `element` is the index
-    of the top-level element that it comes from.  `direct` is a way there as it was found now, None
-    for our own queues and for private names; `machine` is the queue manager of a public queue,
-    whose addresses of later days `KeptAnswers.machine` tells.  `transactional`: None where nobody
-    says.
-    """
+    `name` is the name in the packet and of the outgoing queue; `element` is the index of the
+    top-level element that it comes from. `direct` is a direct name that currently leads there, None
+    for our own queues and for private names. `machine` is the queue manager of a public queue;
+    `KeptAnswers.machine` returns its later addresses. `transactional` is None if it is unknown."""
 
     name: SingleName
     element: int
@@ -89,8 +86,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """`name` is the format name that was asked for, path names and aliases as what they stand
-    for; `expires_at` is of the resolver's clock, and infinite where no directory was asked."""
+    """The targets of a name.
+
+    `name` is the format name, with path names and aliases replaced by their meaning; `expires_at`
+    is by the resolver's clock, and infinite if no directory was queried."""
 
     name: FormatName
     targets: tuple[Target, ...]
@@ -98,9 +97,9 @@ class Resolution:
 
 
 class MustAsk(Refusal):
-    """What was asked for at once cannot be said before the directory has been asked about `text`.
+    """A synchronous request needs an answer of the directory about `text` first.
 
-    Whoever may wait awaits `Resolver.resolve_text(text)`, and begins again; nothing was done.
+    A caller that may wait awaits `Resolver.resolve_text(text)`, and tries again; nothing was done.
     """
 
     def __init__(self, text: str) -> None:
@@ -113,7 +112,7 @@ class MustAsk(Refusal):
 
 
 class Own(NamedTuple):
-    """What the queue manager itself knows."""
+    """Information that the queue manager itself provides."""
 
     id: bytes
     is_local: Callable[[DirectName], bool]
@@ -122,7 +121,7 @@ class Own(NamedTuple):
 
 
 class Resolver:
-    """Asks `directory`, and keeps what it said."""
+    """Resolver of names by `directory`, with a cache."""
 
     def __init__(
         self,
@@ -133,7 +132,7 @@ class Resolver:
         now: Callable[[], float],
     ) -> None:
         self.directory = directory
-        self._now = now  # seconds, of a clock that only goes on
+        self._now = now  # seconds, of a clock that only moves forward
         self._own = own
         self._settings = settings
         self.entries = KeptAnswers(directory, settings, now=now)
@@ -142,7 +141,9 @@ class Resolver:
     # Format names.
 
     def resolve_cached(self, name: FormatName) -> Resolution | None:
-        """What can be said at once; None: await `resolve`.  Raises Refusal as that does."""
+        """Return the targets if no wait is needed; None: await `resolve`.
+
+        Raises Refusal as `resolve` does."""
         kept = self._resolutions.get(name)
         if kept is not None and kept.expires_at > self._now():
             return kept
@@ -158,18 +159,17 @@ class Resolver:
         return self._keep(name, Resolution(name, tuple(targets)))
 
     async def resolve(self, name: FormatName) -> Resolution:
-        """The targets of a name, after asking the directory where that is needed.
+        """Return the targets of a name; query the directory if that is needed.
 
-        Raises Refusal, of which NotInDirectory, DirectoryAway, EntryUnusable, NoDirectory; its
-        text names the element.
-        """
+        Raises Refusal, including NotInDirectory, DirectoryAway, EntryUnusable, NoDirectory; its
+        text names the element."""
         at_once = self.resolve_cached(name)
         if at_once is not None:
             return at_once
         return await self._in_time(self._resolve(name))
 
     async def _resolve(self, name: FormatName) -> Resolution:
-        # TaskGroup would hide which element it was behind a group of errors.
+        # A TaskGroup would hide the failed element behind a group of errors.
         asked = [
             asyncio.ensure_future(self._resolve_element(name, index, element))
             for index, element in enumerate(elements_of(name))
@@ -194,7 +194,7 @@ class Resolver:
     # Spellings.
 
     def resolve_text_cached(self, text: str) -> Resolution | None:
-        """The same of any spelling, path names and aliases too."""
+        """Return the same for any spelling, including path names and aliases."""
         kept = self._resolutions.get(text)
         if kept is not None and kept.expires_at > self._now():
             return kept
@@ -208,12 +208,12 @@ class Resolver:
         return None if found is None else self._keep(text, found)
 
     def kept(self, name: FormatName | str) -> Resolution | None:
-        """What a name or spelling was resolved to, until that is too old; nothing is asked."""
+        """Return the cached resolution of a name or spelling, if it has not expired."""
         found = self._resolutions.get(name)
         return found if found is not None and found.expires_at > self._now() else None
 
     async def resolve_text(self, text: str) -> Resolution:
-        """Raises Refusal."""
+        """Resolve any spelling; query the directory if that is needed. Raises Refusal."""
         at_once = self.resolve_text_cached(text)
         if at_once is not None:
             return at_once
@@ -226,18 +226,17 @@ class Resolver:
         return self._keep(text, Resolution(name, found.targets, expires_at))
 
     def names_entries(self, text: str) -> bool:
-        """Whether there are lists or aliases in it, which only a directory can open."""
+        """Return whether the text contains lists or aliases, which need a directory."""
         lowered = text.lower()
         if not any(mark in lowered for mark in (LIST_PREFIX, ALIAS_PREFIX, "dl=")):
-            return False  # as nearly always: nothing is parsed
+            return False  # the usual case, without parsing
         kinds = (ListPath, AliasPath, DistributionListName)
         return any(isinstance(each, kinds) for each in self.parse(text))
 
     def parse(self, text: str) -> tuple[Spelled, ...]:
-        """What was written, element by element.  Raises Refusal.
+        """Return the elements of a spelling. Raises Refusal.
 
-        In workgroup mode the path of a public queue is a direct name, as it always was.
-        """
+        In workgroup mode the path of a public queue is a direct name."""
         try:
             spelled = parse_spelling(text, local_host=".", is_local=self._own.is_local)
         except ReadOnlyElement as error:
@@ -253,7 +252,7 @@ class Resolver:
         return tuple(each.direct if isinstance(each, QueuePath) else each for each in spelled)
 
     async def understand(self, text: str) -> tuple[FormatName, float]:
-        """The format name that a spelling stands for, and until when.  Raises Refusal."""
+        """Return the format name of a spelling, and its expiry. Raises Refusal."""
         found, expires_at = [], math.inf
         spelled = self.parse(text)
         for index, each in enumerate(spelled):
@@ -267,7 +266,7 @@ class Resolver:
             raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
 
     async def understand_one(self, spelled: Spelled) -> tuple[SingleName, float]:
-        """The same of one element, in time."""
+        """Return the same for one element, within the time-out."""
         return await self._in_time(self._understand(spelled))
 
     async def _understand(self, spelled: Spelled) -> tuple[SingleName, float]:
@@ -285,18 +284,18 @@ class Resolver:
         return spelled, math.inf
 
     def forget(self) -> None:
-        """The directory has changed: everything is asked anew."""
+        """Clear all caches, because the directory has changed."""
         self.entries.forget()
         self._resolutions.clear()
 
     def own_queues_changed(self) -> None:
-        """What stands for a queue of ours may be another one now."""
+        """Clear the resolutions, because names may now stand for other queues of ours."""
         self._resolutions.clear()
 
-    # Within.
+    # Internal methods.
 
     async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
-        """However many questions it takes."""
+        """Limit the work to the time-out, for any number of queries."""
         timeout_s = self._settings.timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -316,7 +315,7 @@ class Resolver:
         return [target for target, _ in found], min([expires_at, *(until for _, until in found)])
 
     async def _members(self, members: list[SingleName], index: int) -> list[tuple[Target, float]]:
-        """What is known at once without a task of its own: lists have a thousand members."""
+        """Resolve members; cached ones need no task, because lists may have a thousand members."""
         found: list[tuple[Target, float] | None] = []
         for member in members:
             try:
@@ -346,8 +345,9 @@ class Resolver:
         return self._target_of(element, entry, index), until
 
     async def _expand(self, name: DistributionListName) -> tuple[list[SingleName], float]:
-        """The queues of a list and of the lists within it: each once, as they are met, depth
-        first, the members of a list in their order."""
+        """Return the queues of a list and of the lists within it, with the expiry.
+
+        Each queue is returned once, in depth-first order, the members of a list in their order."""
         seen: set[str] = {name.key}
         queues: dict[str, SingleName] = {}
         entry, expires_at = await self.entries.distribution_list(name)
@@ -369,7 +369,7 @@ class Resolver:
             except Refusal as error:
                 raise placed(error, f"its member {member}") from error
             expires_at = min(expires_at, until)
-            # A list is one list, with its domain and without.
+            # A list with and without its domain is the same list.
             if inner.guid not in lists:
                 lists.add(inner.guid)
                 ahead += reversed(inner.members)
@@ -398,16 +398,18 @@ class Resolver:
         return target
 
     def _target_at_once(self, element: SingleName, index: int) -> Target:
-        """Of a name that needs no directory.  Raises Refusal for one that cannot be sent to."""
+        """Return the target for a name that needs no directory.
+
+        Raises Refusal for a name that cannot be sent to."""
         _check_sendable(element)
-        if isinstance(element, ConnectorName):  # ours: any other needs the directory
+        if isinstance(element, ConnectorName):  # one of ours: others need the directory
             element = _public_name(element)
         direct = element if isinstance(element, DirectName) else None
         return Target(element, index, direct)
 
     def _public_target(self, name: PublicName, entry: QueueEntry, index: int) -> Target:
         if entry.machine.guid == self._own.id:
-            # The directory knows a queue of ours by a GUID that we do not: by its path, then.
+            # The directory has a queue of ours with a GUID unknown here: use its path.
             own = DirectName(Transport.OS, ".", 1801, entry.queue)
             return Target(own, index, own, entry.machine, entry.transactional)
         if entry.machine.foreign:
@@ -419,14 +421,15 @@ class Resolver:
                     "Put the computer into its foreign site in the directory, or give it in-routing"
                     " servers.",
                 )
-            # Over its connector server, and never itself: `qmd/peers/next_hop.py`.
+            # Through its connector server, never directly: `qmd/peers/next_hop.py`.
             return Target(name, index, None, entry.machine, entry.transactional)
         way = _way(entry.machine, entry.queue)
         return Target(name, index, way, entry.machine, entry.transactional)
 
     def _is_elsewhere(self, element: SingleName) -> bool:
-        """Whether it is a queue of the directory's that is not ours.  Raises Refusal for one that
-        cannot be sent to."""
+        """Return whether the element is a queue of the directory that is not ours.
+
+        Raises Refusal for a name that cannot be sent to."""
         if not isinstance(element, PublicName | ConnectorName):
             return False
         _check_sendable(element)
@@ -447,7 +450,7 @@ def _no_directory(name: object) -> NoDirectory:
 
 
 async def _all(tasks: list[Any]) -> list[Any]:
-    """The results in order; the first error in order, and then nothing goes on."""
+    """Return the results in order; on the first error in order, cancel the rest and raise it."""
     running = [asyncio.ensure_future(each) for each in tasks]
     try:
         return [await each for each in running]
@@ -458,7 +461,7 @@ async def _all(tasks: list[Any]) -> list[Any]:
 
 
 def _way(machine: MachineEntry, queue: str) -> DirectName:
-    """A direct name that leads to the machine; raises EntryUnusable where its address is none."""
+    """Return a direct name for the machine. Raises EntryUnusable for an invalid address."""
     address = machine.addresses[0] if machine.addresses else machine.name
     try:
         transport, host, port = parse_address(address, 0, "address", None)
@@ -470,10 +473,9 @@ def _way(machine: MachineEntry, queue: str) -> DirectName:
 
 
 def _public_name(name: SingleName) -> PublicName:
-    """A connector's queue is found, and written into packets, as a public one of its GUID.
+    """Return the public name for a connector's queue, used for look-ups and in packets.
 
-    [MS-MQQB] 3.1.7.4; UserHeader and MultiQueueFormatHeader have no form for connector names.
-    """
+    [MS-MQQB] 3.1.7.4; UserHeader and MultiQueueFormatHeader have no form for connector names."""
     if isinstance(name, ConnectorName):
         return PublicName(name.connector)
     assert isinstance(name, PublicName)
@@ -481,7 +483,7 @@ def _public_name(name: SingleName) -> PublicName:
 
 
 def _check_sendable(name: SingleName) -> None:
-    """Raises Refusal for what nothing can be sent to, wherever it is."""
+    """Raise Refusal for a name that can never be sent to."""
     if isinstance(name, MachineName) or (name.read_only and not isinstance(name, DirectName)):
         raise Refusal(
             "queue_read_only",
@@ -506,8 +508,8 @@ def _check_sendable(name: SingleName) -> None:
         )
 
 
-class _at_place:  # reads as a word
-    """Errors within name the element, where there are several."""
+class _at_place:  # lower case, because it is used like a function
+    """Context manager that names the element in errors, with its index if there are several."""
 
     def __init__(self, count: int, index: int, element: object) -> None:
         self._where = f"element {index + 1} of {count}, {element}" if count > 1 else ""

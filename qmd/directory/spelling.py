@@ -1,10 +1,9 @@
-r"""What people write where a directory may be needed: format names, and names of its entries.
+r"""Spellings of destinations that may need a directory: format names, and names of entries.
 
 hostb\orders       a public queue, by its path name      [MS-MQMQ] 2.1.1
 list:all-orders    a distribution list, by its name
 alias:sales        a queue alias, by its name
-anything else      as `parse_destination` reads it; and lists of all of these, with commas
-"""
+anything else      as in `parse_destination`; and lists of all of these, with commas"""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from protocol.names.path_name import NameRule
 from protocol.names.single_name import PARSERS, SingleName
 
 LIST_PREFIX, ALIAS_PREFIX = "list:", "alias:"
-ENTRY_CHARACTERS_MAX = 255  # of a list's or an alias' name; that of a common name in LDAP is 64
+ENTRY_CHARACTERS_MAX = 255  # of the name of a list or an alias; a common name in LDAP has 64
 
 ENTRY_NAME = NameRule(
     ENTRY_CHARACTERS_MAX,
@@ -29,7 +28,7 @@ ENTRY_NAME = NameRule(
 
 @dataclass(frozen=True, slots=True)
 class QueuePath:
-    r"""`computer\queue`: a public queue; `direct` is the name that it is without a directory."""
+    r"""`computer\queue`: a public queue; `direct` is its meaning without a directory."""
 
     path: str
     direct: DirectName
@@ -64,15 +63,14 @@ Spelled = SingleName | QueuePath | ListPath | AliasPath
 def parse_spelling(
     text: str, *, local_host: str, is_local: Callable[[DirectName], bool]
 ) -> tuple[Spelled, ...]:
-    """The elements of any spelling, one or several.  Raises InvalidName.
+    """Parse any spelling into its elements, one or several. Raises InvalidName.
 
-    `is_local` says of a computer's name whether it is ours: our own queues need no directory.
-    """
+    `is_local` returns whether a name is one of our own queues, which need no directory."""
     prefix = "formatname:"
     start = len(prefix) if text[: len(prefix)].lower() == prefix else 0
     parts = text[start:].split(",", ELEMENTS_MAX)
     if not any(map(_is_entry, parts)):
-        # The usual case, and the one whose errors count their offsets over the whole text.
+        # The usual case; here, errors have offsets in the complete text.
         name = parse_destination(text, local_host=local_host)
         elements = elements_of(name)
         if start:
@@ -90,12 +88,12 @@ def parse_spelling(
 
 
 def elements_of(name: FormatName) -> tuple[SingleName, ...]:
-    """The elements of a format name; of a single one that itself."""
+    """Return the elements of a format name; a single name is its own element."""
     return name.elements if isinstance(name, MultipleName) else (name,)
 
 
 def name_of(elements: tuple[SingleName, ...]) -> FormatName:
-    """The other way round."""
+    """Return the format name with these elements, the inverse of `elements_of`."""
     return elements[0] if len(elements) == 1 else MultipleName(elements)
 
 
@@ -119,12 +117,12 @@ def _parse_part(
         raise InvalidName(
             f"element[{index}].{error.field}", offset + error.offset, error.rule
         ) from error
-    assert not isinstance(element, MultipleName)  # the commas are gone
+    assert not isinstance(element, MultipleName)  # there are no commas left
     return _as_path(part, element, is_local)
 
 
 def _as_path(part: str, element: SingleName, is_local: Callable[[DirectName], bool]) -> Spelled:
-    r"""`hostb\orders` as the path of a public queue; what was written as DIRECT= stays that."""
+    r"""Return `hostb\orders` as the path of a public queue; DIRECT= names stay direct."""
     if (
         not isinstance(element, DirectName)
         or element.transport is not Transport.OS

@@ -1,9 +1,8 @@
-"""Kind "file": a TOML file that is read when it changes, and written by `qmd dl` and others.
+"""Directory of kind "file": a TOML file, read when it changes, written by `qmd dl` and others.
 
-A file that is broken replaces nothing: what was read before stays, and `status`, the log and
-every look of `qmd directory status` say so, until the file is whole again.  The file may be shared
-by several daemons: it is replaced whole, under a lock beside it (`directory.toml.lock`).
-"""
+A broken file replaces nothing: the contents read before stay in use, and `status`, the log and `qmd
+directory status` report the error until the file is valid again. Several daemons may share the
+file: it is replaced atomically, under a lock file beside it (`directory.toml.lock`)."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-#: What tells one version of the file from another without reading it.
+#: Identifies a version of the file without reading it.
 _Stamp = tuple[int, int, int]
 
 
@@ -89,7 +88,7 @@ class FileDirectory:
         )
 
     async def reload(self) -> None:
-        """Read the file, whether it has changed or not; a broken one is told of, and left."""
+        """Read the file, changed or not; report a broken file, and keep the earlier contents."""
         async with self._at_work:
             await self._read()
 
@@ -154,7 +153,7 @@ class FileDirectory:
         return entry
 
     async def update_queue(self, guid: bytes, new: NewQueue) -> None:
-        """A file has labels, and neither quotas nor journals."""
+        """Update the label; a file has neither quotas nor journals."""
 
         def edit(contents: Contents, text: str) -> str:
             entry = contents.queues.get(guid) or _missing(f"public queue PUBLIC={guid_text(guid)}")
@@ -173,7 +172,7 @@ class FileDirectory:
                 for each in contents.lists.values()
                 if any(getattr(member, "queue", None) == guid for member in each.members)
             ]
-            for name in inside:  # as Active Directory does with what is deleted
+            for name in inside:  # Active Directory also removes deleted objects from groups
                 text = editing.remove_members(
                     text, contents.list_place(name), partial(contents.is_queue, guid)
                 )
@@ -251,7 +250,7 @@ class FileDirectory:
 
         return (await self._change(edit)).lists[guid]
 
-    # Within.
+    # Internal methods.
 
     def _now(self) -> Contents:
         if self._contents is None:
@@ -265,8 +264,8 @@ class FileDirectory:
                 await self.reload()
 
     async def _read(self) -> None:
-        """The caller has the lock `_at_work`."""
-        # First the stamp: what is written meanwhile is found at the next look.
+        """Read the file; the caller holds the lock `_at_work`."""
+        # Take the stamp first: a later change of the file is then detected by the next check.
         self._stamp = await asyncio.to_thread(_stamp, self._file)
         try:
             contents = await asyncio.to_thread(
@@ -297,10 +296,9 @@ class FileDirectory:
     async def _change(
         self, edit: Callable[[Contents, str], str], *, may_begin: bool = False
     ) -> Contents:
-        """Read, edit, check, replace; raises DirectoryReadOnly where that cannot be.
+        """Read, edit, check and replace the file. Raises DirectoryReadOnly if that is impossible.
 
-        `may_begin`: also a file that is not there yet.
-        """
+        `may_begin`: the file may be created if it does not exist."""
         async with self._at_work:
             try:
                 await asyncio.to_thread(self._edit, edit, may_begin)
@@ -324,7 +322,7 @@ class FileDirectory:
 
     def _edit(self, edit: Callable[[Contents, str], str], may_begin: bool) -> None:
         if not may_begin and not self._file.exists():
-            # It may be on a disk that is not there now: nobody knows what it has.
+            # The file may be on a disk that is not mounted, so its contents are unknown.
             raise DirectoryAway(f"{self._file}: No such file", where=str(self._file))
         with _locked(self._file):
             text = read_text(self._file) if self._file.exists() else ""
@@ -355,7 +353,7 @@ def _missing(what: str) -> NoReturn:
 def _load(file: Path, *, may_be_empty: bool) -> Contents:
     text = read_text(file)
     if not text and not may_be_empty:
-        # An editor that writes it anew begins so: it is looked at again.
+        # An editor that rewrites the file may begin with an empty one: it is read again later.
         raise DirectoryFileError(
             "it is empty: somebody is writing it, or all that it had is lost",
             code="directory_file_broken",
@@ -374,7 +372,7 @@ def _stamp(file: Path) -> _Stamp | None:
 
 @contextlib.contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Against other daemons that share the file."""
+    """Lock the file against other daemons that share it."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(f"{file}.lock", flags, 0o660)
     try:
@@ -385,7 +383,7 @@ def _locked(file: Path) -> Iterator[None]:
 
 
 def _replace(file: Path, text: str) -> None:
-    """Atomically, with the mode and owner that the file has."""
+    """Replace the file atomically, and keep its mode and owner."""
     descriptor, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
     try:
         with open(descriptor, "w", encoding="utf-8") as stream:

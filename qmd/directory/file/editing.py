@@ -1,8 +1,8 @@
-"""Changes in the text of a directory file, all else left as it was: comments, order, blank lines.
+"""Edits of a directory file's text that preserve comments, order and blank lines.
 
-Every change is checked before it is used: the new text has to say what the old one said, and the
-change, and nothing else.  Where that cannot be had line by line, a person has to do it.
-"""
+Every edit is checked before it is used: apart from the change itself, the new text must have the
+same contents as the old one. If a line-by-line edit cannot achieve that, an administrator must edit
+the file."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from qmd.directory.interface import NewQueue
 
 _HEADER = re.compile(r"\s*\[\[\s*([A-Za-z0-9_-]+)\s*\]\]\s*(#.*)?$")
 _KEY = re.compile(r"\s*([A-Za-z0-9_-]+)\s*=")
-# One member on a line of its own.
+# A member on a separate line.
 _MEMBER = re.compile(r"(\s*(?:\"(?:[^\"\\]|\\.)*\"|'[^']*'))\s*(,?)\s*(#.*)?$")
 _ENDS = ("]", '"""', "'''", "}")
 
 
 class CannotEdit(Exception):
-    """The text is valid, and written in a way that we cannot change."""
+    """The text is valid, but in a form that cannot be edited."""
 
 
 class Statement(NamedTuple):
     """A header or a key with its value; lines `first` to before `end`, from 0.
 
-    `table` and `nth`: the how-manieth `[[table]]` it is or belongs to.  `key` is "" for headers.
-    """
+    `table` and `nth` identify its `[[table]]` by name and index. `key` is "" for headers."""
 
     first: int
     end: int
@@ -39,7 +38,7 @@ class Statement(NamedTuple):
 
 
 def statements(text: str) -> list[Statement]:
-    """Those of a valid text.  Raises CannotEdit where lines do not show them."""
+    """Return the statements of a valid text. Raises CannotEdit if they do not follow the lines."""
     lines = _lines(text)
     found: list[Statement] = []
     counts: dict[str, int] = {}
@@ -68,7 +67,7 @@ def statements(text: str) -> list[Statement]:
 
 
 def line_of(text: str, table: str, index: int, key: str = "") -> int | None:
-    """On which line, from 1, an entry or a key of it stands; None where that cannot be told."""
+    """Return the line, from 1, of an entry or of its key; None if it cannot be determined."""
     try:
         found = statements(text)
     except CannotEdit:
@@ -105,7 +104,7 @@ def add_alias(text: str, name: str, target: str) -> str:
 
 
 def set_label(text: str, index: int, label: str) -> str:
-    """Of a queue; "" takes it away."""
+    """Set the label of a queue; "" removes it."""
     expected = tomllib.loads(text)
     entry = expected["queue"][index]
     lines = _lines(text)
@@ -126,7 +125,7 @@ def set_label(text: str, index: int, label: str) -> str:
 
 
 def remove_entry(text: str, table: str, index: int) -> str:
-    """Without the entry, and without the comment right above it."""
+    """Remove the entry, and the comment directly above it."""
     expected = tomllib.loads(text)
     del expected[table][index]
     if not expected[table]:
@@ -136,7 +135,7 @@ def remove_entry(text: str, table: str, index: int) -> str:
     above = first
     while above > 0 and lines[above - 1].lstrip().startswith("#"):
         above -= 1
-    if above > 0:  # or it is what the file as a whole says of itself
+    if above > 0:  # otherwise it is the comment at the head of the file
         first = above
     while first > 0 and end < len(lines) and not lines[first - 1].strip():
         if lines[end - 1].strip():
@@ -162,7 +161,7 @@ def add_members(text: str, index: int, members: list[str]) -> str:
 
 
 def remove_members(text: str, index: int, matches: Callable[[str], bool]) -> str:
-    """Without those members whose text `matches`."""
+    """Remove the members with a text that `matches`."""
     expected = tomllib.loads(text)
     entry = expected["list"][index]
     entry["members"] = [each for each in entry.get("members", []) if not matches(each)]
@@ -177,12 +176,12 @@ def remove_members(text: str, index: int, matches: Callable[[str], bool]) -> str
         try:
             return _checked(new, expected)
         except CannotEdit:
-            pass  # a member stands beside a bracket
+            pass  # a member is on the same line as a bracket
     return _write_members(text, index, expected)
 
 
 def _write_members(text: str, index: int, expected: dict[str, Any]) -> str:
-    """All of them anew, one on a line."""
+    """Rewrite all members, one on a line."""
     lines = _lines(text)
     place = _members(text, index)
     written = "members = " + _value(expected["list"][index]["members"]) + "\n"
@@ -205,7 +204,7 @@ def _add(text: str, table: str, fields: dict[str, Any]) -> str:
 
 
 def _block(text: str, table: str, index: int) -> tuple[int, int]:
-    """The lines of an entry, and the blank ones behind it."""
+    """Return the lines of an entry, including the blank ones after it."""
     found = statements(text)
     lines = _lines(text)
     for place, each in enumerate(found):
@@ -226,10 +225,10 @@ def _members(text: str, index: int) -> Statement | None:
 
 
 def _end_of(lines: list[str], first: int) -> int:
-    """Behind the last line of a key's value."""
+    """Return the index after the last line of a key's value."""
     for end in range(first + 1, len(lines) + 1):
         if end > first + 1 and not any(mark in lines[end - 1] for mark in _ENDS):
-            continue  # the value cannot end here, and to parse it would take time
+            continue  # the value cannot end here; skip the slow parsing
         try:
             tomllib.loads("".join(lines[first:end]))
         except (tomllib.TOMLDecodeError, ValueError):
@@ -267,7 +266,7 @@ def _with_comma(line: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    # TOML knows no other ends of lines, str.splitlines does.
+    # TOML has no other line ends, but str.splitlines has.
     lines = [f"{line}\n" for line in text.split("\n")]
     last = lines.pop().removesuffix("\n")
     return [*lines, last] if last else lines
@@ -282,7 +281,7 @@ def _value(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A path with its backslashes reads best between single quotes."""
+    """Quote a text; a path with backslashes is best readable in single quotes."""
     if "\\" in text and "'" not in text and text.isprintable():
         return f"'{text}'"
     escaped = "".join(

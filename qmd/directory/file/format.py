@@ -1,4 +1,4 @@
-r"""A directory file: what may stand in it, read strictly.
+r"""Format of a directory file, parsed strictly.
 
     [[machine]]                            [[list]]
     name = "hosta"                         name = "all-orders"
@@ -12,10 +12,9 @@ r"""A directory file: what may stand in it, read strictly.
     name = "berlin"                        sites = ["berlin", "paris"]
     gates = ["routera"]                    cost = 10
 
-Nothing is guessed: what is unknown, doubled, mistyped or names what is not there is a
-DirectoryFileError with file and line.  Entries other than machines get a GUID that is made from
-their name, if they give none: so the file may be written by hand.
-"""
+Nothing is guessed: an unknown key, a duplicate, a wrong type or a reference to a missing entry is a
+DirectoryFileError with file and line. Entries other than machines that have no GUID get one derived
+from their name, so the file may be written by hand."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ class DirectoryFileError(ConfigError):
 
 @dataclass(slots=True)
 class Contents:
-    """A whole file.  Places are indices among the entries of a kind, as the file has them."""
+    """Contents of a file. Places are indices among the entries of a kind, in file order."""
 
     machines: dict[bytes, MachineEntry] = field(default_factory=dict)
     queues: dict[bytes, QueueEntry] = field(default_factory=dict)
@@ -90,7 +89,7 @@ class Contents:
         )
 
     def machine_by_name(self, name: str) -> MachineEntry | None:
-        """With or without its domain, where only one can be meant."""
+        """Return the machine by its name, with or without its domain if that is unambiguous."""
         lowered = name.lower()
         guid = self._machine_names.get(lowered)
         if guid is None:
@@ -115,7 +114,7 @@ class Contents:
     def list_place(self, name: str) -> int:
         return self.list_places[self._list_names[name.lower()]]
 
-    # What the text of a member says.
+    # Tests on the text of a member.
 
     def is_queue(self, guid: bytes, member: str) -> bool:
         return getattr(self.member(member), "queue", None) == guid
@@ -127,7 +126,7 @@ class Contents:
         return self.member(member).key in keys
 
     def spelling(self, member: SingleName) -> str:
-        """How a member is written into the file: as people would."""
+        """Return the text of a member in the form that people write into the file."""
         if isinstance(member, PublicName) and member.queue in self.queues:
             return self.queues[member.queue].path
         if isinstance(member, DistributionListName) and member.distribution_list in self.lists:
@@ -135,7 +134,7 @@ class Contents:
         return str(member)
 
     def member(self, text: str) -> SingleName:
-        """The queue or list that a text in this file names.  Raises ValueError, InvalidName."""
+        """Return the queue or list named by a text in this file. Raises ValueError, InvalidName."""
         spelled = parse_spelling(text, local_host=".", is_local=lambda name: False)
         if len(spelled) != 1:
             raise ValueError("one queue or list is required, without commas")
@@ -174,7 +173,7 @@ class Contents:
 
 
 def read_text(file: Path) -> str:
-    """Raises DirectoryFileError."""
+    """Read the file. Raises DirectoryFileError."""
     try:
         with file.open("rb") as stream:
             raw = stream.read(FILE_BYTES_MAX + 1)
@@ -195,8 +194,8 @@ def read_text(file: Path) -> str:
 
 
 def parse(text: str, file: Path) -> Contents:
-    """Raises DirectoryFileError, with the line where that can be told."""
-    from qmd.config.file import _split_line  # the same words of the same library
+    """Parse the text of a file. Raises DirectoryFileError, with the line if it is known."""
+    from qmd.config.file import _split_line  # the same messages of the same library
 
     try:
         document = tomllib.loads(text)
@@ -209,7 +208,7 @@ def parse(text: str, file: Path) -> Contents:
 
 
 def made_guid(kind: str, name: str) -> bytes:
-    """That of an entry which gives none: always the same for the same name.  RFC 4122, version 5"""
+    """Return a GUID derived from the name, the same for the same name. RFC 4122, version 5"""
     digest = hashlib.sha1(
         _NAMESPACE + f"{kind}:{name.lower()}".encode(), usedforsecurity=False
     ).digest()
@@ -220,7 +219,7 @@ def made_guid(kind: str, name: str) -> bytes:
 
 
 class _Wrong(ValueError):
-    """About one key of the entry that is being read."""
+    """An error in one key of the current entry."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(problem)
@@ -294,7 +293,7 @@ def _path(value: object) -> str:
 
 
 _Kind = Callable[[object], Any]
-# Kind of entry -> its keys; those that must be there come first, as the number says.
+# Kind of entry -> its keys. The number is the count of required keys, which come first.
 TABLES: dict[str, tuple[int, dict[str, _Kind]]] = {
     "machine": (
         2,
@@ -321,7 +320,7 @@ TABLES: dict[str, tuple[int, dict[str, _Kind]]] = {
 
 
 class _Reading:
-    """One file on its way to be Contents."""
+    """Parser state that converts a document to Contents."""
 
     def __init__(self, text: str, file: Path, document: dict[str, Any]) -> None:
         self._text = text
@@ -336,7 +335,7 @@ class _Reading:
         }
 
     def contents(self) -> Contents:
-        """In an order in which what an entry names is there before it."""
+        """Add all entries, each after the entries that it refers to."""
         self._each("site", self._add_site)
         self._each("machine", self._add_machine)
         self._each("machine", self._add_routers)

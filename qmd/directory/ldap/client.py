@@ -1,13 +1,12 @@
-"""An LDAP client for several servers that hold the same: one of them answers.
+"""LDAP client for several equivalent servers, with one connection at a time.
 
-The connection is made when it is needed, and again when it was lost: the servers are tried in turn,
-the last good one first; when none is to be had, the next try waits (`Retry`), and until then every
-operation fails at once and says since when and why.  A search that lost its connection is tried
-once more on another; a change is not, because nobody knows whether it was done.
+The connection is opened when it is needed, and again after it is lost. The servers are tried in
+turn, the last good one first. If none is available, the next attempt waits (`Retry`); until then
+every operation fails at once, with the reason and the time of the failure. A search that lost its
+connection is tried once more on another one. A change is not, because its outcome is unknown.
 
-A server that is silent for the whole time-out of an operation loses its connection: what is behind
-it may be gone without a word, and another server may do better.
-"""
+A server that is silent for the complete time-out of an operation loses its connection: it may have
+failed without notice, and another server may answer."""
 
 from __future__ import annotations
 
@@ -32,28 +31,29 @@ from qmd.directory.ldap.connection import (
 )
 from qmd.directory.ldap.messages import Change, Entry, ResultCode, Scope
 
-PAGE_ENTRIES: Final = 500  # Active Directory gives at most 1,000 in one page
-RANGE_VALUES: Final = 1500  # and at most so many values of one attribute ([MS-ADTS] 3.1.1.3.1.3.3)
-SHORT_S: Final = 1.0  # a connection that was lost so soon counts as a failed one
+PAGE_ENTRIES: Final = 500  # Active Directory returns at most 1,000 in one page
+# maximum values of one attribute in one answer ([MS-ADTS] 3.1.1.3.1.3.3)
+RANGE_VALUES: Final = 1500
+SHORT_S: Final = 1.0  # a connection that is lost within this time counts as a failed one
 PAGES_MAX: Final = 10_000  # of one search: a server that never ends is broken
 
 ANYTHING: Final = FilterPresent(attribute="objectClass")
 
-# A referral leads to another domain, where we do not follow.
+# A referral leads to another domain; referrals are not followed.
 _NOT_HERE: Final = (ResultCode.NO_SUCH_OBJECT, ResultCode.REFERRAL)
 
 T = TypeVar("T")
 
-# When, by the event loop's clock, whoever asks has waited long enough.
+# The deadline of the current caller, by the event loop's clock.
 _DEADLINE: ContextVar[float] = ContextVar("deadline")
 
 
 class TooManyValues(Exception):
-    """An attribute has more values than anybody can use."""
+    """An attribute has more values than the caller accepts."""
 
 
 class LdapClient:
-    """Many may use it at once."""
+    """LDAP client; concurrent callers may share it."""
 
     def __init__(
         self,
@@ -68,20 +68,20 @@ class LdapClient:
         self._servers = list(servers)  # the last good one first
         self._access = access
         self._retry = retry
-        self._noticed = noticed  # is told the problem, and "" when there is none any more
+        self._noticed = noticed  # called with the problem, or "" when it is solved
         self._range_values = range_values
         self._connection: LdapConnection | None = None
         self._connecting: asyncio.Task[LdapConnection] | None = None
-        self._attempt: LdapConnection | None = None  # which is being opened
+        self._attempt: LdapConnection | None = None  # the connection that is being opened
         self._connected_at = 0.0
         self._stopped = False
-        self._root: Entry | None = None  # of the connection there is
+        self._root: Entry | None = None  # of the current connection
         self.problem = ""  # why there is no connection, for people
-        self.changed_at_s = 0  # since when it is so, in Unix seconds; 0: never tried
+        self.changed_at_s = 0  # start of the current state, in Unix seconds; 0: never tried
 
     @property
     def server(self) -> str:
-        """The one that answers, or the one that is to be tried next."""
+        """The connected server, or the one to be tried next."""
         connection = self._connection
         return str(connection.server if connection is not None else self._servers[0])
 
@@ -90,7 +90,7 @@ class LdapClient:
         return self._connection is not None and not self._connection.gone
 
     async def keep(self) -> None:
-        """Connect, and again whenever the connection is lost, until cancelled."""
+        """Connect, and reconnect whenever the connection is lost, until cancelled."""
         loop = asyncio.get_running_loop()
         while not self._stopped:
             if self._connection is not None:
@@ -112,7 +112,7 @@ class LdapClient:
 
     @contextlib.contextmanager
     def limited(self) -> Iterator[None]:
-        """All operations within take the time-out together, also those of tasks begun here."""
+        """Limit all operations inside to one common time-out, including tasks started inside."""
         now = asyncio.get_running_loop().time()
         token = _DEADLINE.set(now + self._access.timeout_s)
         try:
@@ -120,10 +120,10 @@ class LdapClient:
         finally:
             _DEADLINE.reset(token)
 
-    # Operations, only within `limited`.  Each raises LdapAway or LdapRefused.
+    # Operations, only within `limited`. Each raises LdapAway or LdapRefused.
 
     async def root(self) -> Entry:
-        """What the server says of itself (RFC 4512 5.1), asked once for each connection."""
+        """Return the server's root entry (RFC 4512 5.1), queried once for each connection."""
 
         async def ask(connection: LdapConnection) -> Entry:
             if self._root is None or connection is not self._connection:
@@ -136,7 +136,7 @@ class LdapClient:
         return await self._run(ask, "asking the server for its naming contexts", again=True)
 
     async def read(self, dn: str, attributes: Sequence[str]) -> Entry | None:
-        """One object, None where there is none.  `<GUID=...>` is a name too."""
+        """Return one object, None if there is none. `<GUID=...>` is a name too."""
 
         async def ask(connection: LdapConnection) -> list[Entry]:
             try:
@@ -161,10 +161,9 @@ class LdapClient:
         *,
         entries_max: int,
     ) -> list[Entry]:
-        """All that is found, page after page; more than `entries_max` is cut off behind that.
+        """Return all entries found, page by page, cut off after `entries_max`.
 
-        Referrals to other servers are not followed.
-        """
+        Referrals to other servers are not followed."""
         entries: list[Entry] = []
         cookie = b""
         connection: LdapConnection | None = None
@@ -172,7 +171,7 @@ class LdapClient:
         async def ask(current: LdapConnection) -> bytes:
             nonlocal connection
             if connection is not None and connection is not current:
-                # A cookie is of one connection only: what came so far is worth nothing here.
+                # A cookie is valid on one connection only: earlier pages are useless here.
                 raise _Restart
             page = await current.search(
                 *(base, scope, wanted, attributes),
@@ -201,10 +200,10 @@ class LdapClient:
         raise LdapAway(f"{doing} has no end: {PAGES_MAX} pages", server=self.server)
 
     async def values(self, dn: str, attribute: str, *, values_max: int) -> list[bytes] | None:
-        """All values of an attribute that may have thousands, range after range.
+        """Return all values of an attribute that may have thousands, range by range.
 
-        None where there is no such object.  [MS-ADTS] 3.1.1.3.1.3.3: the range is always asked
-        for, and nothing is asked behind the answer that ends in `*`, which would be an error.
+        Returns None if there is no such object. [MS-ADTS] 3.1.1.3.1.3.3: every request has a range,
+        and an answer that ends in `*` is the last, because a request beyond it would be an error.
         """
         values: list[bytes] = []
         prefix = f"{attribute.lower()};range="
@@ -220,7 +219,7 @@ class LdapClient:
                 if name.startswith(prefix) and given
             ]
             if not found:
-                # A server without ranges gives all of them under the plain name.
+                # A server without ranges returns all values under the plain name.
                 return values + list(entry.attributes.get(attribute.lower(), ()))
             bounds, given = found[0]
             values.extend(given)
@@ -240,7 +239,7 @@ class LdapClient:
 
     @property
     def _time_limit_s(self) -> int:
-        """For the server: it need not work longer than we wait."""
+        """The time limit sent to the server, so that it stops when the caller does."""
         return max(1, round(self._access.timeout_s))
 
     async def _run(
@@ -249,12 +248,12 @@ class LdapClient:
         deadline = _DEADLINE.get()
         if again:
             now = asyncio.get_running_loop().time()
-            # With other servers at hand, a silent one must not take all the time there is.
+            # If there are other servers, a silent one must not use up the complete time.
             first = now + (deadline - now) / 2 if len(self._servers) > 1 else deadline
             try:
                 return await self._once(act, doing, first)
             except LdapAway:
-                # It was lost just now, or long ago without anybody's notice.
+                # The connection was lost just now, or earlier without notice.
                 now = asyncio.get_running_loop().time()
                 if self._stopped or self._retry.next_attempt > now or now >= deadline:
                     raise
@@ -286,15 +285,16 @@ class LdapClient:
             self._connection = None
             now = asyncio.get_running_loop().time()
             if now - self._connected_at < SHORT_S:
-                # It lets us in and throws us out: as often as that would never end.
+                # The server accepts and then drops connections: without a back-off, this would
+                # never end.
                 self._retry.failed(now, why)
             self._note(why)
-            # The others may be there: whoever comes next tries them first.
+            # Other servers may be available, so the next caller tries them first.
             self._servers.remove(connection.server)
             self._servers.append(connection.server)
 
     async def _connect(self, doing: str, deadline: float) -> LdapConnection:
-        """The connection there is, or a new one; all who wait for one share the attempt."""
+        """Return the current connection or a new one; concurrent callers share the attempt."""
         if self._connection is not None and self._connection.gone:
             self._lost(self._connection, self._connection.gone)
         if self._connection is not None:
@@ -329,7 +329,7 @@ class LdapClient:
             raise
 
     async def _open(self) -> LdapConnection:
-        """The first server that lets us in."""
+        """Connect to the first server that accepts."""
         loop = asyncio.get_running_loop()
         problems: list[LdapError] = []
         for server in tuple(self._servers):
@@ -359,7 +359,7 @@ class LdapClient:
     def _opened(self, attempt: asyncio.Task[LdapConnection]) -> None:
         self._connecting = None
         if not attempt.cancelled():
-            attempt.exception()  # who waits gets it; there may be nobody left
+            attempt.exception()  # marks the exception as retrieved, in case no caller is left
 
     def _note(self, problem: str) -> None:
         changed = bool(problem) != bool(self.problem) or not self.changed_at_s
@@ -370,7 +370,7 @@ class LdapClient:
 
 
 class _Restart(Exception):
-    """The connection that a search had begun on is gone."""
+    """The connection on which a search began is lost."""
 
 
 ROOT_ATTRIBUTES: Final = (

@@ -1,12 +1,11 @@
-"""One connection to one LDAP server: opened, secured, bound, and used by many at once.
+"""Connection to one LDAP server: opened, secured, bound, and shared by concurrent operations.
 
-`LdapConnection.open` ends with a connection that is bound, or raises: LdapAway when the server is
-not to be had (it says what was being done), LdapRejected when it does not want us.  Nothing here
-waits without a limit: a server may be silent in the middle of anything, and costs its time-out.
+`LdapConnection.open` returns with a bound connection, or raises: LdapAway if the server is
+unavailable (with the step that failed), LdapRejected if it refuses the access. Every wait has a
+limit: a server may become silent at any point, which costs its time-out.
 
-A server is not believed: it has bounds on a message (`ldap_messages`), on the entries and bytes of
-one operation and on those of the connection, and may answer only what was asked.
-"""
+The server is not trusted: there are limits for a message (`messages.py`), for the entries and bytes
+of one operation and for the bytes of the connection, and only answers to requests are accepted."""
 
 from __future__ import annotations
 
@@ -58,15 +57,15 @@ class LdapError(Exception):
 
 
 class LdapAway(LdapError):
-    """The server is not there, is silent, hung up, or speaks nonsense."""
+    """The server is unavailable or silent, closed the connection, or violates the protocol."""
 
 
 class LdapRejected(LdapError):
-    """The server, or its certificate, does not fit what is configured: trying again is no use."""
+    """The server, or its certificate, does not match the configuration: a retry is useless."""
 
 
 class LdapRefused(LdapError):
-    """The server answered an operation with something else than success."""
+    """The server answered an operation with a result other than success."""
 
     def __init__(self, doing: str, result: Result, *, server: str) -> None:
         self.result = result
@@ -78,7 +77,7 @@ class LdapRefused(LdapError):
 
 
 def describe(result: Result) -> str:
-    """A result for people: its name, its number, the server's words."""
+    """Return a result for people: its name, its number, the server's text."""
     try:
         name = ResultCode(result.code).name.lower().replace("_", " ")
     except ValueError:
@@ -88,15 +87,15 @@ def describe(result: Result) -> str:
 
 
 class Security(Enum):
-    """What protects a connection."""
+    """Protection of a connection."""
 
     TLS = "ldaps"  # from the first byte on
-    START_TLS = "starttls"  # asked for in LDAP
-    NONE = "ldap"  # nothing, or what the SASL mechanism brings
+    START_TLS = "starttls"  # requested in LDAP
+    NONE = "ldap"  # nothing, or the protection of the SASL mechanism
 
 
 class Mechanism(Enum):
-    """How we say who we are."""
+    """Authentication mechanism."""
 
     SIMPLE = "simple"  # a name and a password
     NEGOTIATE = "negotiate"  # GSS-SPNEGO: Kerberos or NTLM
@@ -105,7 +104,7 @@ class Mechanism(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where an LDAP server is."""
+    """Address of an LDAP server."""
 
     host: str
     port: int
@@ -119,14 +118,14 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How to get to the servers, and as whom."""
+    """Access to the servers: authentication, certificates, time-outs."""
 
     mechanism: Mechanism = Mechanism.SIMPLE
     user: str = ""
     password_file: Path | None = None  # None: the variable QMD_LDAP_PASSWORD
     plain_allowed: bool = False  # a password may cross the network readable
     ca_file: Path | None = None  # None: those of the system
-    server_name: str = ""  # what the certificate must say; "": the host of the address
+    server_name: str = ""  # the required name in the certificate; "": the host of the address
     certificate_file: Path | None = None
     key_file: Path | None = None  # None: it is in the certificate's file
     connect_timeout_s: float = 5.0  # until it is bound, for each server
@@ -134,7 +133,7 @@ class Access:
 
 
 class Layer(Protocol):
-    """What a SASL mechanism does with every byte after the bind.  RFC 4422 3.7"""
+    """Protection by a SASL mechanism of every byte after the bind. RFC 4422 3.7"""
 
     def wrap(self, data: bytes) -> bytes: ...
 
@@ -143,7 +142,7 @@ class Layer(Protocol):
 
 @dataclass(slots=True)
 class _Operation:
-    """What was asked and is not yet answered."""
+    """A request that is not answered yet."""
 
     answered: asyncio.Future[Message]
     entries: list[Entry] = field(default_factory=list)
@@ -152,18 +151,18 @@ class _Operation:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Part of what a search found; `cookie` asks for the next, b"" after the last."""
+    """Part of a search result; `cookie` requests the next part, b"" after the last."""
 
     entries: list[Entry]
     cookie: bytes
 
 
 class LdapConnection(asyncio.Protocol):
-    """To be opened once; many may then use it at once."""
+    """Connection that is opened once, and then used by concurrent callers."""
 
     def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
         self.server = server
-        self.doing = "connecting"  # for people, while it is opened
+        self.doing = "connecting"  # for people, during the opening
         self.heard_at = loop.time()  # when the server last sent anything
         self._loop = loop
         self._transport: asyncio.Transport | None = None
@@ -175,15 +174,16 @@ class LdapConnection(asyncio.Protocol):
         self._layer: Layer | None = None
         self._sealed = bytearray()
         self._awaits_tls = False
-        self._silent = False  # nothing may come until TLS has begun
+        self._silent = False  # no data is allowed before TLS begins
         self.gone = ""  # why it can no longer be used
-        self.lost = asyncio.Event()  # set when it is gone
+        self.lost = asyncio.Event()  # set when `gone` is set
         self._closed = asyncio.Event()
 
-    # What the event loop tells.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
+        # uvloop's class is no asyncio.Transport
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         self.heard_at = self._loop.time()
@@ -206,7 +206,7 @@ class LdapConnection(asyncio.Protocol):
         self._closed.set()
 
     def _unseal(self, data: bytes) -> bytes:
-        """What the mechanism's layer protects: four bytes of length, then a token.  RFC 4422 3.7"""
+        """Decrypt data of the SASL layer: four bytes of length, then a token. RFC 4422 3.7"""
         assert self._layer is not None
         self._sealed += data
         plain = bytearray()
@@ -234,7 +234,7 @@ class LdapConnection(asyncio.Protocol):
         if operation is None:
             if message.id > self._last_number:
                 raise LdapFault("it answers what was never asked")
-            return  # it was given up, and its end comes late
+            return  # a late answer to an abandoned operation
         operation.size_bytes += message.size_bytes
         self._unfinished_bytes += message.size_bytes
         if operation.size_bytes > OPERATION_BYTES_MAX:
@@ -255,22 +255,23 @@ class LdapConnection(asyncio.Protocol):
         for operation in self._operations.values():
             if not operation.answered.done():
                 operation.answered.set_exception(LdapAway(self.gone, server=self._name))
-                operation.answered.exception()  # somebody may have stopped waiting
+                # marks the exception as retrieved, in case no caller is left
+                operation.answered.exception()
 
-    # What callers do.
+    # Methods for callers.
 
     @property
     def _name(self) -> str:
         return str(self.server)
 
     def abort(self, why: str) -> None:
-        """It is of no more use; whoever waits is told so."""
+        """Close the connection at once; pending operations fail with the reason."""
         self._end(why)
         if self._transport is not None:
             self._transport.abort()
 
     async def close(self) -> None:
-        """Say good-bye, and wait a little for the connection to end."""
+        """Unbind, and wait briefly for the connection to close."""
         if self._transport is None:
             return
         if not self.gone:
@@ -295,7 +296,7 @@ class LdapConnection(asyncio.Protocol):
         cookie: bytes = b"",
         time_limit_s: int = 0,
     ) -> Page:
-        """One page of what is found.  Raises LdapAway and LdapRefused."""
+        """Return one page of a search result. Raises LdapAway and LdapRefused."""
         number = self._next_number()
         request = ldap_messages.search(
             *(number, base, scope, wanted, attributes),
@@ -330,7 +331,7 @@ class LdapConnection(asyncio.Protocol):
             raise LdapRefused(doing, answer.result, server=self._name)
 
     async def _ask(self, number: int, request: bytes) -> tuple[Message, list[Entry]]:
-        """Send a request and wait for its end; the caller limits the time."""
+        """Send a request and wait for the end of its answer; the caller limits the time."""
         async with self._slots:
             if self.gone:
                 raise LdapAway(self.gone, server=self._name)
@@ -364,7 +365,7 @@ class LdapConnection(asyncio.Protocol):
     # Opening.
 
     async def open(self, access: Access) -> None:
-        """Connect, secure and bind.  Raises LdapAway or LdapRejected, within the time-out."""
+        """Connect, secure and bind. Raises LdapAway or LdapRejected, within the time-out."""
         try:
             async with asyncio.timeout(access.connect_timeout_s):
                 await self._open(access)
@@ -376,7 +377,7 @@ class LdapConnection(asyncio.Protocol):
             raise self._failed(LdapAway(text, server=self._name)) from fault
         except LdapError as error:
             raise self._failed(error) from error.__cause__
-        except OSError as error:  # also what ssl raises
+        except OSError as error:  # including ssl.SSLError
             text = f"{_reason(error)}, while {self.doing}"
             raise self._failed(LdapAway(text, server=self._name)) from error
         except BaseException:
@@ -415,14 +416,14 @@ class LdapConnection(asyncio.Protocol):
         self.doing = "in the TLS handshake"
         assert self._transport is not None
         name = access.server_name or self.server.host
-        self._awaits_tls = self._silent = False  # from here on it is TLS that comes
+        self._awaits_tls = self._silent = False  # from here on TLS data arrives
         try:
             transport = await self._loop.start_tls(
                 self._transport,
                 self,
                 context,
                 server_hostname=name,
-                ssl_handshake_timeout=access.connect_timeout_s + 1,  # ours comes first
+                ssl_handshake_timeout=access.connect_timeout_s + 1,  # our own time-out comes first
             )
         except ssl.SSLCertVerificationError as error:
             where = f"CA file {access.ca_file}" if access.ca_file else "the system's CAs"
@@ -457,8 +458,8 @@ class LdapConnection(asyncio.Protocol):
             await self._negotiate(access, protected=protected)
 
     async def _negotiate(self, access: Access, *, protected: bool) -> None:
-        """GSS-SPNEGO, step by step.  [MS-ADTS] 5.1.1.1.2"""
-        # A package of its own, and only for those who use it.
+        """Bind by GSS-SPNEGO, step by step. [MS-ADTS] 5.1.1.1.2"""
+        # A separate package, imported only if it is used.
         from qmd.directory.ldap.negotiate import Negotiation, NegotiationFailed
 
         assert self._transport is not None
@@ -470,7 +471,7 @@ class LdapConnection(asyncio.Protocol):
             certificate = self._transport.get_extra_info("ssl_object").getpeercert(True)
         host = access.server_name or self.server.host
         try:
-            # Kerberos asks its KDC in here, and has time-outs of its own: not in the event loop.
+            # Kerberos queries its KDC here, with its own time-outs: not in the event loop.
             negotiation = await asyncio.to_thread(
                 Negotiation, access.user, password, host, certificate, protected=protected
             )
@@ -513,7 +514,9 @@ class LdapConnection(asyncio.Protocol):
 
 
 def read_password(access: Access, server: str) -> bytes:
-    """From the file, or else from the environment.  Raises LdapRejected; no text contains it."""
+    """Read the password from the file, or else from the environment.
+
+    Raises LdapRejected; no error text contains the password."""
     if access.password_file is None:
         password = os.environb.get(PASSWORD_VARIABLE.encode(), b"")
         where = f"the environment variable {PASSWORD_VARIABLE}"
@@ -530,7 +533,7 @@ def read_password(access: Access, server: str) -> bytes:
             raise LdapRejected(text, server=server) from error
         password = password.removesuffix(b"\n").removesuffix(b"\r")
     if not password:
-        # RFC 4513 5.1.2: a server may take it for an anonymous bind, which succeeds.
+        # RFC 4513 5.1.2: a server may treat an empty one as an anonymous bind, which succeeds.
         raise LdapRejected(f"{where} holds no password", server=server)
     if len(password) > PASSWORD_BYTES_MAX:
         text = f"{where} holds more than {PASSWORD_BYTES_MAX} bytes"
@@ -539,7 +542,9 @@ def read_password(access: Access, server: str) -> bytes:
 
 
 def _tls_context(access: Access, server: str) -> ssl.SSLContext:
-    """Certificates are always checked, and their names too.  Read anew for each connection."""
+    """Return a TLS context that checks certificates and their names.
+
+    The files are read again for each connection."""
     try:
         context = ssl.create_default_context(cafile=access.ca_file)
     except OSError as error:
@@ -560,7 +565,7 @@ def _no_password() -> str:
 
 
 def _reason(error: Exception) -> str:
-    """An operating system's error for people."""
+    """Return the text of an operating system error, for people."""
     if isinstance(error, ssl.SSLError):
         return error.reason.replace("_", " ").lower() if error.reason else str(error)
     if isinstance(error, OSError) and error.strerror:

@@ -1,10 +1,9 @@
-"""Messages of LDAP version 3 (RFC 4511) as bytes: requests are built, answers are read.
+"""Messages of LDAP version 3 (RFC 4511) as bytes: builder of requests, parser of answers.
 
-Requests are written with sansldap's writer, filters and controls.  Answers are read here, because
-they come from somebody else: every length is checked before it is believed, nothing nests deeper
-than this file says, a number has at most four bytes, and a message has a limit in bytes and one in
-values.  Whatever a server sends is a message or an LdapFault, in time that grows with its size.
-"""
+Requests are written with sansldap's writer, filters and controls. Answers are parsed here because
+they are untrusted: every length is checked before use, the nesting depth is fixed by this file, a
+number has at most four bytes, and a message has a limit in bytes and one in values. Any data from a
+server yields a message or an LdapFault, in time that grows with its size."""
 
 from __future__ import annotations
 
@@ -32,11 +31,11 @@ PAGED_RESULTS: Final = "1.2.840.113556.1.4.319"  # RFC 2696
 
 
 class LdapFault(Exception):
-    """What the server sent is no LDAP, or more than it may send: the connection is of no use."""
+    """The server's data is not LDAP, or exceeds a limit: the connection cannot be used further."""
 
 
 class ResultCode(IntEnum):
-    """Those that make a difference to us.  RFC 4511 4.1.9"""
+    """The result codes that are handled here. RFC 4511 4.1.9"""
 
     SUCCESS = 0
     SIZE_LIMIT_EXCEEDED = 4
@@ -61,7 +60,7 @@ class Scope(IntEnum):
 
 
 class Change(IntEnum):
-    """What a modification does with the values.  RFC 4511 4.6"""
+    """Action of a modification on the values. RFC 4511 4.6"""
 
     ADD = 0
     DELETE = 1
@@ -70,11 +69,11 @@ class Change(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How an operation ended."""
+    """Result of an operation."""
 
     code: int
     matched_dn: str
-    text: str  # the server's own words, for people
+    text: str  # the server's own text, for people
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One object.  `attributes`: by name in lower case, with its options (`member;range=0-499`)."""
+    """One object. `attributes`: by name in lower case, with its options (`member;range=0-499`)."""
 
     dn: str
     attributes: Mapping[str, tuple[bytes, ...]]
@@ -95,7 +94,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Somewhere else there may be more.  It is not followed."""
+    """A reference to another server with possible further results. It is not followed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Extended:
-    """The answer to an extended request, or the server's notice that it hangs up."""
+    """The answer to an extended request, or the server's notice of disconnection."""
 
     result: Result
     name: str
@@ -127,17 +126,17 @@ class Message:
 
 
 class Frames:
-    """Cuts the stream of a server into messages."""
+    """Splits the byte stream of a server into messages."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def __bool__(self) -> bool:
-        """Whether there is something that is not yet a whole message."""
+        """Return whether there is an incomplete message."""
         return bool(self._data)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The whole messages, now that `data` has come.  Raises LdapFault."""
+        """Add `data`, and yield the complete messages. Raises LdapFault."""
         self._data += data
         start = 0
         while (end := self._end(start)) is not None:
@@ -146,7 +145,7 @@ class Frames:
         del self._data[:start]
 
     def _end(self, start: int) -> int | None:
-        """Where the message that begins at `start` ends, if all of it is there."""
+        """Return the end of the message that begins at `start`; None if it is incomplete."""
         data = self._data
         if len(data) < start + 2:
             if len(data) > start and data[start] != _SEQUENCE:
@@ -177,7 +176,7 @@ _REFERENCE, _EXTENDED, _INTERMEDIATE = 0x73, 0x78, 0x79
 
 
 class _Reader:
-    """Elements one after another, between two places of a message."""
+    """Reader of successive elements between two offsets of a message."""
 
     __slots__ = ("_at", "_data", "_end")
 
@@ -188,7 +187,7 @@ class _Reader:
         return self._at < self._end
 
     def next(self) -> tuple[int, int, int]:
-        """The tag of the next element, and where its contents begin and end."""
+        """Return the tag of the next element, and the start and end of its contents."""
         data, at = self._data, self._at
         if at + 2 > self._end:
             raise LdapFault("a message ends in the middle of an element")
@@ -209,7 +208,7 @@ class _Reader:
 
     @property
     def tag(self) -> int:
-        """That of the next element; 0 at the end."""
+        """The tag of the next element; 0 at the end."""
         return self._data[self._at] if self._at < self._end else 0
 
     def octets(self, tag: int = _OCTETS) -> bytes:
@@ -240,10 +239,9 @@ class _Reader:
 
 
 def read(data: bytes) -> Message:
-    """One whole message of a server.  Raises LdapFault.
+    """Parse one complete message of a server. Raises LdapFault.
 
-    Elements behind the known ones are skipped: the protocol may grow there (RFC 4511 4).
-    """
+    Elements after the known ones are skipped: the protocol may be extended there (RFC 4511 4)."""
     outer = _Reader(data, 0, len(data))
     message = outer.inside(_SEQUENCE)
     if outer:
@@ -296,7 +294,7 @@ def _result(body: _Reader) -> Result:
     code, matched, text = body.integer(_ENUMERATED), body.text(), body.octets()
     if body.tag == _REFERRAL:
         body.next()
-    # The words are for people, and some servers end them with a null.
+    # The text is for people, and some servers end it with a null.
     words = text.decode(errors="replace").rstrip("\0\r\n ")
     return Result(code, matched, "".join(c if c.isprintable() else " " for c in words))
 
@@ -321,7 +319,7 @@ def _entry(body: _Reader) -> Entry:
 
 
 def _cookie(controls: _Reader) -> bytes | None:
-    """That of the paged results among the controls of an answer."""
+    """Return the cookie of the paged results from the controls of an answer."""
     cookie = None
     count = 0
     while controls:
@@ -335,16 +333,18 @@ def _cookie(controls: _Reader) -> bytes | None:
         if kind == PAGED_RESULTS and control.tag == _OCTETS:
             value = control.octets()
             page = _Reader(value, 0, len(value)).inside(_SEQUENCE)
-            page.integer()  # the server's guess of how many there are
+            page.integer()  # the server's estimate of the total
             cookie = page.octets()
     return cookie
 
 
-# Requests.  Each takes the number that its answers will bear.
+# Requests. Each takes the number that its answers will have.
 
 
 def bind_simple(number: int, name: str, password: bytes) -> bytes:
-    """RFC 4511 4.2.  An empty password would be an anonymous bind that succeeds: never sent."""
+    """Build a bind with name and password. RFC 4511 4.2
+
+    An empty password would be an anonymous bind, which succeeds; it is never sent."""
     assert name
     assert password
     writer, body = _request(0)
@@ -355,7 +355,7 @@ def bind_simple(number: int, name: str, password: bytes) -> bytes:
 
 
 def bind_sasl(number: int, mechanism: str, credentials: bytes | None) -> bytes:
-    """RFC 4511 4.2, one step of a mechanism."""
+    """Build a bind request for one step of a SASL mechanism. RFC 4511 4.2"""
     writer, body = _request(0)
     body.write_integer(3)
     body.write_octet_string(b"")
@@ -377,7 +377,9 @@ def search(
     cookie: bytes = b"",
     time_limit_s: int = 0,
 ) -> bytes:
-    """RFC 4511 4.5.1; aliases are not dereferenced; with a `page_size`, one page (RFC 2696)."""
+    """Build a search. RFC 4511 4.5.1
+
+    Aliases are not dereferenced. With a `page_size`, one page is requested (RFC 2696)."""
     writer, body = _request(3)
     body.write_octet_string(base.encode())
     body.write_enumerated(scope)
@@ -396,7 +398,7 @@ def search(
 
 
 def add(number: int, dn: str, attributes: Mapping[str, Sequence[bytes]]) -> bytes:
-    """RFC 4511 4.7."""
+    """Build an addition. RFC 4511 4.7"""
     writer, body = _request(8)
     body.write_octet_string(dn.encode())
     with body.push_sequence() as listed:
@@ -406,7 +408,7 @@ def add(number: int, dn: str, attributes: Mapping[str, Sequence[bytes]]) -> byte
 
 
 def modify(number: int, dn: str, changes: Sequence[tuple[Change, str, Sequence[bytes]]]) -> bytes:
-    """RFC 4511 4.6: all changes or none."""
+    """Build a modification with all changes or none. RFC 4511 4.6"""
     writer, body = _request(6)
     body.write_octet_string(dn.encode())
     with body.push_sequence() as listed:
@@ -418,26 +420,26 @@ def modify(number: int, dn: str, changes: Sequence[tuple[Change, str, Sequence[b
 
 
 def delete(number: int, dn: str) -> bytes:
-    """RFC 4511 4.8: the name itself is the request."""
+    """Build a deletion; the request consists of the name. RFC 4511 4.8"""
     return _enclose(number, dn.encode(), ASN1Tag(TagClass.APPLICATION, 10, False))
 
 
 def abandon(number: int, abandoned: int) -> bytes:
-    """RFC 4511 4.11; nothing answers it."""
+    """Build an abandon request; it has no answer. RFC 4511 4.11"""
     value = ASN1Writer()
     value.write_integer(abandoned)
     return _enclose(number, bytes(value.get_data()[2:]), ASN1Tag(TagClass.APPLICATION, 16, False))
 
 
 def start_tls(number: int) -> bytes:
-    """RFC 4511 4.14.1."""
+    """Build a StartTLS request. RFC 4511 4.14.1"""
     writer, body = _request(23)
     body.write_octet_string(START_TLS.encode(), _context(0))
     return _message(number, writer, body)
 
 
 def unbind(number: int) -> bytes:
-    """RFC 4511 4.3: good-bye."""
+    """Build an unbind request. RFC 4511 4.3"""
     return _enclose(number, b"", ASN1Tag(TagClass.APPLICATION, 2, False))
 
 
@@ -446,7 +448,7 @@ def _context(number: int, *, constructed: bool = False) -> ASN1Tag:
 
 
 def _request(operation: int) -> tuple[ASN1Tag, ASN1Writer]:
-    """The tag of an operation, and a writer for what is in it."""
+    """Return the tag of an operation, and a writer for its contents."""
     return ASN1Tag(TagClass.APPLICATION, operation, True), ASN1Writer()
 
 

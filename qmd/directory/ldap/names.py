@@ -1,9 +1,8 @@
-r"""Distinguished names, and the names that Message Queuing gives to objects.
+r"""Distinguished names, and the names of Message Queuing objects.
 
-A distinguished name is taken apart and put together by RFC 4514; nothing is ever pasted into one
-unescaped.  `queue_object_name` and `queue_name` are [MS-MQDSSM] 3.1.6.1.2.5 and 3.1.6.11.2.1: a
-queue's name of more than 63 characters is split, with a hash in its place (2.2.5).
-"""
+Distinguished names are split and built by RFC 4514; no value is inserted unescaped.
+`queue_object_name` and `queue_name` are [MS-MQDSSM] 3.1.6.1.2.5 and 3.1.6.11.2.1: a queue name of
+more than 63 characters is split, and a hash replaces its end (2.2.5)."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _HEX = "0123456789abcdefABCDEF"
 
 
 def escape_value(value: str) -> str:
-    """`value` as it stands in a distinguished name.  RFC 4514 2.4"""
+    """Return `value` escaped for a distinguished name. RFC 4514 2.4"""
     if not value:
         return ""
     escaped = "".join(
@@ -35,12 +34,12 @@ def escape_value(value: str) -> str:
 
 
 def child(name: str, parent: str) -> str:
-    """The distinguished name of the object `name` (its cn, as it is) below `parent`."""
+    """Return the distinguished name of the object `name` (its unescaped cn) below `parent`."""
     return f"CN={escape_value(name)},{parent}"
 
 
 def split(dn: str) -> tuple[str, str]:
-    """The first part of a distinguished name, as it is spelled, and the rest: its parent's name."""
+    """Return the first part of a distinguished name, as spelled, and the parent's name."""
     escaped = quoted = False
     for index, character in enumerate(dn):
         if escaped:
@@ -55,7 +54,7 @@ def split(dn: str) -> tuple[str, str]:
 
 
 def first_value(dn: str) -> str:
-    """The value of the first part of a distinguished name, without escapes; "" without one."""
+    """Return the unescaped value of the first part of a distinguished name; "" if it has none."""
     part, _ = split(dn)
     value = part.partition("=")[2].lstrip(" ")
     if len(value) >= 2 and value[0] == value[-1] == '"':
@@ -78,7 +77,7 @@ def first_value(dn: str) -> str:
 
 
 def queue_object_name(queue: str) -> tuple[str, str]:
-    """The cn of a queue's object, and what goes into mSMQQueueNameExt ("" for most)."""
+    """Return the cn of a queue's object, and its mSMQQueueNameExt ("" for most)."""
     spelled = "".join(f"\\{c}" if c in _ALIAS_SPECIAL else c for c in queue)
     if len(spelled) < OBJECT_NAME_CHARACTERS_MAX:
         return queue, ""
@@ -88,7 +87,7 @@ def queue_object_name(queue: str) -> tuple[str, str]:
 
 
 def queue_name(object_name: str, extension: str) -> str:
-    """The queue's name, of its object's cn and its mSMQQueueNameExt."""
+    """Return the queue's name from its object's cn and its mSMQQueueNameExt."""
     name = object_name.replace("\\", "")
     if extension:
         name = f"{name[:-9]}{extension}"
@@ -96,7 +95,7 @@ def queue_name(object_name: str, extension: str) -> str:
 
 
 def name_hash(name: str) -> str:
-    """Eight hexadecimal digits for a long name.  [MS-MQDSSM] 2.2.5"""
+    """Return a hash of a long name in eight hexadecimal digits. [MS-MQDSSM] 2.2.5"""
     value = 0
     for byte in name.lower().encode("utf-16-be"):
         value = (value >> 8) ^ _TABLE[(value ^ byte) & 0xFF]

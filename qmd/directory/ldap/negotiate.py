@@ -1,17 +1,16 @@
-"""GSS-SPNEGO: who we are by Kerberos where this system has it, or by NTLM.  [MS-ADTS] 5.1.1.1.2
+"""Authentication by GSS-SPNEGO: Kerberos if this system has it, or NTLM. [MS-ADTS] 5.1.1.1.2
 
-pyspnego makes the tokens.  NTLM is pure Python and needs name and password; Kerberos needs the
-packages gssapi and krb5 beside it, and then takes a password, a keytab or a ticket that is there.
+pyspnego builds the tokens. NTLM is pure Python and needs name and password. Kerberos needs the
+packages gssapi and krb5, and then uses a password, a keytab or an existing ticket.
 
-Without TLS the mechanism protects everything after the bind: it is encrypted, or there is no
-connection.  Over TLS it must not (the server refuses a layer in a layer); there the token is tied
-to the server's certificate instead (RFC 5929 4), so that it cannot be relayed.
+Without TLS the mechanism must encrypt everything after the bind; otherwise the connection is
+refused. Over TLS it must not encrypt (the server refuses a layer in a layer); there the token is
+bound to the server's certificate instead (RFC 5929 4), so that it cannot be relayed.
 
-There NTLM has nothing to protect, and so no key to exchange.  pyspnego 0.11 announces one all the
-same, and then sends none ([MS-NLMP] 3.1.5.1.2 has it with signatures or encryption only), which
-Samba refuses.  `_Ntlm` mends that with private names of pyspnego, here and nowhere else; the tests
-with a domain controller say so when a new version changes them.
-"""
+Over TLS, NTLM protects nothing and therefore has no key to exchange. pyspnego 0.11 announces a key
+exchange nevertheless, and then sends no key ([MS-NLMP] 3.1.5.1.2 has it with signatures or
+encryption only), which Samba refuses. `_Ntlm` corrects that with private names of pyspnego, only in
+this module; the tests with a domain controller fail if a new version changes these names."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ from qmd.directory.ldap.messages import LdapFault
 
 
 class _Ntlm(NTLMProxy):
-    """NTLM that announces no key where none is needed."""
+    """NTLM that announces no key exchange if no key is needed."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -42,11 +41,11 @@ spnego.auth.NTLMProxy = _Ntlm  # type: ignore[attr-defined]
 
 
 class NegotiationFailed(Exception):
-    """No token came of it, or the server's was not taken."""
+    """No token could be built, or the server's token was invalid."""
 
 
 class Negotiation:
-    """Steps of one bind.  Each may wait for a KDC: to be called in a thread."""
+    """The steps of one bind. Each may wait for a KDC: call them in a thread."""
 
     def __init__(
         self, user: str, password: bytes, host: str, certificate: bytes | None, *, protected: bool
@@ -75,14 +74,16 @@ class Negotiation:
             raise NegotiationFailed(_words(error)) from error
 
     def step(self, token: bytes | None) -> bytes:
-        """The next token for the server.  Raises NegotiationFailed."""
+        """Return the next token for the server. Raises NegotiationFailed."""
         try:
             return self._context.step(token) or b""
         except (SpnegoError, ValueError, ImportError) as error:
             raise NegotiationFailed(_words(error)) from error
 
     def finish(self, token: bytes | None) -> None:
-        """The server's last token, if it sent one: it proves who the server is."""
+        """Process the server's last token, if it sent one: it authenticates the server.
+
+        Raises NegotiationFailed if the server is not authenticated."""
         if token and not self._context.complete:
             self.step(token)
         if not self._context.complete:
@@ -93,7 +94,7 @@ class Negotiation:
 
 
 class SealingLayer:
-    """Encrypts all that is sent, decrypts all that comes."""
+    """Encrypts all outgoing data, decrypts all incoming data."""
 
     def __init__(self, context: spnego.ContextProxy) -> None:
         self._context = context
@@ -109,10 +110,9 @@ class SealingLayer:
 
 
 def _bindings(certificate: bytes) -> GssChannelBindings:
-    """tls-server-end-point: the certificate's hash, by the algorithm of its signature.
+    """Return the channel binding tls-server-end-point for a certificate.
 
-    RFC 5929 4.1
-    """
+    It is the certificate's hash, by the algorithm of its signature. RFC 5929 4.1"""
     algorithm = x509.load_der_x509_certificate(certificate).signature_hash_algorithm
     name = "sha256" if algorithm is None or algorithm.name in ("md5", "sha1") else algorithm.name
     digest = hashlib.new(name, certificate).digest()

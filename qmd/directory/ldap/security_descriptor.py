@@ -1,8 +1,7 @@
-"""The security descriptor of a queue manager's object in Active Directory.  [MS-DTYP] 2.4.6
+"""Security descriptor of a queue manager's object in Active Directory. [MS-DTYP] 2.4.6
 
-The class's own default lets only administrators add queues.  So whoever makes the object says that
-the computer itself may do everything below it; [MS-MQDSSM] 3.1.6.1.1.8 demands the same.
-"""
+The default of the class lets only administrators add queues. The descriptor therefore gives the
+computer full control of everything below the object; [MS-MQDSSM] 3.1.6.1.1.8 demands the same."""
 
 from __future__ import annotations
 
@@ -23,7 +22,9 @@ _REVISION_ADS = 4
 
 
 def queue_manager_descriptor(computer: bytes) -> bytes:
-    """For CN=msmq of the computer with that objectSid: everybody reads, it and admins write."""
+    """Return the descriptor for CN=msmq of the computer with that objectSid.
+
+    Every account may read; the computer itself and administrators may write."""
     everything = (computer, sid(_ADMINISTRATORS), _domain_admins(computer))
     return descriptor(
         [*((FULL_CONTROL, one) for one in everything), (READ, sid(_EVERYBODY))],
@@ -31,7 +32,7 @@ def queue_manager_descriptor(computer: bytes) -> bytes:
 
 
 def descriptor(entries: Sequence[tuple[int, bytes]]) -> bytes:
-    """Rights and who has them; owner and group are the server's to fill in."""
+    """Return a descriptor with (rights, SID) entries; the server adds owner and group."""
     body = b"".join(
         struct.pack("<BBHI", _ALLOWED, _INHERITED_BY_CONTAINERS, 8 + len(who), mask) + who
         for mask, who in entries
@@ -42,12 +43,14 @@ def descriptor(entries: Sequence[tuple[int, bytes]]) -> bytes:
 
 
 def sid(text: str) -> bytes:
-    """`S-1-5-32-544` as bytes.  [MS-DTYP] 2.4.2"""
+    """Return the bytes of a SID such as `S-1-5-32-544`. [MS-DTYP] 2.4.2"""
     _, revision, authority, *parts = text.split("-")
     head = struct.pack("<BB", int(revision), len(parts)) + int(authority).to_bytes(6, "big")
     return head + b"".join(struct.pack("<I", int(part)) for part in parts)
 
 
 def _domain_admins(member: bytes) -> bytes:
-    """Of the domain to which an account belongs: its SID ends in the account's number."""
+    """Return the SID of the domain admins of an account's domain.
+
+    The SID of an account ends in the account's number."""
     return member[:-4] + struct.pack("<I", _DOMAIN_ADMINS_RID)
