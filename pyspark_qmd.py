@@ -1,6 +1,6 @@
 """Spark's entry point to the data source `qmd`.
 
-Spark searches every top-level module whose name begins with pyspark_ for data sources, so
+Spark searches every top-level module named pyspark_... for data sources, so
 `spark.read.format("qmd")` works wherever qmd is installed, without registration.
 """
 

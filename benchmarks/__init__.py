@@ -1,1 +1,1 @@
-"""Programs that print the numbers we promise."""
+"""Benchmarks of the promised figures, and demonstrations."""

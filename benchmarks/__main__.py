@@ -1,9 +1,9 @@
-"""Every benchmark, and what they measured beside what is promised.
+"""All benchmarks: the measured figures beside the promised ones.
 
     python -m benchmarks [--runs N] [--messages N] [--without-rabbitmq]
 
-What depends on the whole machine is measured several times, by turns with RabbitMQ where that can
-be done, so that whatever else the machine does disturbs both alike; the table has the medians.
+Figures that depend on the whole machine are measured several times, alternating with RabbitMQ where
+that is possible, so that other load on the machine affects both alike; the table shows the medians.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks import pair, rabbitmq
 
-Figures = dict[str, Any]  # as a benchmark prints them with --json
+Figures = dict[str, Any]  # the output of a benchmark with --json
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Row:
 
 
 def figure(*keys: str) -> Callable[[Figures], float]:
-    """One number by its keys; of several, one for each daemon, the worst."""
+    """Return a function that picks a figure by its keys; of a list (one per daemon), the worst."""
 
     def find(figures: Figures) -> float:
         value: Any = figures
@@ -83,9 +83,9 @@ SINGLE: dict[str, list[Row]] = {
         Row("woken after the commit: p50", "ms", figure("wake_p50_ms"), 2, at_most=5),
     ],
     "bench_events": [
-        Row("events: throughput that they take", "%", figure("slower_percent"), at_most=10),
-        Row("events: CPU time that they take", "%", figure("more_cpu_percent")),
-        Row("events: room that they take", "B/message", figure("log_bytes_per_message")),
+        Row("events: lost throughput", "%", figure("slower_percent"), at_most=10),
+        Row("events: additional CPU time", "%", figure("more_cpu_percent")),
+        Row("events: space on disk", "B/message", figure("log_bytes_per_message")),
     ],
     "bench_cli": [
         Row(
@@ -122,7 +122,7 @@ RECOVERABLE = [
 
 
 async def run(module: str, *arguments: str) -> Figures:
-    """One benchmark, in a process of its own."""
+    """Run one benchmark in a process of its own; return its figures."""
     tell(f"{module} {' '.join(arguments)}".rstrip())
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", f"benchmarks.{module}", *arguments, "--json"),
@@ -153,7 +153,7 @@ async def measure(runs: int, messages: int, *, with_rabbitmq: bool) -> None:
     transactional: list[Figures] = []
     recoverable: list[Figures] = []
     peer: list[Figures] = []
-    left_out = "" if with_rabbitmq else "it was not asked for"
+    left_out = "" if with_rabbitmq else "it was not requested"
     load = ("--messages", str(messages))
     for _ in range(runs):
         transactional.append(await run("bench_end_to_end", *load))
@@ -177,8 +177,8 @@ async def measure(runs: int, messages: int, *, with_rabbitmq: bool) -> None:
     syncs = [found["fdatasync_p50_ms"] for found in transactional]
     print(
         f"{os.cpu_count()} cores, load average {spread(loads)} before the end-to-end runs, an"
-        f" fdatasync {spread(syncs)} ms (p50).\nOther work on the machine takes part in every"
-        " figure but CPU time: compare figures of one table."
+        f" fdatasync {spread(syncs)} ms (p50).\nOther load on the machine affects every"
+        " figure but CPU time: compare figures of one table only."
     )
 
 

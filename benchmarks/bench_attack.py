@@ -1,17 +1,17 @@
-"""How long others wait while somebody attacks the daemon, beside how long they wait in quiet.
+"""Waiting times of other clients during attacks on the daemon, compared with quiet times.
 
     python -m benchmarks.bench_attack [--seconds S] [--rounds N] [--only WORD] [--apart] [--json]
 
-A real daemon; two others who use it all the time: a queue manager that delivers recoverable
-messages one by one, each until it is acknowledged, and an application that sends one by one, each
-until it is on disk.  Quiet and each attack take turns, and the p99 of an attack is divided by that
-of the quiet turns beside it.  The attacks are those of tests/process/test_attacks.py, again and
-again.
+A real daemon serves two well-behaved clients all the time: a queue manager that delivers
+recoverable messages one by one, each until it is acknowledged, and an application that sends one by
+one, each until it is on disk.  Quiet turns and attacks alternate, and the p99 of an attack is
+divided by that of the quiet turns beside it.  The attacks are those of
+tests/process/test_attacks.py, repeated.
 
-Attackers are processes of the lowest priority (nice 19): they would be on other computers.  What
-they take of this one all the same is shown by "a busy neighbour", who counts and attacks nobody.
-With `--apart` they have a processor of their own, and the daemon and those who are measured share
-the other one, also while it is quiet.
+Attackers are processes of the lowest priority (nice 19), because real ones would be on other
+computers.  "a busy neighbour" shows the processor time that they take nevertheless: it counts in a
+loop and sends nothing.  With `--apart` attackers have a processor of their own, and the daemon and
+the measured clients share the other ones, also in quiet turns.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ _context = multiprocessing.get_context("forkserver")
 
 
 def count_on(port: int) -> None:
-    """Attack nobody."""
+    """Count in a loop; attack nothing."""
     for _ in range(10_000_000):
         pass
 
 
 def attacks_on(daemon: Daemon) -> dict[str, tuple[Act, tuple[object, ...]]]:
-    """By name: what is done again and again, and with what."""
+    """Return each attack by name: the function to repeat, and its arguments."""
     port, path = daemon.port, daemon.folder / "qmd.sock"
     few = 2_000
     return {
         "a busy neighbour": (count_on, (port,)),
-        "connections that never speak": (attacks.stay_silent, (port, few)),
+        "connections that stay silent": (attacks.stay_silent, (port, few)),
         "sessions that come and go": (attacks.connect_and_leave, (port, few)),
         "senders of single bytes": (attacks.send_byte_by_byte, (port, 20)),
-        "giant packets that are announced": (attacks.announce_much, (port, 20, 300_000)),
+        "announced giant packets": (attacks.announce_much, (port, 20, 300_000)),
         "peers that never read": (attacks.never_read, (port, 4, 2)),
         **{
             f"a flood of {kind}": (attacks.flood, (port, kind, 1_000_000))
@@ -68,14 +68,14 @@ def attacks_on(daemon: Daemon) -> dict[str, tuple[Act, tuple[object, ...]]]:
             for many in (200, 900)
         },
         "garbage on the control socket": (attacks.send_garbage, (path, 300)),
-        "requests whose answers nobody reads": (attacks.ask_and_never_read, (path, 20_000)),
+        "requests with unread answers": (attacks.ask_and_never_read, (path, 20_000)),
     }
 
 
 def _attack(act: Act, arguments: tuple[object, ...], processors: set[int]) -> None:
     os.nice(19)
     os.sched_setaffinity(0, processors)
-    os.close(2)  # what it complains about when it is thrown out
+    os.close(2)  # hide the errors after the daemon closes the connection
     while True:
         with contextlib.suppress(OSError, EOFError, AssertionError):
             act(*arguments)
@@ -86,7 +86,7 @@ def attacked(act: Act, arguments: tuple[object, ...], processors: set[int]) -> I
     process = _context.Process(target=_attack, args=(act, arguments, processors), daemon=True)
     process.start()
     try:
-        time.sleep(0.5)  # until it has begun
+        time.sleep(0.5)  # let the attack begin
         yield
     finally:
         process.kill()
@@ -94,7 +94,7 @@ def attacked(act: Act, arguments: tuple[object, ...], processors: set[int]) -> I
 
 
 def share_out(daemon: Daemon, *, apart: bool) -> set[int]:
-    """The attackers' processors.  The daemon and this process are kept off them if `apart`."""
+    """Return the attackers' processors; with `apart`, keep the daemon and this process off them."""
     every = sorted(os.sched_getaffinity(0))
     if not apart:
         return set(every)
@@ -110,9 +110,9 @@ def share_out(daemon: Daemon, *, apart: bool) -> set[int]:
 
 @dataclass(slots=True)
 class Waits:
-    """How long each thing took, in seconds; and the daemon's processor time meanwhile."""
+    """Durations of each operation in seconds, and the daemon's processor time meanwhile."""
 
-    busy: float = 0.0  # of each second
+    busy: float = 0.0  # CPU seconds of each second
     delivery_s: list[float] = field(default_factory=list)
     sending_s: list[float] = field(default_factory=list)
 
@@ -126,7 +126,7 @@ def _p99_ms(times_s: list[float]) -> float:
 
 
 class Others:
-    """Who has to be served meanwhile."""
+    """The well-behaved clients, which must be served during attacks."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
@@ -163,7 +163,7 @@ def measure(
     *,
     apart: bool = False,
 ) -> dict[str, Any]:
-    """Of each attack: the ratios of its rounds, and what they are made of, in milliseconds."""
+    """Return for each attack the ratios of its rounds, and their times in milliseconds."""
     found: dict[str, Any] = {}
     hosts = Hosts()
     try:

@@ -3,14 +3,14 @@
     python -m benchmarks.bench_audit [--events MILLIONS,...] [--rounds N] [--folder DIR] [--keep]
                                      [--json]
 
-DuckDB asks for the same findings in one query over every message, with two threads and in a process
+DuckDB computes the same findings in one query over every message, with two threads and in a process
 of its own; the audit runs in local[2] with the settings of `qmd pipeline run audit`, in a process
-that has made nothing else.  Both are measured warm, by turns, and the median of the quotients
-counts.  The peak is of this process, Java and all Python workers together, at one moment while the
-audit ran; what they share counts once.  What was shuffled is told by Spark.
+that has generated nothing.  Both are measured warm, in turns, and the median of the quotients
+counts.  The peak is the memory of this process, Java and all Python workers together, at one moment
+during the audit; shared memory counts once.  Spark reports the shuffled records.
 
-With several sizes each has its own processes; what the largest takes for an event stands beside
-what the smallest takes.  With `--keep` the fleets stay in the folder, and are taken the next time.
+Each size has processes of its own; the cost per event of the largest size is printed beside that of
+the smallest.  With `--keep` the fleets stay in the folder and are reused by the next run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FAULTS = "lost=20,acked_not_stored=20,duplicated=20,reordered=20,delayed=20,gap=
 
 
 def make(events: int, folder: Path) -> None:
-    """The logs of a fleet with about so many events."""
+    """Write the logs of a fleet with about this many events."""
     from pipeline.generator import Fleet, generate, parse_faults
 
     fleet = Fleet(
@@ -49,7 +49,7 @@ def make(events: int, folder: Path) -> None:
 
 
 def measure(logs: Path, rounds: int) -> dict[str, Any]:
-    """All figures by name, of logs that are there."""
+    """Return all figures by name, for existing logs."""
     from pipeline.commands.job import job_settings
     from pipeline.events import find_files
     from pipeline.generator.fleet import TRUTH
@@ -62,7 +62,7 @@ def measure(logs: Path, rounds: int) -> dict[str, Any]:
     figures: dict[str, Any] = {"load_average": round(os.getloadavg()[0], 1)}
     figures["events"] = truth["events"]
     settings = job_settings(LOCAL)
-    if "HEAP" in os.environ:  # of Java
+    if "HEAP" in os.environ:  # size of Java's heap
         settings["spark.driver.memory"] = os.environ["HEAP"]
     spark = spark_session("bench audit", conf=settings)
     spark.sparkContext.setLogLevel("ERROR")
@@ -71,7 +71,7 @@ def measure(logs: Path, rounds: int) -> dict[str, Any]:
     theirs: list[float] = []
     shuffled = 0
     peak = Peak()
-    for _ in range(rounds + 1):  # the first one warms both up
+    for _ in range(rounds + 1):  # the first round warms both up
         before = last_stage(spark)
         with peak:
             begun = time.monotonic()
@@ -94,7 +94,7 @@ def measure(logs: Path, rounds: int) -> dict[str, Any]:
 
 
 def shuffles(spark: Any, since: int = -1) -> list[int]:
-    """How many records each stage behind number `since` has written for another, if any."""
+    """Return the number of shuffled records of each stage after `since` that wrote any."""
     written = [int(each.shuffleWriteRecords()) for each in _stages(spark) if each.stageId() > since]
     return [records for records in written if records]
 
@@ -104,7 +104,7 @@ def last_stage(spark: Any) -> int:
 
 
 def _stages(spark: Any) -> list[Any]:
-    """What Spark tells of each stage; its web pages ask the same store."""
+    """Return Spark's data of each stage, from the store that its web pages use."""
     context = spark.sparkContext
     bus = context._jsc.sc().listenerBus()
     bus.waitUntilEmpty(60_000)
@@ -114,7 +114,7 @@ def _stages(spark: Any) -> list[Any]:
 
 
 def asked(folder: Path) -> dict[str, Any]:
-    """What DuckDB says: its memory is not to count as ours."""
+    """Return DuckDB's result, from another process so that its memory does not count."""
     command = [sys.executable, "-m", "tests.pipeline.second_opinion", str(folder)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     told: dict[str, Any] = json.loads(said)
@@ -122,7 +122,7 @@ def asked(folder: Path) -> dict[str, Any]:
 
 
 class Peak:
-    """`with peak:` how much memory all processes have at most, together."""
+    """Peak memory of all processes together, measured within `with peak:`."""
 
     def __init__(self) -> None:
         self.most_mb = 0
@@ -147,18 +147,18 @@ class Peak:
 
 
 def memory_mb(pid: int) -> float:
-    """What a process has in memory; what it shares, in parts."""
+    """Return the memory of a process, with its part of shared memory."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:  # it has just ended
+    except OSError:  # the process has ended
         return 0.0
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:")), 0.0)
 
 
 def children(pid: int) -> list[int]:
-    """Processes that it started, and those that these started."""
+    """Return the child processes of a process, recursively."""
     found = []
-    with contextlib.suppress(OSError):  # it has just ended
+    with contextlib.suppress(OSError):  # the process has ended
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in map(int, (task / "children").read_text().split()):
                 found += [child, *children(child)]
@@ -171,8 +171,8 @@ def main() -> None:
     )
     parser.add_argument("--events", default="5", help="in millions; several with commas")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="where to  [default: a temporary one]")
-    parser.add_argument("--keep", action="store_true", help="leave the fleets there, or take them")
+    parser.add_argument("--folder", type=Path, help="for the fleets  [default: a temporary one]")
+    parser.add_argument("--keep", action="store_true", help="keep the fleets there, or reuse them")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--make", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
@@ -189,7 +189,7 @@ def main() -> None:
         for millions in map(float, given.events.split(",")):
             logs = folder / f"m{millions:g}"
             if not (logs / "_truth.json").exists():
-                # What a process has made stays in its memory: it is not the audit's.
+                # Generate in another process: its memory must not count for the audit.
                 _run("--make", str(int(millions * 1e6)), "--folder", str(logs))
             said = _run("--measure", "--folder", str(logs), "--rounds", str(given.rounds))
             measured[f"{millions:g}"] = json.loads(said.splitlines()[-1])
@@ -209,7 +209,7 @@ def main() -> None:
 
 
 def _run(*words: str) -> str:
-    """This module in a process of its own."""
+    """Run this module in a process of its own; return its output."""
     command = [sys.executable, "-m", "benchmarks.bench_audit", *words]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 

@@ -1,9 +1,9 @@
-"""How long the command line takes to say what it can do.
+"""Time of the command line's help.
 
     python -m benchmarks.bench_cli [--json]
 
 Milliseconds of wall time from the start of the interpreter to its end, for `--help` of every
-command; the best of five, because other work on the computer only ever adds.  The promise is 200.
+command; the best of five, because other load can only add to the time.  The promise is 200.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROMISE_MS = 200.0
 
 
 def commands(group: click.Command = qmd, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every command, as the words that call it."""
+    """Yield every command, as a tuple of words."""
     yield path
     if isinstance(group, click.Group):
         context = click.Context(group)
@@ -47,7 +47,7 @@ def milliseconds(words: tuple[str, ...]) -> float:
 
 
 def measure() -> dict[str, float]:
-    """Milliseconds by command."""
+    """Return milliseconds by command."""
     return {" ".join(("qmd", *words)): milliseconds(words) for words in commands()}
 
 

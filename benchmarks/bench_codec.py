@@ -1,4 +1,4 @@
-"""What a packet costs: reading it, building it, cutting it off the stream.
+"""Cost of a packet: parsing it, building it, framing it.
 
     python -m benchmarks.bench_codec [--json]
 
@@ -48,7 +48,7 @@ FRAMES_PER_READ = 32
 
 
 def sample_message() -> UserMessage:
-    """The message that all figures are about."""
+    """Return the message on which all figures are based."""
 
     def name(text: str) -> DirectQueueName:
         return DirectQueueName(0, wide_text(text))
@@ -109,10 +109,10 @@ def sample_message() -> UserMessage:
 
 
 def microseconds(act: Callable[[], Any], units: int = 1) -> float:
-    """CPU time of one unit, where a call of `act` does `units` of them."""
+    """Return the CPU time of one unit; a call of `act` does `units` of them."""
     calls, spent = 1, 0.0
     best = float("inf")
-    while spent < ROUND_S / 2:  # how many calls fill a round
+    while spent < ROUND_S / 2:  # find how many calls fill a round
         calls *= 2
         spent = _cpu_s(act, calls)
     for _ in range(ROUNDS):
@@ -128,7 +128,7 @@ def _cpu_s(act: Callable[[], Any], calls: int) -> float:
 
 
 def measure() -> dict[str, float]:
-    """Figure by name, in microseconds."""
+    """Return figure by name, in microseconds."""
     message = sample_message()
     packet = build_user_message(message)
     stored = bytearray(without_session_header(packet))

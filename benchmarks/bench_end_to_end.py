@@ -1,11 +1,11 @@
-"""Client, daemon A, daemon B, client: what a message costs, with an fsync before every promise.
+"""Client, daemon A, daemon B, client: the cost of a message, with an fsync before every promise.
 
     python -m benchmarks.bench_end_to_end [--messages N] [--delivery D] [--window N] ... [--json]
 
-Four processes share the machine.  The sending client keeps a window of messages unconfirmed, the
-receiving one checks each body and its place in the order, and removes what it took; a message
-counts as received when its removal is durable.  Then the latency of single messages, sent at a
-steady pace, and what the daemons take while nothing happens.
+Four processes share the machine.  The sending client keeps a window of unconfirmed messages; the
+receiving client checks the body and the order of each message, and removes it; a message counts as
+received when its removal is durable.  The benchmark then measures the latency of single messages
+that are sent at a steady pace, and the load of idle daemons.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ QUEUE = "orders"
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What is sent."""
+    """The messages to send, and the settings of the daemons."""
 
     messages: int = 60_000
     body_bytes: int = 1024
     delivery: str = "transactional"
-    window_size: int | None = None  # of the sessions; None: as it comes
-    events: bool = True  # whether they are kept
+    window_size: int | None = None  # of the sessions; None: the default
+    events: bool = True  # whether the daemons keep events
 
     @property
     def environment(self) -> dict[str, str]:
@@ -55,7 +55,7 @@ class Load:
 
 
 async def measure(load: Load, *, throughput_only: bool = False) -> dict[str, Any]:
-    """All figures of one run, by name."""
+    """Return all figures of one run, by name."""
     figures: dict[str, Any] = {"load_average": round(os.getloadavg()[0], 1)}
     figures["fdatasync_p50_ms"], figures["fdatasync_p99_ms"] = fdatasync_ms()
     async with daemons(load) as (a, b):
@@ -71,7 +71,7 @@ async def measure(load: Load, *, throughput_only: bool = False) -> dict[str, Any
 
 
 def fdatasync_ms() -> tuple[float, float]:
-    """What the disk takes just now for the least that a commit needs: p50 and p99."""
+    """Return p50 and p99 of the disk's fdatasync now, the least that a commit needs."""
     took_ms = []
     with tempfile.TemporaryFile() as file:
         for _ in range(SYNCS):
@@ -86,7 +86,7 @@ def fdatasync_ms() -> tuple[float, float]:
 
 @contextlib.asynccontextmanager
 async def daemons(load: Load) -> AsyncIterator[tuple[Daemon, Daemon]]:
-    """Two that serve, and a queue at the second one."""
+    """Yield two running daemons, with a queue at the second one."""
     with tempfile.TemporaryDirectory(prefix="qmd-bench-") as folder:
         a, b = (
             Daemon(Path(folder, name), name, environment=load.environment) for name in ("a", "b")
@@ -106,7 +106,7 @@ async def daemons(load: Load) -> AsyncIterator[tuple[Daemon, Daemon]]:
 
 
 async def throughput(a: Daemon, b: Daemon, load: Load, messages: int) -> dict[str, Any]:
-    """From the first send until the last removal, and until A has released the last message."""
+    """Measure from the first send to the last removal, and until A has released all messages."""
     before_s = [daemon.cpu_s() for daemon in (a, b)]
     sent, received = await _exchange(a, b, load, messages)
     async with asyncio.timeout(RELEASE_TIMEOUT_S), a.client() as here, b.client() as there:
@@ -123,7 +123,7 @@ async def throughput(a: Daemon, b: Daemon, load: Load, messages: int) -> dict[st
 
 
 async def latency(a: Daemon, b: Daemon, load: Load) -> dict[str, Any]:
-    """Of messages that come at a steady pace: until they are removed, and until they are given."""
+    """Measure until removal and until delivery, for messages at a steady pace."""
     messages = int(LATENCY_RATE_PER_S * LATENCY_S)
     _, received = await _exchange(a, b, load, messages, rate_per_s=LATENCY_RATE_PER_S)
     removed, given = received["removed_ms"], received["given_ms"]
@@ -136,7 +136,7 @@ async def latency(a: Daemon, b: Daemon, load: Load) -> dict[str, Any]:
 
 
 async def idle_cpu_percent(a: Daemon, b: Daemon) -> list[float]:
-    """With a session between them, and nothing to do."""
+    """Return the CPU load of each daemon, with an idle session between them."""
     before_s = [daemon.cpu_s() for daemon in (a, b)]
     await asyncio.sleep(IDLE_S)
     return [
@@ -148,7 +148,7 @@ async def idle_cpu_percent(a: Daemon, b: Daemon) -> list[float]:
 async def _exchange(
     a: Daemon, b: Daemon, load: Load, messages: int, *, rate_per_s: float = 0.0
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the sending and the receiving client report."""
+    """Run both clients; return the reports of the sending and of the receiving one."""
     common = ("--messages", str(messages), "--body-bytes", str(load.body_bytes))
     async with (
         _client("receive", b, QUEUE, *common) as receiver,
@@ -164,7 +164,7 @@ async def _exchange(
 async def _client(
     role: str, daemon: Daemon, queue: str, *more: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Connected, and about to begin."""
+    """Start a client; it is connected and ready to begin when yielded."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.end_to_end_clients", role),
         *(str(daemon.control_socket), queue, *more),

@@ -1,10 +1,10 @@
-"""What the log of events costs: the same load with it and without it, by turns.
+"""Cost of the event log: the same load with and without it, in turns.
 
     python -m benchmarks.bench_events [--messages N] [--rounds N] [--delivery D] [--json]
 
-Two pairs of daemons stand side by side, and only one of them works at a time.  The turns go there
-and back (on, off, off, on), so that whatever else the machine does meets both alike; of each round
-the quotient counts, and of the rounds the median.
+There are two pairs of daemons, and only one of them works at a time.  The turns alternate in both
+directions (on, off, off, on), so that other load on the machine affects both alike.  Each round
+gives a quotient; the result is the median of the rounds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Figures = dict[str, Any]
 
 
 async def measure(load: Load, rounds: int) -> Figures:
-    """All figures by name."""
+    """Return all figures by name."""
     figures: Figures = {"load_average": round(os.getloadavg()[0], 1)}
     without = replace(load, events=False)
     async with daemons(load) as on, daemons(without) as off:
@@ -46,20 +46,20 @@ async def measure(load: Load, rounds: int) -> Figures:
     for name in ("messages_per_s", "daemons_cpu_s_per_1000"):
         figures[f"{name}_on"] = [each[name] for each in found_on]
         figures[f"{name}_off"] = [each[name] for each in found_off]
-    # Of both daemons together: what a message leaves in the log from its sending to its receipt.
+    # Of both daemons together: the events of one message from its sending to its receipt.
     figures["log_bytes_per_message"] = round(taken / (rounds * load.messages), 1)
     return figures
 
 
 def log_bytes(daemon: Daemon) -> int:
-    """How much room the log takes, while the daemon goes on."""
+    """Return the size of the log, while the daemon runs."""
     database = next(daemon.folder.rglob("queues.db"))
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as db:
         return events.size_bytes(db)
 
 
 def _loss(off: list[Figures], on: list[Figures], name: str) -> float:
-    """By how many percent the figure is smaller with events: the median of the rounds."""
+    """Return by how many percent the figure is smaller with events: the median of the rounds."""
     quotients = [with_[name] / without[name] for with_, without in zip(on, off, strict=True)]
     return round(100 * (1 - statistics.median(quotients)), 1)
 

@@ -1,9 +1,9 @@
-"""One application and one local queue: sends, receives, and those who wait for nothing.
+"""One application and one local queue: sends, receives, and receivers that wait in vain.
 
     python -m benchmarks.bench_local [--messages N] [--body-bytes N] [--json]
 
-Recoverable messages, each confirmed after its commit.  Then many receivers that wait on many
-queues: what they cost while nothing arrives, and how soon one has a message that was sent.
+Recoverable messages, each confirmed after its commit.  Then many receivers wait on many queues: the
+benchmark measures their load while nothing arrives, and how soon one gets a message after the send.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WAKES = 200
 
 
 async def throughput(daemon: pair.Daemon, messages: int, body_bytes: int) -> dict[str, float]:
-    """Messages a second, sent and then received by one client; the daemon's CPU time for each."""
+    """Return messages a second, sent and then received by one client, and the daemon's CPU time."""
     body = bytes(body_bytes)
     async with daemon.client() as qm:
         await qm.create_queue("bench")
@@ -51,7 +51,7 @@ async def throughput(daemon: pair.Daemon, messages: int, body_bytes: int) -> dic
 
 
 async def waiting(daemon: pair.Daemon) -> dict[str, float]:
-    """CPU time while nothing arrives, and the milliseconds from a send's commit to its receiver."""
+    """Return the CPU time while nothing arrives, and the ms from a commit to its receiver."""
     async with daemon.client() as qm, daemon.client() as sender:
         for number in range(QUEUES):
             await qm.create_queue(f"waiting{number}")

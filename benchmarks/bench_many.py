@@ -1,13 +1,13 @@
-"""What one send to a thousand queues costs: its commit, its place on disk, its memory.
+"""Cost of one send to a thousand queues: its commit, its size on disk, its memory.
 
     python -m benchmarks.bench_many [--targets N] [--body BYTES] [--rounds N] [--waiting N]
 
-One queue manager in this process, on the disk of `--folder`; the queues are on a host that nobody
-reaches.  As many messages are sent one by one in one request as well, by turns, to as many other
-queues, and so in one commit too: of each pair the quotient counts.
+One queue manager in this process uses the disk of `--folder`; the queues are on an unreachable
+host.  For comparison, as many messages are sent one by one in one request, and so in one commit
+too, in turns, to as many other queues: each pair gives a quotient.
 
-With `--waiting N` there are N messages of a kilobyte in each queue beforehand.  Then no two queues
-share a page of the database, and a send writes one for each of them: 8 MB.
+With `--waiting N` each queue already holds N messages of a kilobyte.  Then no two queues share a
+page of the database, and a send writes a page for each queue: 8 MB.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Figures = dict[str, Any]
 async def measure(
     folder: Path, targets: int, body_bytes: int, rounds: int, waiting: int = 0
 ) -> Figures:
-    """All figures by name."""
+    """Return all figures by name."""
     settings = Settings()
     settings = replace(
         settings,
@@ -78,7 +78,7 @@ async def measure(
         "body_bytes": body_bytes,
         "waiting": waiting,
         "load_average": round(os.getloadavg()[0], 1),
-        "first_ms": round(first_ms, 1),  # which makes the outgoing queues
+        "first_ms": round(first_ms, 1),  # includes the creation of the outgoing queues
         "together_ms": round(statistics.median(sent["together"]), 1),
         "together_best_ms": round(min(sent["together"]), 1),
         "together_cpu_ms": round(statistics.median(used["together"]), 1),
@@ -96,7 +96,7 @@ async def measure(
 
 
 async def _sent(manager: QueueManager, messages: list[NewMessage]) -> tuple[float, float]:
-    """Milliseconds until the commit of the messages has returned, and of these on a processor."""
+    """Return the milliseconds until the commit of the messages, and their CPU time in ms."""
     await manager.services.storage.batch.run(lambda db: None)
     done: asyncio.Future[tuple[float, float]] = manager.services.loop.create_future()
     began, used = time.perf_counter(), time.process_time()

@@ -1,12 +1,12 @@
-"""Spark and a queue: reading it as a table, and moving it to another queue as a stream.
+"""Spark and a queue: read it as a table, and move it to another queue as a stream.
 
     python -m benchmarks.bench_pipeline [--messages N] [--body-bytes N] [--batch N] [--json]
 
 Local mode with two threads; Spark, its Python workers and the queue manager share the machine.  The
-start of the session and each first run, which compiles, are left out: rows a second are those of
-the best run of a batch read, and of the median batch of a stream.  Beside them stands what a row
-costs the processors, in the queue manager, in Java and in the Python workers: those figures hold on
-a machine that has other work too.
+start of the session and each first run, which compiles, do not count: rows a second are those of
+the best run of a batch read, and of the median batch of a stream.  Beside them the benchmark prints
+the CPU time of a row in the queue manager, in Java and in the Python workers: those figures are
+valid on a machine with other load too.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ FEW = "position,id,label,body,sent_at,class,priority,destination"
 
 
 class Spent:
-    """Processor time since it was made: of the queue manager, of Java, and of Spark's workers."""
+    """CPU time since creation: of the queue manager, of Java, and of Spark's workers."""
 
     def __init__(self, daemon: pair.Daemon) -> None:
         self._daemon = daemon
         self._began = self._now()
 
     def us_each(self, count: int) -> dict[str, float]:
-        """Of each of so many rows, in microseconds."""
+        """Return the CPU time per row in microseconds, for `count` rows."""
         return {
             f"{name}_us_a_row": 1e6 * (now - before) / count
             for (name, now), before in zip(self._now().items(), self._began.values(), strict=True)
@@ -69,7 +69,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _cpu_s(pid: int, *, ended: bool) -> float:
-    """User and system; `ended`: and of those of its children that have ended."""
+    """Return user and system time of a process; with `ended`, add that of its ended children."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11 : 15 if ended else 13])) / os.sysconf("SC_CLK_TCK")
 
@@ -85,7 +85,7 @@ async def fill(daemon: pair.Daemon, messages: int, body_bytes: int) -> None:
 
 
 def batch_reads(spark: Any, socket: str, messages: int) -> dict[str, float]:
-    """Rows a second, for sinks that take all there is."""
+    """Return rows a second, for sinks that read everything."""
     figures = {}
     for name, columns, partitions in (
         ("all_columns", "", 2),
@@ -107,8 +107,8 @@ def batch_reads(spark: Any, socket: str, messages: int) -> dict[str, float]:
 
 
 def stream(spark: Any, socket: str, folder: Path, batch: int) -> dict[str, float]:
-    """Messages a second from queue to queue."""
-    use_here(spark)  # another thread may have read
+    """Return messages a second from queue to queue."""
+    use_here(spark)  # another thread may have used the session before
     rows = (
         spark.readStream.format("qmd")
         .options(endpoint=socket, queue="bench", readerId="bench", partitions=2)

@@ -1,9 +1,9 @@
-"""What a session costs per message: `python -m benchmarks.bench_session [--json]`.
+"""Cost of a session per message: `python -m benchmarks.bench_session [--json]`.
 
 Receiving is measured beside the parsing that it contains, in the batches that a socket delivers;
-the difference is the price of counting, acknowledging and telling.  Times are CPU microseconds
-per message, the best of several rounds; once without Python's garbage collector and once with
-its default thresholds, which make it walk over every batch.
+the difference is the cost of counting, acknowledging and reporting.  Times are CPU microseconds per
+message, the best of several rounds; once without Python's garbage collector and once with its
+default thresholds, with which it traverses every batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OWN_ID = bytes(range(16))
 
 
 def open_pair() -> tuple[Session, Session]:
-    """Two sessions that have shaken hands, with a window that never closes."""
+    """Return two sessions after their handshake, with a window that never closes."""
     settings = SessionSettings(window_size=0x7FFF)
     sender = Session(initiator=True, own_id=OWN_ID, settings=settings, now=0.0)
     receiver = Session(initiator=False, own_id=OWN_ID[::-1], settings=settings, now=0.0)
@@ -38,7 +38,7 @@ def open_pair() -> tuple[Session, Session]:
 
 
 def packets(session: Session) -> list[bytes]:
-    """What it has to send."""
+    """Return the packets that the session has to send."""
     return PacketBuffer().feed(session.data_to_send())
 
 
@@ -81,7 +81,7 @@ def receive_and_store(batch: list[bytes]) -> float:
 
 
 def send(batch: list[bytes]) -> float:
-    """Sending, and taking the acknowledgments, which is not counted."""
+    """Measure sending; processing the acknowledgments is not counted."""
     sender, receiver = open_pair()
     spent = 0.0
     for _ in range(BATCHES):
@@ -112,7 +112,7 @@ def take_acknowledgments(batch: list[bytes]) -> float:
 
 
 def measure(batch: list[bytes]) -> dict[str, float]:
-    """Figure by name, in microseconds."""
+    """Return figure by name, in microseconds."""
     parsing = best_us(lambda: parse_only(batch))
     return {
         "parse alone": parsing,

@@ -3,7 +3,7 @@
     python -m benchmarks.bench_storage [--folder DIR] [--rows N] [--json]
 
 Every figure is durable (WAL, synchronous=FULL) and goes through `Storage`, its thread and uvloop.
-The folder decides what is measured: on tmpfs it is the CPU, on a disk it is the sync as well.
+The folder determines the bottleneck: on tmpfs the CPU, on a disk the sync as well.
 """
 
 import argparse
@@ -50,7 +50,7 @@ async def durable(storage: Storage) -> None:
 
 
 async def append(storage: Storage, first: int, rows: int, batch_rows: int) -> None:
-    """Outgoing messages, all of which expire in four days."""
+    """Append outgoing messages, all of which expire in about four days."""
     for start in range(first, first + rows, batch_rows):
         for number in range(start, start + batch_rows):
             storage.batch.insert_outgoing(outgoing_key(number), PACKET, EXPIRES_AT_S + number // 9)
@@ -58,7 +58,7 @@ async def append(storage: Storage, first: int, rows: int, batch_rows: int) -> No
 
 
 async def send(storage: Storage, first: int, rows: int, batch_rows: int) -> None:
-    """An outgoing queue at work: messages come in, an order ack releases older ones."""
+    """Simulate a busy outgoing queue: append messages, and release older ones by order acks."""
     for start in range(first, first + rows, batch_rows):
         for number in range(start, start + batch_rows):
             storage.batch.insert_outgoing(outgoing_key(number), PACKET, EXPIRES_AT_S + number // 9)
@@ -68,7 +68,7 @@ async def send(storage: Storage, first: int, rows: int, batch_rows: int) -> None
 
 
 async def receive(storage: Storage, first: int, rows: int, batch_rows: int) -> None:
-    """A queue at work: messages arrive, older ones are received."""
+    """Simulate a busy queue: append messages, and remove older ones as received."""
     for start in range(first, first + rows, batch_rows):
         for number in range(start, start + batch_rows):
             storage.batch.insert_message(queue_key(number), PACKET, 1_700_000_000_000)
@@ -99,7 +99,7 @@ async def latency(count: int, act: Callable[[int], Awaitable[object]]) -> Figure
 
 
 async def measure(folder: Path, rows: int) -> dict[str, Figures]:
-    """Figures by what was done."""
+    """Return figures by operation."""
     storage = await Storage.open(
         folder, StorageOptions(disk_reserve_bytes=0), now_ms=0, new_id=bytes(16)
     )

@@ -1,4 +1,4 @@
-"""Two queue managers, 22,000 messages, four kills, and the wire between them cut: what arrives?
+"""Demonstration: two queue managers, 22,000 messages, four kills, and repeated network cuts.
 
     python -m benchmarks.demo
 
@@ -6,9 +6,9 @@
     client ◄── A ◄──wire── B ◄──1,000 recoverable and 1,000 express── client
 
 A and B are processes of their own, and the wire is a TCP proxy.  While the messages travel, each
-queue manager is killed (SIGKILL) and started again twice, and the wire is cut again and again.
+queue manager is killed (SIGKILL) and started again twice, and the wire is cut repeatedly.
 Exit code 0: every transactional message arrived exactly once and in order, every recoverable one
-exactly once, and no express one twice.  Otherwise 1: what is wrong is listed, and the data stays.
+exactly once, and no express one twice.  Otherwise 1: the errors are listed, and the data is kept.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ TRANSACTIONAL_MESSAGES = 20_000
 RECOVERABLE_MESSAGES = 1_000
 EXPRESS_MESSAGES = 1_000
 BREAKS = ("cut", "kill A", "cut", "kill B", "cut", "kill A", "cut", "kill B", "cut")
-# Between two breaks so many transactional messages travel; a break comes in the middle of them.
+# Transactional messages between two breaks; each break comes while they travel.
 STAGE_MESSAGES = TRANSACTIONAL_MESSAGES // (len(BREAKS) + 1)
 
-TIMEOUT_S = 45.0  # the promise is an end within a minute, a bad one included
+TIMEOUT_S = 45.0  # the run must end within a minute, also if it fails
 RECONNECT_S = 10.0
-QUIET_S = 0.5  # when all is settled: would a doubled message come?
+QUIET_S = 0.5  # after the end: wait for a duplicate
 
 EXIT_OK = 0
 EXIT_WRONG = 1
@@ -53,14 +53,14 @@ class Demo:
             Tally("recoverable", RECOVERABLE_MESSAGES),
             Tally("express", EXPRESS_MESSAGES),
         )
-        self._progress = Progress(2 * TRANSACTIONAL_MESSAGES)  # each is sent, and is delivered
+        self._progress = Progress(2 * TRANSACTIONAL_MESSAGES)  # each is sent and delivered
         self._breaks = Progress(len(BREAKS))
         self.display = Display(self._progress)
         self._a, self._b = Daemon(folder / "a", "A"), Daemon(folder / "b", "B")
         self._wires = [WireCutter(self._b.port), WireCutter(self._a.port)]
 
     async def run(self) -> None:
-        """Raises whatever keeps it from coming to its end."""
+        """Run the demonstration; raise the error that stops it early."""
         a, b = self._a, self._b
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(ended_at_last(a, b))
@@ -104,7 +104,7 @@ class Demo:
                 confirmed.add_done_callback(partial(self._confirmed, tally, number))
 
     async def _send_plain(self, at_b: QueueManager) -> None:
-        """Recoverable and express by turns, in step with the transactional ones."""
+        """Send recoverable and express messages in turns, in step with the transactional ones."""
         kinds = (self.outcome.recoverable, self.outcome.express)
         total = RECOVERABLE_MESSAGES + EXPRESS_MESSAGES
         async with at_b.sender(self._a.destination("replies", port=self._wires[1].port)) as sender:
@@ -122,7 +122,7 @@ class Demo:
                 self._progress.advance()
 
     async def _receive(self, client: QueueManager, queue: str, settled: asyncio.Event) -> None:
-        """Until all is settled, and then nothing came for a while."""
+        """Receive until all is settled, and no message arrives for a while."""
         tallies: dict[str, Tally] = {tally.delivery: tally for tally in self.outcome.tallies}
         is_last = False
         while not is_last:
@@ -133,7 +133,7 @@ class Demo:
                 if tally is self.outcome.transactional:
                     self._progress.advance()
 
-    # What is done to them.
+    # Breaks.
 
     async def _break(self, clients: dict[str, QueueManager]) -> None:
         for stage, what in enumerate(BREAKS):
@@ -152,7 +152,7 @@ class Demo:
         self.display.tell(f"cut the wire: {connections} connections aborted on both sides")
 
     async def _kill(self, daemon: Daemon, client: QueueManager) -> None:
-        await self._add_counters(client)  # its successor begins at 0
+        await self._add_counters(client)  # the next process counts from 0
         pid, killed_s = daemon.pid, self.display.elapsed_s
         self.outcome.kills += 1
         await daemon.kill()

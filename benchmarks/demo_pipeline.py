@@ -1,14 +1,15 @@
-"""Two queue managers and Spark between them, all of them killed on the way: what arrives?
+"""Demonstration: two queue managers with Spark between them, each of which is killed.
 
     python -m benchmarks.demo_pipeline [--keep]
 
     client ──orders──► A ──wire──► B ──stream──► Parquet ──stream──► B ──wire──► A ──► client
 
-Orders go to a queue of B; a stream of Spark files them as Parquet, another one sends what is filed
-back to a queue of A.  On the way Spark is killed once, with all its processes, and each queue
-manager is (SIGKILL), and started again.  In the end every order has to be in the files and in the
-queue of A exactly once, and in order; then the logs of events of both queue managers are audited.
-Exit code 0: so it is.  Otherwise 1: what is wrong is listed, and the data stays.
+Orders go to a queue of B; one stream of Spark writes them to Parquet, and another one sends the
+written orders back to a queue of A.  Meanwhile Spark is killed once, with all its processes, and
+each queue manager once (SIGKILL); all are started again.  In the end every order must be in the
+files and in the queue of A exactly once, and in order; then the event logs of both queue managers
+are audited.
+Exit code 0: that is so.  Otherwise 1: the errors are listed, and the data is kept.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from qmd.client import QueueManager, new_message
 from qmd.client.errors import ClientError
 
 ORDERS = 6_000
-LINES = 4  # of business; each is a stream whose order counts
-PIECE = 100  # orders that are sent together
-TIMEOUT_S = 900.0  # on a machine that does nothing else it takes a minute
+LINES = 4  # lines of business; each is a stream with an order of its own
+PIECE = 100  # orders of one send
+TIMEOUT_S = 900.0  # on an idle machine the run takes a minute
 POLL_S = 0.1
 RECONNECT_S = 60.0
 
@@ -55,7 +56,7 @@ class Demo:
         print(f"{time.monotonic() - self._began_at:5.1f} s  {line}", flush=True)
 
     async def run(self) -> None:
-        """Raises whatever keeps it from coming to its end."""
+        """Run the demonstration; raise the error that stops it early."""
         a, b = self._a, self._b
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(ended_at_last(a, b))
@@ -82,10 +83,10 @@ class Demo:
         await daemon.create()
         await daemon.start()
 
-    # -- what happens --
+    # -- steps --
 
     async def _send(self, at_a: QueueManager) -> None:
-        """Slowly enough to be under way when something is killed."""
+        """Send the orders slowly enough that the kills come in between."""
         destination = self._b.destination("orders")
         for first in range(0, ORDERS, PIECE):
             await at_a.send_many(
@@ -102,7 +103,7 @@ class Demo:
             await asyncio.sleep(0.1)
 
     async def _break(self) -> None:
-        """Kill each of them once, while the streams are at work."""
+        """Kill each process once, while the streams are active."""
         await self._batches(2)
         self.tell("kill -9: queue manager B")
         await self._b.kill()
@@ -115,12 +116,12 @@ class Demo:
         await self._batches(2)
 
     async def _finish(self, at_b: QueueManager) -> None:
-        """The streams read to the end, and are closed."""
+        """Let the streams read to the end, and close them."""
         await _until(self._all_at_b)
         self.tell("all of them are at B; Spark reads to the end")
         await self._end_spark()
         while (await at_b.show_queue("orders"))["messages"]:
-            self.tell("it has not come to its end: a last run does")
+            self.tell("the streams have not reached the end: starting a last run")
             await self._kill_spark()
             await self._start_spark("--once")
             assert self._driver is not None
@@ -129,7 +130,7 @@ class Demo:
             self._driver = None
 
     async def _all_at_b(self) -> bool:
-        """Whether A has no orders for B any more."""
+        """Return whether A has sent all orders to B."""
         async with self._a.client() as at_a:
             return not (await at_a.status())["outgoing_messages"]
 
@@ -154,7 +155,7 @@ class Demo:
             )
 
     async def _end_spark(self) -> None:
-        """Ask it to; it may have failed before, or fail now."""
+        """End the driver; it may have failed before, or fail now."""
         driver = self._driver
         assert driver is not None
         assert driver.stdin is not None
@@ -167,13 +168,13 @@ class Demo:
     async def _kill_spark(self) -> None:
         driver, self._driver = self._driver, None
         if driver is not None:
-            # Java is in its group; the workers end when Java does.
+            # Java is in the driver's process group; the workers end when Java does.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(driver.pid, signal.SIGKILL)
             await driver.wait()
 
     async def _batches(self, more: int) -> None:
-        """Wait until so many more are filed.  A run of Spark that has failed is begun again."""
+        """Wait until `more` batches are written; restart a run of Spark that has failed."""
         wanted = self._filed_batches() + more
         while self._filed_batches() < wanted:
             if self._driver is not None and self._driver.returncode is not None:
@@ -191,7 +192,7 @@ class Demo:
     def _last_words(self) -> str:
         return (self.folder / "spark.log").read_text(errors="replace")[-2000:]
 
-    # -- what became of it --
+    # -- results --
 
     async def _check(self, at_a: QueueManager) -> None:
         returned = [(one.label, int(one.body)) async for one in at_a.peek_each("returned")]
@@ -214,7 +215,7 @@ class Demo:
             self.tell(f"{where}: {len(found):,} orders, each once and in order")
 
     async def _audit(self) -> None:
-        """The logs of events of both, as the job `audit` sees them."""
+        """Run the job `audit` on the event logs of both queue managers."""
         logs = self.folder / "events"
         logs.mkdir()
         for daemon in (self._a, self._b):
@@ -247,7 +248,7 @@ class Demo:
 
 
 def filed(folder: Path) -> list[tuple[str, int]]:
-    """What the readers of a folder that Spark has written see, in the order of the queue."""
+    """Return the rows of a folder that Spark has written, in the order of the queue."""
     from pyarrow import parquet
 
     log = folder / "_spark_metadata"
@@ -296,7 +297,7 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
         return 130
     except (TimeoutError, RuntimeError, ClientError, ExceptionGroup) as failure:
-        demo.wrong.append(f"it did not come to its end: {failure!r}")
+        demo.wrong.append(f"the run did not complete: {failure!r}")
     if demo.wrong:
         print("\n".join(demo.wrong))
         print(f"the data is in {folder}")

@@ -2,8 +2,8 @@
 
     python -m benchmarks.demo_pipeline_driver SOCKET FOLDER DESTINATION [--once]
 
-It runs until it is killed, or until a line comes: then it reads what is there, closes its streams
-and ends.  With --once it does so at once.
+It runs until it is killed, or until it reads a line: then it reads the remaining messages, closes
+its streams and ends.  With --once it does so at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> None:
     )
     print(f"Spark {spark.version} is there", flush=True)
     lake, checkpoint = f"{folder}/lake", f"{folder}/lake-checkpoint"
-    os.makedirs(lake, exist_ok=True)  # else the second stream has nothing to look at
+    os.makedirs(lake, exist_ok=True)  # the second stream needs an existing folder
     orders = (
         spark.readStream.format("qmd")
         .options(endpoint=socket, queue="orders", readerId="lake", columns=COLUMNS)
@@ -62,17 +62,17 @@ def main() -> None:
 
 
 def end_when_told(queries: tuple[Any, ...]) -> None:
-    """A Java that starts anew to read the rest would take longer than the rest."""
-    if not os.read(0, 1):  # of stdin, and not by it: a process that fails must not wait for it
+    """Wait for a line, then read the rest here: starting Java again would take longer."""
+    if not os.read(0, 1):  # not through sys.stdin: a process that fails must not wait for its lock
         return
-    for query in queries:  # the second one reads what the first one files
+    for query in queries:  # the second query reads the output of the first
         query.processAllAvailable()
     for query in queries:
         query.stop()
 
 
 def send_back(socket: str, destination: str, batch: Any, epoch: int) -> None:
-    """A batch as one job, in the order in which it came; one that is repeated is not sent again."""
+    """Send a batch as one job, in its order; a repeated batch is not sent again."""
     batch.orderBy("position").select("label", "body").write.format("qmd").mode("append").options(
         endpoint=socket, destination=destination, delivery="transactional", jobId=f"back-{epoch}"
     ).save()

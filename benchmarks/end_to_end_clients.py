@@ -1,10 +1,10 @@
 """The two applications of the end-to-end benchmark, each a process of its own.
 
-A body begins with the message's number and the time of its sending, on the clock that all
-processes of a host share; behind them it is the same in every message.  The receiver reads every
-body and accepts nothing but the next number.
+A body begins with the message's number and the time of its sending, on the clock that all processes
+of a host share; the rest is the same in every message.  The receiver reads every body and accepts
+only the next number.
 
-What they print: "ready", and when they are done one line of JSON.
+Each client prints "ready", and at the end one line of JSON.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import uvloop
 from qmd.client import Taken, connect
 from qmd.client.new_message import DeliveryName
 
-WINDOW_MESSAGES = 1000  # handed over and not confirmed
+WINDOW_MESSAGES = 1000  # sent and not yet confirmed
 TAKE_MESSAGES = 250
-TAKES_AHEAD = 4  # whose removals are under way
+TAKES_AHEAD = 4  # takes with an unfinished removal
 PATIENCE_S = 20.0
 
 _HEAD = struct.Struct(">QQ")  # number, time of sending in ns
@@ -42,7 +42,7 @@ async def send(
     delivery: DeliveryName,
     rate_per_s: float = 0.0,
 ) -> dict[str, Any]:
-    """As fast as the window allows; or at a steady pace, waiting for no confirmation."""
+    """Send as fast as the window allows, or at a steady pace without waiting for confirmations."""
     rest = _rest(body_bytes)
     async with connect(socket) as here:
         print("ready", flush=True)
@@ -58,7 +58,7 @@ async def send(
 
 
 async def receive(socket: Path, queue: str, *, messages: int, body_bytes: int) -> dict[str, Any]:
-    """Take, check, remove; a message counts as received when its removal is on the disk."""
+    """Take, check and remove; a message counts as received when its removal is on the disk."""
     rest = _rest(body_bytes)
     given_ms: list[float] = []  # from its sending until the application has the message
     removed_ms: list[float] = []  # from its sending until its removal is durable

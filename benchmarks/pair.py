@@ -1,4 +1,4 @@
-"""Real daemons for benchmarks and the demo: processes of their own, in a folder of their own."""
+"""Real daemons for benchmarks and the demo: processes of their own, each in its own folder."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ T = TypeVar("T")
 READY_TIMEOUT_S = 30.0
 POLL_S = 0.02
 LAST_WORDS_CHARACTERS = 2000
-# Below the range that outgoing connections are given: a daemon that was killed finds its port free.
+# Below the range of outgoing connections, so that a killed daemon finds its port free.
 PORTS = range(10_000, 32_000)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Like `uvloop.run`; SIGTERM and SIGHUP end it in good order, as Ctrl-C does.
+    """Run like `uvloop.run`, but end cleanly on SIGTERM and SIGHUP too, as on Ctrl-C.
 
     Raises KeyboardInterrupt or CancelledError then.
     """
@@ -48,7 +48,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address that nobody listens at now."""
+    """Return a free TCP port of the loopback address."""
     for port in random.sample(PORTS, 100):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
@@ -57,7 +57,7 @@ def free_port() -> int:
 
 @contextlib.asynccontextmanager
 async def ended_at_last(*daemons: Daemon) -> AsyncIterator[None]:
-    """Whatever happens within: at the end none of them runs."""
+    """Stop all daemons at the end, whatever happens within."""
     try:
         yield
     finally:
@@ -65,7 +65,7 @@ async def ended_at_last(*daemons: Daemon) -> AsyncIterator[None]:
 
 
 async def nothing_is_left(*clients: QueueManager) -> None:
-    """Wait until no queue and no outgoing queue of these holds a message."""
+    """Wait until no queue and no outgoing queue of these clients holds a message."""
     while True:
         states = [await client.status() for client in clients]
         if not any(state["messages"] or state["outgoing_messages"] for state in states):
@@ -75,18 +75,18 @@ async def nothing_is_left(*clients: QueueManager) -> None:
 
 @dataclass
 class Daemon:
-    """One queue manager, `start`ed and stopped or killed as often as wanted."""
+    """One queue manager; it can be started, stopped and killed repeatedly."""
 
     folder: Path
     name: str
     port: int = field(default_factory=free_port)
     environment: dict[str, str] = field(default_factory=dict)  # QMD_<SECTION>_<KEY>
     process: asyncio.subprocess.Process | None = None
-    address: str = "127.0.0.1"  # where it listens
-    prefix: tuple[str, ...] = ()  # what `qmd serve` is run by: in another network, say
+    address: str = "127.0.0.1"  # to listen on
+    prefix: tuple[str, ...] = ()  # a command that runs `qmd serve`, for example in another network
 
     async def create(self) -> None:
-        """Make its folder and its configuration."""
+        """Create its folder and its configuration."""
         self.folder.mkdir(mode=0o700, parents=True)
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
@@ -100,7 +100,7 @@ class Daemon:
         self.process = None
 
     async def start(self) -> None:
-        """Returns when it serves.  Raises RuntimeError with its last words when it does not."""
+        """Start it and wait until it serves.  Raises RuntimeError with the end of its log."""
         ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         with ready, self.log.open("ab") as log:
             path = self.folder / "ready.sock"
@@ -131,27 +131,27 @@ class Daemon:
                 is_over.cancel()
 
     async def kill(self) -> None:
-        """SIGKILL: no goodbye, no flush."""
+        """Kill it with SIGKILL: no shutdown, no flush."""
         await self._end(signal.SIGKILL)
 
     async def stop(self) -> None:
-        """SIGTERM, and wait."""
+        """Stop it with SIGTERM, and wait."""
         await self._end(signal.SIGTERM)
 
     def client(self, *, reconnect_s: float = RECONNECT_S) -> QueueManager:
         return connect(self.control_socket, reconnect_s=reconnect_s)
 
     def destination(self, queue: str, *, port: int | None = None) -> str:
-        """How others name a queue of it; by another port where that leads to it as well."""
+        """Return the name of its queue for others; `port`: another port that leads to it."""
         return f"DIRECT=TCP:{self.address}:{port or self.port}\\private$\\{queue}"
 
     def cpu_s(self) -> float:
-        """User and system time since it was started."""
+        """Return user and system time since its start, in seconds."""
         fields = self._proc("stat").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
     def thread_cpu_s(self) -> dict[int, float]:
-        """The same for each of its threads, by its id."""
+        """Return the CPU time of each of its threads by thread id, in seconds."""
         threads = Path(f"/proc/{self.pid}/task").iterdir()
         return {
             int(thread.name): int((thread / "schedstat").read_text().split()[0]) / 1e9

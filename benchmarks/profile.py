@@ -1,10 +1,10 @@
-"""Where the microseconds go: py-spy looks at both daemons while the end-to-end load runs.
+"""CPU profile: py-spy samples both daemons during the end-to-end load.
 
     python -m benchmarks.profile [--messages N] [--delivery D] [--top N]
 
-The CPU time of a daemon's threads for one message, divided by what each was doing when py-spy
-looked; a sample counts for the innermost function that is ours.  Being looked at costs time of its
-own, so the sum is above what the benchmark finds; waiting for the disk is no CPU time.
+The CPU time of a daemon's threads for one message, divided by py-spy's samples; a sample counts for
+the innermost function of qmd.  Sampling costs time of its own, so the sum is above that of the
+benchmark; waiting for the disk is no CPU time.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from benchmarks.pair import Daemon, run
 
 SAMPLES_PER_S = 250
 ELSEWHERE = "event loop, system calls"
-LOOP = "qmd/daemon.py main"  # all that the event loop does itself is seen as this function
-# Waiting for work: py-spy often takes it for being at work.
+LOOP = "qmd/daemon.py main"  # the event loop's own work appears as this function
+# Waiting for work, which py-spy often takes for activity.
 WAITING = "aiosqlite/core.py _connection_worker_thread"
 
 Samples = Counter[tuple[str, str]]  # by group and function
 
-# The beginning of a frame's place, and what is done there; the first that fits counts.
+# The prefix of a frame's place, and its group; the first match counts.
 GROUPS: Sequence[tuple[str, str]] = (
     ("protocol/framing.py", "framing"),
     ("protocol/", "codec"),
@@ -102,12 +102,12 @@ async def _look(spy: str, daemon: Daemon, file: Path) -> asyncio.subprocess.Proc
         stderr=asyncio.subprocess.STDOUT,
     )
     assert looking.stdout is not None
-    await looking.stdout.readline()  # its first words: it looks
+    await looking.stdout.readline()  # its first line: sampling has begun
     return looking
 
 
 def samples(raw: str) -> dict[int, Samples]:
-    """How often each thread was seen where; a line is `thread (ID): NAME;frame;...;frame COUNT`."""
+    """Count each thread's samples by place; lines are `thread (ID): NAME;frame;...;frame COUNT`."""
     threads: dict[int, Samples] = {}
     for line in raw.splitlines():
         stack, _, count = line.rpartition(" ")
@@ -121,7 +121,7 @@ def samples(raw: str) -> dict[int, Samples]:
 def microseconds(
     threads: dict[int, Samples], cpu_us: dict[int, float]
 ) -> dict[tuple[str, str], float]:
-    """CPU time a message, by group and function; `cpu_us` is that of each thread in all."""
+    """Return the CPU time per message by group and function; `cpu_us`: the total by thread."""
     shares: dict[tuple[str, str], float] = {}
     for thread, found in threads.items():
         total = found.total()
@@ -131,7 +131,7 @@ def microseconds(
 
 
 def place(frames: Sequence[str]) -> tuple[str, str]:
-    """Group and name of the innermost function that is ours; a frame is `name (file:line)`."""
+    """Return group and name of the innermost function of qmd; a frame is `name (file:line)`."""
     for name in map(_name, reversed(frames)):
         if name.startswith(LOOP):
             break

@@ -1,4 +1,4 @@
-"""How far something is: steps that others can wait for, and a bar that a person can watch."""
+"""Progress: steps that coroutines can wait for, and a progress bar for the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REDRAW_S = 0.1
 
 
 class Progress:
-    """Counts `advance`s up to `steps_max`."""
+    """Counter of `advance` calls up to `steps_max`."""
 
     def __init__(self, steps_max: int) -> None:
         self.steps = 0
@@ -30,7 +30,7 @@ class Progress:
                 waiting[1].set_result(None)
 
     async def reach(self, fraction: float) -> None:
-        """Wait until that part of the steps is done."""
+        """Wait until this fraction of the steps is done."""
         if self.fraction < fraction:
             reached = asyncio.get_running_loop().create_future()
             self._waiting.append((fraction * self.steps_max, reached))
@@ -38,7 +38,7 @@ class Progress:
 
 
 class Display:
-    """Lines that stay, with the time, and below them on a terminal a bar that moves."""
+    """Permanent lines with the time, and on a terminal a progress bar below them."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -54,7 +54,7 @@ class Display:
         self._print(f"{self.elapsed_s:5.1f} s {part}  {line}\n")
 
     async def keep_drawing(self) -> None:
-        """Until cancelled."""
+        """Redraw the bar until cancelled."""
         while self._moves:
             filled = int(self._progress.fraction * BAR_CHARACTERS)
             bar = "█" * filled + "░" * (BAR_CHARACTERS - filled)

@@ -1,9 +1,10 @@
-"""The same work done by two RabbitMQ brokers, measured where that can be done.
+"""The same load on two RabbitMQ brokers, measured where that is possible.
 
-Quorum queues, publisher confirms and a shovel between the brokers: the peer that promises most like
-us (nothing is confirmed before it is synced, though its link may double messages).  The scripts
-that install and measure it are no part of this repository: the environment variable QMD_PEERS names
-their folder, which otherwise is looked for beside the repository's parent.  They need root and apt.
+Quorum queues, publisher confirms and a shovel between the brokers: the configuration with the
+promises closest to qmd's (nothing is confirmed before it is synced, though its link may duplicate
+messages).  The scripts that install and measure it are not part of this repository: the environment
+variable QMD_PEERS names their folder; the default is a folder beside the repository's parent.  They
+need root and apt.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from typing import Any
 
 PEER = "rabbitmq-shovel-quorum"
 BESIDE = Path(__file__).resolve().parents[2] / "shared" / "bench" / "peers"
-TIMEOUT_S = 1200.0  # the first time, it has to be downloaded and installed
+TIMEOUT_S = 1200.0  # the first run downloads and installs RabbitMQ
 
 
 class CannotMeasure(Exception):
-    """The text says why RabbitMQ was left out."""
+    """RabbitMQ cannot be measured; the text gives the reason."""
 
 
 def script() -> Path:
-    """What to run.  Raises CannotMeasure."""
+    """Return the script to run.  Raises CannotMeasure."""
     folder = Path(os.environ.get("QMD_PEERS", BESIDE))
     found = folder / "run.sh"
     if not found.is_file():
@@ -40,12 +41,12 @@ def script() -> Path:
 
 
 async def measure(script: Path) -> dict[str, Any]:
-    """The figures of one run, by the names of `bench_end_to_end`.  Raises CannotMeasure."""
+    """Return the figures of one run, named as in `bench_end_to_end`.  Raises CannotMeasure."""
     process = await asyncio.create_subprocess_exec(
         *("sh", str(script), PEER),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C comes here, and is passed on in good order
+        start_new_session=True,  # Ctrl-C comes to this process, which ends the script cleanly
     )
     try:
         async with asyncio.timeout(TIMEOUT_S):
@@ -71,7 +72,7 @@ async def measure(script: Path) -> dict[str, Any]:
 
 
 def _end(script_pid: int) -> None:
-    """The program that it runs ends its brokers; the script itself undoes its mounts then."""
+    """Signal the script's program, which ends its brokers; the script then undoes its mounts."""
     children = Path(f"/proc/{script_pid}/task/{script_pid}/children")
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for child in children.read_text().split():

@@ -1,4 +1,4 @@
-"""Which messages were sent and which arrived, told by what they themselves contain."""
+"""Sent and arrived messages, identified by their bodies."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ BODY_BYTES = 1024
 
 @dataclass
 class Tally:
-    """The messages of one delivery, numbered from 0; each has its number in its body."""
+    """The messages of one delivery, numbered from 0; each body contains its number."""
 
     delivery: DeliveryName
     total: int
     ids: list[str | None] = field(init=False)  # by number; None before it was confirmed
-    kills_before: dict[int, int] = field(default_factory=dict)  # its sending, by number
-    arrivals: list[list[str]] = field(init=False)  # the ids they came with, by number
+    kills_before: dict[int, int] = field(default_factory=dict)  # number -> kills before its sending
+    arrivals: list[list[str]] = field(init=False)  # the ids of each number's arrivals
     sent: int = 0  # confirmed
-    delivered: int = 0  # different ones, of however many arrivals
-    out_of_order: list[int] = field(default_factory=list)  # came first after a later one
-    altered: list[str] = field(default_factory=list)  # ids of messages that are none of ours
+    delivered: int = 0  # distinct messages, without duplicates
+    out_of_order: list[int] = field(default_factory=list)  # arrived first after a later one
+    altered: list[str] = field(default_factory=list)  # ids of messages that the demo did not send
     _last: int = -1
 
     def __post_init__(self) -> None:
@@ -30,7 +30,7 @@ class Tally:
         self.arrivals = [[] for _ in range(self.total)]
 
     def body(self, number: int) -> bytes:
-        """Delivery and number in the first line, then what no other message's body has."""
+        """Return the body: delivery and number in a line, then bytes unique to the message."""
         line = f"{self.delivery} {number}\n".encode()
         pattern = hashlib.blake2b(line).digest()
         return (line + pattern * (BODY_BYTES // len(pattern)))[:BODY_BYTES]
@@ -53,7 +53,7 @@ class Tally:
 
     @property
     def missing(self) -> list[int]:
-        """Confirmed, and not arrived."""
+        """Numbers that were confirmed and did not arrive."""
         return [
             number
             for number, ids in enumerate(self.arrivals)
@@ -65,12 +65,12 @@ class Tally:
         return [number for number, ids in enumerate(self.arrivals) if len(ids) > 1]
 
     def name(self, number: int) -> str:
-        """For a person who looks for it in a queue or a log."""
+        """Return a description with which an operator finds the message in a queue or a log."""
         return f"{self.delivery} message {number}, id {self.ids[number] or 'unknown'}"
 
 
 def number_of(body: bytes) -> int:
-    """The number in a body, or -1."""
+    """Return the number in a body, or -1."""
     words = body.partition(b"\n")[0].split()
     return int(words[1]) if len(words) == 2 and words[1].isdigit() else -1
 

@@ -1,4 +1,4 @@
-"""What became of the demo's messages: a table for people, and whether a promise was broken."""
+"""Verdict on the demo's messages: a readable table, and the broken promises."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FINDINGS = "findings"
 
 @dataclass
 class Outcome:
-    """All that is known when it is over."""
+    """The results of a run."""
 
     transactional: Tally
     recoverable: Tally
@@ -32,16 +32,16 @@ class Outcome:
 
 
 def wrongs(outcome: Outcome) -> list[str]:
-    """Every broken promise, one line for each message."""
+    """Return every broken promise, one line for each message."""
     return [line for tally in outcome.tallies for line in wrongs_of(tally, outcome.kills)]
 
 
 def wrongs_of(tally: Tally, kills: int) -> Iterator[str]:
-    """The same of one delivery, when there were so many kills."""
+    """Yield the broken promises of one delivery, after `kills` kills in all."""
     if tally.sent < tally.total:
         yield f"{tally.total - tally.sent:,} {tally.delivery} messages were not sent"
     for number in tally.missing:
-        # An express message lives in memory: a kill that came after it may have taken it.
+        # An express message lives in memory: a later kill may have removed it.
         if tally.delivery != "express" or tally.kills_before.get(number, kills) == kills:
             yield f"lost: {tally.name(number)}"
     for number in tally.doubled:
@@ -57,7 +57,7 @@ def wrongs_of(tally: Tally, kills: int) -> Iterator[str]:
 
 
 def reasons(failure: BaseException) -> list[str]:
-    """Why it did not come to its end; the groups that tasks fail in are taken apart."""
+    """Return the errors that stopped the run; exception groups are flattened."""
     if isinstance(failure, BaseExceptionGroup):
         return [line for one in failure.exceptions for line in reasons(one)]
     if isinstance(failure, TimeoutError):
@@ -104,15 +104,15 @@ def _row(name: str, *cells: str) -> str:
 
 
 def verdict(outcome: Outcome, wrong: list[str], folder: Path) -> list[str]:
-    """The last words.  What is wrong is listed in `folder` too, all of it."""
+    """Return the closing lines.  All errors are also written to a file in `folder`."""
     if not wrong:
         lost = len(outcome.express.missing)
         return [
             "Every transactional message arrived exactly once and in order, and every recoverable"
             " one exactly once.",
             f"No express message came twice; {lost or 'none'} of them"
-            f" {'was' if lost <= 1 else 'were'} lost: they live in memory, and a kill takes what is"
-            " there.",
+            f" {'was' if lost <= 1 else 'were'} lost: they live in memory, and a kill"
+            " removes them.",
         ]
     findings = folder / FINDINGS
     findings.write_text("".join(f"{line}\n" for line in wrong))

@@ -1,4 +1,4 @@
-"""A TCP proxy whose connections can be cut: what the demo puts between its queue managers."""
+"""A TCP proxy with connections that can be cut, between the demo's queue managers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import cast
 
 
 class WireCutter:
-    """Listens at a `port` of its own and leads to `target_port`: `async with WireCutter(...)`."""
+    """Proxy from its own `port` to `target_port`: `async with WireCutter(...)`."""
 
     def __init__(self, target_port: int) -> None:
         self.port = 0
@@ -28,13 +28,13 @@ class WireCutter:
         self.cut()
 
     async def connected(self) -> None:
-        """Wait until there is something to be cut."""
+        """Wait until a connection exists."""
         await self._connected.wait()
 
     def cut(self) -> int:
-        """Abort both sides of every connection; how many there were.
+        """Abort both sides of every connection; return how many there were.
 
-        What was on its way is lost, and neither side is told how far the other one got.
+        Bytes in transit are lost, and neither side learns how far the other one got.
         """
         ends, self._ends = self._ends, set()
         self._connected.clear()
@@ -54,7 +54,7 @@ class WireCutter:
                 lambda: _End(self), "127.0.0.1", self._target_port
             )
         except OSError:
-            near.transport.abort()  # nobody is there: whoever called sees that we hang up
+            near.transport.abort()  # the target does not listen: close the caller's connection
             return
         near.other, far.other = far, near
         if near.transport.is_closing():
@@ -66,14 +66,14 @@ class WireCutter:
 
 
 class _End(asyncio.Protocol):
-    """One side of a connection: what comes here leaves at the `other` one."""
+    """One side of a connection; received bytes leave on the `other` side."""
 
     transport: asyncio.Transport
 
     def __init__(self, wire: WireCutter) -> None:
         self.wire = wire
         self.other: _End | None = None
-        self.early = bytearray()  # came before there was another one
+        self.early = bytearray()  # received before the other side was connected
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -103,7 +103,7 @@ class _End(asyncio.Protocol):
 
 
 class _NearEnd(_End):
-    """The side that was called."""
+    """The accepted side of a connection."""
 
     def __init__(self, wire: WireCutter) -> None:
         super().__init__(wire)

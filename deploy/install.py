@@ -1,4 +1,4 @@
-"""Installs qmd as a service of this host; `make install` calls it.
+"""Install qmd as a service of this host; `make install` calls it.
 
     PREFIX/lib/qmd/                   the application and its locked dependencies
     PREFIX/bin/qmd                    its command
@@ -8,9 +8,9 @@
     SYSCONFDIR/qmd/qmd.toml           the configuration, if there is none yet
 
 SYSCONFDIR is /etc below the prefixes /usr and /usr/local, else PREFIX/etc.  The dependencies are
-copied out of the environment that runs this file, at the versions of requirements.lock: what was
-tested is what is installed, and the one who installs (often root) downloads and builds nothing.
-The extra `directory` comes along where that environment has it.
+copied from the environment that runs this file, at the versions of requirements.lock: exactly the
+tested versions are installed, and the installing user (often root) downloads and builds nothing.
+The extra `directory` is copied if that environment has it.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent.parent
 PACKAGES = ("protocol", "storage", "qmd", "pipeline")
-# Of the extra `directory`, what LDAP needs, and what `bind = "negotiate"` needs beside it.
+# Of the extra `directory`: LDAP's dependencies, and those of `bind = "negotiate"`.
 DIRECTORY_EXTRA = ("sansldap", "pyspnego", "cryptography", "cffi", "pycparser")
 
 # -I: neither the caller's environment nor a user's site folder can change what runs.
@@ -44,11 +44,11 @@ sys.exit(main())
 
 
 class InstallError(Exception):
-    """The environment or the folders are not as they must be; nothing useful was installed."""
+    """The environment or the folders are unsuitable; no usable installation was made."""
 
 
 class Layout:
-    """Where each part goes: `prefix` as the running system sees it, `destdir` before it."""
+    """The place of each part: `prefix` on the running system, below `destdir` for staging."""
 
     def __init__(self, prefix: Path, destdir: Path) -> None:
         if not prefix.is_absolute():
@@ -69,7 +69,7 @@ class Layout:
         }
 
     def staged(self, path: Path) -> Path:
-        """`path` below DESTDIR, where it is written now."""
+        """Return `path` below DESTDIR, where it is written now."""
         return self.destdir / path.relative_to("/")
 
 
@@ -84,7 +84,7 @@ def install(layout: Layout) -> None:
     _copy_own_packages(fresh)
     shutil.rmtree(layout.application, ignore_errors=True)
     fresh.rename(layout.application)
-    # Tracebacks show where the files will be, not where a packager staged them.
+    # Tracebacks show the final paths, not those of a packager's staging folder.
     staging = None if layout.destdir == Path("/") else layout.destdir
     compileall.compile_dir(
         layout.application, quiet=1, stripdir=staging, prependdir="/" if staging else None
@@ -111,7 +111,7 @@ def uninstall(layout: Layout) -> None:
 
 
 def _interpreter() -> Path:
-    """The Python that the environment was made with: compiled modules fit no other."""
+    """Return the environment's own Python: compiled modules fit no other."""
     python = Path(sys.executable).resolve()
     if python.is_relative_to("/root") or python.is_relative_to("/home"):
         print(f"note: the service's user cannot see {python}; for a host, use a system's Python")
@@ -119,13 +119,13 @@ def _interpreter() -> Path:
 
 
 def _locked() -> dict[str, str]:
-    """Name and version of every distribution that qmd needs to run."""
+    """Return name and version of every distribution that qmd needs to run."""
     lines = (SOURCE / "requirements.lock").read_text()
     return dict(re.findall(r"^([\w.-]+)==(\S+)", lines, re.MULTILINE))
 
 
 def _extras() -> dict[str, str]:
-    """What Active Directory needs beside that, where the environment has it."""
+    """Return the distributions for Active Directory that the environment has."""
     found = {}
     for name in DIRECTORY_EXTRA:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -143,7 +143,7 @@ def _copy_distribution(name: str, version: str, target: Path) -> None:
             f"{name} is at {distribution.version}, the lock says {version}: run `make setup`"
         )
     for file in distribution.files or ():
-        # Scripts lie outside of the environment's library and name its interpreter.
+        # Scripts lie outside the environment's library and name its interpreter.
         if ".." not in file.parts and "__pycache__" not in file.parts:
             copy = target / file
             copy.parent.mkdir(parents=True, exist_ok=True)

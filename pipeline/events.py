@@ -1,7 +1,7 @@
 """Event logs as files: find them, and divide them into pieces of work.
 
 The input is the output of `qmd events export` and `qmd ship`: Parquet or NDJSON, in any folders,
-with one host or many in a file.  Files and folders whose name begins with `_` or `.` are ignored.
+with one host or many in a file.  Names that begin with `_` or `.` are ignored.
 docs/events.md lists the columns; files of an older version may lack the newer columns.
 """
 
@@ -330,7 +330,7 @@ def _completed(table: Any, columns: Sequence[str]) -> Any:
 def host_of_path(path: str) -> str:
     """Return the host of a file's folder (`host=...`, as `qmd ship` names it), or "".
 
-    Used for files whose content cannot be read.
+    Used for files with unreadable content.
     """
     parts = [part.partition("=")[2] for part in path.split("/") if part.startswith("host=")]
     return parts[-1] if parts else ""

@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _apart_from_findings(command: F) -> F:
-    """Give failures another exit code, for a command whose exit code 1 means findings."""
+    """Give failures another exit code, for a command with exit code 1 for findings."""
 
     @functools.wraps(command)
     def told_apart(*args: Any, **named: Any) -> Any:

@@ -147,7 +147,7 @@ def solve(bounds: Frame, tolerance_ms: float) -> tuple[dict[int, float], dict[in
         if not disagree.any():
             break
         asked = {int(each) for each in (*source[disagree], *host[disagree])} - wrong.keys()
-        # Of two that disagree, prefer the one whose clock other hosts saw being set.
+        # Of two that disagree, blame the one that set its clock, as its other pairs show.
         against = disagree | was_set
         of = {each: (source == each) | (host == each) for each in asked}
         votes = {each: int((of[each] & against).sum()) for each in asked}

@@ -4,7 +4,7 @@ A stage at another host is recorded by another clock: offsets are estimated from
 directions, for each day, and subtracted.  A difference that is still negative is counted as such
 (`before_sent`), and not as 0.
 
-Of a message whose events are complete, only its counts in a histogram are kept: for its route,
+Of a message with all events, only its counts in a histogram are kept: for its route,
 queue and hour, by the uncorrected clocks, so that offsets that become known later also correct
 earlier counts.  Of all other messages a row is kept from run to run.  docs/decisions/0026
 """

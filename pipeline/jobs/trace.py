@@ -1,6 +1,6 @@
 """Trace: the history of one message and of related messages, over all hosts.  docs/jobs.md
 
-Related messages: those whose correlation id is the message's id (responses, acknowledgments, the
+Related messages: those with the message's id as correlation id (responses, acknowledgments, the
 same message sent again), the message that its own correlation id names, and so on for a few steps.
 """
 

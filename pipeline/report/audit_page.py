@@ -39,7 +39,7 @@ _UNDECIDED = {
     "log_hole": "a stretch of the log of this host is missing",
     "log_begins_later": "the log of this host begins after them",
 }
-#: What an operator should do about each kind.
+#: The remedy for each kind.
 _REMEDIES = {
     "acked_not_stored": "Ask the owner of the receiving host about its disk, a restored backup,"
     " or deleted files. Send it again from the sender's journal (qmd pipeline run replay, or"

@@ -156,7 +156,7 @@ class Ship:
     def events(self) -> None:
         """Ship all present events: complete blocks, with the blocks of one day in a file.
 
-        Raises ShipFailed if the log is not the one whose files are at the target.
+        Raises ShipFailed if the files at the target belong to another log.
         """
         own = str(self._qm.id)
         self._clean("events")

@@ -26,7 +26,7 @@ PASSING = {"no_control_socket", "daemon_not_answering", "remote_unreachable", "c
 
 
 class Connected:
-    """A `QueueManager` whose coroutines run to their end; every error names the endpoint.
+    """A `QueueManager` with blocking coroutines; every error names the endpoint.
 
     With `patient`, connecting is retried for `reconnect_s` while the queue manager does not answer.
     Tasks of a running query use it, because their queue manager answered the driver before.

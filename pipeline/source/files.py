@@ -1,7 +1,7 @@
 """Reads of exported files: event logs of `qmd events export`, queues of `qmd export`.
 
 Events are Parquet or NDJSON, messages NDJSON.  The kind is detected from the beginning of a file,
-so a folder may be named without a kind.  Files whose name begins with `.` or `_` are skipped: they
+so a folder may be named without a kind.  Names that begin with `.` or `_` are skipped: such files
 are incomplete, or belong to another tool.
 """
 

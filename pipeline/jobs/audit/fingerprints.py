@@ -1,7 +1,7 @@
 """Fingerprints of logs: a few rows for each stream, enough to compare both sides.
 
 Messages of one stream that follow each other without a gap and were accepted in this order are one
-*run*: its first and last key, and their arrival numbers.  Two sides whose runs cover the same keys
+*run*: its first and last key, and their arrival numbers.  Two sides with runs over the same keys
 have the same messages, in order and once; this is exact, not an estimate.  A sum of hashes shows
 that each number is the same message on both sides.  Streams that do not agree are examined message
 by message (`rules.py`).

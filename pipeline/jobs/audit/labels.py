@@ -65,7 +65,7 @@ class Labels:
         return known or self._by_name.get(host_in(self._names.get(queue, "")), 0)
 
     def absent(self, row: Any) -> str:
-        """Return the host whose missing log leaves this candidate undecided."""
+        """Return the host of the missing log that leaves this candidate undecided."""
         if row.covering:
             return self.host(int(row.covering))
         queue = self._names.get(int(row.sent_queue), "") if pd.notna(row.sent_queue) else ""

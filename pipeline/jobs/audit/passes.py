@@ -120,7 +120,7 @@ def _hosts_of(table: Any, facts: Facts) -> dict[tuple[int, str], int]:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Messages whose events the rules need.  Pairs are `mixed`; everything is sorted."""
+    """The messages of which the rules need the events.  Pairs are `mixed`; everything is sorted."""
 
     full: bool
     streams: Any  # source and stream

@@ -550,7 +550,7 @@ def _holes(covered: Frame) -> Frame:
 
 
 def _plain(rows: Frame, told: Frame, found: Survey, *, full: bool) -> set[int]:
-    """Return the sources whose messages without a sequence do not agree everywhere."""
+    """Return the sources of which messages without a sequence do not agree everywhere."""
     suspect: set[int] = set()
     for source, part in rows.groupby("source"):
         sides = {

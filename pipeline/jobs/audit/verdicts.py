@@ -71,7 +71,7 @@ def judge(
 
 
 def _kept_ids(rows: Frame, found: Survey) -> tuple[Frame, Frame]:
-    """Return the messages whose events are kept, and how (`rules.KEPT`); and the other rows."""
+    """Return the messages of which events are kept, and how (`rules.KEPT`); and the other rows."""
     orphans = rows[rows.kind == "orphan"]
     ids = [
         rows[rows.kind == "kept"].assign(how=1),
@@ -326,7 +326,7 @@ def _undecided(rows: Frame, found: Survey, spans: clocks.Spans, which: str = "")
 
 
 def _set_back(covered: Frame, tolerance_ms: int) -> set[int]:
-    """Return hosts whose clocks were set back by the tolerance or more, by their own logs."""
+    """Return hosts that set their clocks back beyond the tolerance, by their own logs."""
     return set(covered.host[covered.at_sum > tolerance_ms].tolist())
 
 

@@ -1,6 +1,6 @@
 """New events: process each event of new files once, without those that were read before.
 
-Files whose footers show that they may share blocks are read by one task, one after the other, which
+Files that may share blocks, by their footers, are read by one task, one after the other, which
 also skips the events of earlier runs.  So no shuffle is needed, and files that do not overlap are
 read in parallel.
 """
@@ -176,7 +176,7 @@ def _tasks(
 
 
 def together(boxes: Sequence[Sequence[Box]]) -> list[list[int]]:
-    """Group the numbers of pieces whose boxes may share events; groups keep the order."""
+    """Group the numbers of pieces with boxes that may share events; groups keep the order."""
     parent = list(range(len(boxes)))
 
     def root(at: int) -> int:

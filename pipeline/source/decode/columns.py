@@ -33,7 +33,7 @@ _ACKNOWLEDGE = pa.array(
 
 @dataclass(slots=True)
 class Reading:
-    """Columns of packets whose headers are all readable this way, computed on demand."""
+    """Columns of packets that `Headers.readable` accepts, computed on demand."""
 
     rows: Rows
     h: Headers

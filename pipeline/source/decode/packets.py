@@ -7,7 +7,7 @@
 
 The fast path takes less than a microsecond a message; the parser and a `Message` take forty.
 Packets that the fast path does not handle (rare headers, names that are not direct, inconsistent
-sizes) go to the parser, whose result is authoritative: both must agree on every packet, and a
+sizes) go to the parser, which is authoritative: both must agree on every packet, and a
 property test compares them.
 """
 
