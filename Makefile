@@ -1,35 +1,35 @@
-# `make help` says what can be done here.
+# `make help` lists the targets.
 
 SHELL := bash
 PYTHON ?= python3
 PREFIX ?= /usr/local
 DESTDIR ?=
-# More words for pytest: make test ARGS='-x tests/unit'
+# More arguments for pytest: make test ARGS='-x tests/unit'
 ARGS ?=
-# How many tests run at once: they wait for disks and clocks half of their time.  0: in one process.
+# Parallel test processes: tests wait for disks and clocks half of their time.  0: one process.
 WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 1) + 2)))
-# How many busy processes for each processor run beside the tests: make test LOAD=1
+# Busy processes per processor that run beside the tests: make test LOAD=1
 LOAD ?= 0
-# How many messages `make routed` sends.
+# Number of messages that `make routed` sends.
 MESSAGES ?= 100000
-# How long `make fuzz` works on each of its targets, and on which (all of them).
+# Seconds for each target of `make fuzz`, and its targets (empty: all).
 SECONDS ?= 60
 TARGETS ?=
-# How long `make soak` works; 0.1 is six minutes.
+# Duration of `make soak`; 0.1 is six minutes.
 HOURS ?= 1
-# How many folders `make folders` kills and damages.
+# Number of folders that `make folders` kills and damages.
 FOLDERS ?= 2000
-# How often `make soak-pipeline` kills something.
+# Number of kills in `make soak-pipeline`.
 KILLS ?= 200
-# Of how many fleets `make soak-pipeline` audits the logs, in any order and in parts.
+# Number of fleets with logs that `make soak-pipeline` audits, in any order and in parts.
 FLEETS ?= 6
-# The worlds of `make simulate`: how many from which number on; or SEED, the only one, line by line.
+# The seeds of `make simulate`: how many, and the first one; or SEED: only this one, line by line.
 SEEDS ?= 1000
 FIRST ?= 1
 SEED ?=
 
-# Every command below runs this interpreter, which holds exactly what the lock files name: what qmd
-# needs, and, for those that need them, the tools and everything that is optional.
+# Every command below runs this interpreter.  Its environment contains exactly the packages of the
+# lock files: qmd's dependencies and, for targets that need them, tools and optional packages.
 PY := .venv/bin/python
 READY := .venv/ready
 TOOLS := .venv/tools
@@ -41,9 +41,9 @@ PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
 
-setup: $(READY) ## create .venv with what qmd needs (every target below does so when it has to)
+setup: $(READY) ## create .venv with qmd's dependencies (every target below does so if needed)
 
-tools: $(TOOLS) ## the same with tools, Spark and whatever else is optional: more than a gigabyte
+tools: $(TOOLS) ## the same with tools, Spark and all optional packages: more than a gigabyte
 
 $(READY): requirements.lock requirements-build.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { \
@@ -65,45 +65,45 @@ run: setup ## start one queue manager in the foreground, with its data in ./run
 	@test -e run/qmd.toml || $(PY) -m qmd init run
 	@exec $(PY) -m qmd --config run/qmd.toml serve
 
-demo: setup ## two queue managers, 22,000 messages, four kills: nothing lost, nothing twice
+demo: setup ## two queue managers, 22,000 messages, four kills: nothing lost or duplicated
 	@$(PY) -m benchmarks.demo
 
-demo-pipeline: tools ## two queue managers and Spark between them, killed on the way; then the audit
+demo-pipeline: tools ## two queue managers with Spark between them, all killed once; then the audit
 	@$(PY) -m benchmarks.demo_pipeline
 
-test: tools ## every test; LOAD=1 keeps all processors busy meanwhile
+test: tools ## run every test; LOAD=1 keeps all processors busy meanwhile
 	@PYTHONASYNCIODEBUG=1 $(PY) -m pytest -q -n $(WORKERS) -p tests.load --load $(LOAD) $(ARGS)
 
-simulate: tools ## queue managers in worlds of bad luck, SEEDS=1000 from FIRST=1 on; SEED=n replays one
+simulate: tools ## queue managers in simulated worlds, SEEDS=1000 from FIRST=1 on; SEED=n replays one
 	@$(PY) -m tests.simulation \
 	  $(if $(SEED),--seed $(SEED),--first $(FIRST) --seeds $(SEEDS)) $(ARGS)
 
-mutants: tools ## faults put into the code on purpose: the simulation has to notice each
+mutants: tools ## inject faults into the code: the simulation must detect each
 	@$(PY) -m tests.simulation.mutants $(ARGS)
 
 soak: tools ## hostile networks, crashes, power losses and new seeds, for HOURS=1
 	@$(PY) -m tests.soak --hours $(HOURS) $(ARGS)
 
-folders: tools ## `qmd check` and `--repair` on FOLDERS=2000 that were killed and damaged
+folders: tools ## `qmd check` and `--repair` on FOLDERS=2000 killed and damaged folders
 	@$(PY) -m tests.crash.folders --folders $(FOLDERS) $(ARGS)
 
-routed: tools ## five daemons, one the only way between the others, cut off and killed: MESSAGES=100000
+routed: tools ## five daemons, one of them the only relay, cut off and killed: MESSAGES=100000
 	@$(PY) -m tests.netns.relayed --messages $(MESSAGES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-soak-pipeline: tools ## two streams killed, KILLS=200 times; then jobs over FLEETS=6 in any order and parts
+soak-pipeline: tools ## kill two streams KILLS=200 times; then run jobs over FLEETS=6, in any order and parts
 	@$(PY) -m tests.pipeline.kills --kills $(KILLS) $(ARGS)
 	@QMD_SOAK=1 QMD_SOAK_SEEDS=$(FLEETS) $(PY) -m pytest -q tests/pipeline -k any_fleet
 
-fuzz: tools ## every parser against inputs of its own making, SECONDS=60 for each
+fuzz: tools ## fuzz every parser, SECONDS=60 each
 	@if $(PY) -c 'import atheris' 2>/dev/null || $(PIP) \
 	  --require-hashes --only-binary :all: -r requirements-fuzz.lock; then \
 	  $(PY) -m tests.fuzz --seconds $(SECONDS) $(TARGETS); \
-	else echo "fuzzing skipped: atheris, the fuzzer, is not to be had for this Python here"; fi
+	else echo "fuzzing skipped: the fuzzer atheris is not available for this Python"; fi
 
-model: tools ## the formal model of the exactly-once core, checked exhaustively
+model: tools ## check the formal model of the exactly-once core exhaustively
 	@$(PY) -m model
 
-check: tools ## formatting, lint and types: what a change must pass
+check: tools ## check formatting, lint and types; every change must pass
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy --strict protocol storage qmd pipeline pyspark_qmd.py
@@ -116,21 +116,21 @@ docs: ## build the manuals as a site with search: build/docs/index.html
 	@.venv/docs/bin/python -m sphinx -W --keep-going -q -b html docs build/docs
 	@echo "build/docs/index.html"
 
-bench: tools ## the numbers that we promise, measured
+bench: tools ## measure the promised figures
 	@$(PY) -m benchmarks
 
-format: tools ## put the code into the one format
+format: tools ## format the code
 	@$(PY) -m ruff format .
 	@$(PY) -m ruff check --fix .
 
-clean: ## remove what tools leave behind (not .venv, and not the data in ./run)
+clean: ## remove the files of tools (not .venv, and not the data in ./run)
 	@rm -rf build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
-install: ## install the service below PREFIX (and DESTDIR, for packagers); `make setup` goes before
+install: ## install the service below PREFIX (and DESTDIR, for packagers); run `make setup` first
 	@$(MAKE) --no-print-directory --question $(READY) 2>/dev/null || { \
 	  echo "there is no .venv for this state of the source: run 'make setup' first, and not as root" >&2; exit 1; }
 	@$(PY) deploy/install.py --prefix '$(PREFIX)' --destdir '$(DESTDIR)'
 
-uninstall: ## take the service away again; its configuration and its messages stay
+uninstall: ## remove the service; its configuration and its messages stay
 	@$(PYTHON) deploy/install.py --uninstall --prefix '$(PREFIX)' --destdir '$(DESTDIR)'
