@@ -5,7 +5,8 @@
     reference()                the manual's tables
 
 Nothing is guessed: an unknown section or key, a wrong type, unit or range is a ConfigError that
-names the file, the line, the value found and the allowed values."""
+names the file, the line, the value found and the allowed values.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ __all__ = [
 
 CONFIG_NAME = "qmd.toml"
 FILE_BYTES_MAX = 64 * 1024
-# limit for the search of an error's line, which parses parts again: some 50 ms
+# Limit for the search of an error's line, which parses parts again: some 50 ms.
 SEARCH_CHARACTERS_MAX = 1_000_000
 SOCKET_PATH_BYTES_MAX = 107  # sun_path of unix(7) has 108, one of them for the null
 
@@ -50,7 +51,8 @@ class ConfigError(Exception):
 
     `code` identifies the cause (`qmd.catalogue`). `file` and `line` are the place, and None for the
     environment and for arguments; `key` is "[section] key", or "" if the error has no key. `others`
-    are the further errors of the same configuration."""
+    are the further errors of the same configuration.
+    """
 
     others: tuple[ConfigError, ...] = ()
 
@@ -79,7 +81,8 @@ class ConfigError(Exception):
 def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
     """Read `path`, with overrides from `environment` (default: the process's).
 
-    Raises ConfigError."""
+    Raises ConfigError.
+    """
     file = path.absolute()
     try:
         with file.open("rb") as stream:
@@ -103,7 +106,8 @@ def parse_settings(
 ) -> Settings:
     """Parse a text as `load_settings` does; `file` is its current or future location.
 
-    Raises ConfigError."""
+    Raises ConfigError.
+    """
     source = _Source(text, file)
     found = _Errors()
     for section, table in source.document.items():
@@ -172,7 +176,8 @@ class _Source:
 
         tomllib keeps no positions. For each line that contains the word, this method parses the
         text up to that line (or up to the end of its value); the first line for which the result
-        contains the key is the answer. The search is given up when it takes too long."""
+        contains the key is the answer. The search is given up when it takes too long.
+        """
         word = key or section
         characters_left = SEARCH_CHARACTERS_MAX
         for start, line in enumerate(self._lines):
@@ -346,7 +351,8 @@ def write_default_config(
 
     `listen` is address:port, with an IPv6 address in brackets; an empty `name` means the name of
     the host; `run_as_root` is for a folder owned by root. A new folder gets mode 0700, the file
-    0640. Raises ConfigError; an existing file is never changed."""
+    0640. Raises ConfigError; an existing file is never changed.
+    """
     address, _, port = listen.rpartition(":")
     if not (port.isascii() and port.isdigit() and len(port) <= 5):
         raise ConfigError(

@@ -6,7 +6,8 @@
     10.3.0.5 via direct then gate-a                first itself, then over another computer
     * via gate-c                                   all destinations without another route
 
-The first matching rule applies. Hops are tried in turn."""
+The first matching rule applies. Hops are tried in turn.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 
 This declaration is the only source for the loader, the file that `qmd init` writes, and the manual.
 An attribute is named as its key in the file, followed by the unit: `ack_timeout` is
-`ack_timeout_s`, seconds; `computer` is `computer_bytes`."""
+`ack_timeout_s`, seconds; `computer` is `computer_bytes`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Durations and sizes in text form: `30s`, `4d`, `500MB`, `64KiB`.
 
 The form is a whole number directly followed by one unit. A number without a unit is refused because
-it is ambiguous."""
+it is ambiguous.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def parse_duration(text: str) -> float:
 def parse_size(text: str) -> int:
     """Return the bytes of `500MB` or `64KiB`; k, M, G, T are powers of 1000, Ki... of 1024.
 
-    Units are read without regard to case. Raises ValueError."""
+    Units are read without regard to case. Raises ValueError.
+    """
     match = _SIZE.fullmatch(text)
     factor = _BYTES_BY_SPELLING.get(match[2].lower()) if match else None
     if match is None or factor is None:

@@ -33,7 +33,8 @@ class Kind(ABC, Generic[T]):
     def parse(self, value: object) -> T:
         """Convert a value from TOML.
 
-        Raises ValueError, with the reason unless `allowed` makes it clear."""
+        Raises ValueError, with the reason unless `allowed` makes it clear.
+        """
 
     def from_environment(self, text: str) -> object:
         """Convert the text of an environment variable to the value that TOML would give."""

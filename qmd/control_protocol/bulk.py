@@ -9,7 +9,8 @@ separately, 1, 2, 3 ..., in the order of their arrival as far as they were ready
 *position*; it is assigned when a message is reserved, and never reused for another message.
 
 Stored references to a queue use its id, a GUID as text: a queue that was deleted and created again
-has another id. `OpenReader` returns the ids."""
+has another id. `OpenReader` returns the ids.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class OpenReader(Request, tag="open_reader", frozen=True):
     `shared`: consumed messages stay in the queue, and other shared readers of the queue read all of
     them too. Otherwise the readers of a queue compete, and consumed messages are received. A new
     reader begins with the oldest message (`start` "oldest") or with messages that arrive from now
-    on ("newest")."""
+    on ("newest").
+    """
 
     reader: Name
     queues: Annotated[list[QueueName], msgspec.Meta(max_length=QUEUES_MAX)]
@@ -59,7 +61,8 @@ class Reserve(Request, tag="reserve", frozen=True):
     disk, until they are consumed or released; `end` is `start` when nothing is ready.
 
     Messages that an earlier request reserved after `start` are returned first, so a request with a
-    lost answer can be repeated. `more`: a message after `end` is ready, reserved or not."""
+    lost answer can be repeated. `more`: a message after `end` is ready, reserved or not.
+    """
 
     reader: Name
     fence: int
@@ -74,7 +77,8 @@ class Filter(msgspec.Struct, array_like=True, frozen=True):
     """Filter for the messages of a range, applied in the queue manager.
 
     Texts match as substrings without regard to case, so a caller that needs exact matches must
-    check again."""
+    check again.
+    """
 
     choice: Choice = EVERY_MESSAGE
     # For transactional messages: the sequence, and the first and last requested number in it.
@@ -94,7 +98,8 @@ class ReadRange(Request, tag="read_range", frozen=True):
     With a reader: its reserved positions (without a fence, because executors read). Without one:
     all messages of any queue by arrival number (the lower 44 bits of their lookup ids); journals,
     dead-letter queues and subqueues are possible too, and `until` 0 means all that have arrived by
-    now."""
+    now.
+    """
 
     queue: QueueName
     after: Amount = 0
@@ -111,7 +116,8 @@ class Rows(msgspec.Struct, array_like=True, frozen=True):
 
     `next` is the `after` of the next request, or None if all messages up to `until` were returned.
     Packet i is packets[offsets[i]:offsets[i + 1]]; there is one more offset than messages. In
-    signed columns of 8 bytes, -1 means that there is no value."""
+    signed columns of 8 bytes, -1 means that there is no value.
+    """
 
     count: int
     next: int | None
@@ -133,7 +139,8 @@ class SplitRange(Request, tag="split_range", frozen=True):
     -> {queue: its id, until, messages, bytes, ranges: [[after, until, messages], ...]}
 
     The parts are by arrival number, as in `ReadRange` without a reader. `until` 0 fixes the range
-    to all messages that have arrived by now."""
+    to all messages that have arrived by now.
+    """
 
     queue: QueueName
     parts: int = 1
@@ -145,7 +152,8 @@ class Consume(Request, tag="consume", frozen=True):
     """Consume the reader's messages up to these positions, by queue id.
 
     The messages leave their queue as if they were received, and their senders are notified; those
-    of a shared reader stay. Messages that are already consumed are skipped. -> {messages, bytes}"""
+    of a shared reader stay. Messages that are already consumed are skipped. -> {messages, bytes}
+    """
 
     reader: Name
     fence: int
@@ -156,7 +164,8 @@ class ListReaders(Request, tag="list_readers", frozen=True):
     """List the readers, with one row for each queue of a reader.
 
     -> [{reader, fence, queue, name, shared, position, reserved, messages, bytes, opened_at_s,
-    heard_at_s, reserved_since_s, consumed_messages, ...}, ...]"""
+    heard_at_s, reserved_since_s, consumed_messages, ...}, ...]
+    """
 
 
 class ReleaseReader(Request, tag="release_reader", frozen=True):
@@ -164,7 +173,8 @@ class ReleaseReader(Request, tag="release_reader", frozen=True):
 
     For operators. Requests of a run of it that still exists are refused from now on. The reserved
     positions are used up: an attempt to read them again from a checkpoint fails with an error.
-    `forget`: the reader is deleted, and a new one of that name begins anew. -> {messages, bytes}"""
+    `forget`: the reader is deleted, and a new one of that name begins anew. -> {messages, bytes}
+    """
 
     reader: Name
     queue: QueueName = ""
@@ -176,7 +186,8 @@ class Stage(Request, tag="stage", frozen=True):
     """Store rows for a later publication; no reader sees them. -> {rows, bytes} of this attempt
 
     An attempt consists of pieces, each identified by the number of its first row (0 for the first
-    one); a piece that is sent again replaces the earlier one."""
+    one); a piece that is sent again replaces the earlier one.
+    """
 
     query: Name
     epoch: Amount
@@ -200,7 +211,8 @@ class Publish(Request, tag="publish", frozen=True):
     -> {published: False if that was done before, messages, at_ms}
 
     The other stages of the query for this epoch and earlier ones are removed. The epochs of a query
-    are published in ascending order."""
+    are published in ascending order.
+    """
 
     query: Name
     epoch: Amount
@@ -210,7 +222,8 @@ class Publish(Request, tag="publish", frozen=True):
 class DiscardStages(Request, tag="discard_stages", frozen=True):
     """Discard stages that are not published. -> {stages, rows, bytes}
 
-    The request selects a query and epoch, or one attempt of it, or all stages above an age."""
+    The request selects a query and epoch, or one attempt of it, or all stages above an age.
+    """
 
     query: Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS_MAX)] = ""
     epoch: Amount | None = None
@@ -227,7 +240,8 @@ class MarkShipped(Request, tag="mark_shipped", frozen=True):
     """Mark the log of events as shipped up to and including this block.
 
     With keep_unshipped in the section [events], these blocks may be deleted here from now on. ->
-    the highest block that was ever marked"""
+    the highest block that was ever marked
+    """
 
     block: Amount
 

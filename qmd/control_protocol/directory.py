@@ -2,7 +2,8 @@
 
 These verbs supplement `qmd/control_protocol/messages.py`. A distribution list is named by
 `list:NAME`, `NAME` or `DL=guid`; a member is named by any spelling of one queue, or as another list
-or alias."""
+or alias.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ Members = Annotated[list[Name], msgspec.Meta(max_length=MEMBERS_MAX)]
 class DirectoryStatus(Request, tag="directory_status", frozen=True):
     """Return the state of the directory.
 
-    -> {kind, state, where, problem, since, writable, queues, lists, ..., kept, asked}"""
+    -> {kind, state, where, problem, since, writable, queues, lists, ..., kept, asked}
+    """
 
 
 class DirectoryReload(Request, tag="directory_reload", frozen=True):
@@ -34,7 +36,8 @@ class DirectoryLookup(Request, tag="directory_lookup", frozen=True):
 
     -> the data of the entry; `entry` is its kind
 
-    `fresh`: query the directory even if the entry is cached."""
+    `fresh`: query the directory even if the entry is cached.
+    """
 
     name: Name
     fresh: bool = False
@@ -76,7 +79,8 @@ class ShowList(Request, tag="show_list", frozen=True):
 class ExpandList(Request, tag="expand_list", frozen=True):
     """Expand a list to its queues, each once.
 
-    -> [{name, path, machine, address, transactional}, ...]"""
+    -> [{name, path, machine, address, transactional}, ...]
+    """
 
     name: Name
 
@@ -109,7 +113,8 @@ class ExplainName(Request, tag="explain_name", frozen=True):
     name, queue: one of ours, address, machine, transactional, next_hop, refusal}, ...], refusal},
     ...]}
 
-    A refusal is {id, code, text, remedy}."""
+    A refusal is {id, code, text, remedy}.
+    """
 
     name: Name
 

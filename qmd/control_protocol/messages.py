@@ -1,13 +1,14 @@
 """Frames of the control socket: length-prefixed MessagePack, pipelined.
 
-   frame = u32 little-endian length of the rest | one MessagePack array
+    frame = u32 little-endian length of the rest | one MessagePack array
 
 A request is an array that begins with its verb and a number chosen by the caller; the reply repeats
 the number. Replies may come in another order than the requests, so a caller may have many requests
 in progress. A request that changes something is answered only after the change is on disk.
 
 Both ends check every frame against the types below. A frame that does not match is answered with an
-error and the connection stays open; a frame with a length above `FRAME_BYTES_MAX` closes it."""
+error and the connection stays open; a frame with a length above `FRAME_BYTES_MAX` closes it.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +107,8 @@ class Choice(msgspec.Struct, array_like=True, frozen=True):
 
     A message id is the GUID and the number of its source: 20 bytes, as in a correlation id. Label,
     reason and destination match as substrings without regard to case; the class is named as in
-    `peek`."""
+    `peek`.
+    """
 
     lookup_ids: LookupIds = []
     message_ids: Annotated[list[bytes], msgspec.Meta(max_length=MESSAGES_MAX)] = []
@@ -126,7 +128,8 @@ class Piece(msgspec.Struct, array_like=True, frozen=True):
     """Piece of a queue that one request processes.
 
     It has at most `limit` messages from lookup id `start` on, only those that had arrived when the
-    first piece was requested: that is `until` in its answer, and 0 in the request."""
+    first piece was requested: that is `until` in its answer, and 0 in the request.
+    """
 
     limit: int = MESSAGES_MAX
     start: Amount = 0
@@ -146,7 +149,8 @@ class Hello(Request, tag="hello", frozen=True):
 class Login(Request, tag="login", frozen=True):
     """Log in: the first request of a TCP connection, equivalent to `Hello` on the control socket.
 
-    -> as `Hello`, and {scopes, token: its name}"""
+    -> as `Hello`, and {scopes, token: its name}
+    """
 
     version: int = VERSION
     token: Annotated[str, msgspec.Meta(max_length=1000)] = ""
@@ -159,7 +163,8 @@ class Send(Request, tag="send", frozen=True):
 
     With a token, `Outcome` can query the result later, so that a request with a lost answer is not
     executed twice. With `once`, a known token gets the earlier answer, and nothing is sent again.
-    With a transaction, nothing is sent before it commits."""
+    With a transaction, nothing is sent before it commits.
+    """
 
     messages: Annotated[list[NewMessage], msgspec.Meta(max_length=MESSAGES_MAX)]
     token: Token = b""
@@ -173,7 +178,8 @@ class Take(Request, tag="take", frozen=True):
     -> [StoredMessage, ...], empty when the time expired
 
     The messages return to their place when this connection ends, or with `GiveBack`. In a
-    transaction its end settles them: commit removes them, abort puts them back."""
+    transaction its end settles them: commit removes them, abort puts them back.
+    """
 
     queue: str
     limit: int = 1
@@ -195,7 +201,8 @@ class Look(Request, tag="look", frozen=True):
     """Look at one message, taken or not. -> [StoredMessage], or []
 
     `which` selects the message at a lookup id ("this"), beside it ("next", "previous"), or at an
-    end of the queue ("first", "last")."""
+    end of the queue ("first", "last").
+    """
 
     queue: str
     which: str
@@ -225,7 +232,8 @@ class Remove(Request, tag="remove", frozen=True):
 class Reject(Request, tag="reject", frozen=True):
     """Remove messages that this connection took, as rejected by their application. -> their number
 
-    Their senders are notified; messages that no sender keeps go to a dead-letter queue here."""
+    Their senders are notified; messages that no sender keeps go to a dead-letter queue here.
+    """
 
     queue: str
     lookup_ids: LookupIds
@@ -256,7 +264,8 @@ class Move(Request, tag="move", frozen=True):
     starts, or None, until}
 
     A subqueue is created by the first move to it. A dead letter that leaves its dead-letter queue
-    is a normal message again. A dry run returns the same and changes nothing."""
+    is a normal message again. A dry run returns the same and changes nothing.
+    """
 
     queue: str
     target: str
@@ -273,7 +282,8 @@ class Resend(Request, tag="resend", frozen=True):
 
     The destination is the original one, or `to`; label and body can be changed. If the old message
     has no correlation id, its message id becomes the new one's correlation id. `keep`: the old
-    messages stay."""
+    messages stay.
+    """
 
     queue: str
     choice: Choice = EVERY_MESSAGE
@@ -289,7 +299,8 @@ class Resend(Request, tag="resend", frozen=True):
 class DeadLetters(Request, tag="dead_letters", frozen=True):
     """Summarize a dead-letter queue, grouped by reason.
 
-    -> [{queue, class, destination, reason, messages, bytes, oldest_at_ms, ...}, ...]"""
+    -> [{queue, class, destination, reason, messages, bytes, oldest_at_ms, ...}, ...]
+    """
 
     queue: str
 
@@ -312,7 +323,8 @@ class Outcome(Request, tag="outcome", frozen=True):
 class Begin(Request, tag="begin", frozen=True):
     """Begin a transaction of this connection; the caller chooses its id.
 
-    It is aborted after `idle_s` seconds without a request for it (0: the daemon's limit)."""
+    It is aborted after `idle_s` seconds without a request for it (0: the daemon's limit).
+    """
 
     transaction: TransactionId
     idle_s: float = 0.0
@@ -322,7 +334,8 @@ class Settle(Request, tag="settle", frozen=True):
     """Set how the transaction's commit settles messages that it received. -> their number
 
     Instead of removing the messages, the commit moves them to the queue `target` or, without one,
-    rejects them; the history of each records the reason."""
+    rejects them; the history of each records the reason.
+    """
 
     transaction: TransactionId
     queue: str
@@ -335,7 +348,8 @@ class Commit(Request, tag="commit", frozen=True):
     """Commit everything of the transaction atomically. -> [message id of each sent message, ...]
 
     Later, `Outcome` with its id returns the same, or None: nothing of it was executed, and never
-    will be."""
+    will be.
+    """
 
     transaction: TransactionId
 
@@ -344,7 +358,8 @@ class Abort(Request, tag="abort", frozen=True):
     """Abort the transaction. -> how many messages went back to their queues
 
     `unread`: the application has not looked at the received messages, so this is no failed attempt:
-    their abort counts stay unchanged."""
+    their abort counts stay unchanged.
+    """
 
     transaction: TransactionId
     reason: str = ""
@@ -361,7 +376,8 @@ class Enlist(Request, tag="enlist", frozen=True):
 class ForgetBranch(Request, tag="forget_branch", frozen=True):
     """Forget a branch after its database has committed or rolled back as decided.
 
-    -> 1, or 0: it was forgotten before"""
+    -> 1, or 0: it was forgotten before
+    """
 
     transaction: TransactionId
     resource: str
@@ -370,13 +386,15 @@ class ForgetBranch(Request, tag="forget_branch", frozen=True):
 class ListBranches(Request, tag="list_branches", frozen=True):
     """List the branches of databases that may not know the decision.
 
-    -> [{transaction, resource, decision, age_s}, ...]"""
+    -> [{transaction, resource, decision, age_s}, ...]
+    """
 
 
 class ListTransactions(Request, tag="list_transactions", frozen=True):
     """List the transactions in progress.
 
-    -> [{transaction, age_s, idle_s, sent, received, ...}, ...]"""
+    -> [{transaction, age_s, idle_s, sent, received, ...}, ...]
+    """
 
 
 AnyRequest = (
@@ -418,7 +436,8 @@ class Done(msgspec.Struct, array_like=True, frozen=True, tag="done"):
 class Refused(msgspec.Struct, array_like=True, frozen=True, tag="refused"):
     """The error answer: request `number` was not executed.
 
-    `code` is for programs, the rest for people. Codes and ids are those of `qmd.catalogue`."""
+    `code` is for programs, the rest for people. Codes and ids are those of `qmd.catalogue`.
+    """
 
     number: int
     code: str
@@ -457,7 +476,8 @@ def frame(value: msgspec.Struct) -> bytes:
 def decode_request(data: bytes | memoryview) -> Request:
     """Decode a request.
 
-    Raises msgspec.ValidationError or msgspec.DecodeError with the place of the error."""
+    Raises msgspec.ValidationError or msgspec.DecodeError with the place of the error.
+    """
     request: Request = _decode(_requests, data)
     return request
 
@@ -482,7 +502,8 @@ def verb_of(request: Request | type[Request]) -> str:
 def decode_reply(data: bytes | memoryview) -> Reply:
     """Decode a reply.
 
-    Raises msgspec.ValidationError or msgspec.DecodeError with the place of the error."""
+    Raises msgspec.ValidationError or msgspec.DecodeError with the place of the error.
+    """
     reply: Reply = _decode(_replies, data)
     return reply
 

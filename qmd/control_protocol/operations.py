@@ -34,7 +34,8 @@ class SetQueue(Request, tag="set_queue", frozen=True):
 class DeleteQueue(Request, tag="delete_queue", frozen=True):
     """Delete a queue with its subqueues and its journal. -> {messages, bytes}: deleted with it
 
-    A dry run returns the same and changes nothing."""
+    A dry run returns the same and changes nothing.
+    """
 
     name: str
     dry_run: bool = False
@@ -43,7 +44,8 @@ class DeleteQueue(Request, tag="delete_queue", frozen=True):
 class PurgeQueue(Request, tag="purge_queue", frozen=True):
     """Remove messages, and notify senders that requested it. -> {messages, bytes, taken}
 
-    `taken`: how many stay because a receiver has them. A dry run returns the same."""
+    `taken`: how many stay because a receiver has them. A dry run returns the same.
+    """
 
     name: str
     choice: Choice = EVERY_MESSAGE
@@ -59,7 +61,8 @@ class ListQueues(Request, tag="list_queues", frozen=True):
 class ShowQueue(Request, tag="show_queue", frozen=True):
     """Show a queue.
 
-    -> {name, format_name, label, transactional, journal, quota_bytes, messages, bytes, ...}"""
+    -> {name, format_name, label, transactional, journal, quota_bytes, messages, bytes, ...}
+    """
 
     name: str
 
@@ -67,7 +70,8 @@ class ShowQueue(Request, tag="show_queue", frozen=True):
 class ListOutgoing(Request, tag="list_outgoing", frozen=True):
     """List the outgoing queues.
 
-    -> [outgoing queue, ...]: {destination, address, state, messages, bytes, ...}"""
+    -> [outgoing queue, ...]: {destination, address, state, messages, bytes, ...}
+    """
 
 
 class ShowOutgoing(Request, tag="show_outgoing", frozen=True):
@@ -81,7 +85,8 @@ class ListAwaiting(Request, tag="list_awaiting", frozen=True):
 
     -> [{id, number, label, bytes, waits_since_s, given_up_in_s, ...}, ...]
 
-    The list begins with the message number `start`."""
+    The list begins with the message number `start`.
+    """
 
     destination: str
     start: int = 0
@@ -91,7 +96,8 @@ class ListAwaiting(Request, tag="list_awaiting", frozen=True):
 class GiveUpAwaiting(Request, tag="give_up_awaiting", frozen=True):
     """Stop waiting for confirmations: unconfirmed messages that arrived become dead letters.
 
-    -> {messages}"""
+    -> {messages}
+    """
 
     destination: str
 
@@ -127,13 +133,15 @@ class ListSessions(Request, tag="list_sessions", frozen=True):
 class Status(Request, tag="status", frozen=True):
     """Return the status of the queue manager.
 
-    -> {name, queue_manager, version, uptime_s, listen, queues, messages, ...}"""
+    -> {name, queue_manager, version, uptime_s, listen, queues, messages, ...}
+    """
 
 
 class Why(Request, tag="why", frozen=True):
     """Explain what happened to a message, given its id or lookup id.
 
-    -> {message_id, host, state, sentences, remedies, places, events, peers, ...}"""
+    -> {message_id, host, state, sentences, remedies, places, events, peers, ...}
+    """
 
     message: Annotated[str, msgspec.Meta(max_length=200)]
     queue: str = ""
@@ -145,7 +153,8 @@ class Events(Request, tag="events", frozen=True):
 
     -> {events: [...], cursor: where to continue, end: nothing more is there now, missing_blocks}
 
-    The result begins at `cursor` or a time, or has the last events."""
+    The result begins at `cursor` or a time, or has the last events.
+    """
 
     cursor: Annotated[str, msgspec.Meta(max_length=64)] = ""
     limit: int = 1000

@@ -15,7 +15,8 @@ class RedirectOutgoing(Request, tag="redirect_outgoing", frozen=True):
     -> [outgoing queue, ...]
 
     `address` is host or host:port; empty: back to the addresses of their names. `to_another`: also
-    to a different queue manager than the one that may already have some of the messages."""
+    to a different queue manager than the one that may already have some of the messages.
+    """
 
     destination: str
     address: Annotated[str, msgspec.Meta(max_length=300)]
@@ -25,7 +26,8 @@ class RedirectOutgoing(Request, tag="redirect_outgoing", frozen=True):
 class ForgetIdentity(Request, tag="forget_identity", frozen=True):
     """Forget a conflict of identities after it was resolved. -> {queue_manager, forgotten}
 
-    Such a conflict exists when two machines have the same GUID."""
+    Such a conflict exists when two machines have the same GUID.
+    """
 
     queue_manager: Annotated[str, msgspec.Meta(max_length=64)]
 
@@ -36,7 +38,8 @@ class RestartOutgoing(Request, tag="restart_outgoing", frozen=True):
     -> {destination, queue_manager, in_doubt, sent_again, messages}
 
     Messages that may have been delivered become dead letters; with `send_again` they are sent
-    again."""
+    again.
+    """
 
     destination: str
     send_again: bool = False

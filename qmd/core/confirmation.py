@@ -11,7 +11,8 @@ of the message and by XactDelayReceiveNack (here `[delivery] xact_delay_receive_
 
 A time-to-reach-queue counts as set only if the application has set it: the default of four days in
 a message does not count. The interval begins when the message is sent, as its time-to-be-received
-does ([MS-MQMQ] 2.2.19.2), so the application can compute it as well."""
+does ([MS-MQMQ] 2.2.19.2), so the application can compute it as well.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def extended_interval_s(
     """Return the interval in whole seconds from the sent time; None: no limit.
 
     The first two arguments are the values set by the application (None or INFINITE_S: not set), the
-    third is the configured delay (None: not set)."""
+    third is the configured delay (None: not set).
+    """
     if time_to_be_received_s is None or time_to_be_received_s == INFINITE_S:
         return None
     if delay_s is not None:

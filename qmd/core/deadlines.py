@@ -1,6 +1,7 @@
 """Deadlines of messages that exist in memory only (express messages).
 
-For stored messages the database has an index of expiry times."""
+For stored messages the database has an index of expiry times.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ class Deadlines:
     """Keys with the last second of their lifetime.
 
     Adding and discarding a key is cheap. A search for expired keys costs nothing before the
-    earliest deadline, and then one pass over all keys."""
+    earliest deadline, and then one pass over all keys.
+    """
 
     __slots__ = ("_earliest_s", "_ends", "_over")
 

@@ -7,16 +7,17 @@ The end of a message is a message class ([MS-MQMQ] 2.2.18.1.6) and a place. The 
                        destination                          source
     stored             acknowledgment (PA)                  journal (JP, not transactional)
     received           acknowledgment (PR), final ack       journal (JP, transactional)
-    not delivered      acknowledgment (NA), final ack,      acknowledgment (NA, if it was found
-                       perhaps a dead letter                out here), dead letter (JN)
+    not delivered      acknowledgment (NA), final ack,      acknowledgment (NA, if detected
+                       possibly a dead letter               here), dead letter (JN)
     not received       acknowledgment (NR), final ack,      dead letter (JN)
-                       perhaps a dead letter
+                       possibly a dead letter
 
 A non-transactional queue rejects a transactional message. The computer that hosts the queue then
 keeps the message in its transactional dead-letter queue, whatever the sender requested. The same
 holds for a message to an unknown queue, and for a non-transactional message to a transactional
 queue. A message that was in its queue and was not received is kept at the place where no other
-computer keeps it: docs/decisions/0010."""
+computer keeps it: docs/decisions/0010.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +97,8 @@ def consequences(
     acknowledgments. If the source knows that a message has arrived (session ack, order ack), the
     message ends as ACK_REACH_QUEUE. Messages that queue managers send themselves are neither kept
     nor acknowledged ([MS-MQQB] <2>, <62>); but a rejected transactional message gets a final ack
-    whatever its class, because its sender must release it."""
+    whatever its class, because its sender must release it.
+    """
     assert at_source or not by_final_ack
     assert not (at_source and is_local)
     if message.properties.message_class in SYSTEM_CLASSES:
@@ -144,7 +146,8 @@ def _is_journaled(message: UserMessage, message_class: int) -> bool:
     """Return whether the source journals the message at this end.
 
     A non-transactional message is delivered when the next queue manager has it, a transactional one
-    when an application has received it. [MS-MQQB] 3.1.5.5.4, 3.1.5.7"""
+    when an application has received it. [MS-MQQB] 3.1.5.5.4, 3.1.5.7
+    """
     if _is_transactional(message):
         delivered = MessageClass.ACK_RECEIVE
     else:
@@ -171,7 +174,8 @@ def _is_kept(message: UserMessage, message_class: int, *, is_local: bool) -> boo
 def _needs_final_ack(message: UserMessage, message_class: int) -> bool:
     """Return whether the sender still holds the message and must be notified.
 
-    [MS-MQQB] 2.2.5, 3.1.7.2.2"""
+    [MS-MQQB] 2.2.5, 3.1.7.2.2
+    """
     if message.transaction is None:
         return False
     flags = message.user.flags
@@ -194,7 +198,8 @@ def _is_transactional(message: UserMessage) -> bool:
 def reason_text(message_class: int, *, queue: str, detail: str = "") -> str:
     """Return a text that says why a message ended and how to solve it, for people.
 
-    `detail` is inserted after the first sentence."""
+    `detail` is inserted after the first sentence.
+    """
     what, remedy = _REASONS.get(
         message_class, (f"The message to {{queue}} ended with class 0x{message_class:04x}", "")
     )

@@ -5,7 +5,8 @@
                ── ConnectionParameters ─►                two time-outs, the initiator's window
                ◄─ ConnectionParameters ──                the same time-outs, the acceptor's window
 
-Any other packet during the handshake ends the session."""
+Any other packet during the handshake ends the session.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ class Timeouts(NamedTuple):
         """Return the same for a recoverable message, or one that was stored. [MS-MQQB] 3.1.5.8.7
 
         It is never longer than for an express message: a peer with a long round trip may propose
-        more than it waits."""
+        more than it waits.
+        """
         return min(self.recoverable_ack_s, self.ack_delay_s)
 
 
@@ -64,7 +66,8 @@ class Handshake:
     """Handshake of one session, complete when `receive` returns OPEN.
 
     The attributes other than `refused_as_another` are valid after that. Packets to be sent are
-    appended to `output`."""
+    appended to `output`.
+    """
 
     def __init__(
         self,
@@ -82,7 +85,8 @@ class Handshake:
 
         `instance` is this run of our queue manager, as announced to other qmd queue managers.
         `judge` returns why there must be no session with a queue manager of that GUID and run, or
-        None."""
+        None.
+        """
         self.peer_id = NULL_GUID
         self.peer_window = 1
         self.timeouts = _proposal(settings, 0.0)
@@ -114,7 +118,8 @@ class Handshake:
     ) -> SessionState:
         """Process the peer's next packet and return the new state.
 
-        Raises SessionOver if the session must end, and ProtocolError for a malformed packet."""
+        Raises SessionOver if the session must end, and ProtocolError for a malformed packet.
+        """
         step = _STEPS.get((state, kind))
         if step is None:
             raise SessionOver(f"the peer sent {_TEXT[kind]} while the session was {state.value}")

@@ -17,7 +17,8 @@ Numbers are forgotten by whole segments, the oldest first:
 - by age, while the segments after it hold at least `KEPT_MESSAGES` messages: a source that was
   disconnected resends its unacknowledged messages (its window, and those that a crash of the source
   restores) whenever it returns, even after a day;
-- with the complete history, when nothing has arrived for `SILENT_S`."""
+- with the complete history, when nothing has arrived for `SILENT_S`.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +84,8 @@ class Segment:
     def add(self, number: int) -> int:
         """Add a number; return the change in the number of runs: 1, 0 or -1.
 
-        A number that is present changes nothing."""
+        A number that is present changes nothing.
+        """
         self.messages += 1
         firsts, lasts = self._firsts, self._lasts
         if lasts and number == lasts[-1] + 1:
@@ -171,7 +173,8 @@ class History:
     def segment_at(self, now_s: int, new_id: int) -> tuple[Segment, list[Segment]]:
         """Return the segment for a number that arrives now, and the segments that were forgotten.
 
-        If a new segment is opened, it gets the id `new_id`."""
+        If a new segment is opened, it gets the id `new_id`.
+        """
         segments, bounds = self._segments, self._bounds
         latest = segments[-1] if segments else None
         if latest is not None and not (
@@ -212,7 +215,8 @@ class History:
     def shrink(self, bytes_max: int) -> list[Segment]:
         """Forget and return the oldest segments until at most `bytes_max` bytes remain.
 
-        All segments are forgotten if that is necessary."""
+        All segments are forgotten if that is necessary.
+        """
         gone: list[Segment] = []
         size = self.measured()
         while self._segments and size > bytes_max:
@@ -224,7 +228,8 @@ class History:
 def fair_share(amounts: Iterable[int], total: int) -> int:
     """Return the limit for each amount so that their sum is at most `total` (max-min fairness).
 
-    Amounts below the limit stay as they are; the larger ones share the remainder equally."""
+    Amounts below the limit stay as they are; the larger ones share the remainder equally.
+    """
     ascending = sorted(amounts)
     left = total
     for at, amount in enumerate(ascending):

@@ -5,7 +5,8 @@ while the relay may still hold all of them for an unreachable destination. The r
 a held message a second time. It accepts one again that it has forwarded, because the destination
 may have rejected that copy.
 
-The numbers of a sequence arrive and leave in order, so there are few ranges."""
+The numbers of a sequence arrive and leave in order, so there are few ranges.
+"""
 
 from __future__ import annotations
 

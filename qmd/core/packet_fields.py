@@ -2,7 +2,8 @@
 
 The queue manager keeps messages as packets and usually needs one or two of their fields; a complete
 parse costs twenty times as much. Use these functions only for packets that `parse_user_message` has
-accepted or `build_user_message` has built."""
+accepted or `build_user_message` has built.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def is_kept_as_dead(packet: bytes, *, discard: bool) -> bool:
     """Return whether a message of this queue manager that fails becomes a dead letter.
 
     A transactional message becomes one even without the flag in its packet, which would cost a
-    final ack for each message, unless its application wants it discarded."""
+    final ack for each message, unless its application wants it discarded.
+    """
     return wants_dead_letter(packet) or (not discard and is_transactional(packet))
 
 
@@ -61,7 +63,8 @@ def wants_journal(packet: bytes) -> bool:
 def wants_final_ack(packet: bytes) -> bool:
     """Return whether the source of a transactional message waits for a final ack.
 
-    The final ack reports that the message was received, or why it was not. [MS-MQQB] 3.1.7.2.2"""
+    The final ack reports that the message was received, or why it was not. [MS-MQQB] 3.1.7.2.2
+    """
     flags: int = _U32.unpack_from(packet, _FLAGS_OFFSET)[0]
     if not flags & _TRANSACTION_HEADER:
         return False
@@ -75,14 +78,16 @@ def wants_final_ack(packet: bytes) -> bool:
 def may_want_word(packet: bytes) -> bool:
     """Return whether the removal of the message from its queue may need an acknowledgment.
 
-    Few messages request one."""
+    Few messages request one.
+    """
     return has_admin_queue(packet) or wants_final_ack(packet)
 
 
 def may_be_confirmed(packet: bytes) -> bool:
     """Return whether the source keeps its transactional message until receipt is confirmed.
 
-    It does so if the message is journaled."""
+    It does so if the message is journaled.
+    """
     return bool(packet[_FLAGS_OFFSET + 1] & _TOLD_BY_FINAL_ACK >> 8)
 
 
@@ -105,7 +110,8 @@ def message_class_of(packet: bytes) -> int:
 def final_ack_body(packet: bytes) -> bytes:
     """Return the body of a final ack for this transactional message. [MS-MQQB] 2.2.5.1
 
-    The sequence id, number and previous number are copied as they stand in the message."""
+    The sequence id, number and previous number are copied as they stand in the message.
+    """
     at = transaction_offset(packet)
     assert at is not None
     return b"".join(
@@ -132,7 +138,8 @@ def reach_time_s(packet: bytes) -> int | None:
     """Return how many seconds the message may take to reach its queue; None: no limit.
 
     The time-to-be-received counts from the sent time as well, so a message can no longer be
-    received if this interval ends before it arrives. [MS-MQMQ] 2.2.19.1, 2.2.19.2"""
+    received if this interval ends before it arrives. [MS-MQMQ] 2.2.19.1, 2.2.19.2
+    """
     to_reach: int = _U32.unpack_from(packet, _TIME_TO_REACH_QUEUE)[0]
     to_be_received: int = _U32.unpack_from(packet, _TIME_TO_BE_RECEIVED)[0]
     shorter = min(to_reach, to_be_received)

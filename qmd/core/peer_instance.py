@@ -9,7 +9,8 @@ clones continue to count from the same number:
 
 Queue managers of qmd exchange the instance in the padding of the connection request, which may have
 any content ([MS-MQQB] 2.2.3), and in the padding of the response to such a request. Other queue
-managers get the padding that the specification describes."""
+managers get the padding that the specification describes.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class Instance(NamedTuple):
     """One run of a queue manager.
 
     `refusal` is 1 in a response that refuses the session because another run with this GUID is
-    known."""
+    known.
+    """
 
     starts: int
     nonce: bytes

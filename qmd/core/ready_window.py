@@ -16,7 +16,8 @@ number, and wait at the horizon until the messages that may precede them have be
 A taken message is still on disk. Its key is remembered until `remove` or `put_back`, because a
 refill may read the message again. Call `remove` only when no refill that begins later can see the
 row: after the commit that deleted it, or once that commit precedes every further read in the
-writer's queue."""
+writer's queue.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ class ReadyWindow(Generic[Item]):
     def __init__(self, *, entries_max: int, bytes_max: int) -> None:
         """Create an empty window.
 
-        The limits count stored entries; one entry is kept whatever its size."""
+        The limits count stored entries; one entry is kept whatever its size.
+        """
         assert entries_max >= 1
         self._entries_max = entries_max
         self._bytes_max = bytes_max
@@ -82,12 +84,12 @@ class ReadyWindow(Generic[Item]):
         # While a refill is under way:
         self._refill_from: int | None = None
         self._refill_is_void = False
-        # keys removed during the refill; the rows may still contain them
+        # Keys removed during the refill; the rows may still contain them.
         self._gone: set[int] = set()
-        # entries added during the refill, beyond the horizon
+        # Entries added during the refill, beyond the horizon.
         self._arrived: list[tuple[int, Item, int]] = []
         self._arrived_bytes = 0
-        # the smallest key added during the refill and not kept in `_arrived`
+        # The smallest key added during the refill and not kept in `_arrived`.
         self._missed = _NOWHERE
 
     def __len__(self) -> int:
@@ -121,7 +123,8 @@ class ReadyWindow(Generic[Item]):
     def add(self, key: int, item: Item, size: int, *, stored: bool) -> None:
         """Add a message that is ready: its commit has returned, or it is express.
 
-        Nothing changes if a refill has already read the stored message."""
+        Nothing changes if a refill has already read the stored message.
+        """
         self._gone.discard(key)  # the message was moved to another queue and has returned
         if not stored:
             self._insert(self._express, (key, item, size))
@@ -204,7 +207,8 @@ class ReadyWindow(Generic[Item]):
         """Forget the stored messages from `from_key` on; a refill reads them again.
 
         Taken messages are forgotten too, except for `keep_taken` (for example, messages that a
-        commit in progress removes). The forgotten ones are ready again and must not be put back."""
+        commit in progress removes). The forgotten ones are ready again and must not be put back.
+        """
         self._forget_from(from_key)
         self._taken = {key for key in self._taken if key < from_key or key in keep_taken}
         self._horizon = min(self._horizon, from_key)
@@ -213,7 +217,8 @@ class ReadyWindow(Generic[Item]):
         """Note stored messages that are ready, none of them before `from_key`, without adding them.
 
         For messages that are too many to add one by one: a refill reads them later. Taken messages
-        stay taken."""
+        stay taken.
+        """
         self._forget_from(from_key)
         self._horizon = min(self._horizon, from_key)
         if self._refill_from is not None:  # that refill may have begun before they were stored
@@ -228,7 +233,8 @@ class ReadyWindow(Generic[Item]):
     def purge(self) -> list[tuple[int, Item]]:
         """Empty the window after the commit that emptied the queue; taken messages stay taken.
 
-        Returns the messages that were in memory, stored and express."""
+        Returns the messages that were in memory, stored and express.
+        """
         dropped = [(key, item) for key, item, _ in self._in_memory()]
         for lane in (*self._stored, *self._express):
             lane.clear()
@@ -240,13 +246,15 @@ class ReadyWindow(Generic[Item]):
     def entries(self) -> Iterator[tuple[int, Item]]:
         """Iterate in order over the messages that can be taken without reading the disk.
 
-        The window must not change meanwhile."""
+        The window must not change meanwhile.
+        """
         return ((key, item) for key, item, _ in self._in_memory() if key < self._horizon)
 
     def begin_refill(self) -> int:
         """Begin a refill; return the first key to read. A call of `refill` must follow.
 
-        If `add` was called before for a commit, the reader must see that commit."""
+        If `add` was called before for a commit, the reader must see that commit.
+        """
         assert self._may_refill
         self._refill_from = self._horizon
         return self._horizon
@@ -340,7 +348,8 @@ class ReadyWindow(Generic[Item]):
         """Remember an entry that the rows of the current refill may or may not contain.
 
         Without this, an empty window would have to read the disk again and again for as long as
-        messages keep arriving."""
+        messages keep arriving.
+        """
         if len(self._arrived) < self._entries_max and self._arrived_bytes < self._bytes_max:
             self._arrived.append((key, item, size))
             self._arrived_bytes += size
@@ -357,7 +366,7 @@ def _extract(lane: Lane[Item], key: int) -> tuple[int, Item, int] | None:
     if not lane or not lane[0][0] <= key <= lane[-1][0]:
         return None
     if lane[0][0] == key:
-        # shortcut: a long lane is usually emptied from its head, and a search walks over it
+        # Shortcut: a long lane is usually emptied from its head, and a search walks over it.
         return lane.popleft()
     at = bisect_left(lane, key, key=_key_of)
     if lane[at][0] != key:

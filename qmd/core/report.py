@@ -1,6 +1,7 @@
 """Report messages: notifications about the progress of a traced message.
 
-[MS-MQQB] 3.1.5.8.9 when it has arrived, 3.1.7.1.7 when it is forwarded."""
+[MS-MQQB] 3.1.5.8.9 when it has arrived, 3.1.7.1.7 when it is forwarded.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def report_body(original: UserMessage, target: str, next_hop: str | None) -> str
     """Return the body of a report.
 
     `target` is the destination's format name; `next_hop` is the IP address to which the message is
-    forwarded, None on arrival."""
+    forwarded, None on arrival.
+    """
     lines = [
         f"<MESSAGE ID>{original.user.message_number:08X}</MESSAGE ID>",
         f"<TARGET QUEUE>{target}</TARGET QUEUE>",
@@ -65,7 +67,8 @@ def build_report(
     """Return the report packet for the public queue that the original's DebugHeader names.
 
     The report is an express message. `addressee` is the GUID of the queue manager that is assumed
-    to host the queue, `at` the `sent_time` as the time-date of the label."""
+    to host the queue, `at` the `sent_time` as the time-date of the label.
+    """
     assert original.debug is not None
     assert original.debug.queue is not None, "who traces says where reports go"
     label = report_label(original, at)

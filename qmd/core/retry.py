@@ -1,7 +1,8 @@
 """Retry times of connection attempts, and the states of an outgoing queue.
 
 [MS-MQQB] 3.1.2.3 waits the same time after each failure. Here the wait doubles up to a limit, so
-that a peer that is unreachable for days costs little."""
+that a peer that is unreachable for days costs little.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ CONNECTED = "connected"
 class Attempt(NamedTuple):
     """The result of an attempt, or of successive attempts with the same result.
 
-    Times are of the clock of `now`."""
+    Times are of the clock of `now`.
+    """
 
     at: float
     result: str
@@ -33,7 +35,8 @@ class Retry:
     """Back-off for one address.
 
     An attempt succeeds when the session is open. It fails when there will be no session: a peer
-    that accepts the connection and then refuses the session counts as a failure."""
+    that accepts the connection and then refuses the session counts as a failure.
+    """
 
     def __init__(self, *, first_s: float = RETRY_FIRST_S, max_s: float = RETRY_MAX_S) -> None:
         assert 0 < first_s <= max_s
@@ -70,7 +73,8 @@ class Retry:
     def _note(self, now: float, result: str, address: str) -> None:
         """Add to the history, and merge equal successive results.
 
-        A peer that is unreachable for days would otherwise displace the earlier history."""
+        A peer that is unreachable for days would otherwise displace the earlier history.
+        """
         if self.history and self.history[-1][1:3] == (result, address):
             last = self.history.pop()
             first_at = last.at if last.first_at is None else last.first_at

@@ -11,7 +11,8 @@ to know that. A message that expires at the sender is removed from the chain, an
 is linked to its predecessor. A message without a predecessor is linked to 0, so that a receiver
 which lost its state can continue from there.
 
-This module handles numbers only; packets, sessions and the disk belong to the callers."""
+This module handles numbers only; packets, sessions and the disk belong to the callers.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class SequenceExhausted(Exception):
 class ImpossibleOrderAck(Exception):
     """Order ack for a number that was never sent.
 
-    The order ack was ignored, and the session may continue."""
+    The order ack was ignored, and the session may continue.
+    """
 
 
 class Position(NamedTuple):
@@ -51,7 +53,8 @@ class OrderAckSettings:
     """Timing of order acks at a receiver. [MS-MQQB] 3.1.1.6.2
 
     With `at_once` an order ack is sent as soon as its commit has returned; the timer then serves
-    rejected messages only."""
+    rejected messages only.
+    """
 
     timeout_s: float = ORDER_ACK_TIMEOUT_S
     delay_max_s: float = ORDER_ACK_DELAY_MAX_S
@@ -63,7 +66,8 @@ class IncomingSequence:
 
     There is one for each source queue manager and each name that it uses for the queue, independent
     of the session or router that delivers the messages. `accepted` is ahead of `durable` while
-    commits are in progress; after a start only the durable position is known."""
+    commits are in progress; after a start only the durable position is known.
+    """
 
     __slots__ = (
         "_ack_due",
@@ -105,7 +109,8 @@ class IncomingSequence:
         An acceptance cannot be undone, so all other checks of a message must come first: a message
         that is refused afterwards (a full queue) still advances the stored position. A rejected
         message is a duplicate, or a message before it is missing: when the timer expires, an order
-        ack reports our position to the sender, which then resends."""
+        ack reports our position to the sender, which then resends.
+        """
         self.last_seen = now
         accepted = self.is_next(sequence_id, number, previous)
         if accepted:
@@ -120,7 +125,8 @@ class IncomingSequence:
     def mark_durable(self, sequence_id: int, number: int, now: float) -> bool:
         """Record that the disk holds the accepted messages up to here.
 
-        Returns True if an order ack must be sent now."""
+        Returns True if an order ack must be sent now.
+        """
         position = (sequence_id, number)
         assert (self.durable_id, self.durable_number) < position
         assert position <= (self.accepted_id, self.accepted_number)
@@ -164,14 +170,15 @@ class OutgoingSequence:
     The guarantee depends on these duties of the caller:
 
     * `sequence_id`, `base` and `next_number` are stored in the commit that
-     stores the message; the message is transmitted only after that commit.
+      stores the message; the message is transmitted only after that commit.
     * In one pass, messages are transmitted in ascending order and none is
-     skipped: a message that must be removed (expired, refused) is first removed
-     on disk, then by `remove`, and only then are later ones transmitted.
+      skipped: a message that must be removed (expired, refused) is first removed
+      on disk, then by `remove`, and only then are later ones transmitted.
     * Messages up to the result of `acknowledge` are released in a commit, and
-     then reported by `released`.
+      then reported by `released`.
 
-    Memory holds the numbers in flight, and nothing for the backlog behind them."""
+    Memory holds the numbers in flight, and nothing for the backlog behind them.
+    """
 
     __slots__ = (
         "_due",
@@ -208,7 +215,8 @@ class OutgoingSequence:
 
         Each restored message may have been transmitted before. An order ack for any of them is
         therefore valid, and the pass that begins is a retransmission. `unproven_from` is the
-        `first_unproven` of an earlier start, if no order ack arrived before that run ended."""
+        `first_unproven` of an earlier start, if no order ack arrived before that run ended.
+        """
         assert resend_intervals_s
         assert 0 <= outstanding < next_number
         self.sequence_id = sequence_id
@@ -235,7 +243,8 @@ class OutgoingSequence:
         """Assign the number of the next message; return the first number if `count` is above 1.
 
         The number never changes. Raises SequenceExhausted after 2**32 - 1 messages during which the
-        queue was never empty; that condition ends as soon as all of them are released."""
+        queue was never empty; that condition ends as soon as all of them are released.
+        """
         if self.outstanding == 0 and self.next_number > 1:
             self._begin_sequence()
         number = self.next_number
@@ -259,7 +268,8 @@ class OutgoingSequence:
         If the database is a restored backup, the peer may have accepted other messages with the
         numbers that follow. Its next order ack would release the new messages with these numbers,
         which would be lost. So until an order ack has arrived, only the messages present at the
-        start are sent, or else a single message."""
+        start are sent, or else a single message.
+        """
         return not (self.is_unproven and number >= self._first_new and self.in_flight)
 
     def transmit(self, number: int, now: float) -> int:
@@ -290,7 +300,8 @@ class OutgoingSequence:
 
         Returns None when the order ack contains nothing new or belongs to another sequence: numbers
         are valid only within their sequence. Raises ImpossibleOrderAck when the number was never
-        transmitted."""
+        transmitted.
+        """
         if sequence_id != self.sequence_id:
             return None
         if number > self._highest_transmitted:
@@ -325,7 +336,8 @@ class OutgoingSequence:
 
         Call this only after the commit that removed it. Returns True if a message in flight was
         sent as the successor of `number`: if the peer never accepted `number`, it will not accept
-        the successor before the next pass (see `hasten`)."""
+        the successor before the next pass (see `hasten`).
+        """
         assert number < self.next_number
         assert self.outstanding > 0
         self.outstanding -= 1
@@ -344,14 +356,16 @@ class OutgoingSequence:
         """The last number that the peer may have; 0: it has none.
 
         If the database is a backup, the peer may have all stored messages, also those that had not
-        been sent when the backup was made."""
+        been sent when the backup was made.
+        """
         return max(self._highest_transmitted, self._last_stored)
 
     def begin_anew(self, sequence_id: int, after: int) -> None:
         """Continue as another sequence: the messages after number `after` are renumbered from 1.
 
         All messages up to `after` are finished, or their removal is being committed. The caller
-        stores the new state before any message of it is transmitted."""
+        stores the new state before any message of it is transmitted.
+        """
         assert sequence_id > self.sequence_id
         assert self.acknowledged <= after < self.next_number
         self.restart()
@@ -384,7 +398,8 @@ class OutgoingSequence:
         """Resend soon: the peer refused a message that later ones in flight are linked to.
 
         The resend is delayed because the refusals of the following messages are probably on their
-        way. The peer has answered, so this pass does not count as unanswered."""
+        way. The peer has answered, so this pass does not count as unanswered.
+        """
         if self._due is not None and self._relink_at is None:
             self._relink_at = now + RELINK_DELAY_S
 

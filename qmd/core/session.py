@@ -12,7 +12,8 @@ returns bytes (`data_to_send`). No message is acknowledged as stored before `mar
 for it. A protocol violation ends this session, with a reason for people, and never raises.
 
 The two halves are `window.SendWindow` and `session_acks.SessionAcks`. Order acks and all state that
-outlives the session are handled elsewhere."""
+outlives the session are handled elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ class Session:
     `expected_remote` is the GUID that must answer an initiator (None: any GUID, for direct names);
     `after_ping` says that a ping preceded. An acceptor created with `refuse` answers that it has no
     room. `instance` and `judge` are as in Handshake. After every call use `data_to_send` and
-    `next_timer`; after events, call `room` again."""
+    `next_timer`; after events, call `room` again.
+    """
 
     def __init__(
         self,
@@ -172,8 +174,8 @@ class Session:
                         # As MessageReceived(...), but twice as fast.
                         events.append(_new(MessageReceived, (message, packet, number)))
                         continue
-                    # The message is delivered even if its header ends the session. [MS-MQMQ]
-                    # 2.2.20.4
+                    # The message is delivered even if its header ends the session.
+                    # [MS-MQMQ] 2.2.20.4
                     packet = without_session_header(packet)
                     events.append(MessageReceived(message, packet, number))
                     self._take_session_header(header, released, now)
@@ -206,7 +208,8 @@ class Session:
         """Send a user message; `room` must be above 0.
 
         `token` is returned in an Acknowledged event, unless it is None. The packet must not have a
-        SessionHeader; it gets one if an acknowledgment is almost due. [MS-MQQB] 3.1.7.11"""
+        SessionHeader; it gets one if an acknowledgment is almost due. [MS-MQQB] 3.1.7.11
+        """
         assert self.room() > 0, "ask for room first"
         if now > self.incoming.piggyback_after:
             packet = self._send_with_ack(packet, token, recoverable=recoverable)
@@ -222,7 +225,8 @@ class Session:
         """Mark messages that are durable, or durably refused, so that they may be acknowledged.
 
         The numbers are those of MessageReceived, in any order. A stored message is acknowledged
-        only after all recoverable messages before it are stored."""
+        only after all recoverable messages before it are stored.
+        """
         if self.state is SessionState.CLOSED:
             return
         incoming = self.incoming
@@ -253,7 +257,8 @@ class Session:
     def handle_timer(self, now: float) -> list[Event]:
         """Run the timers that are due.
 
-        [MS-MQQB] 3.1.6.2, 3.1.6.3, 3.1.6.4, 3.1.6.6; [MS-MQMQ] <15>"""
+        [MS-MQQB] 3.1.6.2, 3.1.6.3, 3.1.6.4, 3.1.6.6; [MS-MQMQ] <15>
+        """
         settings = self._settings
         if now >= self._initialization_due:
             reason = f"no session after {settings.initialization_timeout_s:g} s: {self.state.value}"
@@ -301,8 +306,9 @@ class Session:
     def close(self, reason: str, now: float, *, whole: bool = True) -> list[Event]:
         """End the session; `reason` is for people, `whole` as in Closed.
 
-        The caller closes the connection, which is the only notification to the peer. [MS-MQQB]
-        3.1.5.9"""
+        The caller closes the connection, which is the only notification to the peer.
+        [MS-MQQB] 3.1.5.9
+        """
         if self.state is SessionState.CLOSED:
             return []
         self.state = SessionState.CLOSED
@@ -328,7 +334,8 @@ class Session:
     ) -> None:
         """Pass a packet to the handshake; a packet not allowed now ends the session.
 
-        [MS-MQQB] 3.1.5.3, 3.1.5.4"""
+        [MS-MQQB] 3.1.5.3, 3.1.5.4
+        """
         agreed = self._handshake
         self.state = agreed.receive(self.state, kind, packet, self.own_window, now)
         if self.state is not _OPEN:

@@ -5,7 +5,8 @@
 
 A recoverable message is acknowledged as stored only after `mark_stored`, and only when all
 recoverable messages before it are stored too: the peer releases everything up to the number that an
-acknowledgment begins with (3.1.5.5.3). Internal numbers count from 1 and never wrap."""
+acknowledgment begins with (3.1.5.5.3). Internal numbers count from 1 and never wrap.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class SessionAcks:
     When `pending` is False, all received and stored messages are acknowledged. `due` is when the
     Session Ack Send Timer expires (3.1.2.5), `piggyback_after` when a sent message should carry the
     acknowledgment. A session counts from zero; the counts are parameters so that tests can begin at
-    the 16-bit limit."""
+    the 16-bit limit.
+    """
 
     __slots__ = (
         "_stored_early",
@@ -109,7 +111,8 @@ class SessionAcks:
         """Return the next acknowledgment, as sent: AckSequenceNumber, RecoverableMsgAckSeqNumber,
         flags.
 
-        The timer stops when nothing is left to acknowledge."""
+        The timer stops when nothing is left to acknowledge.
+        """
         self.acknowledged_count = self.received_count
         number = flags = 0
         if stored := min(self.stored_unacknowledged, FLAGS_MAX):

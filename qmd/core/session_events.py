@@ -31,7 +31,8 @@ class SessionState(Enum):
 class SessionSettings:
     """Settings of a session; the defaults are those of Windows.
 
-    Raises ValueError for a window that is too large for 16-bit counters, or below 1."""
+    Raises ValueError for a window that is too large for 16-bit counters, or below 1.
+    """
 
     window_size: int = 64  # messages that may be unacknowledged, [MS-MQQB] <50>
     ack_timeout_s: float = 20.0  # AckTimeout that an initiator proposes, [MS-MQQB] <51>
@@ -41,7 +42,7 @@ class SessionSettings:
     cleanup_timeout_s: float = 300.0  # without a user message, [MS-MQQB] <44>
     ack_wait_factor: float = 2.0  # times AckTimeout; 1 if no direct names are used, <46>
     window_regrowth_s: float = 30.0  # between two doublings after a pause, [MS-MQMQ] <15>
-    # limit for acknowledging receipt; the specification allows long delays
+    # Limit for acknowledging receipt; the specification allows long delays.
     receipt_ack_max_s: float = NEVER
     ack_at_once: bool = True  # as soon as recoverable messages are stored, else by the timers
 
@@ -63,7 +64,8 @@ class MessageReceived(NamedTuple):
 
     `packet` has no SessionHeader. Pass `recoverable_number` to `Session.mark_stored` once the
     message, or its refusal, is durable. It counts from 1 and never wraps; it is 0 for an express
-    message, for which nothing needs to be reported."""
+    message, for which nothing needs to be reported.
+    """
 
     message: UserMessage
     packet: bytes
@@ -75,7 +77,8 @@ class Acknowledged(NamedTuple):
 
     `tokens` are those given to `Session.send`, in the order of sending, each once; a token None is
     left out. For a transactional message this is the session ack only: its order ack releases it.
-    [MS-MQQB] 3.1.5.5.3, 3.1.1.6.2"""
+    [MS-MQQB] 3.1.5.5.3, 3.1.1.6.2
+    """
 
     tokens: list[object]
 
@@ -84,7 +87,8 @@ class Closed(NamedTuple):
     """The last event. Write the rest of `data_to_send`, then close the connection.
 
     `reason` is a sentence for people. `whole` means a normal end: the session was idle, or its
-    owner closed it. Otherwise it was refused, broken or too slow."""
+    owner closed it. Otherwise it was refused, broken or too slow.
+    """
 
     reason: str
     whole: bool

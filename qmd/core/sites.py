@@ -5,7 +5,8 @@
 
 Where the algorithm leaves a choice ("one of them"), all candidates are returned, the first one
 first: hops are tried in turn. The gates of the cheapest path are followed by those of the next
-cheapest path."""
+cheapest path.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def next_hops(
     """Return the GUIDs to be tried in turn, [MS-MQBR] 3.1.5.1; empty: the routing attempt fails.
 
     `routers` are the routing servers of the sites of the source; the gates of these sites are
-    assumed to be such servers as well."""
+    assumed to be such servers as well.
+    """
     gates = _gates(source, sites)
     if source.routes:
         if source.guid not in gates:
@@ -89,7 +91,8 @@ def next_sites(
 ) -> list[bytes]:
     """Return the adjacent sites on paths to `there`, the cheapest first. [MS-MQBR] 3.1.3.1
 
-    The cost of a link is the same in both directions."""
+    The cost of a link is the same in both directions.
+    """
     links: dict[bytes, dict[bytes, int]] = {guid: {} for guid in sites}
     for site in sites.values():
         for other, cost in site.links:

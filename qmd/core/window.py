@@ -4,7 +4,8 @@ Receipt and storage are acknowledged separately. *Receipt* (AckSequenceNumber) o
 again and releases express messages. *Storage* (the recoverable number and its 32 flags) releases
 recoverable messages, and may come much later or out of order.
 
-Internal numbers count from 1 and never wrap; only the numbers on the wire have 16 bits."""
+Internal numbers count from 1 and never wrap; only the numbers on the wire have 16 bits.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class SendWindow:
     """The messages sent in one session and not released yet; `acknowledge` releases them.
 
     `size` is how many messages may lack the acknowledgment of their receipt. A session counts from
-    zero; the counts are parameters so that tests can begin at the 16-bit limit."""
+    zero; the counts are parameters so that tests can begin at the 16-bit limit.
+    """
 
     __slots__ = (
         "_express",
@@ -39,7 +41,7 @@ class SendWindow:
         self.acknowledged_count = sent_count  # received by the peer
         self._express: deque[Released] = deque()
         self._recoverable: dict[int, Released] = {}  # by recoverable number
-        # the peer has this message and all before it on disk
+        # The peer has this message and all before it on disk.
         self._stored_through = recoverable_sent_count
 
     @property
@@ -72,7 +74,8 @@ class SendWindow:
         """Process an acknowledgment; return the messages it releases, in no particular order.
 
         An acknowledgment without news is harmless. Raises SessionOver, and changes nothing, if it
-        names messages that were never sent."""
+        names messages that were never sent.
+        """
         received = _number_meant(header.ack_number, self.sent_count, "messages")
         first, flags = header.recoverable_ack_number, header.recoverable_ack_flags
         released: list[Released] = []
@@ -116,7 +119,8 @@ class SendWindow:
 def _number_meant(number: int, sent_count: int, what: str) -> int:
     """Return the highest count not above `sent_count` that has this 16-bit number.
 
-    Raises SessionOver if no such count is possible."""
+    Raises SessionOver if no such count is possible.
+    """
     behind = (sent_count - number) & 0xFFFF
     if behind > min(IN_DOUBT_MAX, sent_count):
         raise SessionOver(

@@ -7,7 +7,8 @@
     active_directory_changes.py  registering queues, changing lists
 
 This module is the facade: every call has one time-out, and every failure becomes one of the errors
-of `interface.py`."""
+of `interface.py`.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ log = structlog.get_logger()
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# fraction of the caller's time-out, so that our own time-out comes first and explains the delay
+# Fraction of the caller's time-out, so that our own time-out comes first and explains the delay.
 OURS: Final = 0.95
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 30.0
@@ -131,7 +132,8 @@ class ActiveDirectory:
     async def join(self, computer: str) -> bytes:
         """Return the id of our queue manager; create its object if it is missing.
 
-        The object is below that of `computer`."""
+        The object is below that of `computer`.
+        """
         return await self._call(self._changes.join, computer)
 
     # Looking up.

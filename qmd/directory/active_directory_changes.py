@@ -5,7 +5,8 @@ object. A queue manager therefore takes the GUID of its object as its own id (`j
 [MS-MQDMPR] 3.1.1.1 demands, and its public queues are below that object.
 
 A list is a distribution group. Its members are objects; a name without an object, such as a direct
-name, becomes a queue alias beside the list."""
+name, becomes a queue alias beside the list.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ _GLOBAL_DISTRIBUTION: Final = b"2"  # groupType; [MS-ADTS] 2.2.12
 class Changes:
     """Changes in the directory; `look_ups` finds objects.
 
-    New lists are created below `lists`, or in CN=Users."""
+    New lists are created below `lists`, or in CN=Users.
+    """
 
     def __init__(self, client: LdapClient, look_ups: LookUps, *, lists: str = "") -> None:
         self._client = client
@@ -68,7 +70,8 @@ class Changes:
         """Return the directory's id of the queue manager on our computer.
 
         The queue manager's object is created if it is missing; the object of the computer must
-        exist."""
+        exist.
+        """
         computer_dn = await self._look_ups.computer_dn(computer)
         configuration = ldap_names.child("msmq", computer_dn)
         found = await self._client.read(configuration, ("objectGUID",))
@@ -139,7 +142,8 @@ class Changes:
     async def _own_queue_manager(self, new: NewQueue) -> Entry:
         """Return the object of our queue manager.
 
-        Only `join` creates it, because our id must be its GUID."""
+        Only `join` creates it, because our id must be its GUID.
+        """
         what = f"queue manager {guid_text(new.machine)}"
         try:
             return await self._look_ups.by_guid(new.machine, ("objectClass",), CONFIGURATION, what)
@@ -333,7 +337,8 @@ def _check_label(label: str) -> None:
 def _properties(new: NewQueue) -> dict[str, tuple[bytes, ...]]:
     """Return the changeable properties of a queue by attribute; () means no value.
 
-    [MS-MQDSSM] 3.1.6.1.2"""
+    [MS-MQDSSM] 3.1.6.1.2
+    """
     return {
         "mSMQLabelEx": (new.label.encode(),) if new.label else (),
         "mSMQJournal": (b"TRUE" if new.journal else b"FALSE",),
@@ -352,5 +357,6 @@ def _kilobytes(quota_bytes: int | None) -> tuple[bytes, ...]:
 def _account_name(name: str) -> str:
     """Return the name without characters that sAMAccountName forbids, cut to 256 characters.
 
-    [MS-ADTS] 3.1.1.6"""
+    [MS-ADTS] 3.1.1.6
+    """
     return "".join("_" if c in '"/\\[]:;|=,+*?<>' or ord(c) < 0x20 else c for c in name)[:256]

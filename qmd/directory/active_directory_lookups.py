@@ -5,7 +5,8 @@ computer first. Names are never built from parts, because computers may be in an
 hierarchy: a queue (mSMQQueue) is below the queue manager (mSMQConfiguration, always CN=msmq), which
 is below the computer.
 
-All functions here raise the errors of `ldap/client.py`, and NotInDirectory and EntryUnusable."""
+All functions here raise the errors of `ldap/client.py`, and NotInDirectory and EntryUnusable.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ class LookUps:
     def __init__(self, client: LdapClient, *, base: str = "") -> None:
         self._client = client
         self._base = base
-        # pending requests for queue managers
+        # Pending requests for queue managers.
         self._asking: dict[str, asyncio.Task[MachineEntry]] = {}
 
     async def queue(self, guid: bytes) -> QueueEntry:
@@ -123,7 +124,8 @@ class LookUps:
         """Return the queue manager with the object (CN=msmq) of that name.
 
         The queues of one list are often on one computer, so concurrent callers share one request.
-        The answer is not cached."""
+        The answer is not cached.
+        """
         key = configuration.casefold()
         asking = self._asking.get(key)
         if asking is None:
@@ -258,7 +260,8 @@ class LookUps:
         """Return the distinguished names of a list's members, and the name each stands for.
 
         [MS-MQDSSM] 3.1.6.9: a member that is neither queue nor alias nor list makes the list
-        unusable."""
+        unusable.
+        """
         try:
             given = await self._client.values(dn, "member", values_max=MEMBERS_MAX)
         except TooManyValues as error:
@@ -375,7 +378,8 @@ class LookUps:
     async def _guids(self, names: Sequence[bytes]) -> tuple[bytes, ...]:
         """Return the GUIDs of the objects with these names; deleted ones are skipped, as required.
 
-        [MS-MQDSSM] 3.1.6.11.1.3"""
+        [MS-MQDSSM] 3.1.6.11.1.3
+        """
         found = await asyncio.gather(
             *(self._client.read(_name(one, ""), ("objectGUID",)) for one in names)
         )

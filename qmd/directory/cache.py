@@ -2,7 +2,8 @@
 
 Concurrent requests for the same entry share one query; a negative answer is cached too. A caller
 never waits longer than `[directory] timeout`, and does not wait at all if the directory was found
-unavailable just before."""
+unavailable just before.
+"""
 
 from __future__ import annotations
 

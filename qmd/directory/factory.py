@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def open_directory(settings: DirectorySettings, *, changed: Callable[[], None]) -> Directory:
     """Return the directory, not yet started; `changed` is called when cached answers may be wrong.
 
-    A kind is imported when it is used, so that the libraries of the other kinds are not needed."""
+    A kind is imported when it is used, so that the libraries of the other kinds are not needed.
+    """
     if settings.kind == KIND_FILE:
         from qmd.directory.file.directory import FileDirectory
 

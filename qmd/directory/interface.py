@@ -12,7 +12,8 @@ Rules for every kind:
 - a call that takes longer than `[directory] timeout` raises `DirectoryAway`;
 - an entry that exists but cannot be used (a member of a list that is not a queue, a format name
   that cannot be parsed) raises `EntryUnusable`, which names it; nothing is omitted silently;
-- calls may run concurrently, and each may be cancelled."""
+- calls may run concurrently, and each may be cancelled.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class MachineEntry:
 
     `guid` is the queue manager's id, used by PRIVATE= and MACHINE=. `addresses` are in the order in
     which they are tried, each as in a direct name after TCP: or OS: ("10.0.0.5", "[fd00::5]:1802",
-    "hostb.example.com"); if empty, `name` is the address."""
+    "hostb.example.com"); if empty, `name` is the address.
+    """
 
     guid: bytes
     name: str
@@ -49,7 +51,8 @@ class MachineEntry:
 class QueueEntry:
     r"""A public queue. [MS-MQDMPR] 3.1.1.2
 
-    `path` is `computer\queue`; `guid` is that of PUBLIC=."""
+    `path` is `computer\queue`; `guid` is that of PUBLIC=.
+    """
 
     guid: bytes
     path: str
@@ -68,7 +71,8 @@ class QueueEntry:
 class ListEntry:
     """A distribution list: its direct members, including other lists, in the directory's order.
 
-    An alias is listed as the name that it stands for."""
+    An alias is listed as the name that it stands for.
+    """
 
     guid: bytes
     name: str
@@ -123,7 +127,7 @@ class DirectoryStatus:
     """Status of the directory, for `qmd status`. Times are in Unix seconds."""
 
     kind: str
-    # "available", "away", "stale" (the file is broken, earlier contents are used), "none"
+    # "available", "away", "stale" (the file is broken, earlier contents are used), "none".
     state: str
     where: str = ""  # the file, or the connected server
     problem: str = ""  # why it is not "available"
@@ -135,7 +139,8 @@ class DirectoryStatus:
 class Directory(Protocol):
     """One directory. Every look-up raises NotInDirectory, DirectoryAway or EntryUnusable.
 
-    Kind "none" raises NoDirectory for all of them."""
+    Kind "none" raises NoDirectory for all of them.
+    """
 
     @property
     def kind(self) -> str: ...
@@ -143,7 +148,8 @@ class Directory(Protocol):
     async def start(self) -> None:
         """Start the directory; an unavailable one is no error, because it may return.
 
-        Raises none of the errors of this module."""
+        Raises none of the errors of this module.
+        """
 
     async def stop(self) -> None: ...
 
@@ -187,13 +193,15 @@ class Directory(Protocol):
     async def register_queue(self, new: NewQueue) -> QueueEntry:
         """Register a queue; the directory assigns the GUID.
 
-        Raises AlreadyInDirectory if the path exists."""
+        Raises AlreadyInDirectory if the path exists.
+        """
         ...
 
     async def update_queue(self, guid: bytes, new: NewQueue) -> None:
         """Update the entry's label, journal and quotas, as far as this kind of directory has them.
 
-        Permanent properties (name, transactional) stay. [MS-MQDMPR] 3.1.7.1.24"""
+        Permanent properties (name, transactional) stay. [MS-MQDMPR] 3.1.7.1.24
+        """
         ...
 
     async def unregister_queue(self, guid: bytes) -> None: ...

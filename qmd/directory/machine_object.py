@@ -2,7 +2,8 @@
 
 [MS-MQDMPR] 3.1.1.1: the id is the GUID of the queue manager's object, which the directory assigns.
 Other queue managers look up a public queue, find that object above it, and reject a queue manager
-with another id. An id never changes, so it is obtained before the data folder is created."""
+with another id. An id never changes, so it is obtained before the data folder is created.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ async def id_to_begin_with(settings: Settings, name: str) -> bytes | None:
     """Return the directory's id for the queue manager `name`.
 
     Returns None if the queue manager has an id already, or generates its own. Raises
-    DirectoryError."""
+    DirectoryError.
+    """
     directory = settings.directory
     if directory.kind != KIND_ACTIVE_DIRECTORY or not directory.join:
         return None

@@ -1,7 +1,8 @@
 """Directory of kind "none": workgroup mode. [MS-MQDMPR] 3.1.1.1, the attribute WorkgroupMode
 
 Direct and private names work, and our own public queues by their GUID; requests that need a
-directory are refused."""
+directory are refused.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ r"""Registration of our public queues in the directory.
 A registration changes the directory first: a crash in between leaves an entry without a queue, and
 the next attempt to create the queue reuses that entry. Later changes (label, quotas, deletion) are
 made here even if the directory does not answer: the commit of the change also records that the
-directory must be updated, and it is updated when it is available again."""
+directory must be updated, and it is updated when it is available again.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +124,8 @@ class Publishing:
         """Register a queue; return the GUID of its entry, a new one or an unused one. Raises
         Refusal.
 
-        The caller holds `turn` until the queue itself is created."""
+        The caller holds `turn` until the queue itself is created.
+        """
         if new.queue.lower() in self._queues.by_key:
             raise Refusal(
                 "queue_exists",
@@ -181,7 +183,8 @@ class Publishing:
         """Remove a queue's entry before the queue is deleted here.
 
         Returns False if the directory is unavailable and must be updated later. Raises Refusal if
-        the directory refuses."""
+        the directory refuses.
+        """
         async with self.turn:
             try:
                 await self._unregister(queue.guid)
@@ -270,7 +273,8 @@ class Publishing:
 async def in_time(services: Services, directory: Directory, work: Awaitable[T]) -> T:
     """Wait for a request to the directory, at most for the configured time-out.
 
-    Raises DirectoryAway."""
+    Raises DirectoryAway.
+    """
     timeout_s = services.settings.directory.timeout_s
     try:
         async with asyncio.timeout(timeout_s):

@@ -13,7 +13,8 @@ Guarantees:
   after that, `DirectoryAway` is raised. Negative answers are kept for a shorter time;
 - a caller never waits longer than `[directory] timeout`, and does not wait at all if the directory
   was found unavailable just before;
-- direct names, and private names of any queue manager, never wait."""
+- direct names, and private names of any queue manager, never wait.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ class Target:
     `name` is the name in the packet and of the outgoing queue; `element` is the index of the
     top-level element that it comes from. `direct` is a direct name that currently leads there, None
     for our own queues and for private names. `machine` is the queue manager of a public queue;
-    `KeptAnswers.machine` returns its later addresses. `transactional` is None if it is unknown."""
+    `KeptAnswers.machine` returns its later addresses. `transactional` is None if it is unknown.
+    """
 
     name: SingleName
     element: int
@@ -89,7 +91,8 @@ class Resolution:
     """The targets of a name.
 
     `name` is the format name, with path names and aliases replaced by their meaning; `expires_at`
-    is by the resolver's clock, and infinite if no directory was queried."""
+    is by the resolver's clock, and infinite if no directory was queried.
+    """
 
     name: FormatName
     targets: tuple[Target, ...]
@@ -143,7 +146,8 @@ class Resolver:
     def resolve_cached(self, name: FormatName) -> Resolution | None:
         """Return the targets if no wait is needed; None: await `resolve`.
 
-        Raises Refusal as `resolve` does."""
+        Raises Refusal as `resolve` does.
+        """
         kept = self._resolutions.get(name)
         if kept is not None and kept.expires_at > self._now():
             return kept
@@ -162,7 +166,8 @@ class Resolver:
         """Return the targets of a name; query the directory if that is needed.
 
         Raises Refusal, including NotInDirectory, DirectoryAway, EntryUnusable, NoDirectory; its
-        text names the element."""
+        text names the element.
+        """
         at_once = self.resolve_cached(name)
         if at_once is not None:
             return at_once
@@ -236,7 +241,8 @@ class Resolver:
     def parse(self, text: str) -> tuple[Spelled, ...]:
         """Return the elements of a spelling. Raises Refusal.
 
-        In workgroup mode the path of a public queue is a direct name."""
+        In workgroup mode the path of a public queue is a direct name.
+        """
         try:
             spelled = parse_spelling(text, local_host=".", is_local=self._own.is_local)
         except ReadOnlyElement as error:
@@ -347,7 +353,8 @@ class Resolver:
     async def _expand(self, name: DistributionListName) -> tuple[list[SingleName], float]:
         """Return the queues of a list and of the lists within it, with the expiry.
 
-        Each queue is returned once, in depth-first order, the members of a list in their order."""
+        Each queue is returned once, in depth-first order, the members of a list in their order.
+        """
         seen: set[str] = {name.key}
         queues: dict[str, SingleName] = {}
         entry, expires_at = await self.entries.distribution_list(name)
@@ -400,7 +407,8 @@ class Resolver:
     def _target_at_once(self, element: SingleName, index: int) -> Target:
         """Return the target for a name that needs no directory.
 
-        Raises Refusal for a name that cannot be sent to."""
+        Raises Refusal for a name that cannot be sent to.
+        """
         _check_sendable(element)
         if isinstance(element, ConnectorName):  # one of ours: others need the directory
             element = _public_name(element)
@@ -429,7 +437,8 @@ class Resolver:
     def _is_elsewhere(self, element: SingleName) -> bool:
         """Return whether the element is a queue of the directory that is not ours.
 
-        Raises Refusal for a name that cannot be sent to."""
+        Raises Refusal for a name that cannot be sent to.
+        """
         if not isinstance(element, PublicName | ConnectorName):
             return False
         _check_sendable(element)
@@ -475,7 +484,8 @@ def _way(machine: MachineEntry, queue: str) -> DirectName:
 def _public_name(name: SingleName) -> PublicName:
     """Return the public name for a connector's queue, used for look-ups and in packets.
 
-    [MS-MQQB] 3.1.7.4; UserHeader and MultiQueueFormatHeader have no form for connector names."""
+    [MS-MQQB] 3.1.7.4; UserHeader and MultiQueueFormatHeader have no form for connector names.
+    """
     if isinstance(name, ConnectorName):
         return PublicName(name.connector)
     assert isinstance(name, PublicName)

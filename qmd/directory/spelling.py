@@ -3,7 +3,8 @@ r"""Spellings of destinations that may need a directory: format names, and names
 hostb\orders       a public queue, by its path name      [MS-MQMQ] 2.1.1
 list:all-orders    a distribution list, by its name
 alias:sales        a queue alias, by its name
-anything else      as in `parse_destination`; and lists of all of these, with commas"""
+anything else      as in `parse_destination`; and lists of all of these, with commas
+"""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ def parse_spelling(
 ) -> tuple[Spelled, ...]:
     """Parse any spelling into its elements, one or several. Raises InvalidName.
 
-    `is_local` returns whether a name is one of our own queues, which need no directory."""
+    `is_local` returns whether a name is one of our own queues, which need no directory.
+    """
     prefix = "formatname:"
     start = len(prefix) if text[: len(prefix)].lower() == prefix else 0
     parts = text[start:].split(",", ELEMENTS_MAX)

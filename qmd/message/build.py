@@ -2,7 +2,8 @@
 
 The packet is built once, when the message is accepted, and kept unchanged: on disk, in an outgoing
 queue, on the wire. Only the fields that a later transmission changes (the previous sequence number,
-the session header) are patched into a copy."""
+the session header) are patched into a copy.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +121,8 @@ def queue_address(name: FormatName) -> QueueAddress:
 def reply_address(name: FormatName) -> QueueAddress:
     """Return the address for `name` as administration or response queue, or as several of them.
 
-    Raises Refusal for too many queues, and as `queue_address`."""
+    Raises Refusal for too many queues, and as `queue_address`.
+    """
     if isinstance(name, MultipleName):
         if len(name.elements) > REPLY_QUEUES_MAX:
             raise Refusal(
@@ -282,7 +284,8 @@ def compose(
     `position` is (sequence id, number, transaction index) of a transactional message, which may be
     the first and the last of its transaction; `dead_letter` says whether it requests
     dead-lettering; `report_queue` is the GUID of the queue that receives the reports about a traced
-    message; `destinations` are all elements of a multiple destination name."""
+    message; `destinations` are all elements of a multiple destination name.
+    """
     if dead_letter is None:
         dead_letter = new.dead_letter is not False
     is_multiple = bool(destinations or admin.several or response.several)

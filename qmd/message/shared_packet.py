@@ -8,7 +8,8 @@ Copies differ in the bytes before the label: BaseHeader, UserHeader, Transaction
 fields of the MessagePropertiesHeader. All fields of a waiting packet that are read or patched
 (packet_fields.py, protocol/patching.py) are there, so `head_of` is enough for them. `whole` builds
 the complete bytes, for as long as they are needed: a thousand waiting copies take the memory of
-one."""
+one.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 `compose` builds the packet of one message, header by header, in some 10 µs. For messages that
 differ only in texts and numbers it is called once; the other packets are copies with their own
 fields patched in, which takes 2 µs. Both ways must yield the same bytes: a property test compares
-them."""
+them.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ class Form:
         """Return a packet for each row; None if `compose` would refuse one of them.
 
         Each transactional message is a transaction of its own: their indexes begin with
-        `first_index`."""
+        `first_index`.
+        """
         head = self._head.pack
         head_bytes = self._head.size
         first, second, class_, security = self._first, self._second, self._class, self._security

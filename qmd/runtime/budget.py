@@ -4,8 +4,9 @@
     Gate     applies backpressure: connections without room wait, and are not read meanwhile
 
 The oldest holder is always admitted. A packet that is larger than the complete budget is therefore
-admitted when it is alone, and holders never all wait for each other. A connection that holds memory
-and sends nothing is closed while others wait."""
+admitted when it is alone, and holders never all wait for each other. Connections that hold memory
+and send nothing are closed while others wait, the oldest first.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +114,7 @@ class Gate(Budget):
         super().__init__(limit_bytes)
         self._loop, self._timers = loop, timers
         self._waiting: dict[Waiter, Hashable] = {}  # with their owners
-        # owners of connections closed as slow, with the time
+        # Owners of connections closed as slow, with the time.
         self._slow: dict[Hashable, float] = {}
         #: The first connection that found no room; later ones must not overtake it.
         self._next: Waiter | None = None
@@ -207,7 +208,8 @@ class MemoryProbe:
     """Probe that checks whether memory for the following work is available.
 
     If memory ran out in the middle of an operation, memory and disk could disagree; the check
-    therefore precedes the operation."""
+    therefore precedes the operation.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -216,7 +218,8 @@ class MemoryProbe:
     def look(self, size: int) -> None:
         """Check for `size` bytes: at intervals if the size is small, always if it is large.
 
-        Raises MemoryError."""
+        Raises MemoryError.
+        """
         now = self._loop.time()
         if size < LARGE_BYTES and now - self._looked_at < LOOKED_S:
             return

@@ -10,7 +10,8 @@ includes suspended time), and continues after a restart. The downtime of the que
 
 Deadlines therefore need no adjustment: a change of the wall clock makes no message expire early and
 keeps none for ever. Deadlines are seconds on this clock, and have no meaning outside this queue
-manager."""
+manager.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +109,8 @@ class Clock:
     def compare(self, wall_s: int, now_s: int) -> None:
         """Compare the wall clock with this clock, and check for a step if they diverge.
 
-        Callers that read both clocks may be the first to detect that the wall clock was set."""
+        Callers that read both clocks may be the first to detect that the wall clock was set.
+        """
         if abs(wall_s - now_s - self._wall_ahead_s) > STEP_S + 1:  # fractions are cut off
             self.look(is_needed=True)
 
@@ -119,7 +121,8 @@ class Clock:
     def look(self, *, is_needed: bool) -> None:
         """Check whether the wall clock was set, and whether the current time must be stored.
 
-        `is_needed`: some message has a deadline."""
+        `is_needed`: some message has a deadline.
+        """
         now = self.now
         stepped_s = self._environment.time() - now - self._wall_ahead_s
         if abs(stepped_s) > STEP_S:

@@ -2,7 +2,8 @@
 
 Durations are measured with the event loop's clock (`loop.time()`), which only moves forward;
 lifetimes with `clock.py`, which survives a restart of the process. The wall clock here is for times
-that leave the process: the sent time of a message, the arrival time shown to a person."""
+that leave the process: the sent time of a message, the arrival time shown to a person.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ class Environment:
         """Return the seconds since 1970 UTC; the value may jump.
 
         It is limited to the 32 bits that packets have for it, which last until 2106. A clock beyond
-        that is wrong, but must not end the daemon."""
+        that is wrong, but must not end the daemon.
+        """
         return min(max(self.wall_clock(), 0.0), LATEST_S)
 
     def wall_clock(self) -> float:
@@ -102,7 +104,8 @@ class Environment:
     def bind(self, path: Path, mode: int, group: str) -> socket.socket:
         """Create a Unix socket at `path`; no client can connect before mode and group are set.
 
-        Raises OSError, or LookupError for a group that does not exist."""
+        Raises OSError, or LookupError for a group that does not exist.
+        """
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             before = os.umask(0o177)
@@ -122,7 +125,8 @@ class Environment:
         """Return the memory available to this process, in bytes.
 
         This is the smallest of the computer's memory, the limits of the control group and the
-        process's own limit."""
+        process's own limit.
+        """
         limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
         limits += [each for each in map(_memory_limit, CONTROL_GROUPS) if each is not None]
         own = resource.getrlimit(resource.RLIMIT_AS)[0]

@@ -14,7 +14,8 @@ event loop takes time from the thread that commits. (fq_codel does the same with
                                              ▲                                  │
                                              └──────────────────────────────────┘
 
-Time is CPU time of this thread, so that other processes on the processor do not use up a turn."""
+Time is CPU time of this thread, so that other processes on the processor do not use up a turn.
+"""
 
 from __future__ import annotations
 
@@ -65,13 +66,15 @@ class Light:
 class Turns:
     """The connections that wait for a turn.
 
-    A member waits at most once, and may be closed meanwhile."""
+    A member waits at most once, and may be closed meanwhile.
+    """
 
     def __init__(self, services: Services, light: Light, *, beside_the_disk: bool) -> None:
         """Create a scheduler.
 
         `beside_the_disk`: heavy connections need not wait until the disk is idle, nor for the pause
-        after a slice."""
+        after a slice.
+        """
         self._services = services
         self._beside_the_disk = beside_the_disk
         self._last = light

@@ -34,7 +34,8 @@ class Numbers:
     async def start(self, skipped: int = 0) -> None:
         """Reserve the first block, and skip the first `skipped` numbers of it.
 
-        Raises StorageError."""
+        Raises StorageError.
+        """
         count = self._block + skipped
         first = await self._storage.batch.run(
             partial(counters.reserve, name=self._name, count=count)
@@ -44,7 +45,8 @@ class Numbers:
     async def ensure(self, count: int) -> None:
         """Wait until `count` numbers are left, which another caller may take.
 
-        Raises StorageError."""
+        Raises StorageError.
+        """
         while self.left < count:
             block = max(count - self.left, self._block)
             reserve = partial(counters.reserve, name=self._name, count=block)
@@ -93,7 +95,8 @@ class Numbers:
     def _add(self, first: int, count: int) -> None:
         """Add a reserved block.
 
-        Blocks are reserved in ascending order, but their callbacks may come in another order."""
+        Blocks are reserved in ascending order, but their callbacks may come in another order.
+        """
         self._following.append((first, first + count))
         if len(self._following) > 1 and first < self._following[-2][0]:
             self._following = deque(sorted(self._following))
@@ -110,7 +113,8 @@ class Ids:
     async def start(self, skipped: int) -> None:
         """Reserve the first blocks, and skip the first `skipped` message numbers.
 
-        Raises StorageError."""
+        Raises StorageError.
+        """
         await self._messages.start(skipped)
         await self._arrivals.start()
 

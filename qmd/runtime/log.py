@@ -3,7 +3,8 @@
 Events are facts in the past tense with keys: `log.info("session_opened", peer=...)`. Contents of
 messages are not logged: a body, label or extension given as a key is replaced by its length. A line
 that cannot be written is dropped, because a full log must not stop messages; and no line makes the
-event loop wait for its reader (`log_output.py`)."""
+event loop wait for its reader (`log_output.py`).
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def set_up_logging(level: str, format: str, stream: BinaryIO | None = None) -> N
     """Configure structlog for this process.
 
     `level` and `format` are those of the configuration's [log]; `stream` (bytes) is standard error
-    by default."""
+    by default.
+    """
     target = sys.stderr.buffer if stream is None else stream
     if format == "auto":
         format = "console" if target.isatty() else "json"
@@ -89,7 +91,8 @@ def _hide_contents(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 def _add_from_catalogue(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     """Add the entry of the error catalog for the `code` of the line, or else for the event.
 
-    The id is always added; the cause and the remedy only to lines about a fault that lack them."""
+    The id is always added; the cause and the remedy only to lines about a fault that lack them.
+    """
     entry = find_by_code(event.get("code") or event["event"])
     if entry is None:
         return event
@@ -160,7 +163,8 @@ class LimitedLog:
     Each event and key (for example a peer's address) has windows of `window_s`: the first
     `lines_max` events of a window are written, and one line at its end reports the number of
     suppressed ones. The keys of an event beyond `keys_max` at once share a window. `now` is any
-    clock in seconds that does not go backwards."""
+    clock in seconds that does not go backwards.
+    """
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
 """Output of log lines: direct to a file, by a thread to anything that may block.
 
 A pipe or terminal blocks its writer when the reader does not read. The event loop must never block:
-one hanging log collector would stop all messages, and the daemon would not react to SIGTERM."""
+one hanging log collector would stop all messages, and the daemon would not react to SIGTERM.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class DirectOutput:
 class ThreadedOutput:
     """Output that writes lines in order in a thread, and drops lines while too many are pending.
 
-    `on_dropped(count)` is called in the thread when lines can be written again."""
+    `on_dropped(count)` is called in the thread when lines can be written again.
+    """
 
     def __init__(self, descriptor: int, on_dropped: Callable[[int], None]) -> None:
         self._descriptor = descriptor

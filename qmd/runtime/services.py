@@ -59,7 +59,8 @@ def create_services(
 ) -> Services:
     """Return the services of a queue manager after its storage was opened.
 
-    Needs a running event loop."""
+    Needs a running event loop.
+    """
     loop = asyncio.get_running_loop()
     timers = Timers(loop)
     limits = settings.memory.of(environment.memory_bytes())

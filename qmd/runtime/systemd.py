@@ -1,6 +1,7 @@
 """Interface to systemd: readiness, status, watchdog, sockets. See sd_notify(3).
 
-Nothing happens unless the environment variables of systemd are set."""
+Nothing happens unless the environment variables of systemd are set.
+"""
 
 from __future__ import annotations
 

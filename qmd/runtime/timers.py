@@ -1,7 +1,8 @@
 """Timers with a known due time: at most one for each purpose, at the earliest requested time.
 
 The handles of the loop do not provide the due time: uvloop calls a function that is due at once
-without creating a timer."""
+without creating a timer.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ class Alarm:
     """One timer.
 
     It references its callback only while it is running. An owner that is its own callback is
-    therefore freed as soon as it is dropped, without waiting for the garbage collector."""
+    therefore freed as soon as it is dropped, without waiting for the garbage collector.
+    """
 
     __slots__ = ("_handle", "_loop", "due_at")
 

@@ -2,7 +2,8 @@
 
 A broken file replaces nothing: the contents read before stay in use, and `status`, the log and `qmd
 directory status` report the error until the file is valid again. Several daemons may share the
-file: it is replaced atomically, under a lock file beside it (`directory.toml.lock`)."""
+file: it is replaced atomically, under a lock file beside it (`directory.toml.lock`).
+"""
 
 from __future__ import annotations
 
@@ -298,7 +299,8 @@ class FileDirectory:
     ) -> Contents:
         """Read, edit, check and replace the file. Raises DirectoryReadOnly if that is impossible.
 
-        `may_begin`: the file may be created if it does not exist."""
+        `may_begin`: the file may be created if it does not exist.
+        """
         async with self._at_work:
             try:
                 await asyncio.to_thread(self._edit, edit, may_begin)

@@ -2,7 +2,8 @@
 
 Every edit is checked before it is used: apart from the change itself, the new text must have the
 same contents as the old one. If a line-by-line edit cannot achieve that, an administrator must edit
-the file."""
+the file.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class CannotEdit(Exception):
 class Statement(NamedTuple):
     """A header or a key with its value; lines `first` to before `end`, from 0.
 
-    `table` and `nth` identify its `[[table]]` by name and index. `key` is "" for headers."""
+    `table` and `nth` identify its `[[table]]` by name and index. `key` is "" for headers.
+    """
 
     first: int
     end: int

@@ -14,7 +14,8 @@ r"""Format of a directory file, parsed strictly.
 
 Nothing is guessed: an unknown key, a duplicate, a wrong type or a reference to a missing entry is a
 DirectoryFileError with file and line. Entries other than machines that have no GUID get one derived
-from their name, so the file may be written by hand."""
+from their name, so the file may be written by hand.
+"""
 
 from __future__ import annotations
 

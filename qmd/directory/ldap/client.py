@@ -6,7 +6,8 @@ every operation fails at once, with the reason and the time of the failure. A se
 connection is tried once more on another one. A change is not, because its outcome is unknown.
 
 A server that is silent for the complete time-out of an operation loses its connection: it may have
-failed without notice, and another server may answer."""
+failed without notice, and another server may answer.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from qmd.directory.ldap.connection import (
 from qmd.directory.ldap.messages import Change, Entry, ResultCode, Scope
 
 PAGE_ENTRIES: Final = 500  # Active Directory returns at most 1,000 in one page
-# maximum values of one attribute in one answer ([MS-ADTS] 3.1.1.3.1.3.3)
+# Maximum values of one attribute in one answer ([MS-ADTS] 3.1.1.3.1.3.3).
 RANGE_VALUES: Final = 1500
 SHORT_S: Final = 1.0  # a connection that is lost within this time counts as a failed one
 PAGES_MAX: Final = 10_000  # of one search: a server that never ends is broken
@@ -163,7 +164,8 @@ class LdapClient:
     ) -> list[Entry]:
         """Return all entries found, page by page, cut off after `entries_max`.
 
-        Referrals to other servers are not followed."""
+        Referrals to other servers are not followed.
+        """
         entries: list[Entry] = []
         cookie = b""
         connection: LdapConnection | None = None

@@ -5,7 +5,8 @@ unavailable (with the step that failed), LdapRejected if it refuses the access. 
 limit: a server may become silent at any point, which costs its time-out.
 
 The server is not trusted: there are limits for a message (`messages.py`), for the entries and bytes
-of one operation and for the bytes of the connection, and only answers to requests are accepted."""
+of one operation and for the bytes of the connection, and only answers to requests are accepted.
+"""
 
 from __future__ import annotations
 
@@ -182,7 +183,7 @@ class LdapConnection(asyncio.Protocol):
     # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's class is no asyncio.Transport
+        # Uvloop's class is no asyncio.Transport.
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
@@ -255,7 +256,7 @@ class LdapConnection(asyncio.Protocol):
         for operation in self._operations.values():
             if not operation.answered.done():
                 operation.answered.set_exception(LdapAway(self.gone, server=self._name))
-                # marks the exception as retrieved, in case no caller is left
+                # Marks the exception as retrieved, in case no caller is left.
                 operation.answered.exception()
 
     # Methods for callers.
@@ -516,7 +517,8 @@ class LdapConnection(asyncio.Protocol):
 def read_password(access: Access, server: str) -> bytes:
     """Read the password from the file, or else from the environment.
 
-    Raises LdapRejected; no error text contains the password."""
+    Raises LdapRejected; no error text contains the password.
+    """
     if access.password_file is None:
         password = os.environb.get(PASSWORD_VARIABLE.encode(), b"")
         where = f"the environment variable {PASSWORD_VARIABLE}"
@@ -544,7 +546,8 @@ def read_password(access: Access, server: str) -> bytes:
 def _tls_context(access: Access, server: str) -> ssl.SSLContext:
     """Return a TLS context that checks certificates and their names.
 
-    The files are read again for each connection."""
+    The files are read again for each connection.
+    """
     try:
         context = ssl.create_default_context(cafile=access.ca_file)
     except OSError as error:

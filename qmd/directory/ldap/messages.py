@@ -3,7 +3,8 @@
 Requests are written with sansldap's writer, filters and controls. Answers are parsed here because
 they are untrusted: every length is checked before use, the nesting depth is fixed by this file, a
 number has at most four bytes, and a message has a limit in bytes and one in values. Any data from a
-server yields a message or an LdapFault, in time that grows with its size."""
+server yields a message or an LdapFault, in time that grows with its size.
+"""
 
 from __future__ import annotations
 
@@ -241,7 +242,8 @@ class _Reader:
 def read(data: bytes) -> Message:
     """Parse one complete message of a server. Raises LdapFault.
 
-    Elements after the known ones are skipped: the protocol may be extended there (RFC 4511 4)."""
+    Elements after the known ones are skipped: the protocol may be extended there (RFC 4511 4).
+    """
     outer = _Reader(data, 0, len(data))
     message = outer.inside(_SEQUENCE)
     if outer:
@@ -344,7 +346,8 @@ def _cookie(controls: _Reader) -> bytes | None:
 def bind_simple(number: int, name: str, password: bytes) -> bytes:
     """Build a bind with name and password. RFC 4511 4.2
 
-    An empty password would be an anonymous bind, which succeeds; it is never sent."""
+    An empty password would be an anonymous bind, which succeeds; it is never sent.
+    """
     assert name
     assert password
     writer, body = _request(0)
@@ -379,7 +382,8 @@ def search(
 ) -> bytes:
     """Build a search. RFC 4511 4.5.1
 
-    Aliases are not dereferenced. With a `page_size`, one page is requested (RFC 2696)."""
+    Aliases are not dereferenced. With a `page_size`, one page is requested (RFC 2696).
+    """
     writer, body = _request(3)
     body.write_octet_string(base.encode())
     body.write_enumerated(scope)

@@ -2,7 +2,8 @@ r"""Distinguished names, and the names of Message Queuing objects.
 
 Distinguished names are split and built by RFC 4514; no value is inserted unescaped.
 `queue_object_name` and `queue_name` are [MS-MQDSSM] 3.1.6.1.2.5 and 3.1.6.11.2.1: a queue name of
-more than 63 characters is split, and a hash replaces its end (2.2.5)."""
+more than 63 characters is split, and a hash replaces its end (2.2.5).
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ bound to the server's certificate instead (RFC 5929 4), so that it cannot be rel
 Over TLS, NTLM protects nothing and therefore has no key to exchange. pyspnego 0.11 announces a key
 exchange nevertheless, and then sends no key ([MS-NLMP] 3.1.5.1.2 has it with signatures or
 encryption only), which Samba refuses. `_Ntlm` corrects that with private names of pyspnego, only in
-this module; the tests with a domain controller fail if a new version changes these names."""
+this module; the tests with a domain controller fail if a new version changes these names.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +84,8 @@ class Negotiation:
     def finish(self, token: bytes | None) -> None:
         """Process the server's last token, if it sent one: it authenticates the server.
 
-        Raises NegotiationFailed if the server is not authenticated."""
+        Raises NegotiationFailed if the server is not authenticated.
+        """
         if token and not self._context.complete:
             self.step(token)
         if not self._context.complete:
@@ -112,7 +114,8 @@ class SealingLayer:
 def _bindings(certificate: bytes) -> GssChannelBindings:
     """Return the channel binding tls-server-end-point for a certificate.
 
-    It is the certificate's hash, by the algorithm of its signature. RFC 5929 4.1"""
+    It is the certificate's hash, by the algorithm of its signature. RFC 5929 4.1
+    """
     algorithm = x509.load_der_x509_certificate(certificate).signature_hash_algorithm
     name = "sha256" if algorithm is None or algorithm.name in ("md5", "sha1") else algorithm.name
     digest = hashlib.new(name, certificate).digest()

@@ -1,7 +1,8 @@
 """Security descriptor of a queue manager's object in Active Directory. [MS-DTYP] 2.4.6
 
 The default of the class lets only administrators add queues. The descriptor therefore gives the
-computer full control of everything below the object; [MS-MQDSSM] 3.1.6.1.1.8 demands the same."""
+computer full control of everything below the object; [MS-MQDSSM] 3.1.6.1.1.8 demands the same.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _REVISION_ADS = 4
 def queue_manager_descriptor(computer: bytes) -> bytes:
     """Return the descriptor for CN=msmq of the computer with that objectSid.
 
-    Every account may read; the computer itself and administrators may write."""
+    Every account may read; the computer itself and administrators may write.
+    """
     everything = (computer, sid(_ADMINISTRATORS), _domain_admins(computer))
     return descriptor(
         [*((FULL_CONTROL, one) for one in everything), (READ, sid(_EVERYBODY))],
@@ -52,5 +54,6 @@ def sid(text: str) -> bytes:
 def _domain_admins(member: bytes) -> bytes:
     """Return the SID of the domain admins of an account's domain.
 
-    The SID of an account ends in the account's number."""
+    The SID of an account ends in the account's number.
+    """
     return member[:-4] + struct.pack("<I", _DOMAIN_ADMINS_RID)
