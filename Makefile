@@ -98,7 +98,7 @@ fuzz: tools ## fuzz every parser, SECONDS=60 each
 	@if $(PY) -c 'import atheris' 2>/dev/null || $(PIP) \
 	  --require-hashes --only-binary :all: -r requirements-fuzz.lock; then \
 	  $(PY) -m tests.fuzz --seconds $(SECONDS) $(TARGETS); \
-	else echo "fuzzing skipped: the fuzzer atheris is not available for this Python"; fi
+	else echo "fuzzing skipped: atheris, the fuzzer, is not to be had for this Python here"; fi
 
 model: tools ## check the formal model of the exactly-once core exhaustively
 	@$(PY) -m model

@@ -83,9 +83,9 @@ SINGLE: dict[str, list[Row]] = {
         Row("woken after the commit: p50", "ms", figure("wake_p50_ms"), 2, at_most=5),
     ],
     "bench_events": [
-        Row("events: lost throughput", "%", figure("slower_percent"), at_most=10),
-        Row("events: additional CPU time", "%", figure("more_cpu_percent")),
-        Row("events: space on disk", "B/message", figure("log_bytes_per_message")),
+        Row("events: throughput that they take", "%", figure("slower_percent"), at_most=10),
+        Row("events: CPU time that they take", "%", figure("more_cpu_percent")),
+        Row("events: room that they take", "B/message", figure("log_bytes_per_message")),
     ],
     "bench_cli": [
         Row(
@@ -153,7 +153,7 @@ async def measure(runs: int, messages: int, *, with_rabbitmq: bool) -> None:
     transactional: list[Figures] = []
     recoverable: list[Figures] = []
     peer: list[Figures] = []
-    left_out = "" if with_rabbitmq else "it was not requested"
+    left_out = "" if with_rabbitmq else "it was not asked for"
     load = ("--messages", str(messages))
     for _ in range(runs):
         transactional.append(await run("bench_end_to_end", *load))
@@ -177,8 +177,8 @@ async def measure(runs: int, messages: int, *, with_rabbitmq: bool) -> None:
     syncs = [found["fdatasync_p50_ms"] for found in transactional]
     print(
         f"{os.cpu_count()} cores, load average {spread(loads)} before the end-to-end runs, an"
-        f" fdatasync {spread(syncs)} ms (p50).\nOther load on the machine affects every"
-        " figure but CPU time: compare figures of one table only."
+        f" fdatasync {spread(syncs)} ms (p50).\nOther work on the machine takes part in every"
+        " figure but CPU time: compare figures of one table."
     )
 
 

@@ -53,10 +53,10 @@ def attacks_on(daemon: Daemon) -> dict[str, tuple[Act, tuple[object, ...]]]:
     few = 2_000
     return {
         "a busy neighbour": (count_on, (port,)),
-        "connections that stay silent": (attacks.stay_silent, (port, few)),
+        "connections that never speak": (attacks.stay_silent, (port, few)),
         "sessions that come and go": (attacks.connect_and_leave, (port, few)),
         "senders of single bytes": (attacks.send_byte_by_byte, (port, 20)),
-        "announced giant packets": (attacks.announce_much, (port, 20, 300_000)),
+        "giant packets that are announced": (attacks.announce_much, (port, 20, 300_000)),
         "peers that never read": (attacks.never_read, (port, 4, 2)),
         **{
             f"a flood of {kind}": (attacks.flood, (port, kind, 1_000_000))
@@ -68,7 +68,7 @@ def attacks_on(daemon: Daemon) -> dict[str, tuple[Act, tuple[object, ...]]]:
             for many in (200, 900)
         },
         "garbage on the control socket": (attacks.send_garbage, (path, 300)),
-        "requests with unread answers": (attacks.ask_and_never_read, (path, 20_000)),
+        "requests whose answers nobody reads": (attacks.ask_and_never_read, (path, 20_000)),
     }
 
 

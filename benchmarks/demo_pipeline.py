@@ -121,7 +121,7 @@ class Demo:
         self.tell("all of them are at B; Spark reads to the end")
         await self._end_spark()
         while (await at_b.show_queue("orders"))["messages"]:
-            self.tell("the streams have not reached the end: starting a last run")
+            self.tell("it has not come to its end: a last run does")
             await self._kill_spark()
             await self._start_spark("--once")
             assert self._driver is not None
@@ -297,7 +297,7 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
         return 130
     except (TimeoutError, RuntimeError, ClientError, ExceptionGroup) as failure:
-        demo.wrong.append(f"the run did not complete: {failure!r}")
+        demo.wrong.append(f"it did not come to its end: {failure!r}")
     if demo.wrong:
         print("\n".join(demo.wrong))
         print(f"the data is in {folder}")

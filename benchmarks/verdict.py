@@ -111,8 +111,8 @@ def verdict(outcome: Outcome, wrong: list[str], folder: Path) -> list[str]:
             "Every transactional message arrived exactly once and in order, and every recoverable"
             " one exactly once.",
             f"No express message came twice; {lost or 'none'} of them"
-            f" {'was' if lost <= 1 else 'were'} lost: they live in memory, and a kill"
-            " removes them.",
+            f" {'was' if lost <= 1 else 'were'} lost: they live in memory, and a kill takes what is"
+            " there.",
         ]
     findings = folder / FINDINGS
     findings.write_text("".join(f"{line}\n" for line in wrong))
