@@ -1,4 +1,4 @@
-"""Queued services: calls that are messages, answered for by transactions.
+"""Queued services: calls that are messages, processed in transactions.
 
     class Orders(Service, queue="orders"):
         @operation
@@ -6,9 +6,9 @@
             ...
 
 A client posts calls with `proxy(Orders, qm)`; `qmd service run module:Orders` plays them back.
-Between the two lie three transactions, none of which knows the others: the client's, with which its
-calls are posted or cancelled; the delivery from host to host; and the playback's, with which the
-call leaves the queue and everything that its operation sends becomes so.  docs/services.md.
+Three independent transactions connect the two: the client's, which posts its calls or cancels them;
+the delivery from host to host; and the playback's, in which the call leaves the queue and the
+messages that its operation sends commit together with its receive.  docs/services.md.
 """
 
 from qmd.service.contract import (

@@ -1,7 +1,7 @@
-"""What a service offers: its operations, its queue, and what is to happen when they fail.
+"""The contract of a service: its operations, its queue, and the handling of failed calls.
 
-Everything that can be checked without a queue manager is checked when the class is made, so a
-mistake shows when the program is loaded and not with the first call.
+Everything that can be checked without a queue manager is checked when the class is created, so an
+error appears when the program is loaded and not with the first call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Playback = Literal["participate", "ignore", "own"]
 Poison = Literal["move", "reject", "drop", "fault"]
 Encoding = Literal["json", "msgpack"]
 
-LABEL_CHARACTERS_MAX = 249  # the name of an operation travels as the label of its message
+LABEL_CHARACTERS_MAX = 249  # the name of an operation is the label of its message
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -53,13 +53,13 @@ class _QueueSettings(TypedDict, total=False):
 
 
 class Settings(_QueueSettings, total=False):
-    """What a class can say of itself; see `Service`."""
+    """The settings of a service class; see `Service`."""
 
     queue: str
 
 
 class FunctionSettings(_QueueSettings, total=False):
-    """What a function can, which is a service of one operation; see `operation`."""
+    """The settings of a function, which is a service of one operation; see `operation`."""
 
     playback: Playback
     takes_everything: bool
@@ -71,7 +71,7 @@ class ServiceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """What `operation` said of a method."""
+    """The settings that `operation` recorded on a method."""
 
     playback: Playback
     takes_everything: bool
@@ -84,11 +84,11 @@ class Operation:
     name: str
     playback: Playback
     arguments: type[msgspec.Struct]
-    #: It gets the message itself, and calls that no other operation knows.
+    #: It receives the message itself, and calls that no other operation knows.
     takes_everything: bool
 
     def encode(self, encoding: Encoding, given: tuple[Any, ...], named: dict[str, Any]) -> bytes:
-        """The body of a call.  Raises TypeError as calling the method itself would."""
+        """Return the body of a call.  Raises TypeError as a call of the method itself would."""
         fields = self.arguments.__struct_fields__
         if len(given) > len(fields):
             raise TypeError(f"{self.name} takes {len(fields)} arguments; {len(given)} were given")
@@ -101,14 +101,14 @@ class Operation:
         write = msgspec.json.encode if encoding == "json" else msgspec.msgpack.encode
         body = write(arguments)
         try:
-            # Better the caller hears of it than somebody who finds poison far away.
+            # The caller gets the error at once, instead of a poison message at the service.
             self.decode(encoding, body)
         except msgspec.ValidationError as error:
             raise TypeError(f"{self.name} does not take these arguments: {error}") from error
         return body
 
     def decode(self, encoding: Encoding, body: bytes) -> dict[str, Any]:
-        """The arguments by name.  Raises msgspec.DecodeError for what is no call of this one."""
+        """Return the arguments by name.  Raises msgspec.DecodeError for an invalid body."""
         if encoding == "json":
             arguments = msgspec.json.decode(body, type=self.arguments)
         else:
@@ -129,18 +129,17 @@ def operation(
 def operation(
     method: Any = None, *, playback: Playback = "participate", takes_everything: bool = False
 ) -> Any:
-    """Marks a method as one that can be called through the queue.
+    """Mark a method as an operation that can be called through the queue.
 
-    `playback`, what it has to do with the transaction in which its call leaves the queue:
+    `playback`, the relation to the transaction in which the call leaves the queue:
+    - "participate": they are the same.  Messages that it sends, and the receive of the call, commit
+      together; an exception returns the call to the queue, and it is retried.
+    - "ignore": the call has left the queue durably before the operation begins.  The operation may
+      take any time, and is never retried.
+    - "own": the same, but the operation has a separate transaction, which commits at its end.
 
-    - "participate": they are one.  What it sends, and the receipt of the call, commit together;
-      an exception puts the call back, to be played again.
-    - "ignore": the call has left the queue, for good, before it begins.  It may take any time, and
-      nothing is played again.
-    - "own": the same, but it has a transaction of its own, which commits at its end.
-
-    `takes_everything`: it gets the `Message` itself, whatever it is, if no other operation of the
-    service bears its name: for dead letters, and for senders that know nothing of services.
+    `takes_everything`: it receives every `Message` with a label that is no other operation of the
+    service: for dead letters, and for senders that do not know services.
     """
     if playback not in get_args(Playback):
         raise ServiceError(f"playback is {playback!r}; it must be one of {get_args(Playback)}")
@@ -153,20 +152,21 @@ def operation(
 
 
 class Service:
-    """Derive from it, and mark operations with `operation`.
+    """The base class of services; their operations are marked with `operation`.
 
     The class arguments (`class Orders(Service, queue="orders", ...)`) become attributes:
 
-    - `queue`: where its calls come from, by any name of a queue of this computer.
+    - `queue`: the queue of its calls, by any name of a queue of this computer.
     - `exactly_once`: the queue is transactional.  `durable`: calls survive a restart of the queue
-      manager.  A volatile queue (durable=False) can promise exactly once to nobody.
+      manager.  A volatile queue (durable=False) cannot deliver exactly once.
     - `concurrency`: calls at a time; `ordered`: one after the other, in the order of the queue.
-    - `receive_retries`, `retry_cycles`, `retry_delay_s`: a call that fails is played again so many
-      times at once, then waits in the subqueue `;retry` and is tried as often again, in so many
-      cycles; in all (retry_cycles + 1) * (receive_retries + 1) times.
-    - `poison`, what becomes of it then: "move" to the subqueue `;poison`; "reject" it, which its
-      sender hears; "drop" it; "fault": it stays, and the service stops.
-    - `encoding`: how calls are written, "json" or "msgpack".
+    - `receive_retries`, `retry_cycles`, `retry_delay_s`: a failed call is retried `receive_retries`
+      times at once, then waits in the subqueue `;retry` and is tried as often again, in
+      `retry_cycles` cycles; in all (retry_cycles + 1) * (receive_retries + 1) attempts.
+    - `poison`, the handling of a call that failed in all of them: "move" it to the subqueue
+      `;poison`; "reject" it, which notifies its sender; "drop" it; "fault": it stays, and the
+      service stops.
+    - `encoding`: the encoding of calls, "json" or "msgpack".
     """
 
     queue: ClassVar[str] = ""
@@ -187,7 +187,8 @@ class Service:
             if name.startswith("_") or name == "operations" or name not in Service.__dict__:
                 known = [each for each in Service.__annotations__ if each != "operations"]
                 raise ServiceError(
-                    f"{cls.__name__}: there is no setting {name!r}; there are {', '.join(known)}"
+                    f"{cls.__name__}: there is no setting {name!r}; the settings are "
+                    f"{', '.join(known)}"
                 )
             setattr(cls, name, value)
         if "concurrency" in settings and "ordered" not in settings:
@@ -196,10 +197,10 @@ class Service:
         _check(cls)
 
     async def started(self) -> None:
-        """Called before the first call is played, for connections and the like."""
+        """Prepare connections and the like; called before the first call is played."""
 
     async def stopping(self) -> None:
-        """Called after the last one."""
+        """Clean up; called after the last call."""
 
 
 def _operations(service: type[Service]) -> typing.Iterator[tuple[str, Operation]]:
@@ -217,27 +218,29 @@ def _operation(service: type[Service], name: str, method: Any, mark: _Mark) -> O
         hints = typing.get_type_hints(method)
     except NameError as error:
         raise ServiceError(
-            f"{where}: {error}; the types of its arguments must be known where the class is made"
+            f"{where}: {error}; the types of its arguments must be defined before the class"
         ) from error
     if hints.get("return", types.NoneType) is not types.NoneType:
         raise ServiceError(
-            f"{where} returns something, and nobody is there to get it: a queued call is one-way."
-            " Send the answer to a response queue, and annotate it as -> None"
+            f"{where} returns a value, but a queued call is one-way. Send the answer to a "
+            "response queue, and annotate it as -> None"
         )
     if not inspect.iscoroutinefunction(method):
-        raise ServiceError(f"{where} is no coroutine function: write `async def`")
+        raise ServiceError(f"{where} is not a coroutine function: write `async def`")
     parameters = list(inspect.signature(method).parameters.values())[1:]
     if mark.takes_everything:
         if [hints.get(each.name) for each in parameters] != [Message]:
-            raise ServiceError(f"{where} takes everything, so it must take one `Message` only")
+            raise ServiceError(
+                f"{where} takes everything, so its only argument must be a `Message`"
+            )
         parameters = []
     fields: list[tuple[str, type] | tuple[str, type, Any]] = []
     for each in parameters:
         if each.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-            raise ServiceError(f"{where}: argument {each.name} cannot travel in a message")
+            raise ServiceError(f"{where}: argument {each.name} cannot be sent in a message")
         if each.name not in hints:
             raise ServiceError(
-                f"{where}: argument {each.name} has no type, so nobody knows how to read it"
+                f"{where}: argument {each.name} has no type, which is needed to decode it"
             )
         if each.default is inspect.Parameter.empty:
             fields.append((each.name, hints[each.name]))
@@ -248,7 +251,9 @@ def _operation(service: type[Service], name: str, method: Any, mark: _Mark) -> O
         msgspec.json.Decoder(arguments)
         msgspec.msgpack.Decoder(arguments)
     except TypeError as error:
-        raise ServiceError(f"{where}: its arguments cannot travel in a message: {error}") from error
+        raise ServiceError(
+            f"{where}: its arguments cannot be sent in a message: {error}"
+        ) from error
     return Operation(name, mark.playback, arguments, mark.takes_everything)
 
 
@@ -256,8 +261,8 @@ def _check(service: type[Service]) -> None:
     name = service.__name__
     if service.durable is False and service.exactly_once:
         raise ServiceError(
-            f"{name}: what lives in memory only cannot arrive exactly once:"
-            " durable=False needs exactly_once=False"
+            f"{name}: a call in memory only cannot arrive exactly once: durable=False needs "
+            "exactly_once=False"
         )
     if service.poison not in get_args(Poison):
         raise ServiceError(f"{name}: poison is {service.poison!r}, not one of {get_args(Poison)}")
@@ -269,8 +274,8 @@ def _check(service: type[Service]) -> None:
         raise ServiceError(f"{name}: concurrency is {service.concurrency}; at least 1 is needed")
     if service.ordered and service.concurrency > 1:
         raise ServiceError(
-            f"{name}: {service.concurrency} calls at a time are played in no order:"
-            " ordered=True needs concurrency=1"
+            f"{name}: {service.concurrency} calls at a time have no order: ordered=True needs "
+            "concurrency=1"
         )
     if min(service.receive_retries, service.retry_cycles, service.retry_delay_s) < 0:
         raise ServiceError(f"{name}: the numbers of retries and their delay cannot be negative")
@@ -279,24 +284,24 @@ def _check(service: type[Service]) -> None:
 
 
 def check_against_queue(service: type[Service], queue: dict[str, Any]) -> None:
-    """Raises ServiceError for a service that promises what its queue cannot keep."""
+    """Raise ServiceError for a service with promises that its queue cannot keep."""
     name, where = service.__name__, queue["name"]
     if not service.operations:
         raise ServiceError(f"{name} has no operations: mark some with @operation")
     if service.exactly_once and not queue["transactional"]:
         raise ServiceError(
-            f"{name}: queue {where} is not transactional, so its calls may be lost or come twice:"
-            " set exactly_once=False, or create a transactional queue"
+            f"{name}: queue {where} is not transactional, so its calls may be lost or "
+            "duplicated: set exactly_once=False, or create a transactional queue"
         )
     if not service.exactly_once and queue["transactional"]:
         raise ServiceError(
-            f"{name}: queue {where} is transactional, and calls that are posted with"
-            " exactly_once=False would not be let in: leave exactly_once=True"
+            f"{name}: queue {where} is transactional, and would reject calls that are posted "
+            "with exactly_once=False: leave exactly_once=True"
         )
 
 
 class FunctionService(Service, Generic[P]):
-    """What `service` makes of a function: to call it is to call its one operation."""
+    """The class that `service` makes of a function; a call of it calls its one operation."""
 
     async def __call__(self, *given: P.args, **named: P.kwargs) -> None:
         (name,) = self.operations
@@ -306,7 +311,7 @@ class FunctionService(Service, Generic[P]):
 def service(
     queue: str = "", **settings: Unpack[FunctionSettings]
 ) -> Callable[[Callable[P, Coroutine[Any, Any, None]]], type[FunctionService[P]]]:
-    """A service of one operation: the decorated coroutine function, by its own name.
+    """Make a service of one operation from a coroutine function, under its own name.
 
         @service("orders", concurrency=4)
         async def place(article: str, count: int) -> None: ...
@@ -322,7 +327,9 @@ def service(
 
     def make(function: Callable[P, Coroutine[Any, Any, None]]) -> type[FunctionService[P]]:
         if not inspect.iscoroutinefunction(function):
-            raise ServiceError(f"{function.__name__} is no coroutine function: write `async def`")
+            raise ServiceError(
+                f"{function.__name__} is not a coroutine function: write `async def`"
+            )
 
         @functools.wraps(function)
         async def method(self: Service, *given: Any, **named: Any) -> None:

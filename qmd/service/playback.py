@@ -1,12 +1,12 @@
-"""The playback side: calls leave the queue, one transaction each, and their operations are run.
+"""Playback: calls leave the queue, each in one transaction, and their operations are run.
 
     receive ─► known, and tried too often? ─► wait in `;retry`, or end as poison
        │
-       └► run the operation ─► it went well: commit
-                            └► it raised: abort; the call is back at its place, and played again
+       └► run the operation ─► success: commit
+                            └► exception: abort; the call returns to its place and is retried
 
-How often a call was tried is its abort count, which the queue manager keeps; how many cycles it has
-waited for is its move count, two for each.  So nothing of it is lost with this process.
+The number of attempts of a call is its abort count, which the queue manager keeps; the number of
+cycles is half of its move count.  So neither is lost with this process.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ DRAIN_S = 30.0
 RETRY_LOOK_S_MIN, RETRY_LOOK_S_MAX = 0.05, 60.0
 UNREACHABLE_PAUSE_S = 1.0
 BRING_BACK_MESSAGES = 256  # in one commit
-REASON_CHARACTERS_MAX = 1000  # that the queue manager takes
-FAILURES_KEPT_MAX = 10_000  # words of the last failure, of calls that may be played again
+REASON_CHARACTERS_MAX = 1000  # limit of the queue manager
+FAILURES_KEPT_MAX = 10_000  # texts of the last failure, for calls that may be retried
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What an operation can learn about the call that it is run for."""
+    """The call for which an operation is run."""
 
     message: Message
-    #: Its transaction: the playback's, its own, or None.
+    #: The transaction of the playback, the operation's own one, or None.
     transaction: Transaction | None
-    #: 1 for the first time that it is played.
+    #: 1 for the first attempt.
     attempt: int
     qm: QueueManager
 
@@ -70,13 +70,13 @@ _current: ContextVar[Call] = ContextVar("qmd_call")
 
 
 def current_call() -> Call:
-    """The call that is being played.  Raises LookupError outside of an operation."""
+    """Return the call that is being played.  Raises LookupError outside of an operation."""
     return _current.get()
 
 
 @dataclass(slots=True)
 class Counts:
-    """What a player has done so far."""
+    """The counters of a player."""
 
     played: int = 0
     failed: int = 0
@@ -91,7 +91,7 @@ class _Fault(ServiceError):
 
 
 class Player:
-    """Plays the calls of one service: `await player.run()`, until `stop`."""
+    """A player for the calls of one service: `await player.run()`, until `stop`."""
 
     def __init__(self, service: Service, qm: QueueManager, *, queue: str = "") -> None:
         self._service = service
@@ -99,7 +99,7 @@ class Player:
         self._queue = queue or service.queue
         self._stopping = asyncio.Event()
         self._is_system = False
-        self._failures: OrderedDict[str, str] = OrderedDict()  # the last one, by message id
+        self._failures: OrderedDict[str, str] = OrderedDict()  # the last failure, by message id
         self.counts = Counts()
 
     @property
@@ -115,26 +115,29 @@ class Player:
         return type(self._service).__name__
 
     def metrics(self) -> dict[str, tuple[float, str]]:
-        """Counters by their names: the value, and what it counts."""
+        """Return the counters by name: the value, and its description."""
         counts = self.counts
         return {
-            "qmd_service_calls_played_total": (counts.played, "Calls that went well."),
-            "qmd_service_calls_failed_total": (counts.failed, "Plays that raised an error."),
-            "qmd_service_calls_delayed_total": (counts.delayed, "Calls put into ;retry."),
-            "qmd_service_calls_returned_total": (counts.returned, "Calls back from ;retry."),
+            "qmd_service_calls_played_total": (
+                counts.played,
+                "Calls that were played successfully.",
+            ),
+            "qmd_service_calls_failed_total": (counts.failed, "Attempts that raised an error."),
+            "qmd_service_calls_delayed_total": (counts.delayed, "Calls moved to ;retry."),
+            "qmd_service_calls_returned_total": (counts.returned, "Calls moved back from ;retry."),
             "qmd_service_calls_poisoned_total": (counts.poisoned, "Calls that were given up."),
             "qmd_service_busy_seconds_total": (counts.busy_s, "Time spent in operations."),
         }
 
     def stop(self) -> None:
-        """Take no further call; `run` returns when those that are being played are done."""
+        """Take no further call; `run` returns when the calls under way are done."""
         self._stopping.set()
 
     async def run(self, *, drain_s: float = DRAIN_S) -> None:
-        """Play calls until `stop`, and then for at most `drain_s` those that have begun.
+        """Play calls until `stop`, and then wait at most `drain_s` for calls under way.
 
-        Raises ServiceError for a service that does not fit its queue, and for a poison message
-        where `poison` is "fault".
+        Raises ServiceError for a service that does not fit its queue, and for a poison message when
+        `poison` is "fault".
         """
         await self._check()
         await self._service.started()
@@ -164,7 +167,7 @@ class Player:
 
     async def _check(self) -> None:
         if not self._queue:
-            raise ServiceError(f"{self.name} names no queue: say which, or run it with --queue")
+            raise ServiceError(f"{self.name} names no queue: set its queue, or run it with --queue")
         facts = await self._qm.show_queue(self._queue)
         self._is_system = bool(facts.get("system"))
         if not self._is_system:
@@ -175,7 +178,7 @@ class Player:
                 ' has no subqueues: its poison must be "drop" or "fault"'
             )
 
-    # One call after the other.
+    # Playing calls, one after the other.
 
     async def _work(self) -> None:
         while not self._stopping.is_set():
@@ -196,7 +199,7 @@ class Player:
         async with self._qm.transaction() as transaction:
             message = await self._unless_stopping(transaction.receive(self._queue, timeout_s=None))
             if message is None:
-                # A call may have come in this moment: nobody has seen it.
+                # A call may have arrived at this moment, but was not looked at.
                 await transaction.abort("the service stops", unread=True)
                 return
             operation, arguments, fault = self._understand(message)
@@ -222,11 +225,11 @@ class Player:
                     self.counts.played += 1
                     self._failures.pop(message.id, None)
                 return
-            await transaction.commit()  # it has left the queue, whatever becomes of it
+            await transaction.commit()  # it has left the queue, whatever its outcome
         await self._play_apart(operation, arguments, message)
 
     async def _play_one_loosely(self) -> None:
-        """From a queue that is not transactional: what fails is lost, as the log will say."""
+        """Play a call of a non-transactional queue: a failed call is lost, and logged."""
         message = await self._unless_stopping(self._qm.receive(self._queue, timeout_s=None))
         if message is None:
             return
@@ -240,7 +243,7 @@ class Player:
     async def _play_apart(
         self, operation: Operation, arguments: dict[str, Any], message: Message
     ) -> None:
-        """A call that has left its queue already."""
+        """Play a call that has left its queue already."""
         try:
             if operation.playback == "ignore":
                 call = Call(message, None, message.abort_count + 1, self._qm)
@@ -258,7 +261,7 @@ class Player:
         method = getattr(self._service, operation.name)
         began = asyncio.get_running_loop().time()
         token = _current.set(call)
-        # Whatever the operation itself writes to the log bears them too.
+        # Log lines of the operation itself contain them too.
         bound = structlog.contextvars.bind_contextvars(
             message_id=call.message.id, operation=operation.name
         )
@@ -293,7 +296,7 @@ class Player:
         )
 
     def _understand(self, message: Message) -> tuple[Operation | None, dict[str, Any], str | None]:
-        """The operation and its arguments; or why the message is no call of this service."""
+        """Return the operation and its arguments, or why the message is not a valid call."""
         operations = self._service.operations
         operation = operations.get(message.label)
         if operation is None or operation.takes_everything:
@@ -301,7 +304,7 @@ class Player:
             if operation is None:
                 return None, {}, f"there is no operation {message.label!r}"
             return operation, {}, None
-        encoding = "json"  # whoever knows nothing of services can write that
+        encoding = "json"  # a sender that does not know services can write JSON
         if message.extension.startswith(EXTENSION):
             encoding = message.extension[len(EXTENSION) :].decode("ascii", "replace")
         if encoding not in ("json", "msgpack"):
@@ -311,10 +314,13 @@ class Player:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return None, {}, f"its arguments cannot be read: {error}"
 
-    # Those that fail.
+    # Failed calls.
 
     async def _is_tried_too_often(self, transaction: Transaction, message: Message) -> bool:
-        """A call that was tried as often as a cycle has it, and has waited for no other yet."""
+        """Handle a call that has used up the attempts of a cycle; return whether it was one.
+
+        Such a call has not yet waited in `;retry` for that cycle.
+        """
         service = self._service
         tries = service.receive_retries + 1
         cycles = message.abort_count // tries
@@ -325,13 +331,13 @@ class Player:
         ):
             return False
         failures = f"it failed {message.abort_count} times"
-        if message.id in self._failures:  # else it was another process; the history has it
+        if message.id in self._failures:  # else another process played it; its history has it
             failures += f"; the last time: {self._failures[message.id]}"
         if cycles > service.retry_cycles or self._is_system:
             self._failures.pop(message.id, None)
             await self._end_poison(transaction, message, _cut(failures))
             return True
-        again = f"it waits for {service.retry_delay_s:g} s, and is played again: {failures}"
+        again = f"it waits for {service.retry_delay_s:g} s, and is retried: {failures}"
         await transaction.move(
             self._queue, [message.lookup_id], self.retry_queue, reason=_cut(again)
         )
@@ -347,7 +353,7 @@ class Player:
         return True
 
     def _waited(self, message: Message) -> int:
-        """The cycles that it has waited for: each moves it away, and back."""
+        """Return the number of cycles that it has waited for: each moves it away and back."""
         return message.move_count // 2
 
     async def _end_poison(self, transaction: Transaction, message: Message, why: str) -> None:
@@ -366,8 +372,8 @@ class Player:
         if how == "fault":
             await transaction.abort(why)
             raise _Fault(
-                f"message {message.lookup_id} of {self._queue} cannot be played: {why}; it is still"
-                " there: receive it, or move it away, and start the service again"
+                f"message {message.lookup_id} of {self._queue} cannot be played: {why}; it is "
+                "still there: receive it, or move it away, and start the service again"
             )
         if how == "move":
             await transaction.move(
@@ -378,34 +384,36 @@ class Player:
         await transaction.commit()
 
     def _remedy(self, message: Message, how: str) -> str:
-        """What to do about a call that was given up."""
+        """Return the remedy for a call that was given up."""
         if how == "move":
             return (
-                "Mend the cause, and bring it back: qmd move"
-                f" '{self.poison_queue}' '{self._queue}' --lookup-id {message.lookup_id}"
+                f"Correct the cause, and move it back: qmd move '{self.poison_queue}' "
+                f"'{self._queue}' --lookup-id {message.lookup_id}"
             )
         if how == "reject":
-            return "Mend the cause; its sender has it in a dead-letter queue: qmd dead-letter list"
+            return (
+                "Correct the cause; its sender has it in a dead-letter queue: qmd dead-letter list"
+            )
         if how == "fault":
             return "Receive it, or move it away, and start the service again."
-        return "Mend the cause; whoever called has to call again."
+        return "Correct the cause; the caller has to call again."
 
     async def _bring_back(self) -> None:
-        """What has waited long enough in `;retry` goes back to its place in the queue."""
+        """Move calls that have waited long enough in `;retry` back to the queue, until `stop`."""
         while not self._stopping.is_set():
             pause_s = min(self._service.retry_delay_s, RETRY_LOOK_S_MAX)
             try:
                 pause_s = await self._bring_back_what_is_due()
             except NoSuchQueue:
-                pass  # nothing has waited there yet
+                pass  # no call has waited there yet
             except ClientError as error:
                 log.warning("queue_manager_unreachable", queue=self._queue, reason=str(error))
             await self._unless_stopping(asyncio.sleep(max(pause_s, RETRY_LOOK_S_MIN)))
 
     async def _bring_back_what_is_due(self) -> float:
-        """Returns in how many seconds there may be more of it.
+        """Move due calls back; return in how many seconds further calls may be due.
 
-        What is moved there later waits for a whole delay, so nothing is due sooner than that.
+        A call that is moved there later waits for a whole delay, so none is due sooner than that.
         """
         delay_s, now = self._service.retry_delay_s, datetime.now(UTC)
         next_s = min(delay_s, RETRY_LOOK_S_MAX)
@@ -423,7 +431,7 @@ class Player:
         return next_s
 
     async def _move_back(self, lookup_ids: list[int]) -> None:
-        """All at once; or one by one, where another process that plays the same calls has some."""
+        """Move calls back at once, or one by one when another process has taken some of them."""
         try:
             moved = await self._qm.move(
                 self.retry_queue, self._queue, chosen(lookup_ids=lookup_ids)
@@ -435,7 +443,7 @@ class Player:
                     await self._move_back([lookup_id])
 
     async def _unless_stopping(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """What `work` gives, or None when the service is to stop first."""
+        """Return the result of `work`, or None when the service is to stop first."""
         task = asyncio.ensure_future(work)
         stopped = asyncio.ensure_future(self._stopping.wait())
         try:
@@ -457,13 +465,13 @@ async def _called(
 
 
 def _words(error: Exception) -> str:
-    """ "ValueError: order 17 has no lines" """
+    """Return a text such as "ValueError: order 17 has no lines"."""
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _cut(reason: str) -> str:
-    """As much of a reason as the queue manager takes."""
+    """Cut a reason to the length that the queue manager accepts."""
     if len(reason) <= REASON_CHARACTERS_MAX:
         return reason
     return f"{reason[: REASON_CHARACTERS_MAX - 4]} ..."

@@ -1,4 +1,4 @@
-"""The client's side: an object with the service's own operations, whose calls are messages.
+"""The client's side: an object with the operations of the service, which posts calls as messages.
 
 orders = proxy(Orders, qm, "orders@hostb")
 async with qm.transaction():
@@ -13,22 +13,23 @@ from typing import Any, TypeVar, cast
 from qmd.client import QueueManager, no_transaction
 from qmd.service.contract import FunctionService, Operation, Service, ServiceError
 
-EXTENSION = b"qmd-call 1 "  # and the encoding: tells a call from other messages
+EXTENSION = b"qmd-call 1 "  # and the encoding: distinguishes a call from other messages
 
 Offered = TypeVar("Offered", bound=Service)
 
 
 def proxy(service: type[Offered], qm: QueueManager, queue: str = "", **properties: Any) -> Offered:
-    """Calls of `service`, posted to `queue` (left out: the service's own, on this computer).
+    """Return a proxy that posts calls of `service` to `queue`.
 
-    Each of its operations takes the same arguments, and returns the id of the message when the
-    call is on disk here; within `async with qm.transaction()` when the transaction has taken it.
-    `properties` are given to every message, as `time_to_be_received_s=60`.
-    Of a function (see `service`) it is called itself.  Raises ServiceError where no queue is named.
+    The default for `queue` is the service's own, on this computer.  Each operation takes the same
+    arguments, and returns the id of the message when the call is on disk here; within `async with
+    qm.transaction()` when the transaction has accepted it.  `properties` are given to every
+    message, such as `time_to_be_received_s=60`.  The proxy of a function (see `service`) is called
+    itself.  Raises ServiceError when no queue is named.
     """
     queue = queue or service.queue
     if not queue:
-        raise ServiceError(f"{service.__name__} names no queue: give one to its proxy")
+        raise ServiceError(f"{service.__name__} names no queue: pass one to its proxy")
     return cast(Offered, _Proxy(service, qm, queue, properties))
 
 
@@ -42,9 +43,11 @@ class _Proxy:
         self._properties: dict[str, Any] = properties
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Of a function, the function."""
+        """Call the function of a function service."""
         if not issubclass(self._service, FunctionService):
-            raise TypeError(f"{self._service.__name__} is no function: call one of its operations")
+            raise TypeError(
+                f"{self._service.__name__} is not a function: call one of its operations"
+            )
         (name,) = self._service.operations
         return getattr(self, name)(*arguments, **named)
 
@@ -63,7 +66,7 @@ class _Proxy:
         if service.exactly_once:
             properties["delivery"] = "transactional"
             return await self._qm.send(self._queue, body, **properties)
-        # Outside of any transaction: it stays posted, whatever becomes of the caller's.
+        # Outside of any transaction: it stays posted even if the caller's transaction aborts.
         properties["delivery"] = "recoverable" if service.durable else "express"
         with no_transaction():
             return await self._qm.send(self._queue, body, **properties)

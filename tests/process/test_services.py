@@ -393,7 +393,7 @@ def test_a_proxy_has_the_operations_of_its_service_and_no_others(daemon: Daemon)
             await proxy(Shop, qm).order("1", 2, 3, 4)  # type: ignore[call-arg, arg-type]
         with pytest.raises(TypeError, match="Expected `int`"):
             await proxy(Shop, qm).order("one")  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="is no function"):
+        with pytest.raises(TypeError, match="is not a function"):
             proxy(Shop, qm)()  # type: ignore[operator]
 
     with_client(daemon, post)

@@ -54,7 +54,7 @@ async def test_dead_letters_are_restored_with_their_reasons(hosts: Hosts) -> Non
 
 
 @hosted
-async def test_what_was_left_of_a_life_is_what_is_left_of_it(hosts: Hosts) -> None:
+async def test_an_imported_message_keeps_its_remaining_lifetime(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.create("other")
@@ -74,7 +74,7 @@ async def test_what_was_left_of_a_life_is_what_is_left_of_it(hosts: Hosts) -> No
 
 
 @hosted
-async def test_all_are_imported_or_none(hosts: Hosts) -> None:
+async def test_all_messages_of_a_request_are_imported_or_none(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.create("ordered", transactional=True)
@@ -96,7 +96,7 @@ async def test_all_are_imported_or_none(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_token_says_whether_it_was_done(hosts: Hosts) -> None:
+async def test_the_outcome_of_an_import_is_known_by_its_token(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.create("other")
@@ -122,15 +122,15 @@ async def test_a_line_that_was_changed_is_refused_with_the_reason(hosts: Hosts) 
         ({"qmd_message": 9}, "version 9"),
         ({"packet_base64": "&"}, "not base64"),
         ({"packet_base64": None}, "packet_base64 is missing"),
-        ({"packet_base64": good["packet_base64"][:80]}, "no message"),
+        ({"packet_base64": good["packet_base64"][:80]}, "not a message"),
         ({"arrived_at_ms": None}, "arrived_at_ms is missing"),
-        ({"arrived_at_ms": -1}, "arrived_at_ms is no whole number"),
-        ({"abort_count": "3"}, "abort_count is no whole number"),
+        ({"arrived_at_ms": -1}, "arrived_at_ms is not a whole number"),
+        ({"abort_count": "3"}, "abort_count is not a whole number"),
         ({"reason": 5}, "reason is neither"),
     ):
         with pytest.raises(BrokenLine, match=why):
             read_line(json.dumps(good | change).encode())
-    with pytest.raises(BrokenLine, match="no JSON"):
+    with pytest.raises(BrokenLine, match="not JSON"):
         read_line(b"\xff")
     with pytest.raises(BrokenLine, match="qmd_message is missing"):
         read_line(b"[]")
