@@ -63,7 +63,7 @@ def main() -> None:
 
 def end_when_told(queries: tuple[Any, ...]) -> None:
     """Wait for a line, then read the rest here: starting Java again would take longer."""
-    if not os.read(0, 1):  # not through sys.stdin: a process that fails must not wait for its lock
+    if not os.read(0, 1):  # not through sys.stdin: a process that fails must not wait for it
         return
     for query in queries:  # the second query reads the output of the first
         query.processAllAvailable()

@@ -2,9 +2,9 @@
 
     python -m benchmarks.profile [--messages N] [--delivery D] [--top N]
 
-The CPU time of a daemon's threads for one message, divided by py-spy's samples; a sample counts for
-the innermost function of qmd.  Sampling costs time of its own, so the sum is above that of the
-benchmark; waiting for the disk is no CPU time.
+The CPU time of a daemon's threads for one message, divided among functions by py-spy's samples; a
+sample counts for the innermost function of qmd.  Sampling costs time of its own, so the sum is
+above that of the benchmark; waiting for the disk is no CPU time.
 """
 
 from __future__ import annotations

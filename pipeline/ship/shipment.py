@@ -270,7 +270,7 @@ class Ship:
                 raise ShipFailed(
                     f"files of {queue} up to position {shipped} are at the target, and reader"
                     f" {reader} knows {source.reserved}: the queue manager's data are older than"
-                    " the files (a backup was put back), or the reader was removed; nothing of"
+                    " the files (a backup was put back), or the reader was forgotten; nothing of"
                     f" it was shipped; give --new-epoch once: {self._target} keeps its files, and"
                     " the messages that the reader has not shipped go beside them",
                     "ship_position_unknown",

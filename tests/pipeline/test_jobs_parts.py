@@ -173,7 +173,7 @@ def check_parts(spark: Any, folder: Path, seeds: Iterable[int], parts: int) -> N
 def wrong_clocks(result: AuditResult) -> set[str]:
     """But those of which it is said that it may as well be the other one's."""
     of_clocks = [each for each in rows(result) if each["kind"] == "clock"]
-    return {each["host"] for each in of_clocks if "no third one tells" not in each["detail"]}
+    return {each["host"] for each in of_clocks if "there is no third host" not in each["detail"]}
 
 
 def test_whatever_part_is_read_nobody_is_accused_falsely(spark: Any, tmp_path: Path) -> None:

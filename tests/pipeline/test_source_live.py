@@ -371,7 +371,7 @@ def test_a_job_that_fails_takes_back_what_tasks_have_staged_that_spark_has_not_s
 @pytest.mark.parametrize(
     ("ddl", "mode", "said"),
     [
-        ("body string, colour string", "append", '"colour" is nothing that a message has'),
+        ("body string, colour string", "append", '"colour" is no property of a message'),
         ("body int", "append", '"body" is int, and has to be binary or string'),
         ("body string", "overwrite", "a queue cannot be overwritten"),
     ],

@@ -322,7 +322,7 @@ _PLAIN_RULES = (
         ),
         f"accepted > 0 AND sent = 0 AND grade = {RECOVERABLE}",
     ),
-    # Express messages may be lost, but not stored twice.
+    # An express message without a sending is a finding only if it was stored before.
     (
         _candidate("'express_again'", **_PLAIN_MESSAGE),
         f"accepted > 0 AND sent = 0 AND grade = {EXPRESS}",

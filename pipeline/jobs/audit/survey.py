@@ -201,7 +201,7 @@ def _merge(runs: Frame) -> Frame:
 
 
 def _unsettled(known: Known) -> set[tuple[int, int]]:
-    """Return streams with more than one known segment that begins with the first number."""
+    """Return streams with more than a single segment that begins with a sequence."""
     some = known.carried[known.carried.stream >= 0]
     return pairs_of(some) | _not_whole(known.segments)
 
@@ -529,9 +529,10 @@ def _holes(covered: Frame) -> Frame:
     found = []
     for host, part in covered.groupby("host"):
         part = part.sort_values("block_first")
-        # A queue manager that numbers blocks differently has no visible holes.
+        # If a queue manager does not number blocks consecutively, holes are not visible.
         blocks = part["count"].sum()
-        # If stretches are missing, gaps are large, or the read part is as large as the missing one.
+        # Otherwise: a log with missing stretches has few large gaps, or as much was read as is
+        # missing.
         span = part.block_last.max() - part.block_first.min() + 1
         if len(part) > _MANY and len(part) * 10 > blocks * 9 and blocks * 4 < span:
             last = part.iloc[-1]

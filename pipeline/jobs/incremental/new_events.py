@@ -24,7 +24,7 @@ Piece = tuple[str, int, int]
 #: Queue manager (a hash; None: any), first and last block of a part of a file.
 Box = tuple[int | None, int, int]
 
-#: The columns of each event that `each_once` needs besides those of `Work`.
+#: The columns of each event that are read besides the job's own.
 PLACE = ("queue_manager", "block", "index", "at_ms")
 _ANY: Box = (None, -(1 << 62), 1 << 62)
 _READERS = 8
