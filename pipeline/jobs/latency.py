@@ -39,7 +39,7 @@ STAGES = {
 SLOW_ROUTES = 25  # are listed hour by hour
 _POINTS = (0.5, 0.95, 0.99)
 
-#: How long an incomplete message is kept, by the time of the host that logged its first event.
+#: How long an incomplete message is kept, by the newest event of a host that has logged it.
 WAIT_DAYS = 30
 #: A transmission may be logged this much later than its acknowledgment.
 _LAZY_MS = 5_000

@@ -141,7 +141,7 @@ class Ship:
         dry_run: bool = False,
         new_epoch: bool = False,
     ) -> None:
-        """`new_epoch`: write a history other than that of the files at `target` beside them."""
+        """Prepare a run.  `new_epoch`: write a history other than the target's beside it."""
         self._qm = qm
         self._target = target
         self._notes = notes
