@@ -194,7 +194,7 @@ def packet_kind(packet: bytes) -> PacketKind:
     Raises MalformedPacket.
     """
     if len(packet) < PACKET_BYTES_MIN:
-        raise MalformedPacket("base", 0, f"takes {PACKET_BYTES_MIN} bytes with what follows")
+        raise MalformedPacket("base", 0, f"takes {PACKET_BYTES_MIN} bytes at least")
     if not packet[2] & _INTERNAL_BIT:
         return PacketKind.USER_MESSAGE
     kind = _INTERNAL_KINDS.get(packet[INTERNAL_FLAGS_OFFSET] & 0xF)

@@ -127,7 +127,7 @@ def parse_local_path(
     start = len(_PRIVATE) + 1 if private else 0
     queue = QUEUE.check(head[start:], f"{field}.queue", offset + start)
     if not private and queue.lower() in (_PRIVATE, _SYSTEM.lower()):
-        rule = f"found {queue} without a queue behind it; expected private$\\name or SYSTEM$;name"
+        rule = f"found {queue} without a queue after it; expected private$\\name or SYSTEM$;name"
         raise InvalidName(f"{field}.queue", offset, rule)
     if not semicolon:
         return LocalPath(queue, private)
@@ -136,9 +136,7 @@ def parse_local_path(
     if suffix is Suffix.JOURNAL:
         return LocalPath(queue, private, suffix=suffix)
     if suffix is not None:
-        rule = (
-            f"found {suffix}; behind a queue only JOURNAL or a subqueue of another name may stand"
-        )
+        rule = f"found {suffix}; only JOURNAL or a subqueue of another name may follow a queue"
         raise InvalidName(f"{field}.suffix", place, rule)
     subqueue = SUBQUEUE.check(tail, f"{field}.subqueue", place)
     return LocalPath(queue, private, subqueue)
@@ -150,7 +148,7 @@ def _parse_system_queue(name: str, offset: int, field: str, any_system_queue: bo
         return LocalPath(system=True, suffix=suffix)
     if any_system_queue:
         return LocalPath(QUEUE.check(name, f"{field}.queue", offset), system=True)
-    rule = f"found {shown(name)}; behind SYSTEM$ stands {' or '.join(SYSTEM_QUEUES)}"
+    rule = f"found {shown(name)}; after SYSTEM$ only these may follow: {' or '.join(SYSTEM_QUEUES)}"
     raise InvalidName(f"{field}.suffix", offset, rule)
 
 

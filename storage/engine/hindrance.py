@@ -17,22 +17,22 @@ _LOCKED = Hindrance(
     code="storage_locked",
     remedy="another program has queues.db locked: end it (an open sqlite3, a backup under way)",
 )
-_FULL = Hindrance(code="storage_full", remedy="the disk is full: make room on it")
+_FULL = Hindrance(code="storage_full", remedy="the disk is full: free space on it")
 _READ_ONLY = Hindrance(
     code="storage_read_only",
     remedy="the file system is read-only: find out why (`dmesg`), and mount it for writing",
 )
 _UNREADABLE = Hindrance(
     code="storage_unreadable",
-    remedy="queues.db is damaged, or no database at all: examine the folder with `qmd check`",
+    remedy="queues.db is damaged or not a database: examine the folder with `qmd check`",
 )
 _FAILING = Hindrance(
     code="storage_io_failed",
-    remedy="the disk failed: see what the kernel says (`dmesg`) before trusting it again",
+    remedy="the disk failed: check the kernel's messages (`dmesg`) before using it again",
 )
 _FORBIDDEN = Hindrance(
     code="storage_forbidden",
-    remedy="see that user {user} may read and write the folder and its files",
+    remedy="make sure that user {user} may read and write the folder and its files",
 )
 _OTHER = Hindrance(code="", remedy="")
 

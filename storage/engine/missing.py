@@ -101,7 +101,7 @@ def _without_database(folder: Path, disk: Disk, *, has_served: bool) -> str | No
             # A single commit: the first start was interrupted.
             if not has_two_commits(log):
                 return None
-    return f"{DATABASE} is {'empty' if exists else 'gone'}, and the folder has served"
+    return f"{DATABASE} is {'empty' if exists else 'gone'}, although the folder has been in use"
 
 
 def _of_the_log(folder: Path, disk: Disk, mark: Mark, end: LogPosition) -> str | None:
@@ -138,14 +138,14 @@ def _of_the_database(
         return None
     if end == NOWHERE:
         return f"{LOG} is gone or has no content that can be read"
-    return f"{LOG} is not the one that was here, or its beginning is damaged"
+    return f"{LOG} is not the former file, or its beginning is damaged"
 
 
 def _in_the_middle(folder: Path, disk: Disk, end: LogPosition) -> str | None:
     with closing(disk.open_log(folder / LOG)) as log:
         frames = end.frames if end.salts == log_salts(log) else 0
         if is_damaged_behind(log, frames):
-            return f"{LOG} is damaged behind frame {frames}, and has intact commits after that"
+            return f"{LOG} is damaged after frame {frames}, with intact commits after the damage"
     return None
 
 

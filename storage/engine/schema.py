@@ -52,7 +52,7 @@ def recognize(db: sqlite3.Connection, migrations: list[Migration]) -> None:
     present, latest = _pragma(db, "user_version"), latest_version(migrations)
     if present > latest:
         raise NewerSchema(
-            f"queues.db has schema {present}, and this version of qmd knows {latest} at most:"
+            f"queues.db has schema {present}, and this version of qmd supports {latest} at most:"
             " install the newer version again"
         )
 

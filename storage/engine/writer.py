@@ -111,7 +111,7 @@ class Writer:
             if can_wait(error):
                 # retried later: no data is lost, and the reserve allows receives to continue
                 return 0
-            raise self._fail(_failed("giving pages back", error), error) from error
+            raise self._fail(_failed("freeing pages", error), error) from error
 
     async def close(self) -> None:
         """Wait until all changes are durable or have failed; then accept no more.

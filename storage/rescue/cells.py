@@ -56,14 +56,14 @@ def read_page(data: bytes, number: int) -> Page:
     """Parse a page of a tree.  Raises Unreadable if it is not one."""
     start = DATABASE_HEADER_BYTES if number == 1 else 0
     if len(data) < PAGE_BYTES or data[start] not in KINDS:
-        raise Unreadable("it is not the page of a tree")
+        raise Unreadable("it is not a page of a tree")
     kind, free_block, count, cells_start, loose = _PAGE_HEADER.unpack_from(data, start)
     cells_start = cells_start or 65536
     is_interior = kind in INTERIORS
     pointers = start + (12 if is_interior else 8)
     pointers_end = pointers + 2 * count
     if pointers_end > PAGE_BYTES:
-        raise Unreadable(f"it says that it has {count} rows")
+        raise Unreadable(f"it states {count} rows")
     last_child = struct.unpack_from(">I", data, start + 8)[0] if is_interior else 0
     faults: list[str] = []
     cells: list[Cell] = []
@@ -79,14 +79,14 @@ def read_page(data: bytes, number: int) -> Page:
     blocks, are_sound = _free_blocks(data, free_block, max(pointers_end, cells_start))
     used = sum(end - begin for begin, end, _ in (*extents, *blocks))
     if not are_sound:
-        faults.append("what is free in it contradicts itself")
-        cells = [cell._replace(doubt="what is free in its page is not known") for cell in cells]
+        faults.append("its free blocks contradict each other")
+        cells = [cell._replace(doubt="the free blocks of its page are not known") for cell in cells]
     elif used + loose != PAGE_BYTES - cells_start and not faults:
-        faults.append("its rows and what is free in it do not add up to it")
+        faults.append("its rows and free blocks do not add up to its size")
     for which in _misplaced(extents, blocks, max(pointers_end, cells_start)):
         cell = cells[which]
-        faults.append(f"row {cell.at}: it stands where something else is, or nothing")
-        cells[which] = cell._replace(doubt="its place in its page is not its own")
+        faults.append(f"row {cell.at}: it overlaps another extent or lies outside the content")
+        cells[which] = cell._replace(doubt="its extent in its page is not its own")
     if kind in (LEAF_TABLE, INTERIOR_TABLE):
         for which in _out_of_order([cell.rowid for cell in cells]):
             cell = cells[which]
@@ -208,7 +208,7 @@ def record(payload: bytes) -> tuple[Value, ...]:
         values.append(_value(kind, payload[end : end + size]))
         end += size
     if position != header_bytes or end != len(payload):
-        raise Unreadable("its values do not fill it")
+        raise Unreadable("its values are shorter than the row")
     return tuple(values)
 
 

@@ -119,14 +119,14 @@ class Rescue:
             db.execute("INSERT OR REPLACE INTO counter VALUES (?, ?)", (name, value + further))
         if survey.is_outdated:
             self.losses.append(
-                "commits at the end of the log are damaged or gone: what was received in them may"
-                " be here again, and what came in them is lost; numbers go on where none were"
-                " given, and sequences to others may have to begin anew"
+                "commits at the end of the log are damaged or missing: messages received in them"
+                " may be present again, and messages that arrived in them are lost; numbers"
+                " continue after a gap, and sequences to other queue managers may have to restart"
             )
         if not survey.counters.get("message"):
             db.execute("INSERT OR REPLACE INTO counter VALUES ('message', ?)", (NUMBERS_SKIPPED,))
             self.losses.append(
-                "how many message numbers were given is lost: they go on at a number that is"
+                "the last assigned message number is lost: numbers continue at one that is"
                 " probably new"
             )
         if not survey.counters.get("start"):

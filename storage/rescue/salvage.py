@@ -113,7 +113,7 @@ class Salvage:
         yield from map(Fault._make, self._trees.faults)
         for number in range(1, self._file.page_count + 1):
             if self._is_lost(number):
-                yield Fault(None, number, f"page {number} is not what it should be")
+                yield Fault(None, number, f"page {number} does not have the expected content")
         for number, use in self._doubted:
             yield Fault(use.table or None, number, f"page {number} is in doubt: {use.doubt}")
 
@@ -238,9 +238,9 @@ class Salvage:
         if kind != LEAF_TABLE:
             return None
         if use.place is not None and not use.place.has(cell.rowid):
-            return "by the pages above it stands elsewhere"
+            return "the pages above it give it another place"
         if not use.is_named and cell.rowid in self._twice:
-            return "another has its key, and no page names either"
+            return "another row has its key, and no page names either of them"
         return None
 
     def _payload(self, cell: Cell, number: int) -> tuple[bytes, str | None]:
@@ -249,28 +249,28 @@ class Salvage:
         1.6.1: the rest of a long row is in a chain of pages.  Raises Unreadable.
         """
         if cell.size > self._file.page_count * PAGE_BYTES:
-            raise Unreadable(f"it says that it has {cell.size} bytes")
+            raise Unreadable(f"it states {cell.size} bytes")
         payload = bytearray(cell.local)
         following, before, kind = cell.overflow, number, FIRST_OVERFLOW
         doubt: str | None = None
         while len(payload) < cell.size:
             data = self._file.page(following) if following <= self._file.page_count else b""
             if following < 2 or len(data) < PAGE_BYTES:
-                raise Unreadable(f"it goes on in page {following}, which cannot be read")
+                raise Unreadable(f"it continues in page {following}, which cannot be read")
             doubt = doubt or self._doubt_of_overflow(following, (kind, before))
             before, kind = following, LATER_OVERFLOW
             (following,) = struct.unpack_from(">I", data)
             payload += data[4 : 4 + cell.size - len(payload)]
         if cell.overflow and following != 0:
-            doubt = doubt or "it does not end where it should"
+            doubt = doubt or "it ends at the wrong place"
         return bytes(payload), doubt
 
     def _doubt_of_overflow(self, number: int, expected: tuple[int, int]) -> str | None:
         if number in self._free.pages:
-            return f"its end stands in page {number}, which is free"
+            return f"its end is in page {number}, which is free"
         if number in self._file.former:
-            return f"its end stands in page {number}, of which an older state is left only"
+            return f"its end is in page {number}, of which only an older state is left"
         found = self._file.pointer(number)
         if found in ((0, 0), expected) or (found[0] == FREE and self._free.is_sound):
             return None  # the page is not free, so that entry of the map is damaged
-        return f"its end stands in page {number}, which is another's"
+        return f"its end is in page {number}, which belongs to another row"

@@ -133,7 +133,7 @@ class Survey:
                 self._add(found)
         for table, count in self._doubted.items():
             rows = "1 row" if count == 1 else f"{count} rows"
-            self.findings.append(f"{rows} of table {table} may have been deleted, and do not count")
+            self.findings.append(f"{rows} of table {table} may have been deleted, and are ignored")
 
     def close(self) -> None:
         self._file.close()
@@ -237,7 +237,7 @@ class Survey:
         table = next((each for each in MESSAGE_TABLES if each in row.values), "message")
         key = next((value for value in row.values[3:4] if isinstance(value, int)), 0)
         packet = row.values[-1] if isinstance(row.values[-1], bytes) else b""
-        why = "it was set aside, because it was not what was stored"
+        why = "it was set aside, because it differed from its stored content"
         # For a message that waited for its final ack, the queue was not recorded.
         queue = "" if table == "awaiting" else self._queue(table, queue_id_of(key))
         return KeptMessage(table, key, queue, (), packet, why, is_doubted=not row.certain)
@@ -260,7 +260,7 @@ class Survey:
             return "its row is damaged"
         checksum = next(iter(row.values[len(_COLUMNS[message.table]) + 1 :]), None)
         if isinstance(checksum, int) and not is_whole(message.packet, checksum):
-            return "its packet is not what was stored: its checksum does not fit"
+            return "its packet differs from the stored one: its checksum does not match"
         if _part_id(message.table, row.values) is not None:
             return None  # its packet is not complete yet
         return self._problem_of_packet(message)
@@ -280,7 +280,7 @@ class Survey:
             number = arrival_of(message.key) - base
             header = packet.transaction
             if header is None or header.sequence_number != number or number >= next_number:
-                return "its number does not fit its place in the sequence"
+                return "its number does not match its place in the sequence"
         return None
 
 

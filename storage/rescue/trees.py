@@ -136,7 +136,7 @@ class Trees:
         if agrees:
             return None
         if not self._free.is_sound:
-            return "its page is named by one other only, which may be damaged"
+            return "only one other page names its page, and that may be damaged"
         if kind == TREE and self._file.newest(parent) == b"":
             return "by the pointer map its page belongs below another, which cannot be read"
         return None  # the entry of the map is damaged
@@ -188,7 +188,7 @@ class Trees:
     def _accepts(self, number: int, place: Place) -> bool:
         """Return whether a page may be at the place where another page names it."""
         if not 1 <= number <= self._file.page_count or not self._file.is_content(number):
-            self._fault(place, number, "is referred to where it cannot be")
+            self._fault(place, number, "is referred to, but cannot be part of a tree")
             return False
         kind, parent = self._file.pointer(number)
         known = self._places.get(number)
@@ -197,7 +197,9 @@ class Trees:
             self._fault(place, number, "is referred to twice")
             return False
         if kind == TREE and not is_mapped and number in self._named_by(parent):
-            self._fault(place, number, f"is referred to by page {place.parent}, and not its own")
+            self._fault(
+                place, number, f"is referred to by page {place.parent}, but does not belong to it"
+            )
             return False
         return True
 
@@ -214,18 +216,18 @@ class Trees:
         """Read a page that was named, and record its faults; those of a leaf come with its rows."""
         data = self._file.newest(number)
         if number == SCHEMA_ROOT and not data:
-            self._fault(place, number, "is known by an older state of it only, or not at all")
+            self._fault(place, number, "has only an older state left, or none")
             data = self._file.page(number)  # the pages that it names hardly ever change
         try:
             page = read_page(data, number)
         except Unreadable as error:
             self._broken[number] = place
             if number in self._file.former:
-                self._fault(place, number, "is known by an older state of it only")
+                self._fault(place, number, "has only an older state left")
             elif data and data[0] in KINDS:
                 self._fault(place, number, f"cannot be read: {error}")
             else:
-                self._fault(place, number, "is not what it should be")
+                self._fault(place, number, "does not have the expected content")
             return None
         if page.kind in INTERIORS:
             for fault in page.faults:

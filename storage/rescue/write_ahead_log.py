@@ -158,7 +158,7 @@ class _Reader:
         ):
             self.salts = known
             self._findings.append(
-                "the header of the log is damaged: SQLite ignores all that is in it"
+                "the header of the log is damaged: SQLite ignores its whole content"
             )
         return begin
 
@@ -219,8 +219,8 @@ class _Reader:
         bad = good[-1].number - end - len(good)
         frames = "1 frame" if bad == 1 else f"{bad} frames"
         self._findings.append(
-            f"the log is damaged: {frames} from number {end + 1} on, in front of"
-            f" {len(good)} that are good; SQLite and a daemon would forget them all"
+            f"the log is damaged: {frames} from number {end + 1} on, before"
+            f" {len(good)} intact ones; SQLite and a daemon would ignore them all"
         )
         return good
 
@@ -275,18 +275,18 @@ class _Reader:
         if self.salts == (0, 0):
             if known.frames > known.brought_back:
                 self._findings.append(
-                    f"the log is gone: it had {known.frames} frames, and the database has"
+                    f"the log is missing: it had {known.frames} frames, and the database has"
                     f" {known.brought_back} of them"
                 )
         elif known.salts == self.salts and known.frames > self.last_commit:
             lost = (
-                "the database has them all, but a daemon would go back to those"
+                "the database has them all, but a daemon would return to an older state"
                 if known.brought_back == known.frames
                 else "the last commits are lost"
             )
             self._findings.append(
-                f"the end of the log is gone: it had {known.frames} frames, and {self.last_commit}"
-                f" of them can be used; {lost}"
+                f"the end of the log is missing: it had {known.frames} frames, and"
+                f" {self.last_commit} of them can be used; {lost}"
             )
 
     def _frame(self, number: int) -> _Frame:

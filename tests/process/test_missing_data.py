@@ -111,7 +111,7 @@ def remove_all_of_the_database_and_the_mark(daemon: Daemon) -> None:
 
 DAMAGES: list[tuple[Callable[[Daemon], None], str]] = [
     (flip_a_bit, "queues.db-wal is damaged"),
-    (flip_a_bit_without_a_mark, "queues.db-wal is damaged behind frame"),
+    (flip_a_bit_without_a_mark, "queues.db-wal is damaged after frame"),
     (flip_a_bit_at_the_beginning, "queues.db-wal is not the one that was here"),
     (cut_log_to_half, "queues.db-wal is damaged or cut off"),
     (empty_log, "queues.db-wal is gone"),

@@ -206,7 +206,7 @@ def test_a_file_system_without_room_for_one_more_file_is_called_full(tmp_path: P
         code, reason = refused_start(daemon)
 
         assert code == 1
-        assert "the disk is full: make room on it" in reason
+        assert "the disk is full: free space on it" in reason
         for number in range(others):
             (folder / f"other{number}").unlink()
         daemon.start()

@@ -82,7 +82,7 @@ DAMAGES: dict[str, tuple[str, str]] = {
     "an outgoing queue": ("DELETE FROM outgoing_queue", "which is lost"),
     "a sequence": (
         "UPDATE outgoing_queue SET base = base + 1",
-        "its number does not fit its place in the sequence",
+        "its number does not match its place in the sequence",
     ),
     "the identity": ("DELETE FROM identity", "the identity of the queue manager is lost"),
     "a counter": ("DELETE FROM counter WHERE name = 'arrival'", "the counter of arrivals"),

@@ -123,7 +123,7 @@ def test_without_a_mark_intact_commits_behind_the_damage_bear_witness(
         flip(damaged / "queues.db-wal", frame_at(number) + 24 + 77)
         lost = missing.find(damaged)
         assert lost is not None, number
-        assert "intact commits after that" in lost
+        assert "intact commits after the damage" in lost
         shutil.rmtree(damaged)
 
 
@@ -190,7 +190,7 @@ def test_padding_behind_a_torn_commit_is_no_later_commit(padded: Path) -> None:
     flip(padded / "queues.db-wal", frame_at(frames - 5) + 100)
     lost = missing.find(padded)
     assert lost is not None
-    assert "intact commits after that" in lost
+    assert "intact commits after the damage" in lost
 
 
 def test_a_log_that_begins_anew_is_no_loss(folder: Path, tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ def test_the_index_that_counts_what_was_committed_stays_a_witness(copy: Path) ->
     assert missing.find(copy) is not None
 
     assert (copy / "queues.db-shm").read_bytes() == before
-    assert any("end of the log is gone" in each for each in check.check(copy).findings)
+    assert any("end of the log is missing" in each for each in check.check(copy).findings)
 
 
 def test_accepted_once_is_not_accepted_for_ever(copy: Path) -> None:
@@ -319,7 +319,7 @@ def test_accepted_once_is_not_accepted_for_ever(copy: Path) -> None:
 
     (copy / "queues.db").unlink()
 
-    assert missing.find(copy) == "queues.db is gone, and the folder has served"
+    assert missing.find(copy) == "queues.db is gone, although the folder has been in use"
 
 
 def test_what_is_accepted_never_goes_through_a_link(copy: Path, tmp_path: Path) -> None:

@@ -395,4 +395,4 @@ def test_the_end_of_a_long_row_belongs_to_it_or_the_row_is_in_doubt(
     found, faults = by_salvage(path)
 
     assert len(rows - found) == 1
-    assert any("which is another's" in fault.sentence for fault in faults)
+    assert any("which belongs to another" in fault.sentence for fault in faults)

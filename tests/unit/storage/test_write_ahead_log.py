@@ -157,14 +157,12 @@ def test_a_log_that_was_cut_or_removed_is_missed_by_its_index(killed: Path) -> N
     content = log_of(killed).read_bytes()
 
     log_of(killed).write_bytes(content[: len(content) // 2])
-    assert any("the end of the log is gone" in each for each in read_log(killed).findings)
-    assert any(
-        "the last commits are lost" in each for each in check.check(killed.parent).findings
-    )
+    assert any("the end of the log is missing" in each for each in read_log(killed).findings)
+    assert any("the last commits are lost" in each for each in check.check(killed.parent).findings)
     log_of(killed).unlink()
-    assert any("the log is gone" in each for each in read_log(killed).findings)
+    assert any("the log is missing" in each for each in read_log(killed).findings)
     log_of(killed).write_bytes(b"")
-    assert any("the log is gone" in each for each in read_log(killed).findings)
+    assert any("the log is missing" in each for each in read_log(killed).findings)
 
 
 def test_a_look_leaves_the_index_as_it_is(killed: Path) -> None:
@@ -185,7 +183,7 @@ def test_what_the_database_has_already_is_not_lost_with_the_log(tmp_path: Path) 
     log_of(killed).write_bytes(content[: len(content) // 2])
 
     assert queues(killed) == set(range(100, 100 + QUEUES))
-    assert any("a daemon would go back" in each for each in read_log(killed).findings)
+    assert any("a daemon would return" in each for each in read_log(killed).findings)
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["with its index", "without"])
