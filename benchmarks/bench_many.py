@@ -97,10 +97,10 @@ async def measure(
 
 async def _sent(manager: QueueManager, messages: list[NewMessage]) -> tuple[float, float]:
     """Return the milliseconds until the commit of the messages, and their CPU time in ms."""
-    await manager.services.storage.batch.run(lambda db: None)
+    await manager.services.storage.batch.barrier()
     done: asyncio.Future[tuple[float, float]] = manager.services.loop.create_future()
     began, used = time.perf_counter(), time.process_time()
-    manager.sending.send(
+    manager.assembly.sending.send(
         messages, b"", lambda ids: done.set_result((time.perf_counter(), time.process_time()))
     )
     ended, used_then = await done

@@ -142,7 +142,7 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
     manager = await QueueManager.open(settings, environment, name, first_id=first_id)
     loop.set_exception_handler(partial(_unhandled, manager))
     loop.add_signal_handler(signal.SIGHUP, partial(_reload, manager))
-    control = ControlServer(manager.components, HANDLERS)
+    control = ControlServer(manager.assembly.components, HANDLERS)
     remote: RemoteServer | None = None
     listeners: list[Listening] = []
     ping: asyncio.DatagramTransport | None = None
@@ -154,7 +154,10 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
         await _open_control(control, settings)
         if settings.remote.enabled:
             remote = await _open_remote(manager, settings)
-        tasks = [loop.create_task(each.run()) for each in (manager.reaper, manager.disk_watch)]
+        tasks = [
+            loop.create_task(each.run())
+            for each in (manager.assembly.reaper, manager.assembly.disk_watch)
+        ]
         if service.watchdog_s is not None:
             tasks.append(loop.create_task(_feed_watchdog(service, service.watchdog_s)))
         manager.start()
@@ -181,7 +184,9 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
             control=str(settings.control.socket),
         )
         environment.freeze_memory()
-        service.tell("READY=1", f"STATUS=Serving {len(manager.queues.by_key)} queues as {name}")
+        service.tell(
+            "READY=1", f"STATUS=Serving {len(manager.assembly.queues.by_key)} queues as {name}"
+        )
         await _until_stopped(stop, manager, tasks)
     finally:
         service.tell("STOPPING=1")
@@ -209,7 +214,7 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
 def _reload(manager: QueueManager) -> None:
     """SIGHUP: what the directory says is asked, or read, anew."""
     log.info("reloading", what="directory")
-    _reloading.add(task := manager.services.loop.create_task(manager.reload_directory()))
+    _reloading.add(task := manager.services.loop.create_task(manager.assembly.reload_directory()))
     task.add_done_callback(_reloading.discard)
 
 
@@ -260,8 +265,10 @@ def _check_user(settings: Settings) -> None:
 async def _listen(
     manager: QueueManager, settings: Settings, service: ServiceManager
 ) -> list[Listening]:
-    open_listeners = partial(listen, manager.services, manager.peers, manager.turns)
-    factory = partial(manager.make_connection, None)
+    open_listeners = partial(
+        listen, manager.services, manager.assembly.peers, manager.assembly.turns
+    )
+    factory = partial(manager.assembly.make_connection, None)
     host, port = settings.listen.address, settings.listen.port
     places: list[tuple[str, int] | socket.socket] = [*service.sockets()]
     listeners: list[Listening] = []
@@ -282,7 +289,7 @@ async def _listen(
 
 
 async def _open_remote(manager: QueueManager, settings: Settings) -> RemoteServer:
-    server = RemoteServer(manager.components, HANDLERS, settings.remote)
+    server = RemoteServer(manager.assembly.components, HANDLERS, settings.remote)
     try:
         await server.listen()
     except (OSError, TokenFileError) as error:  # ssl.SSLError is one of them
@@ -331,7 +338,8 @@ async def _answer_pings(manager: QueueManager, settings: Settings) -> asyncio.Da
     host, port = settings.listen.address, settings.listen.ping_port
     try:
         transport, _ = await manager.services.loop.create_datagram_endpoint(
-            partial(_PingProtocol, manager.services, manager.peers), local_addr=(host, port)
+            partial(_PingProtocol, manager.services, manager.assembly.peers),
+            local_addr=(host, port),
         )
     except OSError as error:
         raise CannotServe(

@@ -12,426 +12,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
 
-import structlog
-
-from qmd.access.things import ThingFinder
-from qmd.bulk.consume import Consumer
-from qmd.bulk.publish import Prepared
-from qmd.bulk.range_read import Ranges
-from qmd.bulk.reader import State as Reservations
-from qmd.bulk.reader import read_state as read_reservations
-from qmd.bulk.reservations import Reserving
-from qmd.bulk.staging import Staging
+from qmd.assembly.components import Assembly
+from qmd.assembly.restore import restore
 from qmd.config.settings import Settings
-from qmd.control.components import Components
-from qmd.directory.factory import open_directory
-from qmd.directory.interface import Reloadable
-from qmd.directory.registration import Publishing
-from qmd.directory.resolver import Own, Resolver
-from qmd.events.recorder import Recorder
-from qmd.history.event_query import EventLog
-from qmd.history.message_lookup import Inquiry
-from qmd.history.remote_lookup import Asking
-from qmd.maintenance.disk_watch import DiskWatch
-from qmd.maintenance.expiry import Reaper
-from qmd.maintenance.housekeeping import Housekeeping
-from qmd.maintenance.retention import Retention
-from qmd.message.shared_packet import Parts, whole
-from qmd.naming.destinations import Routes
-from qmd.operations.dead_letter_summary import DeadLetters
-from qmd.operations.import_messages import Importing
-from qmd.operations.move import Moving
-from qmd.operations.queue_admin import Administration
-from qmd.operations.receive import Reading
-from qmd.operations.receive_selected import Picking
-from qmd.operations.request_outcomes import RequestOutcomes
-from qmd.operations.resend import Resending
-from qmd.operations.selection import Choosing
-from qmd.operations.send import Sending
-from qmd.operations.send_batch import Handover
-from qmd.operations.transactions import Transactions
-from qmd.operations.two_phase_commit import Branches
-from qmd.outcomes.acknowledgments import Acknowledging
-from qmd.outcomes.dead_letter import Endings
-from qmd.outcomes.deferred_acknowledgments import Addressing
-from qmd.outcomes.nack import Refusing
-from qmd.outcomes.reports import Tracing
-from qmd.outcomes.undeliverable import Undelivered
-from qmd.peers.connection import PeerConnection
-from qmd.peers.identity_conflicts import Identities
-from qmd.peers.link import Link
-from qmd.peers.next_hop import Routing
-from qmd.peers.pending_acks import OwedAcks
-from qmd.peers.redirect import Redirecting
-from qmd.peers.sessions import Peers
-from qmd.queues import quotas
-from qmd.queues.incoming_sequences import IncomingStreams
+from qmd.message.shared_packet import whole
 from qmd.queues.limits import Limits
-from qmd.queues.message_id_history import KnownMessages
-from qmd.queues.named_dead_letter_queue import OwnDeadLetters
-from qmd.queues.outgoing_ids import OutgoingIds
-from qmd.queues.outgoing_queues import Outgoing
-from qmd.queues.quarantine import Damage
-from qmd.queues.registry import LocalQueues
-from qmd.queues.usage import Usage
 from qmd.runtime.environment import Environment
-from qmd.runtime.fair_scheduler import Light, Turns
-from qmd.runtime.services import create_services
-from qmd.transfer.confirmation import Confirmations
-from qmd.transfer.incoming import Incoming
-from qmd.transfer.relay import Relaying
-from qmd.transfer.release import Releasing
-from qmd.transfer.sequence_renewal import SequenceRenewal
-from storage import Storage, StorageOptions
+from qmd.runtime.services import Services, create_services
+from storage import StorageOptions
 from storage.errors import StorageError
-from storage.tables import awaiting as awaiting_rows
-from storage.tables import branches as branch_rows
-from storage.tables import counters, directory_changes, own_dead_letters, unaddressed
-from storage.tables import message_id_history as history_rows
-from storage.tables import messages as message_rows
-from storage.tables import outgoing as outgoing_rows
-from storage.tables import peer_instances as instance_rows
-from storage.tables import queues as queue_rows
-from storage.tables import sequences as sequence_rows
-from storage.tables import stages as stage_rows
-from storage.tables import ways_back as way_rows
-from storage.tables.pages import EMPTY, Totals
-
-if TYPE_CHECKING:
-    import sqlite3
-
-
-log = structlog.get_logger()
-
-SKIPPED_BYTES = 3  # of a random number of message numbers that are passed over at each start
 
 
 class QueueManager:
-    """One queue manager.  `await QueueManager.open(...)`, then `start` its peers and readers."""
+    """One queue manager: `await QueueManager.open(...)`, then `start`, and `await stop()`."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        environment: Environment,
-        storage: Storage,
-        name: str,
-        limits: Limits = Limits(),  # noqa: B008  a tuple
-    ) -> None:
-        services = self.services = create_services(settings, environment, storage, name)
-        light = Light()
-        self.turns = Turns(services, light, beside_the_disk=False)  # of peers
-        self.local_turns = Turns(services, light, beside_the_disk=True)  # of applications
-        self.usage = Usage(settings.quotas.computer_bytes, quotas.notice)
-        self.admission = quotas.Admission(services, self.usage)
-        self.queues = LocalQueues(services, self.usage)
-        self.parts = Parts()
-        self.recorder = Recorder(services)
-        self.incoming_streams = IncomingStreams(services)
-        self.known_messages = KnownMessages(services)
-        self.damage = Damage(services, self.recorder)
-        outgoing_ids = OutgoingIds(services, destinations_max=limits.destinations)
-        self.outgoing = Outgoing(services, self.damage, self.parts, self.usage, outgoing_ids)
-        self.own_dead_letters = OwnDeadLetters(services, self.outgoing, self.queues)
-        self.directory = open_directory(settings.directory, changed=self._directory_changed)
-        self.routes = Routes(services, self.directory, self.outgoing, self.queues)
-        self.resolver = Resolver(
-            self.directory,
-            Own(services.id, self.routes.is_local, self.routes.path_of_guid),
-            settings.directory,
-            now=services.loop.time,
-        )
-        self.things = ThingFinder(self.queues, self.routes, self.resolver)
-        self.publishing = Publishing(
-            services,
-            self.directory,
-            self.queues,
-            self.resolver,
-            self.routes.queue_by_guid,
-        )
-        addressing = Addressing(services, self.recorder, self.resolver, self.routes)
-        self.acknowledging = Acknowledging(
-            services, self.outgoing, self.recorder, self.routes, addressing
-        )
-        self.tracing = Tracing(services, self.admission, self.recorder, self.routes)
-        self.endings = Endings(
-            services,
-            self.acknowledging,
-            self.damage,
-            self.own_dead_letters,
-            self.queues,
-            self.recorder,
-        )
-        self.refusing = Refusing(
-            services,
-            self.acknowledging,
-            self.endings,
-            self.known_messages,
-            self.recorder,
-            self.routes,
-        )
-        self.undelivered = Undelivered(
-            services, self.acknowledging, self.damage, self.endings, self.outgoing, self.recorder
-        )
-        self.identities = Identities(services, self.known_messages)
-        self.peers = Peers(services, self.acknowledging, self.identities, self.incoming_streams)
-        self.routing = Routing(services, self.directory, self.peers)
-        self.owed_acks = OwedAcks(services, self.routing.session_towards)
-        self.redirecting = Redirecting(
-            services, self.identities, self.outgoing, self.peers, self.routes
-        )
-        self.relaying = Relaying(
-            services,
-            self.known_messages,
-            self.outgoing,
-            self.peers,
-            self.recorder,
-            self.refusing,
-            self.routes,
-            self.routing,
-            self.tracing,
-            self.undelivered,
-        )
-        self.releasing = Releasing(
-            services, self.endings, self.outgoing, self.recorder, self.relaying, self.undelivered
-        )
-        self.confirmations = Confirmations(
-            services,
-            self.damage,
-            self.endings,
-            self.outgoing,
-            self.recorder,
-            self.relaying,
-            self.releasing,
-        )
-        self.sequence_renewal = SequenceRenewal(
-            services, self.outgoing, self.releasing.release, self.undelivered
-        )
-        self.incoming = Incoming(
-            services,
-            self.acknowledging,
-            self.admission,
-            self.confirmations,
-            self.identities,
-            self.incoming_streams,
-            self.known_messages,
-            self.owed_acks,
-            self.queues,
-            self.recorder,
-            self.refusing,
-            self.relaying,
-            self.releasing,
-            self.routes,
-            self.routing,
-            self.tracing,
-        )
-        self.sending = Sending(
-            services,
-            self.admission,
-            self.outgoing,
-            self.own_dead_letters,
-            self.peers,
-            self.recorder,
-            self.releasing,
-            self.routes,
-        )
-        self.request_outcomes = RequestOutcomes(services, self.sending)
-        self.reading = Reading(
-            services, self.damage, self.endings, self.parts, self.queues, self.recorder
-        )
-        self.choosing = Choosing(services, self.damage)
-        self.picking = Picking(services, self.choosing)
-        self.moving = Moving(services, self.choosing, self.queues, self.recorder, self.routes)
-        self.resending = Resending(
-            services,
-            self.choosing,
-            self.endings,
-            self.outgoing,
-            self.recorder,
-            self.resolver,
-            self.routes,
-            self.sending,
-            self.things,
-        )
-        self.dead_letters = DeadLetters(services)
-        self.importing = Importing(services, self.admission, self.peers, self.recorder)
-        self.administration = Administration(
-            services,
-            self.choosing,
-            self.directory,
-            self.endings,
-            self.incoming_streams,
-            self.own_dead_letters,
-            self.publishing,
-            self.queues,
-            self.routes,
-            queues_max=limits.queues,
-        )
-        self.transactions = Transactions(
-            services, self.moving, self.picking, self.reading, self.request_outcomes, self.sending
-        )
-        self.branches = Branches(services, self.request_outcomes, self.transactions)
-        self.ranges = Ranges(services, self.damage)
-        consumer = Consumer(services, self.recorder, self.endings, self.damage)
-        self.reserving = Reserving(
-            services, consumer, self.recorder, self.picking, self.queues, self.ranges, self.routes
-        )
-        self.staging = Staging(
-            services,
-            self.admission,
-            self.resolver,
-            self.routes,
-            self.sending,
-            self.things,
-            self.usage,
-            self._prepare_publication,
-        )
-        self.event_log = EventLog(services, self.routes)
-        self.asking = Asking(services, self.peers)
-        self.inquiry = Inquiry(
-            services,
-            self.asking,
-            self.identities,
-            self.outgoing,
-            self.peers,
-            self.queues,
-            self.routes,
-            self.transactions,
-            self.releasing,
-            self.things,
-        )
-        self.housekeeping = Housekeeping(services)
-        self.retention = Retention(
-            services,
-            self.confirmations,
-            self.known_messages,
-            self.own_dead_letters,
-            self.recorder,
-            self.reserving,
-            self.staging,
-        )
-        self.disk_watch = DiskWatch(services, self.recorder)
-        self.reaper = Reaper(
-            services,
-            self.confirmations,
-            self.endings,
-            self.housekeeping,
-            self.outgoing,
-            self.queues,
-            self.recorder,
-            self.retention,
-            self.undelivered,
-        )
-        self._connect(addressing, outgoing_ids)
-        self.components = self._components()
-
-    def _connect(self, addressing: Addressing, outgoing_ids: OutgoingIds) -> None:
-        """Name the collaborators that are made later."""
-        services = self.services
-        self.queues.on_added = self.routes.forget
-        self.queues.on_ready = self.reading.serve
-        services.clock.when_set = self.outgoing.clock_was_set
-        self.damage.connect(self.outgoing.arm_resend)
-        outgoing_ids.connect(self.outgoing, self._forget_ways)
-        self.outgoing.connect(
-            self.peers,
-            self.redirecting,
-            self.relaying.usage,
-            self.releasing.release,
-            self.acknowledging.met,
-        )
-        self.own_dead_letters.connect(self.routes.find_here)
-        self.routes.connect(self.resolver)
-        self.routes.on_change = self.incoming.queues_changed
-        addressing.connect(self.sending)
-        self.acknowledging.connect(self.peers.connection_to, self.sending)
-        self.tracing.connect(self.sending)
-        self.undelivered.connect(self.releasing.release, self.relaying.gone)
-        self.identities.connect(self.peers.end_all)
-        self.peers.connect(
-            self.routing.know,
-            self.routing.opened,
-            self.make_link,
-            self.asking.sessions_changed,
-            self.releasing.session_acknowledged,
-        )
-        self.relaying.connect(self.asking)
-        self.releasing.connect(self.confirmations, self.sequence_renewal)
-        self.incoming.connect(self.asking)
-        self.sending.connect(self._hand_over)
-        self.request_outcomes.connect(self.transactions)
-        self.moving.connect(self.administration)
-        self.administration.connect(self.reserving.check_deletable)
-        self.asking.connect(self.inquiry)
-
-    def _components(self) -> Components:
-        names = (each.name for each in dataclasses.fields(Components))
-        return Components(**{name: getattr(self, name) for name in names})
-
-    def make_connection(
-        self, link: Link | None, dialled_address: tuple[str, int] | None = None
-    ) -> PeerConnection:
-        """A session over a socket that is about to be connected."""
-        return PeerConnection(
-            self.services,
-            self.incoming,
-            self.owed_acks.send,
-            self.peers,
-            self.turns,
-            link,
-            dialled_address,
-        )
-
-    def make_link(self, *, address: tuple[str, int] | None, guid: bytes | None) -> Link:
-        return Link(
-            self.services,
-            self.identities,
-            self.outgoing,
-            self.recorder,
-            self.redirecting.may_hand,
-            self.routing,
-            self.tracing,
-            self.undelivered,
-            self.make_connection,
-            self.asking.sessions_changed,
-            self.relaying.ways_lead_back,
-            address=address,
-            guid=guid,
-        )
-
-    def _hand_over(self, token: bytes, transaction: str) -> Handover:
-        return Handover(
-            self.services,
-            self.acknowledging,
-            self.confirmations,
-            self.endings,
-            self.outgoing,
-            self.own_dead_letters,
-            self.parts,
-            self.recorder,
-            self.routes,
-            self.tracing,
-            token,
-            transaction,
-        )
-
-    def _prepare_publication(self) -> Prepared:
-        return Prepared(
-            self.services,
-            self.admission,
-            self.confirmations,
-            self.outgoing,
-            self.recorder,
-            self.releasing,
-            self.resolver,
-            self.routes,
-            self.sending,
-        )
-
-    # Start and stop.
+    def __init__(self, services: Services, assembly: Assembly) -> None:
+        self.services = services
+        self.assembly = assembly
 
     @classmethod
     async def open(
@@ -459,171 +57,55 @@ class QueueManager:
             new_id=first_id or environment.urandom(16),
         )
         try:
-            manager = cls(settings, environment, storage, name, limits)
-            await manager._restore()
-            await manager.directory.start()
-            manager.acknowledging.addressing.start()
-            manager.publishing.start()
-            await manager.undelivered.tell_what_is_owed()
+            services = create_services(settings, environment, storage, name)
+            assembly = Assembly(services, limits)
+            await restore(assembly)
+            await assembly.directory.start()
+            assembly.acknowledging.addressing.start()
+            assembly.publishing.start()
+            await assembly.undelivered.tell_what_is_owed()
         except BaseException:
             await storage.close()
             raise
-        return manager
+        return cls(services, assembly)
 
-    async def _restore(self) -> None:
-        services = self.services
-        await services.clock.start()
-        # After a backup was restored, others were given the next ones to messages that peers know.
-        skipped = int.from_bytes(self.services.environment.urandom(SKIPPED_BYTES), "big")
-        is_new = await self.services.storage.read(partial(counters.following, name="message")) == 1
-        await services.ids.start(0 if is_new else skipped)
-        state = await self.services.storage.read(_read_state)
-        # Subqueues and journals after the queues that they belong to.
-        for row in sorted(state.queues, key=lambda row: row.parent_id is not None):
-            self.queues.adopt(row, *state.messages.get(row.id, (0, 0)))
-        for row in state.queues:  # of earlier versions, which had no journals of queues
-            if row.journal and self.queues.by_id[row.id].own_journal is None:
-                now_s = int(self.services.environment.time())
-                create = partial(queue_rows.create_journal, parent=row, now_s=now_s)
-                self.queues.adopt(await self.services.storage.batch.run(create), 0, 0)
-        awaited: dict[int, list[int]] = {}
-        for outgoing_id, sequence_id in state.awaited:
-            awaited.setdefault(outgoing_id, []).append(sequence_id)
-        for outgoing in state.outgoing_queues:
-            totals = state.outgoing.get(outgoing.id)
-            self.outgoing.restore(
-                outgoing,
-                *(totals or (0, 0)),
-                state.transactional.get(outgoing.id, 0),
-                state.awaiting.get(outgoing.id, EMPTY),
-                awaited.get(outgoing.id, ()),
-            )
-        self.outgoing.ids.restore(state.last_timestamp, state.unconfirmed)
-        self.branches.restore(state.branches)
-        self.reserving.restore(state.reservations)
-        self.staging.restore(state.stages)
-        for stream in state.streams:
-            queue = self.queues.by_id.get(stream.queue_id)
-            if queue is not None:
-                self.incoming_streams.restore(stream, queue)
-            else:
-                self.incoming_streams.reserve_id(stream.id)
-        self.own_dead_letters.restore(state.own_dead_letters)
-        self.known_messages.restore(state.history)
-        self.routing.restore(state.ways_back)
-        self.acknowledging.addressing.restore(state.unaddressed)
-        self.publishing.restore(state.directory_changes)
-        starts = await self.services.storage.batch.run(
-            partial(counters.reserve, name="start", count=1)
-        )
-        self.identities.restore(state.peer_instances, starts)
-        await self.relaying.restore()
-        self.recorder.started(self.usage.bytes)
+    def start(self) -> None:
+        """Begin to deliver what the last run left."""
+        self.assembly.outgoing.start()
+        self.assembly.relaying.start()
 
     async def stop(self) -> None:
         """End the sessions and let the disk finish; what was not acknowledged stays to be sent."""
-        self.services.lifecycle.stopping = True
-        self.asking.stop()
-        self.acknowledging.addressing.stop()
-        self.publishing.stop()
-        self.routing.stop()
-        self.relaying.stop()
-        self.peers.stop()
-        await self.directory.stop()
+        services, assembly = self.services, self.assembly
+        services.lifecycle.stopping = True
+        assembly.asking.stop()
+        assembly.acknowledging.addressing.stop()
+        assembly.publishing.stop()
+        assembly.routing.stop()
+        assembly.relaying.stop()
+        assembly.peers.stop()
+        await assembly.directory.stop()
         await asyncio.sleep(0)  # what the sessions still say is written
-        self.releasing.release()
-        self.services.clock.save()
+        assembly.releasing.release()
+        services.clock.save()
         with contextlib.suppress(StorageError):
             # What is being removed has been received, and is not lost: that is known behind it.
-            await self.services.storage.batch.barrier()
+            await services.storage.batch.barrier()
             # Nor is what ends otherwise, which takes a look at it and a commit more.
-            while self.endings.under_way:
-                await self.services.storage.batch.barrier()
-        self.recorder.stop(
+            while assembly.endings.under_way:
+                await services.storage.batch.barrier()
+        assembly.recorder.stop(
             (
                 (
                     queue.name,
                     [(each.lookup_id, whole(each.packet)) for each in queue.express.values()],
                 )
-                for queue in self.queues.by_key.values()
+                for queue in assembly.queues.by_key.values()
             ),
             (
                 (queue.destination, [whole(packet) for packet, _ in queue.express.values()])
-                for queue in self.outgoing.queues
+                for queue in assembly.outgoing.queues
             ),
         )
-        self.services.timers.cancel_all()
-        await self.services.storage.close()
-
-    def start(self) -> None:
-        """Begin to deliver what the last run left."""
-        self.outgoing.start()
-        self.relaying.start()
-
-    def _forget_ways(self) -> None:
-        """Drop references to outgoing queues that are only kept for speed."""
-        self.routes.forget_elsewhere()
-        self.relaying.forget_avoided()
-        self.acknowledging.forget_idle_ways()
-
-    async def reload_directory(self) -> None:
-        """Everything of it is asked anew; of a file, it is read anew."""
-        self._directory_changed()
-        if isinstance(self.directory, Reloadable):
-            await self.directory.reload()
-
-    def _directory_changed(self) -> None:
-        """What was looked up may be wrong now."""
-        self.resolver.forget()
-        self.routes.forget()
-        self.routing.directory_changed()
-        self.acknowledging.addressing.directory_changed()
-        self.publishing.directory_changed()
-
-
-class _State(NamedTuple):
-    """What a start reads from the disk."""
-
-    queues: list[queue_rows.QueueRow]
-    messages: dict[int, Totals]
-    outgoing_queues: list[outgoing_rows.OutgoingQueueRow]
-    outgoing: dict[int, Totals]
-    transactional: dict[int, int]
-    awaiting: dict[int, Totals]
-    last_timestamp: int
-    unconfirmed: set[int]
-    awaited: list[tuple[int, int]]
-    streams: list[sequence_rows.IncomingSequenceRow]
-    history: list[history_rows.StoredSegment]
-    own_dead_letters: dict[int, int]
-    branches: list[branch_rows.BranchRow]
-    reservations: Reservations
-    stages: list[stage_rows.StageRow]
-    ways_back: list[way_rows.WayBack]
-    peer_instances: list[instance_rows.PeerInstance]
-    unaddressed: list[tuple[unaddressed.Unaddressed, bool]]
-    directory_changes: list[directory_changes.DirectoryChange]
-
-
-def _read_state(db: sqlite3.Connection) -> _State:
-    return _State(
-        queue_rows.list_all(db),
-        message_rows.totals_by_queue(db),
-        outgoing_rows.list_queues(db),
-        outgoing_rows.totals_by_queue(db),
-        outgoing_rows.transactional_by_queue(db),
-        awaiting_rows.totals_by_queue(db),
-        outgoing_rows.last_timestamp(db),
-        awaiting_rows.unconfirmed_queues(db),
-        awaiting_rows.sequences_by_queue(db),
-        sequence_rows.list_all(db),
-        history_rows.entries(db),
-        own_dead_letters.queues_by_number(db),
-        branch_rows.list_all(db),
-        read_reservations(db),
-        stage_rows.list_all(db),
-        way_rows.list_all(db),
-        instance_rows.list_all(db),
-        unaddressed.list_all(db),
-        directory_changes.list_all(db),
-    )
+        services.timers.cancel_all()
+        await services.storage.close()

@@ -18,7 +18,7 @@ from tests.simulation.oracle import Found, Totals
 from tests.stored_packets import memory_bytes
 
 if TYPE_CHECKING:
-    from qmd.manager import QueueManager
+    from qmd.assembly.components import Assembly
     from qmd.message.shared_packet import Packet
 
 _LOOKUP_BITS = 48
@@ -26,7 +26,7 @@ _LATEST = 3
 _PASSED_BACK_BYTES = 20_000
 
 
-def check_sums(name: str, manager: QueueManager) -> Iterator[str]:
+def check_sums(name: str, manager: Assembly) -> Iterator[str]:
     """Where the parts are not the whole."""
     usage = manager.usage
     waiting = [queue.awaiting for queue in manager.outgoing.queues]
@@ -71,7 +71,7 @@ def check_sums(name: str, manager: QueueManager) -> Iterator[str]:
             yield f"{name} has {queue.messages} messages in {queue.key}, {taken} taken"
 
 
-def check_against(name: str, manager: QueueManager, found: Found) -> Iterator[str]:
+def check_against(name: str, manager: Assembly, found: Found) -> Iterator[str]:
     """Where the books differ from the database; it must be up to date."""
     for key, queue in manager.queues.by_key.items():
         size = queue.own_bytes - _bytes(message.packet for message in queue.express.values())
@@ -106,7 +106,7 @@ def check_durable(name: str, shown: Found, durable: Found) -> Iterator[str]:
                 yield f"{name} sees {seen[queue]} in {queue}, and its disk has {kept.get(queue)}"
 
 
-def check_waiters(name: str, manager: QueueManager) -> Iterator[str]:
+def check_waiters(name: str, manager: Assembly) -> Iterator[str]:
     """Nobody waits for messages that are there; or after the commit that ends some of them."""
     for queue in manager.queues.by_key.values():
         if not queue.waiters or any(not message.packet for message in queue.taken.values()):
@@ -116,7 +116,7 @@ def check_waiters(name: str, manager: QueueManager) -> Iterator[str]:
             yield f"{name} lets {len(queue.waiters)} wait for {queue.key}, which has {first[0]}"
 
 
-def check_ready(name: str, manager: QueueManager, database: sqlite3.Connection) -> Iterator[str]:
+def check_ready(name: str, manager: Assembly, database: sqlite3.Connection) -> Iterator[str]:
     """What can be taken, or is on its way, and is not on the disk; to be asked by whoever is about
     to commit, with what was committed before.  The latest of each queue are looked at."""
     here = [
@@ -158,7 +158,7 @@ def check_ready(name: str, manager: QueueManager, database: sqlite3.Connection) 
             yield f"{name} takes {told} of {stream.queue.key} for durable: {stored.get(stream.id)}"
 
 
-def check_memory(name: str, manager: QueueManager) -> Iterator[str]:
+def check_memory(name: str, manager: Assembly) -> Iterator[str]:
     """What a window takes for taken, and nobody has; to be asked when nothing waits for the disk
     and nobody is just told."""
     for queue in manager.queues.by_key.values():
@@ -172,7 +172,7 @@ def check_memory(name: str, manager: QueueManager) -> Iterator[str]:
             yield f"{name} takes {len(left)} messages for {outgoing.destination} for sent"
 
 
-def check_readers(name: str, manager: QueueManager) -> Iterator[str]:
+def check_readers(name: str, manager: Assembly) -> Iterator[str]:
     """Whoever has left waits for nothing, and what others have taken nobody ends."""
     for queue in manager.queues.by_key.values():
         if any(waiter.reader.has_left for waiter in queue.waiters):
@@ -200,7 +200,7 @@ def check_readers(name: str, manager: QueueManager) -> Iterator[str]:
 
 
 def check_all_known(
-    name: str, manager: QueueManager, database: sqlite3.Connection
+    name: str, manager: Assembly, database: sqlite3.Connection
 ) -> Iterator[str]:
     """Messages that the disk has, and the queue manager has forgotten; to be asked likewise."""
     for queue in manager.queues.by_key.values():
@@ -216,7 +216,7 @@ def check_all_known(
             yield f"{name} has forgotten {len(forgotten)} messages of {queue.key}: {forgotten[:3]}"
 
 
-def check_known(name: str, manager: QueueManager, database: sqlite3.Connection) -> Iterator[str]:
+def check_known(name: str, manager: Assembly, database: sqlite3.Connection) -> Iterator[str]:
     """Plain messages that the disk knows to have come; to be asked likewise."""
     known = manager.known_messages
     if forgotten := [
@@ -234,7 +234,7 @@ def _latest(window: ReadyWindow[Any]) -> list[int]:
     return [key for lane in window._stored if lane for key, *_ in islice(reversed(lane), _LATEST)]
 
 
-def is_up_to_date(manager: QueueManager) -> bool:
+def is_up_to_date(manager: Assembly) -> bool:
     """Whether nothing waits for the disk, and all who wait for it have been told."""
     loop: Any = manager.services.loop
     return (

@@ -434,7 +434,7 @@ MUTANTS = (
     Mutant(
         "what is owed is not told after a restart",
         "qmd/manager.py",
-        "await manager.undelivered.tell_what_is_owed()",
+        "await assembly.undelivered.tell_what_is_owed()",
         "pass",
     ),
     Mutant(

@@ -17,10 +17,10 @@ from typing import Any, cast
 
 import aiosqlite
 
+from qmd.assembly.components import Assembly
 from qmd.config.file import parse_settings
 from qmd.config.settings import Settings
 from qmd.daemon import serve
-from qmd.manager import QueueManager
 from qmd.runtime.environment import Environment
 from qmd.runtime.systemd import ServiceManager
 from storage import Storage, StorageOptions
@@ -245,11 +245,11 @@ class Host:
         return self.interface.has_power
 
     @property
-    def manager(self) -> QueueManager | None:
+    def manager(self) -> Assembly | None:
         """The daemon's insides, once it listens."""
         server = self.interface.ports.get(PORT)
         factory: Any = server.factory if server is not None else None
-        return None if factory is None else cast(QueueManager, factory.func.__self__)
+        return None if factory is None else cast(Assembly, factory.func.__self__)
 
     # Processes.
 

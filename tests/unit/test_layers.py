@@ -65,6 +65,7 @@ LAYERS: dict[str, set[str]] = {
     "qmd.history": {BELOW, "msgspec", "structlog"},
     "qmd.maintenance": {BELOW, "structlog"},
     "qmd.control": {BELOW, "msgspec", "structlog"},
+    "qmd.assembly": {BELOW, "structlog"},
     "qmd.manager": {BELOW, "structlog"},
     "qmd.daemon": {BELOW, "structlog", "uvloop"},
     # Code that reads a data folder while no daemon runs.
@@ -92,7 +93,7 @@ LAYERS: dict[str, set[str]] = {
         *("pipeline.events", "pipeline.source", "qmd.client", "qmd.control_protocol.bulk"),
         *("fsspec", "numpy", "pandas", "pyarrow", "pyspark"),
     },
-    "pipeline.report": {"pipeline.jobs", "matplotlib", "numpy", "pandas"},
+    "pipeline.report": {"pipeline.jobs", "matplotlib", "numpy", "pandas", "pyarrow"},
     "pipeline.ship": {"pipeline.source", "qmd.client", "fsspec", "pyarrow"},
     "pipeline.generator": {"qmd.cli.event_files", "storage.tables.keys", "numpy", "pyarrow"},
     # Commands of qmd that stand beside the code that they run.

@@ -149,6 +149,10 @@ class Host(QueueManager):
     def environment(self) -> Environment:
         return self.services.environment
 
+    def __getattr__(self, name: str) -> Any:
+        """Its components by their names."""
+        return getattr(self.assembly, name)
+
     @property
     def port(self) -> int:
         return self.services.listening[0][1]
@@ -390,7 +394,7 @@ class Hosts:
         host.services.listening.append(host.server.sockets[0].getsockname())
         host.control = ControlServer(host.components, HANDLERS)
         await host.control.start(host.socket, 0o600, "")
-        host.outgoing.start()
+        host.start()
         self._running[name] = host
         return host
 

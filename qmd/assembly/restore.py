@@ -1,0 +1,126 @@
+"""The start: what the storage holds becomes the state of the components."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from qmd.bulk.reader import State as Reservations
+from qmd.bulk.reader import read_state as read_reservations
+from storage.tables import awaiting as awaiting_rows
+from storage.tables import branches as branch_rows
+from storage.tables import counters, directory_changes, own_dead_letters, unaddressed
+from storage.tables import message_id_history as history_rows
+from storage.tables import messages as message_rows
+from storage.tables import outgoing as outgoing_rows
+from storage.tables import peer_instances as instance_rows
+from storage.tables import queues as queue_rows
+from storage.tables import sequences as sequence_rows
+from storage.tables import stages as stage_rows
+from storage.tables import ways_back as way_rows
+from storage.tables.pages import EMPTY, Totals
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from qmd.assembly.components import Assembly
+
+SKIPPED_BYTES = 3  # of a random number of message numbers that are passed over at each start
+
+
+async def restore(assembly: Assembly) -> None:
+    """Load the state of the last run from the storage.  Raises StorageError."""
+    services = assembly.services
+    await services.clock.start()
+    # After a backup was restored, others were given the next ones to messages that peers know.
+    skipped = int.from_bytes(services.environment.urandom(SKIPPED_BYTES), "big")
+    is_new = await services.storage.read(partial(counters.following, name="message")) == 1
+    await services.ids.start(0 if is_new else skipped)
+    state = await services.storage.read(_read_state)
+    # Subqueues and journals after the queues that they belong to.
+    for row in sorted(state.queues, key=lambda row: row.parent_id is not None):
+        assembly.queues.adopt(row, *state.messages.get(row.id, (0, 0)))
+    for row in state.queues:  # of earlier versions, which had no journals of queues
+        if row.journal and assembly.queues.by_id[row.id].own_journal is None:
+            now_s = int(services.environment.time())
+            create = partial(queue_rows.create_journal, parent=row, now_s=now_s)
+            assembly.queues.adopt(await services.storage.batch.run(create), 0, 0)
+    awaited: dict[int, list[int]] = {}
+    for outgoing_id, sequence_id in state.awaited:
+        awaited.setdefault(outgoing_id, []).append(sequence_id)
+    for outgoing in state.outgoing_queues:
+        totals = state.outgoing.get(outgoing.id)
+        assembly.outgoing.restore(
+            outgoing,
+            *(totals or (0, 0)),
+            state.transactional.get(outgoing.id, 0),
+            state.awaiting.get(outgoing.id, EMPTY),
+            awaited.get(outgoing.id, ()),
+        )
+    assembly.outgoing.ids.restore(state.last_timestamp, state.unconfirmed)
+    assembly.branches.restore(state.branches)
+    assembly.reserving.restore(state.reservations)
+    assembly.staging.restore(state.stages)
+    for stream in state.streams:
+        queue = assembly.queues.by_id.get(stream.queue_id)
+        if queue is not None:
+            assembly.incoming_streams.restore(stream, queue)
+        else:
+            assembly.incoming_streams.reserve_id(stream.id)
+    assembly.own_dead_letters.restore(state.own_dead_letters)
+    assembly.known_messages.restore(state.history)
+    assembly.routing.restore(state.ways_back)
+    assembly.acknowledging.addressing.restore(state.unaddressed)
+    assembly.publishing.restore(state.directory_changes)
+    starts = await services.storage.batch.run(partial(counters.reserve, name="start", count=1))
+    assembly.identities.restore(state.peer_instances, starts)
+    await assembly.relaying.restore()
+    assembly.recorder.started(assembly.usage.bytes)
+
+
+class _State(NamedTuple):
+    """What a start reads from the disk."""
+
+    queues: list[queue_rows.QueueRow]
+    messages: dict[int, Totals]
+    outgoing_queues: list[outgoing_rows.OutgoingQueueRow]
+    outgoing: dict[int, Totals]
+    transactional: dict[int, int]
+    awaiting: dict[int, Totals]
+    last_timestamp: int
+    unconfirmed: set[int]
+    awaited: list[tuple[int, int]]
+    streams: list[sequence_rows.IncomingSequenceRow]
+    history: list[history_rows.StoredSegment]
+    own_dead_letters: dict[int, int]
+    branches: list[branch_rows.BranchRow]
+    reservations: Reservations
+    stages: list[stage_rows.StageRow]
+    ways_back: list[way_rows.WayBack]
+    peer_instances: list[instance_rows.PeerInstance]
+    unaddressed: list[tuple[unaddressed.Unaddressed, bool]]
+    directory_changes: list[directory_changes.DirectoryChange]
+
+
+def _read_state(db: sqlite3.Connection) -> _State:
+    return _State(
+        queue_rows.list_all(db),
+        message_rows.totals_by_queue(db),
+        outgoing_rows.list_queues(db),
+        outgoing_rows.totals_by_queue(db),
+        outgoing_rows.transactional_by_queue(db),
+        awaiting_rows.totals_by_queue(db),
+        outgoing_rows.last_timestamp(db),
+        awaiting_rows.unconfirmed_queues(db),
+        awaiting_rows.sequences_by_queue(db),
+        sequence_rows.list_all(db),
+        history_rows.entries(db),
+        own_dead_letters.queues_by_number(db),
+        branch_rows.list_all(db),
+        read_reservations(db),
+        stage_rows.list_all(db),
+        way_rows.list_all(db),
+        instance_rows.list_all(db),
+        unaddressed.list_all(db),
+        directory_changes.list_all(db),
+    )
